@@ -1,0 +1,64 @@
+# `make demo` or `make test` is the first command to type: each makes .venv by itself.
+# Nothing is installed again until pyproject.toml changes.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13; do \
+    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+        && echo "$$name" && break; done)
+
+# What to hand to pytest, e.g. make test TESTS="tests/unit -k cluster".
+TESTS ?=
+
+.PHONY: help demo test lint types bench clean
+
+help: ## list what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/examples.installed ## train the digits model on two processes of this machine
+	$(BIN)/tfdist run -np 2 examples/digits_allreduce.py
+
+test: $(VENV)/test.installed ## run every test
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(VENV)/dev.installed ## check style, imports and architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --quiet tests/architecture
+
+types: $(VENV)/dev.installed ## check types
+	@mkdir -p $(VENV)/types && ln -sfn ../../cli $(VENV)/types/tfdist_cli
+	$(BIN)/mypy
+
+bench: $(VENV)/examples.installed ## measure the all-reduce and the training speed
+	$(BIN)/tfdist bench allreduce
+	$(BIN)/tfdist bench training
+
+clean: ## delete .venv and every cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	    .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/made:
+	@[[ -n "$(PYTHON)" ]] || { echo "tfdist needs Python 3.11 or newer, and none was" \
+	    "found on PATH. Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tfdist" \
+	    "needs Python 3.11 or newer. Received: PYTHON=$(PYTHON)." \
+	    "Name another: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make" \
+	    "a virtual environment: its modules venv and ensurepip are not installed." \
+	    "On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	"$(PYTHON)" -m venv --clear $(VENV)
+	@touch $@
+
+# One stamp per set of extras; each holds what the one before it holds.
+$(VENV)/%.installed: pyproject.toml $(VENV)/made
+	@echo "Installing tfdist[$*] into $(VENV); the first time, TensorFlow takes minutes."
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@

@@ -1,0 +1,200 @@
+"""`tfdist run`: a program on several processes."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tfdist.launch import Job, Output, RunResult, plan_here, resolve_command
+from tfdist.launch import run as run_processes
+from tfdist_cli.parser import Parser
+
+_DESCRIPTION = """\
+Run a program as several processes on this machine that know of each other.
+
+Each process gets TF_CONFIG and its rank, its share of the cores, and its rank before
+each line that it prints. If one fails, all are ended, and so is everything they have
+started; the last line says which rank failed first, and how.
+"""
+
+_EPILOG = """\
+examples:
+  tfdist run -np 2 train.py --epochs 3        a script, with this Python
+  tfdist run -np 2 -m package.train           a module
+  tfdist run -np 2 bash -c 'echo $TFDIST_RANK'  any program
+
+exit code:
+  0 if all is well, that of the rank that failed first (128 and the number of a
+  signal), 124 when the time is up, 130 after Ctrl-C. Ctrl-C twice kills at once.
+"""
+
+# Characters of each line that is repeated after a failure.
+_LONGEST_SHOWN = 300
+
+
+def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist run`.
+
+    Args:
+        commands: What `add_subparsers` has returned.
+    """
+    parser = commands.add_parser(
+        "run",
+        help="run a program on several processes",
+        usage="tfdist run -np N [options] (train.py | -m module | program) [arguments]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(func=run, parser=parser)
+    _add_options(parser)
+    _add_options_of_output(parser)
+    _add_options_of_cores(parser)
+    parser.add_argument(
+        "-m",
+        dest="module",
+        action="store_true",
+        help="the command is a Python module, as in python -m",
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        help="what to run; all that follows it belongs to it",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `tfdist run`.
+
+    Args:
+        args: What the parser has read.
+
+    Returns:
+        The exit code.
+    """
+    if args.size is None:
+        args.parser.error("-np is missing: give the number of processes, as in -np 2")
+    try:
+        specs = plan_here(
+            Job(
+                resolve_command(_command(args.command), module=args.module),
+                size=args.size,
+                bind_to=args.bind_to,
+                threads_per_process=args.threads_per_process,
+                env=dict(args.env),
+            )
+        )
+        if args.dry_run:
+            print(*[spec.shell_line() for spec in specs], sep="\n")
+            return 0
+        if args.output_dir is not None:
+            _make_folder(args.output_dir)
+        result = run_processes(
+            specs,
+            output=Output(tag=args.tag_output, directory=args.output_dir),
+            timeout_seconds=args.timeout,
+            pass_signals_on=True,
+        )
+    except (OSError, ValueError) as error:
+        args.parser.error(str(error))
+    _report(result)
+    return result.exit_code
+
+
+def _add_options(parser: Parser) -> None:
+    """Add the options, in the order of the help."""
+    parser.add_argument(
+        "-np", dest="size", type=int, metavar="N", help="how many processes (required)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="end the whole run after this time, with exit code 124",
+    )
+    parser.add_argument(
+        "--env",
+        type=_variable,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="set a variable in every process; may be repeated",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the command of each process, ready to be pasted into a shell",
+    )
+
+
+def _add_options_of_output(parser: Parser) -> None:
+    """Add the options that say where the output of the processes goes."""
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="also write what each rank prints to DIR/rank.0.log and so on",
+    )
+    parser.add_argument(
+        "--no-tag-output",
+        dest="tag_output",
+        action="store_false",
+        help="do not put the rank before each line",
+    )
+
+
+def _add_options_of_cores(parser: Parser) -> None:
+    """Add the options that share out the machine."""
+    parser.add_argument(
+        "--bind-to",
+        choices=("core", "none"),
+        help="pin each process to its share of the cores (default: core, if there are "
+        "several processes and a core for each; otherwise none)",
+    )
+    parser.add_argument(
+        "--threads-per-process",
+        type=int,
+        metavar="N",
+        help="threads of the numerical libraries (default: the process's share of the "
+        "cores; TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS "
+        "keep the values that you have set)",
+    )
+
+
+def _command(words: list[str]) -> list[str]:
+    """Return the command without the dashes that may stand between it and options."""
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """Read K=V."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(
+            f"it must be a name and a value. Received: {text}. Write it as {text}=VALUE"
+        )
+    return name, value
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of the log files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            "--output-dir must be a folder or a name for a new one. "
+            f"Received: {folder} ({error.strerror}). Choose another place."
+        ) from None
+
+
+def _report(result: RunResult) -> None:
+    """Say which rank failed, how, and what it printed last; nothing if all is well."""
+    if result.reason == "done":
+        return
+    lines = []
+    failed = None if result.failed_rank is None else result.exits[result.failed_rank]
+    if failed and failed.tail:
+        lines.append(f"tfdist run: the last lines of rank {failed.rank}:")
+        lines += [f"    {line[:_LONGEST_SHOWN]}" for line in failed.tail]
+    lines.append(f"tfdist run: {result.headline()}")
+    print(*lines, sep="\n", file=sys.stderr)

@@ -1,0 +1,83 @@
+"""The main job on real input: the digits example, alone and on two processes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "digits_allreduce.py"
+COMMAND = Path(sys.executable).with_name("tfdist")
+RATE = re.compile(r"^examples per second: ([\d,.]+)(.*)$", re.MULTILINE)
+LAST_LINE = re.compile(
+    r"^all (\d+) ranks hold identical weights: sha256 [0-9a-f]{64}$", re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    """An environment in which the data is prepared for the first time."""
+    return {**os.environ, "TFDS_DATA_DIR": str(tmp_path_factory.mktemp("data"))}
+
+
+def run(command, env):
+    """Run a command to its good end and return what it printed."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_two_processes_train_it_together(env, tmp_path):
+    run([COMMAND, "run", "-np", 2, "--output-dir", tmp_path, PROGRAM], env)
+    chief, other = (
+        (tmp_path / f"rank.{rank}.log").read_text().replace("\r", "\n")
+        for rank in range(2)
+    )
+
+    assert accuracy_in(chief) >= 0.97
+    assert LAST_LINE.findall(chief) == ["2"]
+    rates = RATE.findall(chief)
+    assert len(rates) == 24
+    assert all(" on 2 ranks, " in rest and " per rank, " in rest for _, rest in rates)
+    assert [rest.rpartition(", ")[2] for _, rest in rates] == [
+        "without the first 2 steps",
+        *["without the first step"] * 23,
+    ]
+    # One progress bar: that of the chief.
+    assert len(re.findall(r"^Epoch \d+/24$", chief, re.MULTILINE)) == 24
+    assert not re.search(r"Epoch|accuracy|examples per second|identical", other)
+
+
+def test_the_same_file_runs_alone(env):
+    printed = run([sys.executable, PROGRAM], env)
+
+    assert accuracy_in(printed) >= 0.97
+    assert LAST_LINE.findall(printed) == ["1"]
+    assert len(RATE.findall(printed)) == 24
+
+
+def test_a_last_batch_with_one_example_for_two_ranks(env, tmp_path):
+    # 1,437 examples are two batches of 718, and one example.
+    run(
+        [COMMAND, "run", "-np", 2, "--output-dir", tmp_path, PROGRAM]
+        + ["--epochs", 2, "--batch_size", 359],
+        env,
+    )
+    chief = (tmp_path / "rank.0.log").read_text()
+
+    assert LAST_LINE.findall(chief) == ["2"]
+
+
+def accuracy_in(printed):
+    """Return the test accuracy that a chief has printed."""
+    (accuracy,) = re.findall(r"^test accuracy: (0\.\d+|1\.0+)$", printed, re.MULTILINE)
+    return float(accuracy)

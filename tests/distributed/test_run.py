@@ -1,0 +1,482 @@
+"""`tfdist run` with real processes, from the outside: what a user types and sees."""
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SECONDS = 60
+TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
+FOREVER = "while :; do sleep 1000 & wait $!; done"
+
+
+def run(*arguments, **options):
+    """Run `tfdist run` to its end."""
+    return subprocess.run(
+        [*TFDIST, *arguments],
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+        **({"text": True} | options),
+    )
+
+
+@contextlib.contextmanager
+def started(*arguments, **options):
+    """Start `tfdist run`, and kill it in the end if it is still there."""
+    process = subprocess.Popen(
+        [*TFDIST, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_numbers(process, count):
+    """Return the numbers in the next lines of the output, by their word."""
+    lines = [process.stdout.readline() for _ in range(count)]
+    return {line.split()[-2]: int(line.split()[-1]) for line in lines}
+
+
+def assert_end(pids):
+    """Wait until all of these processes have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            ended = select.select([descriptor], [], [], SECONDS)[0]
+            os.close(descriptor)
+            assert ended, f"process {pid} was left behind"
+
+
+def by_rank(text):
+    """Return the untagged lines of each rank."""
+    lines = {}
+    for line in text.splitlines():
+        rank, words = re.fullmatch(r"\[(\d+)\] (.*)", line).groups()
+        lines.setdefault(int(rank), []).append(words)
+    return lines
+
+
+# -- who the processes are --------------------------------------------------------
+
+
+def test_each_process_knows_its_place(tmp_path):
+    script = tmp_path / "who.py"
+    script.write_text(
+        "import json, os, tfdist\n"
+        "names = ('TF_CONFIG', 'TFDIST_RUN_ID', 'ADDED', 'INHERITED')\n"
+        "facts = [tfdist.rank(), tfdist.size(), tfdist.local_rank(),\n"
+        "         tfdist.local_size(), tfdist.is_chief()]\n"
+        "print(json.dumps([facts, *[os.environ[name] for name in names]]))\n"
+    )
+
+    done = run(
+        *("-np", "3", "--env", "ADDED=a b", str(script)),
+        env={**os.environ, "INHERITED": "1", "TF_CONFIG": "{}"},
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = by_rank(done.stdout)
+    ranks = [json.loads(lines[rank][0]) for rank in range(3)]
+    assert [rank[0] for rank in ranks] == [
+        [0, 3, 0, 3, True],
+        [1, 3, 1, 3, False],
+        [2, 3, 2, 3, False],
+    ]
+    assert {tuple(rank[3:]) for rank in ranks} == {("a b", "1")}
+    assert len({rank[2] for rank in ranks}) == 1
+    clusters = [json.loads(rank[1])["cluster"]["worker"] for rank in ranks]
+    assert clusters[0] == clusters[1] == clusters[2]
+    assert len(set(clusters[0])) == 3
+
+
+def test_one_process_gets_the_same_environment():
+    script = "echo $TFDIST_RANK $TFDIST_SIZE; echo $TF_CONFIG"
+
+    done = run("-np", "1", "bash", "-c", script)
+
+    first, tf_config = by_rank(done.stdout)[0]
+    assert first == "0 1"
+    assert json.loads(tf_config)["task"] == {"type": "worker", "index": 0}
+
+
+def test_the_cores_are_shared():
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        pytest.skip("this test needs two cores")
+    script = "import os; print(os.sched_getaffinity(0), os.environ['OMP_NUM_THREADS'])"
+    clean = {name: os.environ[name] for name in os.environ if "THREADS" not in name}
+    options = {
+        "env": clean,
+        "preexec_fn": lambda: os.sched_setaffinity(0, cores),
+    }
+    python = (sys.executable, "-c", script)
+
+    shared = by_rank(run("-np", "2", *python, **options).stdout)
+    unbound = by_rank(run("-np", "2", "--bind-to", "none", *python, **options).stdout)
+    crowded = by_rank(run("-np", "3", *python, **options).stdout)
+
+    both = f"{{{cores[0]}, {cores[1]}}} 1"
+    assert sorted(shared[0] + shared[1]) == [f"{{{core}}} 1" for core in cores]
+    assert unbound == {0: [both], 1: [both]}
+    assert crowded == {0: [both], 1: [both], 2: [both]}
+
+
+@pytest.mark.requires("taskset")
+def test_a_dry_run_can_be_pasted(tmp_path):
+    script = tmp_path / "who.py"
+    script.write_text(
+        "import os, sys, tfdist; print(tfdist.rank(), tfdist.size(), sys.argv[1:],"
+        " os.environ['ADDED'])"
+    )
+    arguments = ["a b", "$HOME", "it's", "--np"]
+
+    lines = run(
+        *("-np", "2", "--env", "ADDED=x y", "--dry-run", str(script)), *arguments
+    ).stdout.splitlines()
+
+    pasted = [
+        subprocess.run(
+            ["bash", "-c", line], capture_output=True, text=True, timeout=SECONDS
+        ).stdout
+        for line in lines
+    ]
+    assert pasted == [f"{rank} 2 {arguments} x y\n" for rank in (0, 1)]
+
+
+def test_a_module_is_found_in_this_folder(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text("import sys; print(sys.argv[1:])")
+
+    done = run("-np", "1", "-m", "package.train", "--x", "-m", cwd=tmp_path)
+
+    assert done.stdout == "[0] ['--x', '-m']\n"
+
+
+# -- what they print --------------------------------------------------------------
+
+
+def test_streams_stay_apart_and_python_is_unbuffered(tmp_path):
+    script = tmp_path / "talk.py"
+    # Whatever is not flushed is lost here.
+    script.write_text(
+        "import os, sys\nprint('out')\nprint('err', file=sys.stderr)\nos._exit(0)\n"
+    )
+
+    done = run("-np", "2", str(script))
+
+    assert sorted(done.stdout.splitlines()) == ["[0] out", "[1] out"]
+    assert sorted(done.stderr.splitlines()) == ["[0] err", "[1] err"]
+
+
+def test_any_bytes_come_through():
+    text = r"10%%\r20%%\r\n\n\xff\xfe\nlast"
+
+    tagged = run("-np", "1", "printf", text, text=False)
+    raw = run("-np", "1", "--no-tag-output", "printf", text, text=False)
+
+    assert tagged.stdout == (b"[0] 10%\n[0] 20%\n[0] \n[0] \xff\xfe\n[0] last\n")
+    assert raw.stdout == b"10%\r20%\r\n\n\xff\xfe\nlast"
+
+
+def test_lines_of_different_ranks_do_not_mix():
+    line = "x" * 5000
+    script = f"for i in $(seq 200); do echo {line}; done"
+
+    done = run("-np", "2", "bash", "-c", script)
+
+    assert by_rank(done.stdout) == {0: [line] * 200, 1: [line] * 200}
+
+
+def test_a_line_of_many_megabytes():
+    done = run("-np", "1", "--no-tag-output", "head", "-c", "20000000", "/dev/zero")
+
+    assert len(done.stdout) == 20_000_000
+
+
+def test_each_rank_has_a_log(tmp_path):
+    logs = tmp_path / "a" / "logs"
+    script = "echo out $TFDIST_RANK; echo err >&2; printf '50%%\\r'; printf end"
+
+    done = run("-np", "2", "--output-dir", str(logs), "bash", "-c", script)
+
+    assert sorted(os.listdir(logs)) == ["rank.0.log", "rank.1.log"]
+    for rank in (0, 1):
+        log = (logs / f"rank.{rank}.log").read_bytes()
+        assert log.replace(b"err\n", b"") == b"out %d\n50%%\rend" % rank
+        assert b"err\n" in log
+    assert "[1] out 1" in done.stdout
+
+
+def test_an_output_that_nobody_reads_ends_the_run():
+    with started("-np", "2", "yes") as process:
+        process.stdout.readline()
+        process.stdout.close()
+
+        assert process.wait(SECONDS) == 141
+        assert "could not be written" in process.stderr.read()
+
+
+# -- how they end -----------------------------------------------------------------
+
+
+def test_the_failing_rank_is_named_with_its_last_lines(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import signal, tfdist\n"
+        "if tfdist.rank() == 1:\n"
+        "    raise RuntimeError('no more data')\n"
+        "signal.pause()\n"
+    )
+
+    done = run("-np", "3", str(script))
+
+    assert done.returncode == 1
+    *_, before, last = done.stderr.splitlines()
+    assert before == "    RuntimeError: no more data"
+    assert re.fullmatch(
+        r"tfdist run: rank 1 failed with exit code 1 after \d+\.\d s; "
+        r"ranks 0 and 2 were still running and were ended\.",
+        last,
+    )
+    assert "tfdist run: the last lines of rank 1:" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("SEGV", 139)])
+def test_a_rank_that_is_killed_is_named_with_the_signal(name, code):
+    script = f"if [ $TFDIST_RANK = 1 ]; then kill -{name} $$; fi; {FOREVER}"
+
+    done = run("-np", "2", "bash", "-c", script)
+
+    assert done.returncode == code
+    assert f"rank 1 was killed by SIG{name}" in done.stderr.splitlines()[-1]
+
+
+def test_the_first_failure_counts_not_the_first_exit(tmp_path):
+    """Rank 0 fails, and needs a moment to exit; rank 1, missing it, is quicker."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import atexit, os, select, sys, tfdist\n"
+        f"fifo = {str(fifo)!r}\n"
+        "def leave():\n"
+        "    with open(fifo) as file: peer = os.pidfd_open(int(file.readline()))\n"
+        "    select.select([peer], [], [], 10)\n"
+        "if tfdist.rank() == 0:\n"
+        "    atexit.register(leave)\n"
+        "    raise ValueError('the cause')\n"
+        "with open(fifo, 'w') as file: file.write(f'{os.getpid()}\\n')\n"
+        "sys.exit(9)\n"
+    )
+
+    done = run("-np", "2", str(script))
+
+    assert done.returncode == 1
+    assert "rank 0 failed with exit code 1" in done.stderr.splitlines()[-1]
+    assert "    ValueError: the cause" in done.stderr
+
+
+def test_a_rank_that_ends_well_is_not_missed():
+    script = "if [ $TFDIST_RANK = 0 ]; then exit 0; fi; read -t 0.5 <> <(:); echo late"
+
+    done = run("-np", "2", "bash", "-c", script)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1] late\n", "")
+
+
+STUBBORN = (
+    "trap '' INT TERM HUP QUIT; echo rank $$; sleep 1000 & echo child $!; "
+    f"setsid sleep 1000 & echo session $!; echo guardian $PPID; {FOREVER}"
+)
+
+
+def test_a_rank_that_is_deaf_to_sigterm_is_killed():
+    script = f"if [ $TFDIST_RANK = 0 ]; then read -t 1 <> <(:); exit 3; fi; {STUBBORN}"
+
+    with started("-np", "2", "bash", "-c", script) as process:
+        pids = read_numbers(process, 4)
+
+        assert process.wait(SECONDS) == 3
+        assert "rank 0 failed with exit code 3" in process.stderr.read()
+        assert_end(pids.values())
+
+
+def test_time_is_up():
+    script = "if [ $TFDIST_RANK != 1 ]; then " + FOREVER + "; fi"
+
+    done = run("-np", "3", "--timeout", "1", "bash", "-c", script)
+
+    assert done.returncode == 124
+    assert done.stderr == (
+        "tfdist run: the run did not end within 1 s; "
+        "ranks 0 and 2 were still running and were ended.\n"
+    )
+
+
+def test_nothing_outlives_a_launcher_that_is_killed():
+    with started("-np", "1", "bash", "-c", STUBBORN) as process:
+        pids = read_numbers(process, 4)
+
+        process.kill()
+
+        assert_end(pids.values())
+
+
+def test_nothing_outlives_the_rank_that_started_it():
+    with started("-np", "1", "bash", "-c", "sleep 1000 & echo child $!") as process:
+        pids = read_numbers(process, 1)
+
+        assert process.wait(SECONDS) == 0
+        assert_end(pids.values())
+
+
+def test_without_its_guardian_a_rank_is_ended_and_named():
+    script = f"echo rank $$; echo guardian $PPID; {FOREVER}"
+
+    with started("-np", "1", "bash", "-c", script) as process:
+        pids = read_numbers(process, 2)
+
+        os.kill(pids["guardian"], signal.SIGKILL)
+
+        assert process.wait(SECONDS) == 137
+        assert "rank 0 was killed by SIGKILL" in process.stderr.read()
+        assert_end(pids.values())
+
+
+def test_only_the_launcher_and_the_rank_show_the_command():
+    """`pkill -f train.py` must leave the guardian, which clears up, alone."""
+    script = f": train.py; echo guardian $PPID; {FOREVER}"
+
+    with started("-np", "1", "bash", "-c", script) as process:
+        guardian = read_numbers(process, 1)["guardian"]
+        with open(f"/proc/{guardian}/cmdline") as file:
+            command = file.read()
+
+    assert "guardian.py" in command
+    assert "train.py" not in command
+
+
+# -- signals ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+)
+def test_a_signal_is_passed_on_and_ends_the_run(number, code):
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'echo bye; exit 0' {name}; echo rank $$; {FOREVER}"
+
+    with started("-np", "2", "bash", "-c", script) as process:
+        read_numbers(process, 2)
+
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SECONDS)
+
+    assert process.returncode == code
+    assert sorted(out.splitlines()) == ["[0] bye", "[1] bye"]
+    assert err.startswith(f"tfdist run: {number.name} ended the run; ranks 0 and 1")
+
+
+def test_the_second_ctrl_c_kills_at_once():
+    heard = STUBBORN.replace("trap '' INT", "trap 'echo heard' INT; trap ''")
+
+    with started("-np", "1", "bash", "-c", heard) as process:
+        pids = read_numbers(process, 4)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "[0] heard\n"
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(SECONDS) == 130
+        assert_end(pids.values())
+
+
+def test_one_ctrl_c_kills_in_the_end():
+    with started("-np", "1", "bash", "-c", STUBBORN) as process:
+        pids = read_numbers(process, 4)
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(SECONDS) == 130
+        assert_end(pids.values())
+
+
+def test_ctrl_c_works_while_the_console_stands_still():
+    with started("-np", "1", "bash", "-c", f"echo rank $$; yes {'x' * 99}") as process:
+        pids = read_numbers(process, 1)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(SECONDS) == 130
+        assert_end(pids.values())
+
+
+def test_other_signals_are_passed_on_without_ending_anything():
+    script = f"trap 'echo usr1; exit 0' USR1; echo rank $$; {FOREVER}"
+
+    with started("-np", "2", "bash", "-c", script) as process:
+        read_numbers(process, 2)
+
+        process.send_signal(signal.SIGUSR1)
+        out, err = process.communicate(timeout=SECONDS)
+
+    assert (process.returncode, err) == (0, "")
+    assert sorted(out.splitlines()) == ["[0] usr1", "[1] usr1"]
+
+
+def test_ctrl_z_stops_the_ranks_and_fg_wakes_them():
+    script = f"trap 'echo awake; exit 0' CONT; echo rank $$; {FOREVER}"
+
+    with started("-np", "1", "bash", "-c", script) as process:
+        pid = read_numbers(process, 1)["rank"]
+        process.send_signal(signal.SIGTSTP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        process.send_signal(signal.SIGCONT)
+        out, _ = process.communicate(timeout=SECONDS)
+
+    assert (process.returncode, out) == (0, "[0] awake\n")
+    assert_end([pid])
+
+
+def test_what_nohup_ignores_stays_ignored():
+    def ignore():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    script = "echo rank $$; read -t 0.5 <> <(:); echo end"
+    with started("-np", "1", "bash", "-c", script, preexec_fn=ignore) as process:
+        read_numbers(process, 1)
+        process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate(timeout=SECONDS)
+
+    assert (process.returncode, out) == (0, "[0] end\n")
+
+
+# -- slips ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-np", "2", "missing.py"], "The script to run does not exist"),
+        (["-np", "2", "missing-program"], "The program to run does not exist"),
+        (["-np", "2", "--ouput-dir", "x", "true"], "Did you mean --output-dir?"),
+    ],
+)
+def test_a_slip_is_an_error_before_anything_starts(arguments, message):
+    done = run(*arguments)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr

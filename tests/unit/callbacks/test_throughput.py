@@ -1,0 +1,429 @@
+"""Throughput in real `fit` calls, on a clock that advances a second per reading.
+
+It is read when the counted part of an epoch starts and after each step, so n counted
+steps take n seconds, whatever happens beside them.
+"""
+
+import csv
+import itertools
+import math
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.callbacks import Throughput
+
+ALL_RANKS = "examples_per_second"
+PER_RANK = "examples_per_second_per_rank"
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """A second passes at each reading."""
+    seconds = itertools.count(1.0)
+    monkeypatch.setattr(
+        "tfdist.callbacks.throughput.perf_counter", lambda: next(seconds)
+    )
+    return seconds
+
+
+def rows(count):
+    """Return inputs and targets."""
+    x = np.linspace(0.0, 1.0, 4 * count, dtype="float32").reshape(count, 4)
+    return x, x[:, :1]
+
+
+def model_of(kind=keras.Sequential, strategy=None, **compile_options):
+    """Return a small compiled model."""
+    with (strategy or tf.distribute.get_strategy()).scope():
+        inputs = keras.Input((4,))
+        outputs = keras.layers.Dense(1)(inputs)
+        model = (
+            keras.Sequential([inputs, keras.layers.Dense(1)])
+            if kind is keras.Sequential
+            else kind(inputs, outputs)
+        )
+        model.compile("sgd", "mse", **compile_options)
+    return model
+
+
+def fit(model, count, throughput, epochs=1, **options):
+    """Train with batches of 8 and return the history."""
+    options = {"batch_size": 8, "verbose": 0, **options}
+    history = model.fit(*rows(count), epochs=epochs, callbacks=[throughput], **options)
+    return history.history
+
+
+def test_counts_rows_without_the_first_steps():
+    history = fit(model_of(), 44, Throughput(skip_steps=2), epochs=3)
+
+    # Steps of 8, 8, 8, 8, 8 and 4 rows; of the first epoch the last four count, of the
+    # others the last five.
+    assert history[ALL_RANKS] == [28 / 4, 36 / 5, 36 / 5]
+    assert history[PER_RANK] == history[ALL_RANKS]
+    assert {type(value) for value in history[ALL_RANKS]} == {float}
+
+
+def test_every_step_can_be_counted():
+    history = fit(model_of(), 44, Throughput(skip_steps=0), epochs=2)
+
+    assert history[ALL_RANKS] == [44 / 6, 44 / 6]
+
+
+def test_skipping_lasts_longer_than_a_short_epoch():
+    history = fit(model_of(), 16, Throughput(skip_steps=3), epochs=3)
+
+    assert math.isnan(history[ALL_RANKS][0])
+    assert history[ALL_RANKS][1:] == [8.0, 8.0]
+
+
+def test_one_instance_serves_two_fits():
+    throughput, model = Throughput(skip_steps=3), model_of()
+
+    first = fit(model, 44, throughput, epochs=2)[ALL_RANKS]
+    second = fit(model, 44, throughput, epochs=2)[ALL_RANKS]
+
+    assert first == [20 / 3, 36 / 5]
+    assert second == first
+
+
+def test_data_of_unknown_size():
+    dataset = tf.data.Dataset.from_tensor_slices(rows(44)).filter(lambda x, y: True)
+    history = model_of().fit(
+        dataset.batch(8), epochs=2, verbose=0, callbacks=[Throughput(skip_steps=2)]
+    )
+
+    assert history.history[ALL_RANKS] == [28 / 4, 36 / 5]
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_data_of_unknown_size_that_ends_with_the_skipped_steps():
+    dataset = tf.data.Dataset.from_tensor_slices(rows(16)).filter(lambda x, y: True)
+    history = model_of().fit(
+        dataset.batch(8), epochs=2, verbose=0, callbacks=[Throughput(skip_steps=2)]
+    )
+
+    assert math.isnan(history.history[ALL_RANKS][0])
+    assert history.history[ALL_RANKS][1] == 8.0
+
+
+def test_several_steps_in_one_call():
+    model = model_of(steps_per_execution=2)
+    history = fit(model, 48, Throughput(skip_steps=1), epochs=2)
+
+    # Keras announces three calls of two steps; the first of them holds what is skipped.
+    assert history[ALL_RANKS] == [32 / 2, 32 / 2]
+
+
+def test_eager_steps():
+    history = fit(model_of(run_eagerly=True), 24, Throughput(skip_steps=1))
+
+    assert history[ALL_RANKS] == [16 / 2]
+
+
+def test_validation_changes_neither_examples_nor_time(clock):
+    class SlowValidation(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            next(clock)
+
+    history = model_of().fit(
+        *rows(44),
+        batch_size=8,
+        epochs=2,
+        verbose=0,
+        validation_data=rows(100),
+        callbacks=[Throughput(skip_steps=2), SlowValidation()],
+    )
+
+    assert history.history[ALL_RANKS] == [28 / 4, 36 / 5]
+    assert "val_loss" in history.history
+
+
+def test_evaluate_on_its_own_is_left_alone():
+    throughput, model = Throughput(), model_of()
+    model.evaluate(*rows(8), verbose=0, callbacks=[throughput])
+    fit(model, 32, throughput)
+
+    logs = model.evaluate(*rows(8), verbose=0, callbacks=[throughput], return_dict=True)
+
+    assert set(logs) == {"loss"}
+
+
+def test_replicas_within_a_process_are_counted_together():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    history = fit(model_of(strategy=strategy), 44, Throughput(skip_steps=2))
+
+    assert history[ALL_RANKS] == [28 / 4]
+
+
+def test_callbacks_that_come_later_see_the_rates(tmp_path):
+    seen = []
+    model_of().fit(
+        *rows(44),
+        batch_size=8,
+        verbose=0,
+        callbacks=[
+            Throughput(skip_steps=2),
+            keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, logs: seen.append(logs.copy())
+            ),
+        ],
+    )
+
+    with (tmp_path / "log.csv").open() as lines:
+        (row,) = csv.DictReader(lines)
+    assert float(row[ALL_RANKS]) == float(row[PER_RANK]) == 28 / 4
+    assert seen[0][ALL_RANKS] == seen[0][PER_RANK] == 28 / 4
+
+
+# Several ranks: a strategy of tfdist has the attribute `collective`.
+
+
+class Collective:
+    """What `Throughput` needs of a collective; the peers' answers are given."""
+
+    def __init__(self, rank, *peers):
+        self.rank, self.size, self.peers = rank, len(peers) + 1, peers
+        self.sent = []
+
+    def exchange(self, name, value):
+        self.sent.append((name, value))
+        everyone = [list(peer) for peer in self.peers]
+        return [*everyone[: self.rank], value, *everyone[self.rank :]]
+
+
+def strategy_with(collective):
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    strategy.collective = collective
+    return strategy
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_add_up(rank):
+    # This rank: 28 rows in 4 s. The other: 32 rows in 5 s.
+    collective = Collective(rank, (32.0, 5.0, 2))
+    model = model_of(strategy=strategy_with(collective))
+
+    history = fit(model, 44, Throughput(skip_steps=2))
+
+    assert history[ALL_RANKS] == [60 / 5]
+    assert history[PER_RANK] == [30 / 5]
+    assert collective.sent == [("throughput", [28.0, 4.0, 2])]
+
+
+def test_a_given_number_is_that_of_all_ranks():
+    collective = Collective(0, (48.0, 4.0, 2))
+    model = model_of(strategy=strategy_with(collective))
+
+    history = fit(model, 44, Throughput(skip_steps=2, examples_per_step=24))
+
+    # 24 examples on two ranks are 12 on this one, in each of four steps.
+    assert collective.sent == [("throughput", [48.0, 4.0, 2])]
+    assert history[ALL_RANKS] == [96 / 4]
+
+
+# What is printed.
+
+
+def test_the_chief_prints_a_line_per_epoch(capsys):
+    model = model_of(strategy=strategy_with(Collective(0, (32_000.0, 5.0, 1))))
+    fit(model, 44, Throughput(skip_steps=2), epochs=2)
+
+    assert capsys.readouterr().out.splitlines() == [
+        "examples per second: 6,405.6 on 2 ranks, 3,202.8 per rank, "
+        "without the first 2 steps",
+        "examples per second: 6,407.2 on 2 ranks, 3,203.6 per rank, "
+        "without the first step",
+    ]
+
+
+def test_the_others_print_nothing(capsys):
+    model = model_of(strategy=strategy_with(Collective(1, (32.0, 5.0, 2))))
+    history = fit(model, 44, Throughput(skip_steps=2))
+
+    assert capsys.readouterr().out == ""
+    assert ALL_RANKS in history
+
+
+def test_alone_the_line_is_short(capsys):
+    fit(model_of(), 44, Throughput(skip_steps=1))
+    fit(model_of(), 44, Throughput(skip_steps=0))
+
+    assert capsys.readouterr().out.splitlines() == [
+        "examples per second: 7.2, without the first step",
+        "examples per second: 7.3",
+    ]
+
+
+def test_the_line_says_why_nothing_was_measured(capsys):
+    fit(model_of(), 16, Throughput(skip_steps=2))
+
+    assert capsys.readouterr().out.splitlines() == [
+        "examples per second: not measured, because every step of this epoch is among "
+        "the first, which are left out (skip_steps=0 counts them)"
+    ]
+
+
+def test_the_line_comes_after_the_progress_bar(capsys):
+    fit(model_of(), 44, Throughput(), epochs=2, verbose=2)
+
+    kinds = [
+        line.split(" ")[0].split("/")[0]
+        for line in capsys.readouterr().out.splitlines()
+    ]
+    assert kinds == ["Epoch", "6", "examples", "Epoch", "6", "examples"]
+
+
+def test_verbose_0_prints_nothing(capsys):
+    history = fit(model_of(), 44, Throughput(verbose=0))
+
+    assert capsys.readouterr().out == ""
+    assert ALL_RANKS in history
+
+
+# Models with steps of their own.
+
+
+class CallsKeras(keras.Model):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+class CountsSteps(keras.Model):
+    """The usual custom step: a mean of one loss per step."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.tracker = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+    def train_step(self, data):
+        self.tracker.update_state(keras.ops.mean(data[0]))
+        return {"loss": self.tracker.result()}
+
+
+class CountsNothing(keras.Model):
+    def train_step(self, data):
+        return {"loss": keras.ops.mean(data[0])}
+
+
+class CountsInHalfPrecision(CountsSteps):
+    """Adding 8 to 2048 in this type gives 2048."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.tracker = keras.metrics.Mean(name="loss", dtype="bfloat16")
+
+    def train_step(self, data):
+        self.tracker.update_state(data[1])
+        return {"loss": self.tracker.result()}
+
+
+class HasNoLossMetric(CountsNothing):
+    @property
+    def metrics(self):
+        return []
+
+
+class CountsStepsInComputeLoss(keras.Model):
+    """As in the documentation of `compute_loss`: Keras's step, a metric of its own."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.tracker = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        loss = keras.ops.mean((y_pred - y) ** 2)
+        self.tracker.update_state(loss)
+        return loss
+
+
+DO_NOT_COUNT = [
+    CountsSteps,
+    CountsNothing,
+    CountsInHalfPrecision,
+    HasNoLossMetric,
+    CountsStepsInComputeLoss,
+]
+
+
+def test_functional_models_and_steps_that_call_keras_count():
+    for kind in (keras.Model, CallsKeras):
+        history = fit(model_of(kind), 44, Throughput(skip_steps=2))
+
+        assert history[ALL_RANKS] == [28 / 4]
+
+
+def test_batches_of_one_row_count():
+    history = fit(model_of(), 5, Throughput(skip_steps=2), batch_size=1)
+
+    assert history[ALL_RANKS] == [3 / 3]
+
+
+@pytest.mark.parametrize("kind", DO_NOT_COUNT)
+@pytest.mark.parametrize("skip_steps", [0, 2])
+def test_a_model_that_does_not_count_its_examples_is_refused(kind, skip_steps):
+    with pytest.raises(
+        ValueError,
+        match=r"^examples_per_step must be given for a model whose train_step or "
+        r"metrics do not count its examples\. Received: examples_per_step=None, and a "
+        r"mean loss of weight \d after \d steps of '\w+'\. "
+        r"Pass the global batch size: Throughput\(examples_per_step=64\)\.$",
+    ):
+        fit(model_of(kind), 44, Throughput(skip_steps=skip_steps))
+
+
+@pytest.mark.parametrize("kind", DO_NOT_COUNT)
+def test_a_given_number_serves_every_model(kind):
+    throughput = Throughput(skip_steps=2, examples_per_step=8)
+    history = fit(model_of(kind), 44, throughput, validation_split=0.0)
+
+    # A short last batch counts as a full one.
+    assert history[ALL_RANKS] == [32 / 4]
+
+
+def test_a_step_put_on_the_instance_is_not_taken_for_keras_own():
+    model = model_of(keras.Model)
+    model.train_step = types.MethodType(CountsNothing.train_step, model)
+
+    with pytest.raises(ValueError, match="examples_per_step must be given"):
+        fit(model, 44, Throughput())
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("examples_per_step", [0, -64])
+def test_examples_per_step_is_checked(examples_per_step):
+    with pytest.raises(
+        ValueError,
+        match=r"^examples_per_step must be positive\. "
+        rf"Received: examples_per_step={examples_per_step}\. "
+        r"Give the global batch size, or None to let Keras count\.$",
+    ):
+        Throughput(examples_per_step=examples_per_step)
+
+
+def test_skip_steps_is_checked_before_training():
+    with pytest.raises(ValueError, match="skip_steps must be a whole number"):
+        Throughput(skip_steps=-1)
+
+
+def test_verbose_is_checked():
+    with pytest.raises(
+        ValueError,
+        match=r"^verbose must be 0 or 1\. Received: verbose=2\. "
+        r"Use 1 for a line per epoch, 0 for none\.$",
+    ):
+        Throughput(verbose=2)

@@ -1,0 +1,204 @@
+"""`tfdist run`: what it reads, refuses and prints; the launcher is a double."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfdist.launch import Exit, Output, RunResult
+from tfdist_cli import run as run_module
+from tfdist_cli.main import main
+
+DONE = RunResult((Exit(0, 0, 1.0),))
+OPTIONS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+
+
+class FakeLauncher:
+    """Remembers what it is asked to run, and says that it ended as told."""
+
+    def __init__(self, result):
+        self.result = result
+        self.specs = None
+        self.options = None
+
+    def __call__(self, specs, **options):
+        self.specs, self.options = specs, options
+        return self.result
+
+    @property
+    def command(self):
+        return self.specs[0].argv
+
+
+@pytest.fixture(autouse=True)
+def launcher(tmp_path, monkeypatch):
+    """Be in a folder with a script, and start nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    launcher = FakeLauncher(DONE)
+    monkeypatch.setattr(run_module, "run_processes", launcher)
+    return launcher
+
+
+def test_the_shortest_call(launcher):
+    assert main(["run", "-np", "2", "train.py"]) == 0
+
+    assert [spec.rank for spec in launcher.specs] == [0, 1]
+    assert launcher.command == (sys.executable, "train.py")
+    assert launcher.options == {
+        "output": Output(console=True, tag=True, directory=None),
+        "timeout_seconds": None,
+        "pass_signals_on": True,
+    }
+
+
+def test_every_option_arrives(launcher, monkeypatch):
+    monkeypatch.setattr("tfdist.launch.local.available_cores", lambda: (0, 1, 2, 3))
+    line = "-np 2 --output-dir a/b --no-tag-output --timeout 1.5 --bind-to core "
+    line += "--threads-per-process 3 --env A=1 --env B=x=y --env C= train.py"
+
+    main(["run", *line.split()])
+
+    assert launcher.options["output"] == Output(tag=False, directory=Path("a/b"))
+    assert launcher.options["timeout_seconds"] == 1.5
+    spec = launcher.specs[1]
+    assert spec.cores == (2, 3)
+    assert [spec.env[name] for name in OPTIONS] == ["3", "3", "3"]
+    assert [spec.env[name] for name in "ABC"] == ["1", "x=y", ""]
+
+
+def test_the_log_folder_is_made(launcher):
+    main(["run", "-np", "1", "--output-dir", "a/b", "train.py"])
+
+    assert Path("a/b").is_dir()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--epochs", "3"],
+        ["-np", "7", "--timeout", "1", "--dry-run"],
+        ["--", "-x", "--"],
+        ["-m", "--help"],
+        ["-h"],
+        ["a b", "", "*"],
+    ],
+)
+def test_all_after_the_command_belongs_to_it(launcher, arguments):
+    main(["run", "-np", "2", "train.py", *arguments])
+
+    assert launcher.command == (sys.executable, "train.py", *arguments)
+    assert len(launcher.specs) == 2
+
+
+def test_two_dashes_may_stand_before_the_command(launcher):
+    main(["run", "-np", "2", "--", "train.py", "--", "x"])
+
+    assert launcher.command == (sys.executable, "train.py", "--", "x")
+
+
+def test_a_module(launcher):
+    main(["run", "-np", "2", "-m", "json.tool", "-m", "--sort-keys"])
+
+    assert launcher.command == (sys.executable, "-m", "json.tool", "-m", "--sort-keys")
+
+
+def test_a_program(launcher):
+    main(["run", "-np", "1", "sh", "-c", "exit 3"])
+
+    assert launcher.command[1:] == ("-c", "exit 3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("train.py", "-np is missing: give the number"),
+        ("-np 2", "The command is missing"),
+        ("-np 2 --", "The command is missing"),
+        ("-np 0 train.py", "size (-np) must be at least 1"),
+        ("-np two train.py", "argument -np: invalid int value: 'two'"),
+        ("-np 2 trian.py", "Did you mean train.py?"),
+        ("-np 2 nosuchprogram", "The program to run does not exist"),
+        ("-np 2 -m nosuchmodule", "The module to run does not exist"),
+        ("-np 2 --timeot 5 train.py", "Did you mean --timeout?"),
+        ("--np 2 train.py", "there is no option --np. Did you mean -np?"),
+        ("-np 2 --out logs train.py", "there is no option --out"),
+        ("-np 2 --env A train.py", "Received: A. Write it as A=VALUE"),
+        ("-np 2 --env TFDIST_RANK=1 train.py", "Leave TFDIST_RANK out"),
+        ("-np 2 --bind-to cores train.py", "invalid choice: 'cores'"),
+        ("-np 9999 --bind-to core train.py", "use --bind-to none"),
+        ("-np 2 --threads-per-process 0 train.py", "must be at least 1"),
+        ("-np 2 --output-dir train.py/x train.py", "Received: train.py/x (Not a dir"),
+    ],
+)
+def test_what_is_refused_before_anything_starts(launcher, arguments, error, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", *arguments.split()])
+
+    message = capsys.readouterr().err
+    assert message.startswith("tfdist run: error: ")
+    assert error in message
+    assert launcher.specs is None
+
+
+def test_what_the_launcher_refuses(monkeypatch, capsys):
+    monkeypatch.undo()
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "-np", "1", "--timeout", "0", "true"])
+
+    assert "Received: timeout_seconds=0.0" in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_a_line_for_each_process(launcher, capsys):
+    assert main(["run", "-np", "2", "--dry-run", "train.py", "a b"]) == 0
+
+    lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line[-2:] for line in lines] == [["train.py", "a b"]] * 2
+    assert [f"TFDIST_RANK={rank}" in lines[rank] for rank in (0, 1)] == [True, True]
+    assert launcher.specs is None
+
+
+def test_nothing_is_said_when_all_is_well(capsys):
+    main(["run", "-np", "1", "train.py"])
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_failure_is_told_with_the_last_lines(launcher, capsys):
+    tail = ("one", "x" * 1000)
+    exits = (Exit(0, -15, 2.0), Exit(1, 3, 1.0, tail))
+    launcher.result = RunResult(exits, "failed", failed_rank=1, ended_ranks=(0,))
+
+    assert main(["run", "-np", "2", "train.py"]) == 3
+
+    assert capsys.readouterr().err.splitlines() == [
+        "tfdist run: the last lines of rank 1:",
+        "    one",
+        "    " + "x" * 300,
+        "tfdist run: rank 1 failed with exit code 3 after 1.0 s; "
+        "rank 0 was still running and was ended.",
+    ]
+
+
+def test_a_silent_failure_is_told_in_one_line(launcher, capsys):
+    launcher.result = RunResult((Exit(0, 3, 1.0),), "failed", failed_rank=0)
+
+    main(["run", "-np", "1", "train.py"])
+
+    assert capsys.readouterr().err == (
+        "tfdist run: rank 0 failed with exit code 3 after 1.0 s.\n"
+    )
+
+
+def test_a_timeout_is_told_in_one_line(launcher, capsys):
+    exits = (Exit(0, -15, 2.0, ("text",)),)
+    launcher.result = RunResult(exits, "timeout", "2", ended_ranks=(0,))
+
+    assert main(["run", "-np", "1", "train.py"]) == 124
+
+    assert capsys.readouterr().err == (
+        "tfdist run: the run did not end within 2 s; "
+        "rank 0 was still running and was ended.\n"
+    )

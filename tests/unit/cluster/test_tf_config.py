@@ -1,0 +1,512 @@
+import itertools
+import json
+
+import pytest
+
+from tfdist.cluster.model import Cluster, Task
+from tfdist.cluster.tf_config import dumps, loads
+
+WORKERS = ["a:1", "b:1"]
+TASK = {"type": "worker", "index": 0}
+
+
+def text(cluster, task, **others):
+    return json.dumps({"cluster": cluster, "task": task, **others})
+
+
+def jobs(**addresses):
+    return text(addresses, TASK)
+
+
+def task(**keys):
+    return text({"worker": WORKERS}, keys)
+
+
+# What is wrong: the text, and how the error begins, what it received, what it advises.
+MALFORMED = {
+    "empty": ("", "is empty.", "''", "Unset it"),
+    "blank": (" ", "is empty.", "' '", "Unset it"),
+    "comma at the end": (
+        '{"cluster": {},}',
+        "is not valid JSON at line 1, column 1",
+        '{"cluster": {},}',
+        "Write it with json.dumps()",
+    ),
+    "single quotes": (
+        "{'cluster': {}}",
+        "is not valid JSON at line 1, column 2: Expecting property name",
+        "{'cluster': {}}",
+        "names in double quotes",
+    ),
+    "cut off": (
+        '{"cluster":\n {"worker": ["a:1"',
+        "is not valid JSON at line 2, column",
+        '{"worker": ["a:1"',
+        "Write it with json.dumps()",
+    ),
+    "list": ("[]", "must be a JSON object.", "[]", "Write it as {"),
+    "quoted twice": ('"{}"', "must be a JSON object.", '"{}"', "without quotes"),
+    "job twice": (
+        '{"cluster": {"worker": ["a:1"], "worker": ["b:1"]}}',
+        'has the key "worker" more than once',
+        "worker, worker",
+        "Put all addresses of one job into one list.",
+    ),
+    "clusters": (
+        json.dumps({"clusters": {"worker": WORKERS}, "task": TASK}),
+        'has an unknown key "clusters".',
+        "clusters, task",
+        'Did you mean "cluster"?',
+    ),
+    "tasks": (
+        json.dumps({"cluster": {"worker": WORKERS}, "tasks": TASK}),
+        'has an unknown key "tasks".',
+        "cluster, tasks",
+        'Did you mean "task"?',
+    ),
+    "Cluster": (
+        json.dumps({"Cluster": {"worker": WORKERS}, "task": TASK}),
+        'has an unknown key "Cluster".',
+        "Cluster, task",
+        'Did you mean "cluster"?',
+    ),
+    "jobs without cluster": (
+        json.dumps({"worker": WORKERS, "task": TASK}),
+        'has an unknown key "worker".',
+        "worker, task",
+        "or put it into the object where it belongs.",
+    ),
+    "session_master": (
+        text({"worker": WORKERS}, TASK, session_master="grpc://a:1"),
+        'has an unknown key "session_master".',
+        "cluster, task, session_master",
+        "Leave it out, or",
+    ),
+    "rpc_layer": (
+        text({"worker": WORKERS}, TASK, rpc_layer="grpc+verbs"),
+        'rpc_layer must be "grpc".',
+        '"grpc+verbs"',
+        "Leave rpc_layer out.",
+    ),
+    "rpc_layer null": (
+        text({"worker": WORKERS}, TASK, rpc_layer=None),
+        'rpc_layer must be "grpc".',
+        "null",
+        "Leave rpc_layer out.",
+    ),
+    "no cluster": (
+        json.dumps({"task": TASK}),
+        'has no "cluster".',
+        "only task",
+        'Add "cluster": {"worker": ["node1:2222", "node2:2222"]}, or unset TF_CONFIG',
+    ),
+    "environment alone": (
+        json.dumps({"environment": "cloud", "job": {}}),
+        'has no "cluster".',
+        "only environment, job",
+        "or unset TF_CONFIG to train alone.",
+    ),
+    "no task": (
+        json.dumps({"cluster": {"worker": WORKERS}}),
+        'has no "task".',
+        "only cluster",
+        'Add "task": {"type": "worker", "index": 0}',
+    ),
+    "cluster a list": (
+        text(WORKERS, TASK),
+        "cluster must be a JSON object.",
+        '["a:1", "b:1"]',
+        'Write it as "cluster": {"worker"',
+    ),
+    "cluster null": (
+        text(None, TASK),
+        "cluster must be a JSON object.",
+        "null",
+        'Write it as "cluster": {"worker"',
+    ),
+    "task a number": (
+        text({"worker": WORKERS}, 0),
+        "task must be a JSON object.",
+        "0",
+        'Write it as "task": {"type"',
+    ),
+    "cluster empty": (
+        text({}, {}),
+        "cluster has no addresses at all.",
+        "{}",
+        "or unset TF_CONFIG to train alone.",
+    ),
+    "jobs all empty": (
+        jobs(chief=[], ps=[]),
+        "cluster has no addresses at all.",
+        '{"chief": [], "ps": []}',
+        "or unset TF_CONFIG to train alone.",
+    ),
+    "only sparse": (
+        json.dumps({"sparseCluster": {"worker": {"0": "a:1"}}, "task": TASK}),
+        "cluster is sparse: it leaves out the other workers.",
+        '"sparseCluster" and no other addresses',
+        "Set enableDynamicWorker to false",
+    ),
+    "only sparse, inside": (
+        jobs(sparseCluster={"worker": {"0": "a:1"}}),
+        "cluster is sparse: it leaves out the other workers.",
+        '"sparseCluster" and no other addresses',
+        "Set enableDynamicWorker to false",
+    ),
+    "workers": (
+        jobs(workers=WORKERS),
+        'cluster has an unknown job "workers".',
+        "workers",
+        'Did you mean "worker"?',
+    ),
+    "Chief": (
+        jobs(Chief=["c:1"], worker=WORKERS),
+        'cluster has an unknown job "Chief".',
+        "Chief, worker",
+        'Did you mean "chief"?',
+    ),
+    "job like no other": (
+        jobs(gateway=["c:1"], worker=WORKERS),
+        'cluster has an unknown job "gateway".',
+        "gateway, worker",
+        "Known are: chief, worker, ps, evaluator, master",
+    ),
+    "two chiefs": (
+        jobs(chief=["c:1", "d:1"], worker=WORKERS),
+        "cluster.chief has more than one address, but a cluster has one chief.",
+        '["c:1", "d:1"]',
+        "Make the others workers.",
+    ),
+    "two masters": (
+        jobs(master=["c:1", "d:1"], worker=WORKERS),
+        "cluster.master has more than one address, but a cluster has one chief.",
+        '["c:1", "d:1"]',
+        "Make the others workers.",
+    ),
+    "chief and master": (
+        jobs(chief=["c:1"], master=["c:1"]),
+        "cluster has both a chief and a master",
+        "chief, master",
+        "Leave one of them out.",
+    ),
+    "no worker": (
+        jobs(worker=[]),
+        "cluster.worker is an empty list.",
+        "[]",
+        "Add the workers",
+    ),
+    "no worker beside a chief": (
+        text({"chief": ["c:1"], "worker": []}, {"type": "chief", "index": 0}),
+        "cluster.worker is an empty list.",
+        "[]",
+        "or leave the job out if the chief alone trains.",
+    ),
+    "job a string": (
+        jobs(worker="a:1"),
+        "cluster.worker must be a list, also for a single address.",
+        '"a:1"',
+        'Write it as ["a:1"].',
+    ),
+    "job a string with commas": (
+        jobs(worker="a:1,b:1"),
+        "cluster.worker must be a list, also for a single address.",
+        '"a:1,b:1"',
+        'Write it as ["a:1", "b:1"].',
+    ),
+    "job by index": (
+        jobs(worker={"0": "a:1"}),
+        'cluster.worker must be a list of "host:port" strings.',
+        '{"0": "a:1"}',
+        'Write it as ["node1:2222", "node2:2222"].',
+    ),
+    "job null": (
+        jobs(worker=WORKERS, ps=None),
+        'cluster.ps must be a list of "host:port" strings.',
+        "null",
+        'Write it as ["node1:2222", "node2:2222"].',
+    ),
+    "address null": (
+        jobs(chief=[None], worker=WORKERS),
+        'cluster.chief must be a list of "host:port" strings.',
+        "[null]",
+        'Write it as ["node1:2222", "node2:2222"].',
+    ),
+    "address a number": (
+        jobs(worker=["a:1", 2222]),
+        'cluster.worker must be a list of "host:port" strings.',
+        '["a:1", 2222]',
+        'Write it as ["node1:2222", "node2:2222"].',
+    ),
+    "address twice": (
+        jobs(worker=["a:1", "a:1"]),
+        "cluster.worker[1] has the same address as cluster.worker[0].",
+        "'a:1' twice",
+        "List each process once",
+    ),
+    "chief a worker too": (
+        jobs(chief=["a:1"], worker=WORKERS),
+        "cluster.worker[0] has the same address as cluster.chief[0].",
+        "'a:1' twice",
+        "List each process once",
+    ),
+    "no port": (
+        jobs(worker=["a:1", "b"]),
+        "cluster.worker[1] has no port.",
+        "'b'",
+        'Write it as "host:port"',
+    ),
+    "impossible port": (
+        jobs(worker=["a:1", "b:65536"]),
+        "cluster.worker[1] must end in a port from 1 to 65535.",
+        "'b:65536'",
+        "Use a port that is free",
+    ),
+    "port no number": (
+        jobs(worker=WORKERS, ps=["p:port"]),
+        "cluster.ps[0] must end in a port from 1 to 65535.",
+        "'p:port'",
+        "Use a port that is free",
+    ),
+    "no host": (
+        jobs(worker=["a:1", ":1"]),
+        "cluster.worker[1] has no host.",
+        "':1'",
+        'Write it as "host:port"',
+    ),
+    "URL": (
+        jobs(worker=["grpc://a:1"]),
+        'cluster.worker[0] must be one bare "host:port".',
+        "'grpc://a:1'",
+        "Leave out",
+    ),
+    "IPv6 without brackets": (
+        jobs(worker=["::1:2222"]),
+        "cluster.worker[0] must have a single colon, or an IPv6 host in brackets.",
+        "'::1:2222'",
+        '"[::1]:2222"',
+    ),
+    "localhost on two machines": (
+        jobs(worker=["localhost:1", "b:1"]),
+        "cluster.worker[0] is on localhost, where processes on other hosts cannot",
+        "1 of 2 addresses on localhost",
+        "Give every host the name by which the others reach it.",
+    ),
+    "nobody trains": (
+        text({"ps": ["p:1"]}, {"type": "ps", "index": 0}),
+        "cluster has nobody who trains",
+        "only ps",
+        "Add the addresses of the workers.",
+    ),
+    "task empty": (
+        task(),
+        'task has no "type".',
+        "{}",
+        'Write it as {"type": "worker", "index": 0}.',
+    ),
+    "no type": (
+        task(index=0),
+        'task has no "type".',
+        '{"index": 0}',
+        'Write it as {"type": "worker", "index": 0}.',
+    ),
+    "no index": (
+        task(type="worker"),
+        'task has no "index".',
+        '{"type": "worker"}',
+        'Write it as {"type": "worker", "index": 0}.',
+    ),
+    "task.types": (
+        task(types="worker", index=0),
+        'task has an unknown key "types".',
+        "types, index",
+        'Did you mean "type"?',
+    ),
+    "unknown type": (
+        task(type="workers", index=0),
+        "task.type must be one of chief, worker, ps, evaluator.",
+        "type='workers'",
+        "Use 'chief' for",
+    ),
+    "index a string": (
+        task(type="worker", index="0"),
+        "task.index must be an integer.",
+        "index='0'",
+        "Write a number without quotes",
+    ),
+    "index a boolean": (
+        task(type="worker", index=True),
+        "task.index must be an integer.",
+        "index=True",
+        "Write a number",
+    ),
+    "index a fraction": (
+        task(type="worker", index=0.0),
+        "task.index must be an integer.",
+        "index=0.0",
+        "Write a number",
+    ),
+    "index null": (
+        task(type="worker", index=None),
+        "task.index must be an integer.",
+        "index=None",
+        "Write a number",
+    ),
+    "index negative": (
+        task(type="worker", index=-1),
+        "task.index must not be negative.",
+        "index=-1",
+        "Count from 0",
+    ),
+    "index out of range": (
+        task(type="worker", index=2),
+        "task.index must be from 0 to 1, as cluster.worker has no more addresses.",
+        "index=2",
+        "list every process of the job.",
+    ),
+    "second chief": (
+        text({"chief": ["c:1"], "worker": WORKERS}, {"type": "chief", "index": 1}),
+        "task.index must be from 0 to 0, as cluster.chief has no more addresses.",
+        "index=1",
+        "Count from 0",
+    ),
+    "chief not in the cluster": (
+        task(type="chief", index=0),
+        "task.type names a job that the cluster does not have.",
+        "type='chief', the jobs worker",
+        "Add the addresses of the job 'chief', or correct the type.",
+    ),
+    "master not in the cluster": (
+        task(type="master", index=0),
+        "task.type names a job that the cluster does not have.",
+        "type='chief', the jobs worker",
+        "Add the addresses of the job 'chief', or correct the type.",
+    ),
+    "empty job": (
+        text({"worker": WORKERS, "ps": []}, {"type": "ps", "index": 0}),
+        "task.type names a job that the cluster does not have.",
+        "type='ps', the jobs worker",
+        "Add the addresses of the job 'ps'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MALFORMED)
+def test_a_malformed_tf_config_is_refused(mistake):
+    malformed, wrong, received, advice = MALFORMED[mistake]
+
+    with pytest.raises(ValueError, match=r"^TF_CONFIG .*Received: ?") as error:
+        loads(malformed)
+
+    message = str(error.value)
+    assert message.startswith(f"TF_CONFIG {wrong}")
+    what_was_received = message.partition("Received:")[2]
+    assert what_was_received.lstrip().startswith(received)
+    assert advice in what_was_received
+
+
+def test_an_empty_object_is_a_process_alone():
+    assert loads("{}") == Cluster()
+    assert loads(" {\n} ") == Cluster()
+
+
+def test_all_four_jobs_are_read():
+    full = {"chief": ["c:1"], "worker": WORKERS, "ps": ["p:1"], "evaluator": ["e:1"]}
+
+    cluster = loads(text(full, {"type": "worker", "index": 1}))
+
+    assert cluster == Cluster(
+        chief="c:1",
+        workers=("a:1", "b:1"),
+        ps=("p:1",),
+        evaluators=("e:1",),
+        task=Task("worker", 1),
+    )
+    assert (cluster.rank, cluster.size) == (2, 3)
+
+
+@pytest.mark.parametrize(("job_type", "index"), [("ps", 1), ("evaluator", 0)])
+def test_processes_that_do_not_train_are_read_too(job_type, index):
+    cluster = {"worker": WORKERS, "ps": ["p:1", "p:2"]}
+    assert loads(text(cluster, {"type": job_type, "index": index})).task == Task(
+        job_type, index
+    )
+
+
+@pytest.mark.parametrize("job", ["master", "chief"])
+@pytest.mark.parametrize("task_type", ["master", "chief"])
+def test_master_is_understood_as_chief(job, task_type):
+    cluster = loads(
+        text({job: ["c:1"], "worker": WORKERS}, {"type": task_type, "index": 0})
+    )
+    assert cluster.chief == "c:1"
+    assert cluster.task == Task("chief", 0)
+    assert cluster.is_chief
+
+
+def test_an_empty_job_that_nobody_misses_is_not_there():
+    assert loads(jobs(worker=WORKERS, ps=[], chief=[], evaluator=[])) == Cluster(
+        workers=("a:1", "b:1")
+    )
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"environment": "cloud", "job": {"worker_count": 1}},
+        {"environment": "cloud", "job": "{}"},
+        {"rpc_layer": "grpc"},
+        {"sparseCluster": {"worker": {"0": "a:1"}, "ps": []}},
+    ],
+)
+def test_what_schedulers_add_is_accepted(others):
+    assert loads(text({"worker": WORKERS}, TASK, **others)).size == 2
+
+
+def test_what_schedulers_add_to_the_parts_is_accepted():
+    cluster = {"worker": WORKERS, "sparseCluster": {"worker": {"0": "a:1"}}}
+    task = {**TASK, "trial": "3", "cloud": "w93a1503672d4dd09-ml"}
+    assert loads(text(cluster, task)) == Cluster(workers=("a:1", "b:1"))
+
+
+def many_clusters():
+    """Return every combination of jobs, as each of its tasks sees it."""
+    combinations = itertools.product(
+        [(), ("c:1",)],
+        [(), ("a:1",), ("a:1", "a:2", "b:1"), ("[fe80::1]:1", "[fe80::1]:2")],
+        [(), ("p:1", "p:2")],
+        [(), ("e:1", "e:2")],
+    )
+    return [
+        Cluster(
+            chief=chief[0] if chief else None,
+            workers=workers,
+            ps=ps,
+            evaluators=evaluators,
+            task=Task(job_type, index),
+        )
+        for chief, workers, ps, evaluators in combinations
+        if chief or workers
+        for job_type, count in [
+            ("chief", len(chief)),
+            ("worker", len(workers)),
+            ("ps", len(ps)),
+            ("evaluator", 2),
+        ]
+        for index in range(count)
+    ]
+
+
+def test_a_cluster_survives_the_round_trip():
+    clusters = [Cluster(), *many_clusters()]
+    assert len(clusters) > 100
+    assert [loads(dumps(cluster)) for cluster in clusters] == clusters
+
+
+def test_the_text_is_what_tensorflow_reads():
+    cluster = Cluster(chief="c:1", workers=("a:1",), ps=("p:1",), task=Task("ps", 0))
+    assert json.loads(dumps(cluster)) == {
+        "cluster": {"chief": ["c:1"], "worker": ["a:1"], "ps": ["p:1"]},
+        "task": {"type": "ps", "index": 0},
+    }
+    assert dumps(Cluster()) == "{}"

@@ -1,0 +1,67 @@
+"""Real processes for the tests of the launcher."""
+
+import os
+import select
+
+import pytest
+
+from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.process import GuardedProcess
+
+SECONDS = 30
+
+
+class Rank:
+    """A shell script under a guardian, and what it prints."""
+
+    def __init__(self, script, *, argv=None, cores=(), env=()):
+        argv = argv or ("/bin/bash", "-c", script)
+        read_end, write_end = os.pipe()
+        self.process = GuardedProcess(
+            ProcessSpec(0, argv, dict(env), cores), stdout=write_end, stderr=write_end
+        )
+        os.close(write_end)
+        self.printed = open(read_end)  # noqa: SIM115
+
+    def wait(self):
+        """Wait until nothing is left; return the exit code."""
+        while not self.process.is_gone:
+            self.receive()
+        return self.process.exit_code
+
+    def receive(self):
+        assert select.select([self.process], [], [], SECONDS)[0], "no news"
+        self.process.receive()
+
+
+@pytest.fixture
+def start():
+    """Return a function that starts a rank; end all of them afterwards."""
+    ranks = []
+
+    def start_rank(script, **options):
+        ranks.append(Rank(script, **options))
+        return ranks[-1]
+
+    yield start_rank
+    for rank in ranks:
+        rank.process.hang_up()
+        rank.process.wait()
+        rank.printed.close()
+
+
+@pytest.fixture
+def assert_ends():
+    """Return a function that waits until a process of that number has ended."""
+
+    def wait(pid):
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            assert select.select([descriptor], [], [], SECONDS)[0], f"{pid} is there"
+        finally:
+            os.close(descriptor)
+
+    return wait

@@ -1,0 +1,39 @@
+"""What can be asked for, and what cannot."""
+
+import pytest
+
+from tfdist.launch.job import RESERVED_VARIABLES, Job
+
+
+def test_everything_but_command_and_size_has_a_default():
+    job = Job(("/bin/true",), size=3)
+
+    assert (job.bind_to, job.threads_per_process, job.env) == (None, None, {})
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_size_is_at_least_one(size):
+    with pytest.raises(ValueError, match=rf"size \(-np\) must be.*size={size}\. Give"):
+        Job(("/bin/true",), size=size)
+
+
+def test_bind_to_is_one_of_two_words():
+    with pytest.raises(ValueError, match=r"'core' or 'none'\. Received: bind_to='c'"):
+        Job(("/bin/true",), size=1, bind_to="c")
+
+
+def test_threads_per_process_is_at_least_one():
+    with pytest.raises(ValueError, match=r"at least 1\..*process=0\. Leave"):
+        Job(("/bin/true",), size=1, threads_per_process=0)
+
+
+@pytest.mark.parametrize("name", ["", "A=B"])
+def test_env_has_names_that_an_environment_can_hold(name):
+    with pytest.raises(ValueError, match=r"Received: the name '.*'\. Write it as"):
+        Job(("/bin/true",), size=1, env={name: "1"})
+
+
+@pytest.mark.parametrize("name", RESERVED_VARIABLES)
+def test_env_does_not_set_what_the_launcher_sets(name):
+    with pytest.raises(ValueError, match=rf"Received: {name}=1\. Leave {name} out"):
+        Job(("/bin/true",), size=1, env={name: "1"})

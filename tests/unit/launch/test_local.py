@@ -1,0 +1,93 @@
+"""A job on this machine, as a library starts it."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from tfdist.cluster import detect
+from tfdist.launch import Job, Output, ProcessSpec, plan_here, run
+
+QUIET = Output(console=False)
+
+
+def script(text, rank=0):
+    return ProcessSpec(rank, ("/bin/sh", "-c", text), {})
+
+
+def test_the_plan_has_this_machines_ports_and_cores():
+    specs = plan_here(Job(("/bin/true",), size=2, bind_to="none"))
+
+    clusters = [detect(spec.env) for spec in specs]
+    assert [cluster.rank for cluster in clusters] == [0, 1]
+    assert len(set(clusters[0].addresses)) == 2
+    threads = {spec.env.get("OMP_NUM_THREADS") for spec in specs}
+    assert threads <= {str(n) for n in range(1, os.cpu_count() + 1)} | {None}
+
+
+def test_every_run_has_a_name_of_its_own():
+    job = Job(("/bin/true",), size=2)
+    first, second, other = *plan_here(job), plan_here(job)[0]
+
+    assert first.env["TFDIST_RUN_ID"] == second.env["TFDIST_RUN_ID"]
+    assert first.env["TFDIST_RUN_ID"] != other.env["TFDIST_RUN_ID"]
+
+
+def test_run_returns_how_it_ended():
+    result = run([script("exit 0"), script("exit 4", rank=1)], output=QUIET)
+
+    assert (result.failed_rank, result.exit_code) == (1, 4)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.5])
+def test_the_timeout_is_positive(seconds):
+    with pytest.raises(ValueError, match=rf"timeout_seconds={seconds}\. Leave it out"):
+        run([script("exit 0")], timeout_seconds=seconds)
+
+
+def test_run_leaves_no_descriptor_or_thread_behind():
+    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+
+    run([script("exit 0")], output=QUIET)
+
+    assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_signals_are_not_touched_unless_wanted():
+    before = signal.getsignal(signal.SIGINT)
+
+    result = run([script("kill -USR1 $$")], output=QUIET)
+
+    assert signal.getsignal(signal.SIGINT) is before
+    assert result.exits[0].code == -signal.SIGUSR1
+
+
+def test_wanted_signals_are_passed_on():
+    parent = os.getpid()
+    text = f"trap 'exit 0' USR1; kill -USR1 {parent}; while :; do sleep 0.1; done"
+
+    result = run([script(text)], output=QUIET, pass_signals_on=True)
+
+    assert (result.reason, result.exit_code) == ("done", 0)
+
+
+def test_an_interrupt_in_a_library_ends_the_ranks(tmp_path, assert_ends):
+    """Ctrl-C in a pytest, say: nobody has asked for signals to be passed on."""
+    pid = tmp_path / "pid"
+    text = f"echo $$ > {pid}; kill -INT {os.getpid()}; trap '' TERM; sleep 1000 & wait"
+
+    with pytest.raises(KeyboardInterrupt):
+        run([script(text)], output=QUIET)
+
+    assert_ends(int(pid.read_text()))
+
+
+def test_an_error_while_starting_ends_what_has_started(monkeypatch, tmp_path):
+    broken = ProcessSpec(1, ("/bin/true",), {"A": "\0"})
+    before = set(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(ValueError, match="null byte"):
+        run([script("sleep 1000"), broken], output=QUIET)
+
+    assert set(os.listdir("/proc/self/fd")) == before

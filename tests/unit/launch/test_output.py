@@ -1,0 +1,169 @@
+"""Where printed bytes go."""
+
+import os
+import threading
+
+import pytest
+
+from tfdist.launch import output as output_module
+from tfdist.launch.output import Output, OutputPump
+
+SECONDS = 30
+
+
+class Console:
+    """Two pipes in place of this process's stdout and stderr."""
+
+    def __init__(self, monkeypatch):
+        self.ends = [os.pipe(), os.pipe()]
+        monkeypatch.setattr(output_module, "_STDOUT", self.ends[0][1])
+        monkeypatch.setattr(output_module, "_STDERR", self.ends[1][1])
+
+    def read(self):
+        """Return what was written to stdout and to stderr, and close both."""
+        texts = []
+        for read_end, write_end in self.ends:
+            os.close(write_end)
+            with open(read_end, "rb") as file:
+                texts.append(file.read())
+        return tuple(texts)
+
+
+@pytest.fixture
+def console(monkeypatch):
+    return Console(monkeypatch)
+
+
+def pump_of(output, *writers):
+    """Run a pump to its end; each writer gets the two descriptors of one rank."""
+    ended, failed = threading.Event(), threading.Event()
+    pump = OutputPump(output, on_end=ended.set, on_error=failed.set)
+    for write in writers:
+        with pump.pipes() as descriptors:
+            write(*descriptors)
+    pump.start()
+    assert ended.wait(SECONDS)
+    pump.close()
+    assert failed.is_set() == (pump.error is not None)
+    return pump
+
+
+def rank_0(stdout, stderr):
+    os.write(stdout, b"one\ntwo")
+    os.write(stderr, b"oh\xff\n")
+
+
+def rank_1(stdout, stderr):
+    os.write(stdout, b"10 %\r20 %\r\n")
+
+
+def test_lines_are_tagged_and_the_streams_stay_apart(console):
+    pump_of(Output(), rank_0, rank_1)
+
+    out, err = console.read()
+    assert sorted(out.splitlines()) == [
+        b"[0] one",
+        b"[0] two",
+        b"[1] 10 %",
+        b"[1] 20 %",
+    ]
+    assert err == b"[0] oh\xff\n"
+
+
+def test_without_tags_every_byte_is_as_it_came(console):
+    pump_of(Output(tag=False), rank_1)
+
+    assert console.read() == (b"10 %\r20 %\r\n", b"")
+
+
+def test_without_console_nothing_is_shown(console):
+    pump_of(Output(console=False), rank_0)
+
+    assert console.read() == (b"", b"")
+
+
+def test_each_rank_has_a_file_with_both_streams(console, tmp_path):
+    (tmp_path / "rank.0.log").write_text("from the last run, and longer than this one")
+
+    pump_of(Output(directory=tmp_path), rank_0, rank_1)
+
+    log = (tmp_path / "rank.0.log").read_bytes()
+    assert sorted(log.splitlines()) == [b"oh\xff", b"one", b"two"]
+    assert (tmp_path / "rank.1.log").read_bytes() == b"10 %\r20 %\r\n"
+    console.read()
+
+
+def test_the_tail_holds_the_last_lines_with_text():
+    def write(stdout, stderr):
+        os.write(stdout, b"".join(b"line %d\n\n" % number for number in range(20)))
+
+    pump = pump_of(Output(console=False), write, rank_0)
+
+    assert pump.tail(0) == tuple(f"line {number}" for number in range(10, 20))
+    assert set(pump.tail(1)) == {"one", "two", "oh\ufffd"}
+
+
+def test_the_time_of_the_last_traceback_is_known():
+    def write(stdout, stderr):
+        os.write(stderr, b"Traceback (most recent call last):\n  File\nE: x\n")
+
+    def print_only(stdout, stderr):
+        os.write(stdout, b"Traceback (most recent call last):\n")
+
+    pump = pump_of(Output(console=False), write, print_only)
+
+    assert pump.traceback_seconds(0) < float("inf")
+    assert pump.traceback_seconds(1) == float("inf")
+
+
+def test_a_console_that_nobody_reads_is_an_error(console):
+    os.close(console.ends[0][0])
+
+    pump = pump_of(Output(), rank_0)
+
+    assert isinstance(pump.error, BrokenPipeError)
+    assert "two" in pump.tail(0), "the ranks are still read, or they would stand still"
+    console.ends[0] = os.pipe()
+    console.read()
+
+
+def test_a_full_disk_is_an_error(tmp_path):
+    (tmp_path / "rank.0.log").symlink_to("/dev/full")
+
+    pump = pump_of(Output(console=False, directory=tmp_path), rank_0)
+
+    assert "No space left" in str(pump.error)
+
+
+def test_a_console_that_takes_little_at_once(console):
+    os.set_blocking(console.ends[0][1], False)
+    data = b"x" * 50_000 + b"\n"
+    received = []
+    reader = threading.Thread(target=lambda: received.append(read_all(console)))
+    reader.start()
+
+    def write(stdout, stderr):
+        os.write(stdout, data)
+
+    pump = pump_of(Output(tag=False), write, write, write, write)
+    os.close(console.ends[0][1])
+    reader.join(SECONDS)
+
+    assert pump.error is None
+    assert received == [data * 4]
+
+
+def read_all(console):
+    with open(console.ends[0][0], "rb") as file:
+        return file.read()
+
+
+def test_pipes_are_closed_when_the_pump_never_starts():
+    pump = OutputPump(Output(), on_end=lambda: None, on_error=lambda: None)
+    before = set(os.listdir("/proc/self/fd"))
+    with pump.pipes():
+        pass
+
+    pump.close()
+
+    assert set(os.listdir("/proc/self/fd")) <= before

@@ -1,0 +1,255 @@
+"""Who is ended, when, and who is to blame."""
+
+import os
+import selectors
+import signal
+
+import pytest
+
+from tfdist.launch.output import Output
+from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.supervisor import Supervisor
+
+
+@pytest.fixture
+def supervise():
+    """Return a function that starts shell scripts; end them all afterwards."""
+    supervisors = []
+
+    def start(*scripts, timeout_seconds=None, grace_seconds=0.2, output=None):
+        supervisor = Supervisor(
+            output or Output(console=False),
+            timeout_seconds=timeout_seconds,
+            grace_seconds=grace_seconds,
+        )
+        supervisors.append(supervisor)
+        supervisor.start(
+            [
+                ProcessSpec(rank, ("/bin/bash", "-c", script), {})
+                for rank, script in enumerate(scripts)
+            ]
+        )
+        return supervisor
+
+    yield start
+    for supervisor in supervisors:
+        supervisor.close()
+
+
+@pytest.fixture
+def meet(tmp_path):
+    """Return two shell commands: "met" waits until "ready" has run elsewhere."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    return {
+        "ready": f"echo ready > {fifo}",
+        "met": f"read -r < {fifo}",
+    }
+
+
+FOREVER = "while :; do sleep 1000 & wait $!; done"
+
+
+def codes_of(result):
+    return [exit_.code for exit_ in result.exits]
+
+
+def test_all_end_well(supervise):
+    result = supervise("echo a", "echo b").wait()
+
+    assert (result.reason, result.exit_code, codes_of(result)) == ("done", 0, [0, 0])
+    assert [exit_.tail for exit_ in result.exits] == [("a",), ("b",)]
+
+
+def test_a_rank_that_ends_well_leaves_the_others_alone(supervise):
+    result = supervise("exit 0", "read -t 0.3 <> <(:); echo late").wait()
+
+    assert codes_of(result) == [0, 0]
+    assert result.exits[1].tail == ("late",)
+
+
+def test_a_failure_ends_the_others(supervise):
+    result = supervise(FOREVER, "exit 3", FOREVER).wait()
+
+    assert codes_of(result) == [-15, 3, -15]
+    assert (result.reason, result.failed_rank, result.exit_code) == ("failed", 1, 3)
+    assert result.ended_ranks == (0, 2)
+
+
+def test_who_ignores_sigterm_is_killed(supervise, meet):
+    deaf = f"trap '' TERM; {meet['ready']}; {FOREVER}"
+
+    result = supervise(deaf, f"{meet['met']}; exit 3").wait()
+
+    assert codes_of(result) == [-9, 3]
+    assert result.failed_rank == 1
+
+
+def test_peers_may_fail_by_themselves_before_they_are_ended(supervise, meet):
+    """The peer needs a moment to find out; it is not cut short, and not blamed."""
+    peer = f"{meet['ready']}; read -t 0.2 <> <(:); echo 'rank 1 is gone'; exit 9"
+
+    result = supervise(peer, f"{meet['met']}; exit 3").wait()
+
+    assert codes_of(result) == [9, 3]
+    assert (result.failed_rank, result.ended_ranks) == (1, ())
+    assert result.exits[0].tail == ("rank 1 is gone",)
+
+
+def test_a_traceback_comes_before_a_lengthy_exit(supervise, meet):
+    """Rank 0 fails first, but rank 1, which fails because of it, exits first."""
+    first = f"echo 'Traceback (most recent call last):' >&2; {meet['ready']}; "
+    first += "read -t 0.3 <> <(:); exit 1"
+
+    result = supervise(first, f"{meet['met']}; exit 9").wait()
+
+    assert codes_of(result) == [1, 9]
+    assert (result.failed_rank, result.exit_code) == (0, 1)
+
+
+def test_who_fails_while_being_ended_is_not_blamed(supervise, meet):
+    shy = f"trap 'exit 5' TERM; {meet['ready']}; {FOREVER}"
+
+    result = supervise(shy, f"{meet['met']}; exit 3").wait()
+
+    assert codes_of(result) == [5, 3]
+    assert result.failed_rank == 1
+
+
+def test_time_is_up(supervise):
+    result = supervise(FOREVER, "exit 0", timeout_seconds=0.5).wait()
+
+    assert (result.reason, result.exit_code) == ("timeout", 124)
+    assert result.ended_ranks == (0,)
+    assert result.headline().startswith("the run did not end within 0.5 s; rank 0 was")
+
+
+def test_a_run_that_ends_in_time_does_not_time_out(supervise):
+    assert supervise("exit 0", timeout_seconds=60).wait().reason == "done"
+
+
+def send(supervisor, *numbers):
+    """Let signals arrive, as `signals_as_bytes` would."""
+    for number in numbers:
+        supervisor.news.send(bytes([number]))
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_a_signal_ends_the_run(supervise, number, exit_code):
+    supervisor = supervise(FOREVER, FOREVER)
+    send(supervisor, number)
+
+    result = supervisor.wait()
+
+    assert (result.reason, result.exit_code) == ("signal", exit_code)
+    assert result.failed_rank is None
+    assert codes_of(result) in ([-number, -number], [-9, -9])
+
+
+def test_the_second_signal_kills_at_once(supervise, meet):
+    deaf = f"trap '' INT; {meet['ready']}; {FOREVER}"
+    supervisor = supervise(deaf, meet["met"], grace_seconds=1000)
+    while supervisor._running() == (0, 1):
+        step(supervisor)
+    send(supervisor, signal.SIGINT, signal.SIGINT)
+
+    result = supervisor.wait()
+
+    assert result.exit_code == 130
+    assert codes_of(result) == [-9, 0]
+
+
+def test_a_guardian_that_does_nothing_is_not_waited_for(supervise):
+    supervisor = supervise(FOREVER, FOREVER)
+    os.kill(supervisor._processes[0]._guardian.pid, signal.SIGSTOP)
+    send(supervisor, signal.SIGINT, signal.SIGINT)
+
+    result = supervisor.wait()
+
+    assert result.exit_code == 130
+    assert result.exits[0].code == -9
+
+
+def test_a_signal_after_a_failure_kills_at_once(supervise, meet):
+    deaf = f"trap '' INT TERM; {meet['ready']}; {FOREVER}"
+    supervisor = supervise(deaf, f"{meet['met']}; exit 3", grace_seconds=1000)
+    while supervisor._reason == "done":
+        step(supervisor)
+    send(supervisor, signal.SIGINT)
+
+    result = supervisor.wait()
+
+    assert (result.reason, result.exit_code) == ("failed", 3)
+    assert codes_of(result) == [-9, 3]
+
+
+def step(supervisor):
+    for key, _ in supervisor._selector.select(30):
+        key.data()
+
+
+def test_other_signals_are_passed_on(supervise, meet):
+    rank = f"trap 'echo usr1; exit 0' USR1; {meet['ready']}; {FOREVER}"
+    supervisor = supervise(rank, f"{meet['met']}; trap '' USR1; kill -USR1 $$")
+    while supervisor._running() == (0, 1):
+        step(supervisor)
+    send(supervisor, signal.SIGUSR1)
+
+    result = supervisor.wait()
+
+    assert (result.reason, result.exits[0].tail) == ("done", ("usr1",))
+
+
+def test_stop_and_continue(supervise, meet, monkeypatch):
+    stops = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: stops.append((pid, number)))
+    rank = f"trap 'echo continued; exit 0' CONT; {meet['ready']}; {FOREVER}"
+    supervisor = supervise(rank, f"{meet['met']}")
+    while supervisor._running() == (0, 1):
+        step(supervisor)
+    send(supervisor, signal.SIGTSTP, signal.SIGCONT)
+
+    result = supervisor.wait()
+
+    assert stops == [(os.getpid(), signal.SIGSTOP)]
+    assert result.exits[0].tail == ("continued",)
+
+
+def test_output_that_cannot_be_written_ends_the_run(supervise, tmp_path):
+    (tmp_path / "rank.0.log").symlink_to("/dev/full")
+    output = Output(console=False, directory=tmp_path)
+
+    result = supervise(f"echo text; {FOREVER}", output=output).wait()
+
+    assert (result.reason, result.exit_code) == ("output", 141)
+    assert "No space left" in result.headline()
+
+
+def test_who_kills_does_not_wait_for_a_console(supervise, monkeypatch):
+    read_end, write_end = os.pipe()
+    monkeypatch.setattr("tfdist.launch.output._STDOUT", write_end)
+    supervisor = supervise("while :; do echo text; done", output=Output())
+    send(supervisor, signal.SIGINT, signal.SIGINT)
+
+    result = supervisor.wait()
+
+    assert result.exit_code == 130
+    # Let the pump's thread come to its end.
+    os.close(read_end)
+    supervisor._pump._thread.join(30)
+    os.close(write_end)
+
+
+def test_close_ends_everything(assert_ends):
+    supervisor = Supervisor(
+        Output(console=False), timeout_seconds=None, grace_seconds=1000
+    )
+    supervisor.start([ProcessSpec(0, ("/bin/bash", "-c", f"echo $$; {FOREVER}"), {})])
+    while not supervisor._pump.tail(0):
+        selectors.SelectSelector().select(0.01)
+
+    supervisor.close()
+
+    assert_ends(int(supervisor._pump.tail(0)[0]))

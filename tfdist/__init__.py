@@ -1,0 +1,80 @@
+"""Distributed training for Keras 3 on TensorFlow.
+
+Everything public is reached from here and loaded at its first use: `import tfdist`
+costs next to nothing, and only a program that trains reads TensorFlow.
+
+Example:
+    >>> import tfdist
+    >>> tfdist.rank(), tfdist.size(), tfdist.is_chief()
+    (0, 1, True)
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfdist import callbacks as callbacks
+    from tfdist import cluster as cluster
+    from tfdist import strategies as strategies
+    from tfdist import testing as testing
+    from tfdist.cluster.facts import is_chief as is_chief
+    from tfdist.cluster.facts import local_rank as local_rank
+    from tfdist.cluster.facts import local_size as local_size
+    from tfdist.cluster.facts import rank as rank
+    from tfdist.cluster.facts import size as size
+
+__version__ = "0.1.0"
+
+# Public name -> the module that it is, or the module that defines it.
+_PUBLIC_NAMES = {
+    "callbacks": "tfdist.callbacks",
+    "cluster": "tfdist.cluster",
+    "is_chief": "tfdist.cluster.facts",
+    "local_rank": "tfdist.cluster.facts",
+    "local_size": "tfdist.cluster.facts",
+    "rank": "tfdist.cluster.facts",
+    "size": "tfdist.cluster.facts",
+    "strategies": "tfdist.strategies",
+    "testing": "tfdist.testing",
+}
+
+__all__ = ["__version__", *_PUBLIC_NAMES]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use (PEP 562).
+
+    Args:
+        name: The attribute that was asked for and is not there yet.
+
+    Returns:
+        The module, or the function, of that name.
+
+    Raises:
+        AttributeError: If tfdist has no public name like this.
+    """
+    if name not in _PUBLIC_NAMES:
+        raise AttributeError(_unknown(name))
+    module_name = _PUBLIC_NAMES[name]
+    module = importlib.import_module(module_name)
+    value = module if module_name == f"tfdist.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, also those that are not loaded yet."""
+    return sorted({*globals(), *_PUBLIC_NAMES})
+
+
+def _unknown(name: str) -> str:
+    """Explain that a name does not exist, and offer the nearest one that does."""
+    # Imported here because only a mistake needs it.
+    import difflib
+
+    nearest = difflib.get_close_matches(name, _PUBLIC_NAMES, n=1)
+    advice = f"Did you mean {nearest[0]!r}? " if nearest else ""
+    return (
+        f"module 'tfdist' has no attribute {name!r}. {advice}"
+        f"The public names are: {', '.join(sorted(_PUBLIC_NAMES))}."
+    )

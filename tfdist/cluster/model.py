@@ -1,0 +1,204 @@
+"""Who is in the job: the address of every process, and which of them is this one."""
+
+from dataclasses import dataclass
+
+from tfdist.cluster.address import split_address
+from tfdist.cluster.validation import check_addresses, check_task
+
+JOB_TYPES = ("chief", "worker", "ps", "evaluator")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of a cluster: its job, and its number within that job.
+
+    Args:
+        type: "chief", "worker", "ps" or "evaluator".
+        index: Position among the addresses of that job, from 0.
+
+    Raises:
+        TypeError: If the index is not an integer.
+        ValueError: If the type is unknown or the index negative.
+
+    Example:
+        >>> str(Task("worker", 1))
+        'worker 1'
+    """
+
+    type: str
+    index: int
+
+    def __post_init__(self) -> None:
+        """Refuse what no cluster can have."""
+        if self.type not in JOB_TYPES:
+            raise ValueError(
+                f"task.type must be one of {', '.join(JOB_TYPES)}. "
+                f"Received: type={self.type!r}. "
+                "Use 'chief' for what other tools call master."
+            )
+        # bool is a subclass of int, yet True is no position.
+        if not isinstance(self.index, int) or isinstance(self.index, bool):
+            raise TypeError(
+                f"task.index must be an integer. Received: index={self.index!r}. "
+                "Write a number without quotes, counting from 0."
+            )
+        if self.index < 0:
+            raise ValueError(
+                "task.index must not be negative. "
+                f"Received: index={self.index}. Count from 0 within each job."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.index}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether this process trains and so has a rank: the chief and the workers."""
+        return self.type in ("chief", "worker")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Everyone in the job, as this process sees it.
+
+    Whoever reads an environment makes one of these, and everything else asks it. It is
+    checked when it is made, so that a wrong one is an error here and not a process that
+    waits for ever. Without arguments it is a process alone: size 1, rank 0, no address.
+
+    Args:
+        chief: "host:port" of the chief; None if worker 0 takes its part. Default None.
+        workers: "host:port" of each worker, in the order of their index. Default none.
+        ps: The same for the parameter servers. Default none.
+        evaluators: The same for the evaluators. Default none.
+        task: Which of them this process is. Default worker 0. An evaluator alone may
+            be missing among the addresses, because some schedulers leave it out.
+
+    Raises:
+        TypeError: If an address is not a string or the task is not a `Task`.
+        ValueError: If an address is malformed or repeated, or the task is nobody's.
+
+    Example:
+        >>> cluster = Cluster(workers=("a:1", "a:2", "b:1"), task=Task("worker", 1))
+        >>> cluster.rank, cluster.size, cluster.local_rank, cluster.local_size
+        (1, 3, 1, 2)
+    """
+
+    chief: str | None = None
+    workers: tuple[str, ...] = ()
+    ps: tuple[str, ...] = ()
+    evaluators: tuple[str, ...] = ()
+    task: Task = Task("worker", 0)
+
+    def __post_init__(self) -> None:
+        """Refuse a cluster in which somebody could not be found, or would wait."""
+        _check_types(self)
+        check_addresses(self.jobs)
+        check_task(self.task.type, self.task.index, self.jobs)
+
+    @property
+    def jobs(self) -> dict[str, tuple[str, ...]]:
+        """The addresses by job type, without the jobs that nobody has."""
+        chief = () if self.chief is None else (self.chief,)
+        everyone = (chief, self.workers, self.ps, self.evaluators)
+        jobs = zip(JOB_TYPES, everyone, strict=True)
+        return {job: addresses for job, addresses in jobs if addresses}
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the training processes are, by rank; empty when this one is alone."""
+        jobs = self.jobs
+        return jobs.get("chief", ()) + jobs.get("worker", ())
+
+    @property
+    def address(self) -> str:
+        """Where this process is; an error when it is alone or an unlisted evaluator."""
+        addresses = self.jobs.get(self.task.type, ())
+        if self.task.index >= len(addresses):
+            raise ValueError(
+                f"This process has no address in its cluster. Received: {self}. "
+                "Ask is_distributed first: a process that runs alone needs none."
+            )
+        return addresses[self.task.index]
+
+    @property
+    def size(self) -> int:
+        """How many processes train, at least 1."""
+        return max(1, len(self.addresses))
+
+    @property
+    def rank(self) -> int:
+        """The number of this training process: the chief first, then the workers."""
+        if not self.task.trains:
+            raise ValueError(
+                "Only the chief and the workers have a rank and a local size. "
+                f"Received: task={self.task}. Ask task.trains before the rank."
+            )
+        is_after_chief = self.task.type == "worker" and self.chief is not None
+        return self.task.index + is_after_chief
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this training process among those on its host."""
+        return self._ranks_on_this_host().index(self.rank)
+
+    @property
+    def local_size(self) -> int:
+        """How many processes train on the host of this one, at least 1."""
+        return len(self._ranks_on_this_host())
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is rank 0; False for a ps and for an evaluator."""
+        return self.task.trains and self.rank == 0
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether training takes more than this process: others that train, or a ps."""
+        return self.size > 1 or bool(self.ps)
+
+    def task_of(self, rank: int) -> Task:
+        """Return the task that has a rank.
+
+        Args:
+            rank: From 0 to `size - 1`.
+
+        Returns:
+            The chief, or the worker, of that rank.
+
+        Raises:
+            ValueError: If no process has that rank.
+
+        Example:
+            >>> Cluster(chief="a:1", workers=("b:1",), task=Task("chief", 0)).task_of(1)
+            Task(type='worker', index=0)
+        """
+        if not 0 <= rank < self.size:
+            raise ValueError(
+                f"rank must be from 0 to {self.size - 1}. Received: rank={rank}. "
+                "Count the chief first, then the workers in order."
+            )
+        if self.chief is None:
+            return Task("worker", rank)
+        return Task("worker", rank - 1) if rank else Task("chief", 0)
+
+    def _ranks_on_this_host(self) -> list[int]:
+        """Return the ranks that share this process's host, itself included."""
+        rank = self.rank
+        hosts = [split_address(address)[0] for address in self.addresses] or ["alone"]
+        return [other for other, host in enumerate(hosts) if host == hosts[rank]]
+
+
+def _check_types(cluster: Cluster) -> None:
+    """Refuse lists and single strings where each job has a tuple."""
+    for name in ("workers", "ps", "evaluators"):
+        addresses = getattr(cluster, name)
+        if not isinstance(addresses, tuple):
+            raise TypeError(
+                f'{name} must be a tuple of "host:port" strings. '
+                f'Received: {name}={addresses!r}. Write one address as ("node1:2222",).'
+            )
+    if not isinstance(cluster.task, Task):
+        raise TypeError(
+            f"task must be a Task. Received: task={cluster.task!r}. "
+            'Write it as Task("worker", 0).'
+        )

@@ -1,0 +1,60 @@
+"""A cluster started by our own launcher."""
+
+from collections.abc import Mapping
+
+from tfdist.cluster import tf_config
+from tfdist.cluster.model import Cluster
+
+
+class TfdistResolver:
+    """Reads what `tfdist run` gives each process, and checks that it is still so.
+
+    The addresses are in TF_CONFIG. A script written for another launcher may set
+    TF_CONFIG itself; then its processes would wait for addresses that nobody has. The
+    launcher's own TFDIST_RANK and TFDIST_SIZE show that.
+
+    Example:
+        >>> resolver = TfdistResolver()
+        >>> resolver.recognises({"TFDIST_RUN_ID": "5f2c"}), resolver.recognises({})
+        (True, False)
+    """
+
+    name = "tfdist"
+
+    def recognises(self, env: Mapping[str, str]) -> bool:
+        """Say whether `tfdist run` has started this process."""
+        return bool(env.get("TFDIST_RUN_ID"))
+
+    def resolve(self, env: Mapping[str, str]) -> Cluster:
+        """Read the cluster from TF_CONFIG and compare it with what was started."""
+        if not env.get("TF_CONFIG", "").strip():
+            raise ValueError(
+                "TF_CONFIG is not set any more, though `tfdist run` gave one to this "
+                "process. Received: TFDIST_RUN_ID without TF_CONFIG. "
+                "Leave TF_CONFIG as it is, or unset TFDIST_RUN_ID too to train alone."
+            )
+        rank, size = _number(env, "TFDIST_RANK"), _number(env, "TFDIST_SIZE")
+        cluster = tf_config.loads(env["TF_CONFIG"])
+        found_rank = cluster.rank if cluster.task.trains else None
+        if (found_rank, cluster.size) != (rank, size):
+            who = cluster.task if found_rank is None else f"rank {found_rank}"
+            raise ValueError(
+                "TF_CONFIG is not the one that `tfdist run` gave to this process. "
+                f"Received: TFDIST_RANK={rank} and TFDIST_SIZE={size}, but TF_CONFIG "
+                f"says {who}, with {cluster.size} training. "
+                "Remove what sets TF_CONFIG from the script: the launcher does it."
+            )
+        return cluster
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    """Return a variable of the launcher as a number."""
+    value = env.get(name)
+    if value is None or not (value.isascii() and value.isdigit()):
+        received = f"{name}={value!r}" if value is not None else f"no {name}"
+        raise ValueError(
+            f"{name} must be a whole number, as `tfdist run` sets it. "
+            f"Received: {received}. "
+            "Start the program with `tfdist run`, and do not change TFDIST_ variables."
+        )
+    return int(value)

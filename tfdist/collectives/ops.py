@@ -1,0 +1,164 @@
+"""TensorFlow's collective ops on flat tensors, each with the key that pairs it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives.keys import Keys, with_elements
+from tfdist.compat.tensorflow import run_independently
+
+_GROUP_KEY = 1
+_MERGE_OPS = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
+# Rings that run side by side fill the gaps in which one of them waits for its peer;
+# see docs/benchmarks.md for the sizes that were tried.
+_PART_BYTES = 2 * 2**20
+_MOST_PARTS = 4
+
+
+class FlatOps:
+    """The ops of one rank, on tensors of shape (elements,).
+
+    Args:
+        rank: This rank.
+        size: How many ranks there are.
+        device: The full name of the device on which the ops run.
+        call: Marks an op that runs now; see `Collective.call`.
+        traced: Notes an op that a graph will run; see `Lifeline.traced`.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        device: str,
+        call: Callable[[str], AbstractContextManager[None]],
+        traced: Callable[[str], None],
+    ) -> None:
+        self._rank, self._size = rank, size
+        self._device = device
+        self._call, self._traced = call, traced
+        self._keys = Keys()
+
+    def reduce(self, flat: Any, reduction: str, name: str) -> Any:
+        """Combine a tensor over all ranks; "mean" gives the sum.
+
+        Args:
+            flat: Of a type that TensorFlow reduces.
+            reduction: One of `REDUCTIONS`.
+            name: What is reduced.
+
+        Returns:
+            A tensor of the same shape.
+        """
+        what = f"all_reduce {name!r} ({reduction}, {flat.dtype.name})"
+        elements = flat.shape.num_elements()
+        if elements == 0:
+            return flat
+        if elements is None:
+            # A ring cannot pass nothing around, and only here may there be nothing.
+            flat = tf.concat([flat, tf.zeros([1], flat.dtype)], 0)
+            return self._reduce(flat, reduction, what)[:-1]
+        count = min(_MOST_PARTS, elements * flat.dtype.size // _PART_BYTES)
+        if count <= 1 or tf.executing_eagerly():
+            return self._reduce(flat, reduction, what)
+        sizes = [
+            elements * (i + 1) // count - elements * i // count for i in range(count)
+        ]
+        parts = [
+            self._reduce(part, reduction, f"{what} part {i}")
+            for i, part in enumerate(tf.split(flat, sizes))
+        ]
+        return tf.concat(parts, 0)
+
+    def gather(self, flat: Any, name: str) -> Any:
+        """Join the tensors of all ranks, which have equal shapes.
+
+        Args:
+            flat: Of a type that TensorFlow gathers.
+            name: What is gathered.
+
+        Returns:
+            A tensor of shape (size, elements).
+        """
+        what = f"all_gather {name!r} ({flat.dtype.name})"
+        # As above: a ring cannot pass nothing around.
+        flat = tf.concat([flat, tf.zeros([1], flat.dtype)], 0)
+
+        def gather() -> Any:
+            return tf.raw_ops.CollectiveGatherV2(
+                input=flat,
+                group_size=self._size,
+                group_key=_GROUP_KEY,
+                instance_key=self._key(what, flat),
+                ordering_token=[],
+            )
+
+        return tf.reshape(self._run(what, flat, gather), [self._size, -1])[:, :-1]
+
+    def broadcast(self, flat: Any, root_rank: int, name: str) -> Any:
+        """Give every rank the tensor of one.
+
+        Args:
+            flat: Of a type that TensorFlow broadcasts, of equal shapes.
+            root_rank: Whose tensor is given.
+            name: What is broadcast.
+
+        Returns:
+            A tensor of the same shape.
+        """
+        if flat.shape.num_elements() == 0:
+            return flat
+        what = f"broadcast {name!r} from rank {root_rank} ({flat.dtype.name})"
+
+        def broadcast() -> Any:
+            common = {
+                "group_size": self._size,
+                "group_key": _GROUP_KEY,
+                "instance_key": self._key(what, flat),
+            }
+            if self._rank == root_rank:
+                return tf.raw_ops.CollectiveBcastSendV2(input=flat, **common)
+            return tf.raw_ops.CollectiveBcastRecvV2(
+                shape=tf.shape(flat), T=flat.dtype, **common
+            )
+
+        return tf.ensure_shape(self._run(what, flat, broadcast), flat.shape)
+
+    def _reduce(self, flat: Any, reduction: str, what: str) -> Any:
+        """Combine a tensor, by one op."""
+
+        def reduce() -> Any:
+            return tf.raw_ops.CollectiveReduceV2(
+                input=flat,
+                group_size=self._size,
+                group_key=_GROUP_KEY,
+                instance_key=self._key(what, flat),
+                ordering_token=[],
+                merge_op=_MERGE_OPS[reduction],
+                final_op="Id",
+            )
+
+        return self._run(what, flat, reduce)
+
+    def _run(self, what: str, flat: Any, op: Callable[[], Any]) -> Any:
+        """Run an op, or put it into the graph, and let the peers know of it."""
+        elements = flat.shape.num_elements()
+        what = f"{what} of {'?' if elements is None else elements} elements"
+        if tf.executing_eagerly():
+            with self._call(what), tf.device(self._device):
+                return op()
+        self._traced(what)
+        with tf.device(self._device):
+            result = op()
+        if "GPU" not in self._device:
+            # NCCL needs one order on all ranks, which the graph's own gives it.
+            run_independently(result.op)
+        return result
+
+    def _key(self, what: str, flat: Any) -> Any:
+        """Return the key of an op on a tensor."""
+        elements = flat.shape.num_elements()
+        size = tf.size(flat, tf.int64) if elements is None else elements
+        return with_elements(self._keys.base(what), size)

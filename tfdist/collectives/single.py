@@ -1,0 +1,61 @@
+"""A process alone: every collective gives back what it got."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from tfdist.collectives.base import Collective, check_reduction, check_root_rank
+
+
+class SingleCollective(Collective):
+    """The collective of one process, at no cost.
+
+    Example:
+        >>> SingleCollective().all_reduce([3.0], "mean", name="loss")
+        [3.0]
+    """
+
+    @property
+    def rank(self) -> int:
+        """The number of this process: 0."""
+        return 0
+
+    @property
+    def size(self) -> int:
+        """How many processes take part: 1."""
+        return 1
+
+    def all_reduce(
+        self, tensors: Sequence[Any], reduction: str = "sum", *, name: str
+    ) -> list[Any]:
+        """Return the tensors; see `Collective.all_reduce`."""
+        del name
+        check_reduction(reduction)
+        return list(tensors)
+
+    def all_gather(self, tensor: Any, *, name: str) -> Any:
+        """Return the tensor; see `Collective.all_gather`."""
+        del name
+        return tensor
+
+    def broadcast(
+        self, tensors: Sequence[Any], root_rank: int = 0, *, name: str
+    ) -> list[Any]:
+        """Return the tensors; see `Collective.broadcast`."""
+        del name
+        check_root_rank(root_rank, 1)
+        return list(tensors)
+
+    def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
+        """Return the value of this one process; see `Collective.exchange`."""
+        del name, joint
+        return [value]
+
+    def barrier(self, name: str = "barrier") -> None:
+        """Return at once; see `Collective.barrier`."""
+        del name
+
+    def call(self, what: str) -> AbstractContextManager[None]:
+        """Do nothing; see `Collective.call`."""
+        del what
+        return nullcontext()

@@ -1,0 +1,11 @@
+"""How tfdist's strategies reach into Keras: one interface, and the patches that ask it.
+
+The patches are put on when the first strategy of several processes is made, and act
+only under such a strategy. `tests/unit/compat/keras/` fails when Keras changes a symbol
+that one of them replaces.
+"""
+
+from tfdist.compat.keras.hooks import KerasHooks
+from tfdist.compat.keras.install import install
+
+__all__ = ["KerasHooks", "install"]

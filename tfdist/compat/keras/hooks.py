@@ -1,0 +1,79 @@
+"""What a strategy answers when the patches ask it."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+
+class KerasHooks(Protocol):
+    """A strategy's side of the patches; one object for each strategy."""
+
+    rank: int
+    is_alone: bool
+
+    def distribute(self, adapter: Any) -> tf.data.Dataset:
+        """Return this rank's `Shard`s of what a Keras data adapter holds."""
+
+    def build(self, trainer: Any, *, is_single_step: bool) -> None:
+        """Start a model, just built, from equal states on all ranks."""
+
+    def synchronize(self, trainer: Any) -> None:
+        """Give all ranks rank 0's variables of a model."""
+
+    def joint_call(self, what: str) -> AbstractContextManager[None]:
+        """Mark a call that all ranks make together."""
+
+    def complete_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        """Fill in gradients that only other ranks have."""
+
+    def weigh_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Weigh gradients by this rank's share of the global batch, once a step."""
+
+    def reduce_gradients(
+        self, gradients: Sequence[Any], *, is_weighed: bool = False
+    ) -> list[Any]:
+        """Weigh gradients, unless they are, and sum them over ranks, once a step."""
+
+    def gradients_are_reduced(self) -> AbstractContextManager[None]:
+        """Mark a block in which an optimizer gets gradients that are already sums."""
+
+    def metrics_result(
+        self, trainer: Any, result: Callable[[Any], Any], logs: Any
+    ) -> Any:
+        """Call `result(logs)` with the metric states of all ranks."""
+
+    def fold_seed(self, seed: Any) -> Any:
+        """Make a random seed this rank's own, where ranks must differ."""
+
+
+def any_hooks_of(strategy: Any) -> KerasHooks | None:
+    """Return the hooks of a strategy of tfdist; None for any other strategy."""
+    hooks: KerasHooks | None = getattr(strategy.extended, "keras_hooks", None)
+    return hooks
+
+
+def hooks_of(strategy: Any) -> KerasHooks | None:
+    """Return the hooks of a strategy of several processes; None for any other."""
+    hooks = any_hooks_of(strategy)
+    return None if hooks is None or hooks.is_alone else hooks
+
+
+def current_hooks() -> KerasHooks | None:
+    """Return the hooks of the strategy in whose replica this code runs, if any."""
+    return hooks_of(tf.distribute.get_strategy())
+
+
+def hooks_of_model(model: Any) -> KerasHooks | None:
+    """Return the hooks of the processes that a model was made for, if any."""
+    strategy = getattr(model, "_distribute_strategy", None)
+    return None if strategy is None else hooks_of(strategy)
+
+
+def any_hooks_of_model(model: Any) -> KerasHooks | None:
+    """Return the hooks of the tfdist strategy that a model was made under, if any."""
+    strategy = getattr(model, "_distribute_strategy", None)
+    return None if strategy is None else any_hooks_of(strategy)

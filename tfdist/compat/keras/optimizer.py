@@ -1,0 +1,92 @@
+"""Optimizers: gradients are summed over ranks before anything else is done with them.
+
+Keras clips first and reduces afterwards, inside the update: the clipped gradients of N
+ranks then add up to a step that may be N times too long.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+
+from tfdist.compat.keras.hooks import current_hooks, hooks_of
+
+_filter_empty_gradients = BaseOptimizer._filter_empty_gradients
+_backend_apply_gradients = BaseOptimizer._backend_apply_gradients
+_clip_gradients = BaseOptimizer._clip_gradients
+_all_reduce_sum_gradients = TFOptimizer._all_reduce_sum_gradients
+_common_apply = LossScaleOptimizer._common_apply
+
+
+def patch() -> None:
+    """Put the hooks of the strategy into Keras's optimizers."""
+    BaseOptimizer._filter_empty_gradients = _complete_then_filter
+    BaseOptimizer._backend_apply_gradients = _weigh_then_accumulate
+    BaseOptimizer._clip_gradients = _reduce_then_clip
+    TFOptimizer._all_reduce_sum_gradients = _already_reduced
+    LossScaleOptimizer._common_apply = _reduce_then_check_finite
+
+
+def _complete_then_filter(
+    self: Any, grads: Sequence[Any], variables: Sequence[Any]
+) -> Any:
+    """Fill in what only other ranks have, before missing gradients are dropped."""
+    hooks = current_hooks()
+    if hooks is not None:
+        _check_replica_context(self)
+        grads = hooks.complete_gradients(grads, variables)
+    return _filter_empty_gradients(self, grads, variables)
+
+
+def _weigh_then_accumulate(self: Any, grads: Sequence[Any], variables: Any) -> None:
+    """Weigh before the accumulators: each micro-step has its own share."""
+    hooks = current_hooks()
+    if hooks is not None and self.gradient_accumulation_steps:
+        grads = hooks.weigh_gradients(grads)
+    _backend_apply_gradients(self, grads, variables)
+
+
+def _reduce_then_clip(self: Any, grads: Sequence[Any]) -> Any:
+    """Reduce, once a step or once an accumulated step, and only then clip."""
+    hooks = current_hooks()
+    if hooks is not None:
+        is_weighed = bool(self.gradient_accumulation_steps)
+        grads = hooks.reduce_gradients(grads, is_weighed=is_weighed)
+    return _clip_gradients(self, grads)
+
+
+def _already_reduced(self: Any, grads_and_vars: Any) -> Any:
+    """Leave out Keras's own reduction, which comes after the clipping."""
+    if current_hooks() is not None:
+        return grads_and_vars
+    return _all_reduce_sum_gradients(self, grads_and_vars)
+
+
+def _reduce_then_check_finite(
+    self: Any, grads: Sequence[Any], trainable_variables: Any = None
+) -> None:
+    """Reduce before the finite check, so that all ranks skip the same steps."""
+    hooks = current_hooks()
+    if hooks is None:
+        _common_apply(self, grads, trainable_variables)
+        return
+    _check_replica_context(self)
+    variables = trainable_variables or self._trainable_variables
+    grads = hooks.complete_gradients(grads, variables)
+    grads = hooks.reduce_gradients(grads)
+    with hooks.gradients_are_reduced():
+        _common_apply(self, grads, trainable_variables)
+
+
+def _check_replica_context(optimizer: Any) -> None:
+    """Refuse gradients of which nobody knows whether they are one rank's or all's."""
+    strategy = tf.distribute.get_strategy()
+    if tf.distribute.in_cross_replica_context() and hooks_of(strategy) is not None:
+        raise RuntimeError(
+            "An optimizer must be applied inside of strategy.run. Received: "
+            f"{optimizer.name}.apply called under strategy.scope() alone. Put the step "
+            "into a function and call strategy.run(function, args=...)."
+        )

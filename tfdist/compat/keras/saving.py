@@ -1,0 +1,57 @@
+"""Files: the chief alone writes them, and never half of one."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from keras.src.legacy.saving import legacy_h5_format
+from keras.src.saving import saving_lib
+
+from tfdist.compat.keras.hooks import any_hooks_of_model
+
+_save_model = saving_lib.save_model
+_save_weights_only = saving_lib.save_weights_only
+_save_model_to_hdf5 = legacy_h5_format.save_model_to_hdf5
+
+
+def patch() -> None:
+    """Put the rule of the one writer into Keras's saving."""
+    saving_lib.save_model = _once(_save_model)
+    saving_lib.save_weights_only = _once(_save_weights_only)
+    legacy_h5_format.save_model_to_hdf5 = _once(_save_model_to_hdf5)
+
+
+def _once(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that saves on the chief only."""
+
+    def save_once(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        hooks = any_hooks_of_model(model)
+        if hooks is None:
+            return save(model, filepath, *args, **kwargs)
+        if hooks.rank > 0:
+            return None
+        # Several files, and what is not a file of this host, Keras writes by itself.
+        is_file = isinstance(filepath, str | os.PathLike) and "://" not in str(filepath)
+        is_whole = kwargs.get("zipped", True) and not any(args)
+        if not (is_file and is_whole):
+            return save(model, filepath, *args, **kwargs)
+        return _write_atomically(
+            Path(filepath), lambda path: save(model, path, *args, **kwargs)
+        )
+
+    return save_once
+
+
+def _write_atomically(path: Path, write: Callable[[str], Any]) -> Any:
+    """Write beside the file, and put it in its place when it is whole and on disk."""
+    # Keras tells formats apart by the ending, so that one must stay.
+    beside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        result = write(str(beside))
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return result

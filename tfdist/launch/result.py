@@ -1,0 +1,124 @@
+"""How a run has ended, and how to say it in one line."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# What a shell, and timeout(1), return.
+EXIT_CODE_OF_SIGNAL = 128
+EXIT_CODE_OF_TIMEOUT = 124
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How one rank has ended.
+
+    Args:
+        rank: Its number.
+        code: Its exit code, or minus the number of the signal that killed it.
+        seconds: When that was, from the start of the run.
+        tail: The last lines that it printed.
+
+    Example:
+        >>> Exit(0, -15, 2.5).describe()
+        'rank 0 was killed by SIGTERM after 2.5 s'
+    """
+
+    rank: int
+    code: int
+    seconds: float
+    tail: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Say how the rank has ended, in a few words."""
+        return f"rank {self.rank} {self._how()} after {self.seconds:.1f} s"
+
+    def _how(self) -> str:
+        if self.code == 0:
+            return "ended well"
+        if self.code > 0:
+            return f"failed with exit code {self.code}"
+        how = f"was killed by {_name_of(-self.code)}"
+        if self.code == -signal.SIGKILL:
+            how += " (by the kernel, if by nobody else: memory ran out)"
+        return how
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run has ended.
+
+    Args:
+        exits: How each rank has ended, by rank.
+        reason: Why the run ended: "done", "failed", "timeout", "signal" or "output".
+        detail: The time limit in seconds, the name of the signal, or what could not be
+            written. Default none.
+        failed_rank: The rank that failed first, if the reason is "failed".
+        ended_ranks: The ranks that were still running and had to be ended. Default
+            none.
+
+    Example:
+        >>> run = RunResult((Exit(0, 0, 1.0), Exit(1, 3, 2.0)), "failed", failed_rank=1)
+        >>> run.exit_code, run.headline()
+        (3, 'rank 1 failed with exit code 3 after 2.0 s.')
+    """
+
+    exits: tuple[Exit, ...]
+    reason: str = "done"
+    detail: str = ""
+    failed_rank: int | None = None
+    ended_ranks: tuple[int, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """What the launcher returns, as a shell would.
+
+        0 if all is well; the code of the rank that failed first, or 128 and the number
+        of its signal; 124 when the time was up; 128 and the number of the signal that
+        ended the run, SIGPIPE if nobody reads the output any more.
+        """
+        if self.failed_rank is not None:
+            code = self.exits[self.failed_rank].code
+            return code if code >= 0 else EXIT_CODE_OF_SIGNAL - code
+        match self.reason:
+            case "timeout":
+                return EXIT_CODE_OF_TIMEOUT
+            case "signal":
+                return EXIT_CODE_OF_SIGNAL + signal.Signals[self.detail]
+            case "output":
+                return EXIT_CODE_OF_SIGNAL + signal.SIGPIPE
+        return 0
+
+    def headline(self) -> str:
+        """Say in one line why the run has ended; nothing if all is well."""
+        match self.reason:
+            case "failed":
+                assert self.failed_rank is not None
+                what = self.exits[self.failed_rank].describe()
+            case "timeout":
+                what = f"the run did not end within {self.detail} s"
+            case "signal":
+                what = f"{self.detail} ended the run"
+            case "output":
+                what = f"the output of the ranks could not be written: {self.detail}"
+            case _:
+                return ""
+        if not self.ended_ranks:
+            return f"{what}."
+        return f"{what}; {_were_ended(self.ended_ranks)}."
+
+
+def _were_ended(ranks: Sequence[int]) -> str:
+    """Say which ranks did not end by themselves."""
+    *most, last = map(str, ranks)
+    if not most:
+        return f"rank {last} was still running and was ended"
+    return f"ranks {', '.join(most)} and {last} were still running and were ended"
+
+
+def _name_of(number: int) -> str:
+    """Return the name of a signal; real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,215 @@
+"""The mechanism that strategies with one replica a process share."""
+
+import gc
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives import Collective
+from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_device
+from tfdist.gradients import GradientReducer
+from tfdist.strategies.keras_hooks import StrategyKerasHooks
+from tfdist.strategies.naming import name_in_graph
+from tfdist.strategies.pipeline import RankDataset, shard_plain
+from tfdist.strategies.state import broadcast_equal
+
+
+class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
+    """Holds plain variables on one device; a `Collective` joins the processes.
+
+    Args:
+        strategy: The public strategy.
+        collective: How the processes talk.
+        reducer: How gradients travel.
+    """
+
+    def __init__(
+        self, strategy: Any, collective: Collective, reducer: GradientReducer
+    ) -> None:
+        super().__init__(strategy)
+        self.collective = collective
+        self.keras_hooks = StrategyKerasHooks(collective, reducer)
+        self._device = local_device()
+        self._created: list[weakref.ref[Any]] = []
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """The device of this process's replica."""
+        return (self._device,)
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """The device of the variables."""
+        return (self._device,)
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Each process has a graph of its own."""
+        return True
+
+    @property
+    def experimental_should_init(self) -> bool:
+        """Each process has variables of its own."""
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """The chief alone writes files."""
+        return self.collective.rank == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        """The chief alone writes files."""
+        return self.collective.rank == 0
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        """All processes; 1 in a Keras step, which then leaves the losses unscaled."""
+        return 1 if self.keras_hooks.in_step else self.collective.size
+
+    @property
+    def _global_batch_size(self) -> bool:
+        """Batch sizes are global, as everywhere in tf.distribute."""
+        return True
+
+    def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
+        """Return where optimizers put what belongs to no variable."""
+        del var_list
+        return (self._device,)
+
+    def value_container(self, value: Any) -> Any:
+        """Return the variable itself: no container holds it."""
+        return value
+
+    def read_var(self, variable: Any) -> Any:
+        """Read a variable."""
+        return tf.identity(variable)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def start_equal(self) -> None:
+        """Give the variables made since the last time rank 0's values, on all ranks."""
+        if self.collective.size == 1 or not self._created:
+            return
+        # What is garbage must be so on every rank.
+        gc.collect()
+        created = [variable for ref in self._created if (variable := ref()) is not None]
+        self._created.clear()
+        with tf.init_scope():
+            broadcast_equal(
+                [v for v in created if v.is_initialized()], "the scope", self.collective
+            )
+
+    def _use_merge_call(self) -> bool:
+        """One replica needs no meeting of several."""
+        return False
+
+    def _in_multi_worker_mode(self) -> bool:
+        return self.collective.size > 1
+
+    def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+        colocate_with = kwargs.pop("colocate_with", None)
+        if colocate_with is not None and hasattr(colocate_with, "device"):
+            device = colocate_with.device
+        else:
+            device = self._device
+        with tf.device(device):
+            variable = next_creator(**kwargs)
+        self._created.append(weakref.ref(variable))
+        return variable
+
+    def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
+        """Accept any variable: all are on this process's device."""
+
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        context = tf.distribute.ReplicaContext(
+            self._container_strategy(), replica_id_in_sync_group=self.collective.rank
+        )
+        with tf.device(self._device), context:
+            return fn(*args, **kwargs)
+
+    def _replica_ctx_all_reduce(
+        self, reduce_op: Any, value: Any, options: Any = None
+    ) -> Any:
+        del options
+        flat = tf.nest.flatten(value)
+        reduction = reduce_op.name.lower()
+        reduced = self.collective.all_reduce(
+            flat, reduction, name=name_in_graph(f"replica/{reduction}")
+        )
+        return tf.nest.pack_sequence_as(value, reduced)
+
+    def _reduce_to(
+        self, reduce_op: Any, value: Any, destinations: Any, options: Any
+    ) -> Any:
+        del destinations, options
+        reduction = reduce_op.name.lower()
+        name = name_in_graph(f"reduce/{reduction}")
+        return self.collective.all_reduce([value], reduction, name=name)[0]
+
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: Any, options: Any
+    ) -> Any:
+        del destinations, options
+        value = tf.convert_to_tensor(value)
+        dimensions = list(range(value.shape.rank))
+        dimensions[0], dimensions[axis] = dimensions[axis], dimensions[0]
+        rows = self.collective.all_gather(
+            tf.transpose(value, dimensions), name=name_in_graph("gather")
+        )
+        return tf.transpose(rows, dimensions)
+
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        del destinations
+        return tensor
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        del options
+        if self.collective.size == 1 or isinstance(dataset, RankDataset):
+            return dataset
+        return RankDataset(shard_plain(dataset, self.collective))
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        del options
+        size = self.collective.size
+        context = tf.distribute.InputContext(
+            num_input_pipelines=size,
+            input_pipeline_id=self.collective.rank,
+            num_replicas_in_sync=size,
+        )
+        dataset = dataset_fn(context)
+        return dataset if size == 1 else RankDataset(dataset)
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        context = tf.distribute.experimental.ValueContext(
+            self.collective.rank, self.collective.size
+        )
+        return value_fn(context)
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        return self._update_non_slot(var, fn, (var, *args), kwargs, group)
+
+    def _update_non_slot(
+        self, colocate_with: Any, fn: Any, args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        del colocate_with
+        with tf.device(self._device), UpdateContext(self._device):
+            result = fn(*args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+    def _replica_ctx_update(
+        self,
+        var: Any,
+        fn: Any,
+        args: Any = (),
+        kwargs: Any = None,
+        group: bool = True,
+    ) -> Any:
+        return self._update(var, fn, args, kwargs or {}, group)
+
+    def _local_results(self, value: Any) -> tuple[Any, ...]:
+        return (value,)
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> int:
+        del replica_id_in_sync_group
+        return 0

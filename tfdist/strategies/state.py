@@ -1,0 +1,162 @@
+"""A model's variables over ranks: equal at the start, and summed up for its metrics."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.collectives import Collective
+from tfdist.gradients import plan_buckets
+
+# What travels at once takes its size twice over in memory.
+_BROADCAST_BYTES = 8 * 2**20
+
+
+def start_equal(trainer: Any, collective: Collective) -> None:
+    """Give every rank rank 0's variables of a model.
+
+    Weights, moving statistics, seed states, metrics and the optimizer's variables.
+
+    Args:
+        trainer: The model; built, as is its optimizer.
+        collective: How the ranks talk.
+
+    Raises:
+        RuntimeError: If the ranks have different variables.
+    """
+    broadcast_equal(_variables(trainer), repr(trainer.name), collective)
+
+
+def broadcast_equal(variables: list[Any], where: str, collective: Collective) -> None:
+    """Give every rank rank 0's values.
+
+    Args:
+        variables: Of TensorFlow or of Keras, in the same order on every rank.
+        where: What holds them, for errors.
+        collective: How the ranks talk.
+
+    Raises:
+        RuntimeError: If the ranks have different variables.
+    """
+    _check_equal_specs(variables, where, collective)
+    dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
+    sizes = [
+        dtype.size * tf.TensorShape(variable.shape).num_elements()
+        for dtype, variable in zip(dtypes, variables, strict=True)
+    ]
+    for bucket in plan_buckets(sizes, dtypes, _BROADCAST_BYTES, _BROADCAST_BYTES):
+        group = [variables[i] for i in bucket]
+        values = collective.broadcast(
+            [tf.convert_to_tensor(v) for v in group], name=f"variables of {where}"
+        )
+        if collective.rank > 0:
+            for variable, value in zip(group, values, strict=True):
+                variable.assign(value)
+
+
+def reduce_metrics(
+    trainer: Any,
+    collective: Collective,
+    result: Callable[[Any], Any],
+    logs: Any,
+) -> Any:
+    """Compute metrics from the states of all ranks.
+
+    States, not values, are reduced, so that a metric over unequal numbers of examples,
+    or one that is no mean at all, is exact. The variables stay as they are: nothing
+    counts twice.
+
+    Args:
+        trainer: The model.
+        collective: How the ranks talk.
+        result: What computes the metrics from the variables.
+        logs: Its argument.
+
+    Returns:
+        What `result` returns, the same on every rank.
+    """
+    by_aggregation: dict[str, list[Any]] = {}
+    for variable in trainer.metrics_variables:
+        by_aggregation.setdefault(variable.aggregation, []).append(variable)
+    mapping: list[tuple[Any, Any]] = []
+    for aggregation, variables in sorted(by_aggregation.items()):
+        values = [variable.value for variable in variables]
+        name = f"metrics of {trainer.name!r}"
+        if aggregation in ("sum", "mean"):
+            values = collective.all_reduce(values, aggregation, name=name)
+        else:
+            values = collective.broadcast(values, name=name)
+        mapping += zip(variables, values, strict=True)
+    with keras.StatelessScope(state_mapping=mapping):
+        return result(logs)
+
+
+@contextmanager
+def put_back(trainer: Any, is_stand_in: Any) -> Iterator[None]:
+    """Undo what a step on a stand-in did to metrics and statistics.
+
+    Seed states move on all the same, because they move on the other ranks.
+
+    Args:
+        trainer: The model.
+        is_stand_in: A scalar bool tensor: whether to undo.
+
+    Yields:
+        Nothing; the block is the step.
+    """
+    variables = {
+        id(variable): variable.value
+        for variable in [*trainer.metrics_variables, *trainer.non_trainable_variables]
+        if not variable.path.endswith("seed_generator_state")
+    }
+    before = [(variable, tf.identity(variable)) for variable in variables.values()]
+    yield
+    for variable, value in before:
+        variable.assign(tf.where(is_stand_in, value, variable))
+
+
+def _variables(trainer: Any) -> list[Any]:
+    """Return every variable of a model once, in an order that is equal on all ranks."""
+    optimizer = getattr(trainer, "optimizer", None)
+    variables = [
+        *trainer.variables,
+        *(trainer.metrics_variables if trainer.compiled else []),
+        *(optimizer.variables if optimizer is not None else []),
+    ]
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def _check_equal_specs(
+    variables: list[Any], where: str, collective: Collective
+) -> None:
+    """Refuse models that differ between ranks, before anything of them is sent."""
+    specs = [
+        [list(v.shape), tf.as_dtype(v.dtype).name, getattr(v, "path", v.name)]
+        for v in variables
+    ]
+    by_rank = collective.exchange(f"the variables of {where}", specs)
+    for rank, theirs in enumerate(by_rank):
+        for mine, other in _pairs(specs, theirs):
+            # Paths count the layers made so far, of which the chief may have more.
+            if mine is None or other is None or mine[:2] != other[:2]:
+                raise RuntimeError(
+                    f"The ranks have different variables in {where}. Received: "
+                    f"{_describe(mine)} on rank {collective.rank}, {_describe(other)} "
+                    f"on rank {rank}. Make the same ones on every rank, and others "
+                    "outside of strategy.scope()."
+                )
+
+
+def _pairs(one: list[Any], other: list[Any]) -> list[tuple[Any, Any]]:
+    """Pair two lists, the shorter one filled up with None."""
+    length = max(len(one), len(other))
+    one = one + [None] * (length - len(one))
+    other = other + [None] * (length - len(other))
+    return list(zip(one, other, strict=True))
+
+
+def _describe(spec: list[Any] | None) -> str:
+    """Name a variable in an error."""
+    return "none" if spec is None else f"{spec[2]} {tuple(spec[0])} {spec[1]}"
