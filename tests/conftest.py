@@ -9,10 +9,9 @@ import pytest
 # Before the first import of TensorFlow; the processes that tests start inherit it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-# Commands that a test may ask for with `@pytest.mark.requires("ip")`, and the Debian
-# package that holds each. `.ci/run` installs the packages that this table names.
+# Commands that a test may ask for with `@pytest.mark.requires("taskset")`, and the
+# Debian package that holds each. `.ci/run` installs what Debian does not bring itself.
 DEBIAN_PACKAGES = {
-    "ip": "iproute2",
     "taskset": "util-linux",
 }
 

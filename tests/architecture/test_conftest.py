@@ -77,12 +77,12 @@ def test_no_test_sees_a_cluster(run_test):
 @pytest.mark.parametrize(("ci", "outcome"), [("", "1 skipped"), ("true", "1 error")])
 def test_a_missing_command_skips_and_in_ci_fails(run_test, ci, outcome):
     report = run_test(
-        "@pytest.mark.requires('ip')\ndef test_it():\n    pass\n",
+        "@pytest.mark.requires('taskset')\ndef test_it():\n    pass\n",
         CI=ci,
         PATH="/nonexistent",
     )
 
-    assert "Install the Debian package 'iproute2'." in report
+    assert "Install the Debian package 'util-linux'." in report
     assert outcome in report
 
 

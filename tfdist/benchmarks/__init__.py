@@ -1,1 +1,14 @@
-"""TODO."""
+"""Measuring speed and memory: what `tfdist bench` runs; TensorFlow is not loaded."""
+
+from tfdist.benchmarks.run import run_allreduce, run_memory, run_training
+from tfdist.benchmarks.sizes import format_size, parse_size
+from tfdist.benchmarks.start import BenchmarkError
+
+__all__ = [
+    "BenchmarkError",
+    "format_size",
+    "parse_size",
+    "run_allreduce",
+    "run_memory",
+    "run_training",
+]

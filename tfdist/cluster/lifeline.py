@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from tfdist.cluster.hub import BEAT_SECONDS, SILENCE_SECONDS
@@ -165,6 +165,9 @@ class Lifeline:
         self._send(
             {"kind": "bye", "error": text[:_LONGEST_TEXT], "report": self._report()}
         )
+        # The hub waits for the end of every connection, rank 0's own among them.
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
 
     def _send(self, message: dict[str, Any]) -> None:
         """Send to the hub; a hub that is gone is noticed by the listener."""

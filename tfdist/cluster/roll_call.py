@@ -6,6 +6,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from tfdist.cluster.address import is_loopback, split_address
@@ -19,6 +20,7 @@ _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.2
 _FIRST_NOTICE_SECONDS = 10.0
 _NOTICE_SECONDS = 30.0
+_REFUSALS = {"absent": TimeoutError, "refused": RuntimeError}
 
 
 def call_roll(
@@ -115,25 +117,26 @@ class _Roll:
         """Take in what a caller says; True when nothing more is expected of it."""
         try:
             data = connection.recv(1 << 16)
-            messages = self._readers[connection].feed(data)
-        except (OSError, ValueError):
-            data, messages = b"", []
+            for message in self._readers[connection].feed(data):
+                self._admit(connection, message)
+        except (OSError, ValueError, LookupError, TypeError):
+            data = b""  # A stranger, or a caller that has gone.
         if not data:
             connection.close()
-            gone = [rank for rank, its in self._present.items() if its is connection]
-            for rank in gone:
-                del self._present[rank]
-            return True
-        for message in messages:
-            self._admit(connection, message)
-        return False
+            others = [item for item in self._present.items() if item[1] != connection]
+            self._present = dict(others)
+        return not data
 
     def _admit(self, connection: socket.socket, hello: Message) -> None:
         """Note who has answered, or refuse it."""
         rank = hello["rank"]
         who = f"process {hello['pid']} on {hello['host']}"
         if hello["run_id"] != self._hello["run_id"]:
-            self._refuse(connection, f"{who} belongs to another run at this address.")
+            text = (
+                f"rank 0 at {self._cluster.addresses[0]} belongs to another run. "
+                f"Received: rank {rank} ({who}). Give each run ports of its own."
+            )
+            send(connection, {"kind": "refused", "text": text})
             return
         if hello["addresses"] != self._hello["addresses"]:
             text = (
@@ -141,20 +144,23 @@ class _Roll:
                 f"{self._hello['addresses']} on rank 0, {hello['addresses']} on rank "
                 f"{rank} ({who}). Give every process the same cluster."
             )
-            self._refuse(connection, text)
-            raise RuntimeError(text)
+            self._end(RuntimeError(text), connection)
+        name = name_of(self._cluster, rank)
         if rank == 0 or rank in self._present:
             text = (
-                f"Two processes are {name_of(self._cluster, rank)}. Received: the "
-                f"second from {who}. Give every process its own task index."
+                f"Two processes are {name}. Received: the second from {who}. Give "
+                "every process its own task index."
             )
-            self._refuse(connection, text)
-            raise RuntimeError(text)
+            self._end(RuntimeError(text), connection)
         self._present[rank] = connection
 
-    def _refuse(self, connection: socket.socket, text: str) -> None:
-        """Tell one caller why it cannot take part."""
-        send(connection, {"kind": "refused", "text": text})
+    def _end(self, error: Exception, *callers: socket.socket) -> NoReturn:
+        """Say, here and on every rank that is present, why nothing starts."""
+        kind = "absent" if isinstance(error, TimeoutError) else "refused"
+        for connection in (*self._present.values(), *callers):
+            with suppress(OSError):
+                send(connection, {"kind": kind, "text": str(error)})
+        raise error
 
     def _missing(self) -> str:
         """Name those who have not answered."""
@@ -162,7 +168,7 @@ class _Roll:
         return "; ".join(_describe_missing(self._cluster, rank) for rank in missing)
 
     def _give_up(self) -> NoReturn:
-        """Say, here and on every rank that is present, who is missing."""
+        """Say who is missing."""
         present = [name_of(self._cluster, rank) for rank in [0, *sorted(self._present)]]
         text = (
             f"Only {len(present)} of {self._cluster.size} processes have answered the "
@@ -171,9 +177,7 @@ class _Roll:
             "the missing was started, with the same cluster and its own task index, "
             f"and that it can reach rank 0 at {self._cluster.addresses[0]}."
         )
-        for connection in self._present.values():
-            send(connection, {"kind": "absent", "text": text})
-        raise TimeoutError(text)
+        self._end(TimeoutError(text))
 
 
 def _answer(
@@ -194,6 +198,8 @@ def _answer(
             connection.settimeout(deadline - time.monotonic() + 10.0)
             send(connection, hello)
             reply = receive(connection, Reader())
+            if reply.get("kind") not in ("welcome", *_REFUSALS):
+                raise ValueError("something else answers there")
         except (OSError, ValueError) as error:
             reason = str(error) or type(error).__name__
             time.sleep(_RETRY_SECONDS)
@@ -201,9 +207,7 @@ def _answer(
         if reply["kind"] == "welcome":
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connection
-        if reply["kind"] == "absent":
-            raise TimeoutError(reply["text"])
-        raise RuntimeError(reply["text"])
+        raise _REFUSALS[reply["kind"]](reply["text"])
     raise TimeoutError(
         f"{name_of(cluster, 0)} has not answered the roll-call after "
         f"{timeout_seconds:g} s: {reason}. Present: {name_of(cluster, cluster.rank)}; "

@@ -37,7 +37,7 @@ def to_reduce(tensor: Any, reduction: str) -> Any:
         bits = tf.bitcast(tensor, tf.int64)
         # Unsigned order is signed order with the top bit turned over.
         ordered = reduction in ("min", "max")
-        return tf.bitwise.bitwise_xor(bits, tf.int64.limits[0]) if ordered else bits
+        return tf.bitwise.bitwise_xor(bits, tf.int64.min) if ordered else bits
     if dtype.is_floating:
         return tf.cast(tensor, tf.float32)
     if dtype.is_integer or (dtype.is_bool and reduction in ("min", "max")):
@@ -63,7 +63,7 @@ def from_reduce(tensor: Any, dtype: Any, reduction: str) -> Any:
         return tensor
     if dtype == tf.uint64:
         if reduction in ("min", "max"):
-            tensor = tf.bitwise.bitwise_xor(tensor, tf.int64.limits[0])
+            tensor = tf.bitwise.bitwise_xor(tensor, tf.int64.min)
         return tf.bitcast(tensor, tf.uint64)
     return tf.cast(tensor, dtype)
 
@@ -85,6 +85,9 @@ def to_move(tensor: Any) -> Any:
         return tensor
     if dtype in _SAME_BITS:
         return tf.bitcast(tensor, _SAME_BITS[dtype])
+    if dtype.size == 1 and dtype.is_floating:
+        # Eight bits cannot be bitcast, but are exact in sixteen.
+        return tf.cast(tensor, tf.float16)
     if dtype.size == 1:
         bits = tensor if dtype.is_bool else tf.bitcast(tensor, tf.uint8)
         return tf.cast(bits, tf.int32)
@@ -108,6 +111,6 @@ def from_move(tensor: Any, dtype: Any) -> Any:
         return tensor
     if dtype in _SAME_BITS:
         return tf.bitcast(tensor, dtype)
-    if dtype.is_bool:
-        return tf.cast(tensor, tf.bool)
+    if dtype.is_bool or dtype.is_floating:
+        return tf.cast(tensor, dtype)
     return tf.bitcast(tf.cast(tensor, tf.uint8), dtype)

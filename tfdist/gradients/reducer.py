@@ -67,7 +67,8 @@ class GradientReducer:
             agreed = [agree(all_ranks) for all_ranks in zip(*by_rank, strict=True)]
             if self._sparse_as_dense:
                 agreed = [DENSE if kind == SPARSE else kind for kind in agreed]
-            self._agreed[key] = agreed
+            if not tf.executing_eagerly():
+                self._agreed[key] = agreed
         return [
             convert(gradient, kind, variable)
             for gradient, kind, variable in zip(
@@ -126,7 +127,9 @@ def weigh(gradients: Sequence[Any], own: Any, total: Any) -> list[Any]:
         if isinstance(gradient, tf.IndexedSlices):
             values = weigh_one(gradient.values)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        share = tf.cast(own, gradient.dtype) / tf.cast(total, gradient.dtype)
+        # A small float type cannot count the rows of a large batch.
+        share = tf.cast(own, tf.float64) / tf.cast(total, tf.float64)
+        share = tf.cast(share, gradient.dtype)
         # A rank without rows works on a stand-in, whose gradient may be anything.
         return tf.math.multiply_no_nan(gradient, share)
 

@@ -1,6 +1,7 @@
 """The guardian of one rank: sees to it that nothing of the rank outlives the launcher.
 
-It is a small process between the launcher and the rank, started by path as
+It is a process between the launcher and the rank that imports only what starts in a few
+milliseconds, and nothing of tfdist. It is started by path as
 
     python -I -S guardian.py CONTROL LENGTH CORES
 
@@ -12,11 +13,9 @@ that all must go. Into the socket goes one line when the rank has ended: its exi
 or minus the signal, and when that was. CORES are numbers with commas, or nothing.
 
 Only direct children of the guardian are ever killed, and their numbers cannot belong
-to anybody else, because it has not collected them yet. As it is the subreaper of all
-that comes from the rank, whatever loses its parent becomes such a child: background
-processes, daemons, processes in sessions of their own.
-
-It imports only what starts in a few milliseconds, and nothing of tfdist.
+to anybody else, because it has not collected them yet. As it is their subreaper, what
+loses its parent becomes such a child: background processes, daemons, other sessions. If
+the guardian itself is killed, the kernel kills the rank.
 """
 
 import contextlib
@@ -158,10 +157,7 @@ def _read(descriptor: int, length: int) -> bytes:
     """Read so many bytes; without a launcher any more, end."""
     data = b""
     while len(data) < length:
-        more = os.read(descriptor, length - len(data))
-        if not more:
-            sys.exit()
-        data += more
+        data += os.read(descriptor, length - len(data)) or sys.exit()
     return data
 
 

@@ -1,4 +1,4 @@
-"""From the bytes that a process writes to whole lines, with and without its tag."""
+"""From the bytes that a process writes to whole lines."""
 
 # What a line may hold before it is passed on in pieces, in bytes.
 LONGEST_LINE = 65_536
@@ -41,24 +41,3 @@ class LineSplitter:
         """Return what is left at the end of the stream."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
-
-
-def tag_line(rank: int, line: bytes) -> bytes:
-    r"""Put the rank before a line, and one end after it.
-
-    Args:
-        rank: Who has written the line.
-        line: A line as `LineSplitter` gives it.
-
-    Returns:
-        The tagged line; nothing for a bare carriage return, with which a progress bar
-        only goes back to the start of its line.
-
-    Example:
-        >>> tag_line(1, b"50 %\r"), tag_line(1, b"\r")
-        (b'[1] 50 %\n', b'')
-    """
-    text = line.rstrip(b"\r\n")
-    if not text and not line.endswith(b"\n"):
-        return b""
-    return b"[%d] %s\n" % (rank, text)

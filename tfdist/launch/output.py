@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist.launch.lines import LineSplitter, tag_line
+from tfdist.launch.console import Console, write_all
+from tfdist.launch.lines import LineSplitter
 
 _CHUNK_BYTES = 65_536
 _TAIL_LINES = 10
@@ -59,6 +60,7 @@ class OutputPump:
     ) -> None:
         self.error: OSError | None = None
         self._output = output
+        self._console = Console(tag=output.tag)
         self._on_end = on_end
         self._on_error = on_error
         self._ranks: list[_RankOutput] = []
@@ -95,7 +97,7 @@ class OutputPump:
     def tail(self, rank: int) -> tuple[str, ...]:
         """Return the last lines that a rank has printed, on either stream."""
         lines = [*self._ranks[rank].tail]
-        return tuple(line.decode(errors="replace").rstrip() for line in lines)
+        return tuple(line.decode(errors="replace").rstrip("\b\r\n") for line in lines)
 
     def traceback_seconds(self, rank: int) -> float:
         """Return when a rank's last traceback began, on the monotonic clock."""
@@ -122,6 +124,8 @@ class OutputPump:
         while self._selector.get_map():
             for key, _ in self._selector.select():
                 self._move(key.fd, key.data)
+        with contextlib.suppress(OSError):
+            self._console.finish()
         self._on_end()
 
     def _move(self, descriptor: int, stream: "_Stream") -> None:
@@ -137,16 +141,10 @@ class OutputPump:
         try:
             stream.rank.log(lines)
             if self._output.console:
-                _write(stream.console, self._on_console(stream.rank.rank, lines))
+                self._console.show(stream.console, stream.rank.rank, lines)
         except OSError as error:
             self.error = error
             self._on_error()
-
-    def _on_console(self, rank: int, lines: list[bytes]) -> bytes:
-        """Return lines as the console shows them."""
-        if not self._output.tag:
-            return b"".join(lines)
-        return b"".join(tag_line(rank, line) for line in lines)
 
 
 class _RankOutput:
@@ -163,14 +161,18 @@ class _RankOutput:
 
     def remember(self, lines: list[bytes], *, is_error: bool) -> None:
         """Keep the last lines, and when the last traceback began."""
-        self.tail.extend(line for line in lines if line.strip())
+        for line in filter(bytes.strip, lines):
+            if self.tail and self.tail[-1].endswith(b"\r"):
+                # Of a progress bar only the last state.
+                self.tail.pop()
+            self.tail.append(line)
         if is_error and any(line.startswith(_TRACEBACK) for line in lines):
             self.traceback_seconds = time.monotonic()
 
     def log(self, lines: list[bytes]) -> None:
         """Write lines to the log file, if there is one."""
         if self._log is not None:
-            _write(self._log, b"".join(lines))
+            write_all(self._log, b"".join(lines))
 
     def close(self) -> None:
         """Close the log file."""
@@ -185,14 +187,3 @@ class _Stream:
     rank: _RankOutput
     console: int
     splitter: LineSplitter
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    """Write all of some bytes, also where only some can be taken at once."""
-    while data:
-        try:
-            data = data[os.write(descriptor, data) :]
-        except BlockingIOError:
-            with selectors.SelectSelector() as selector:
-                selector.register(descriptor, selectors.EVENT_WRITE)
-                selector.select()

@@ -1,5 +1,6 @@
 """Synchronous data parallel training over any collective."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         _check_seconds("start_timeout_seconds", start_timeout_seconds)
         _check_seconds("timeout_seconds", timeout_seconds)
         check_bucket_bytes(bucket_bytes)
-        if isinstance(collective, str):
+        if not isinstance(collective, Collective):
             collective = _connect(
                 collective,
                 detect() if cluster is None else cluster,
@@ -138,8 +139,8 @@ def _connect(name: str, cluster: Cluster, **timeouts: float) -> Collective:
 
 def _check_seconds(name: str, value: float) -> None:
     """Refuse a time that nobody could keep."""
-    if not value > 0:
+    if not 0 < value < math.inf:
         raise ValueError(
-            f"{name} must be positive. Received: {name}={value!r}. "
+            f"{name} must be positive and finite. Received: {name}={value!r}. "
             "Give the longest time that a healthy job may take."
         )

@@ -125,7 +125,14 @@ def _variables(trainer: Any) -> list[Any]:
         *(trainer.metrics_variables if trainer.compiled else []),
         *(optimizer.variables if optimizer is not None else []),
     ]
-    return list({id(variable): variable for variable in variables}.values())
+    return list(
+        {
+            id(variable): variable
+            for variable in variables
+            # Each rank's are its part of a sum that no rank has alone.
+            if "gradient_accumulator" not in variable.path
+        }.values()
+    )
 
 
 def _check_equal_specs(

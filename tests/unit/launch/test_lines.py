@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist.launch.lines import LONGEST_LINE, LineSplitter, tag_line
+from tfdist.launch.lines import LONGEST_LINE, LineSplitter
 
 
 def split(*pieces):
@@ -55,20 +55,3 @@ def test_a_long_line_comes_in_pieces():
 
 def test_nothing_gives_nothing():
     assert split(b"") == []
-
-
-@pytest.mark.parametrize(
-    ("line", "tagged"),
-    [
-        (b"text\n", b"[3] text\n"),
-        (b"text\r\n", b"[3] text\n"),
-        (b" 10 %\r", b"[3]  10 %\n"),
-        (b"text", b"[3] text\n"),
-        (b"\n", b"[3] \n"),
-        (b"\r\n", b"[3] \n"),
-        (b"\r", b""),
-        (b"\xff\n", b"[3] \xff\n"),
-    ],
-)
-def test_tags(line, tagged):
-    assert tag_line(3, line) == tagged

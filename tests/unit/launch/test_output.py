@@ -64,7 +64,6 @@ def test_lines_are_tagged_and_the_streams_stay_apart(console):
     assert sorted(out.splitlines()) == [
         b"[0] one",
         b"[0] two",
-        b"[1] 10 %",
         b"[1] 20 %",
     ]
     assert err == b"[0] oh\xff\n"
@@ -103,6 +102,13 @@ def test_the_tail_holds_the_last_lines_with_text():
     assert set(pump.tail(1)) == {"one", "two", "oh\ufffd"}
 
 
+def test_the_tail_holds_one_state_of_a_progress_bar():
+    def write(stdout, stderr):
+        os.write(stdout, b"start\n\r1 of 3\b\b\r2 of 3\b\b\r3 of 3\b\b\r")
+
+    assert pump_of(Output(console=False), write).tail(0) == ("start", "3 of 3")
+
+
 def test_the_time_of_the_last_traceback_is_known():
     def write(stdout, stderr):
         os.write(stderr, b"Traceback (most recent call last):\n  File\nE: x\n")
@@ -133,29 +139,6 @@ def test_a_full_disk_is_an_error(tmp_path):
     pump = pump_of(Output(console=False, directory=tmp_path), rank_0)
 
     assert "No space left" in str(pump.error)
-
-
-def test_a_console_that_takes_little_at_once(console):
-    os.set_blocking(console.ends[0][1], False)
-    data = b"x" * 50_000 + b"\n"
-    received = []
-    reader = threading.Thread(target=lambda: received.append(read_all(console)))
-    reader.start()
-
-    def write(stdout, stderr):
-        os.write(stdout, data)
-
-    pump = pump_of(Output(tag=False), write, write, write, write)
-    os.close(console.ends[0][1])
-    reader.join(SECONDS)
-
-    assert pump.error is None
-    assert received == [data * 4]
-
-
-def read_all(console):
-    with open(console.ends[0][0], "rb") as file:
-        return file.read()
 
 
 def test_pipes_are_closed_when_the_pump_never_starts():

@@ -99,9 +99,9 @@ def test_peers_may_fail_by_themselves_before_they_are_ended(supervise, meet):
 def test_a_traceback_comes_before_a_lengthy_exit(supervise, meet):
     """Rank 0 fails first, but rank 1, which fails because of it, exits first."""
     first = f"echo 'Traceback (most recent call last):' >&2; {meet['ready']}; "
-    first += "read -t 0.3 <> <(:); exit 1"
+    first += "read -t 0.6 <> <(:); exit 1"
 
-    result = supervise(first, f"{meet['met']}; exit 9").wait()
+    result = supervise(first, f"{meet['met']}; read -t 0.2 <> <(:); exit 9").wait()
 
     assert codes_of(result) == [1, 9]
     assert (result.failed_rank, result.exit_code) == (0, 1)
@@ -162,7 +162,7 @@ def test_the_second_signal_kills_at_once(supervise, meet):
 
 
 def test_a_guardian_that_does_nothing_is_not_waited_for(supervise):
-    supervisor = supervise(FOREVER, FOREVER)
+    supervisor = supervise("exec sleep 1000", FOREVER)
     os.kill(supervisor._processes[0]._guardian.pid, signal.SIGSTOP)
     send(supervisor, signal.SIGINT, signal.SIGINT)
 

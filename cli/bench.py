@@ -1,0 +1,221 @@
+"""`tfdist bench`: how fast this machine trains, on one process and on several."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tfdist.benchmarks import (
+    BenchmarkError,
+    parse_size,
+    run_allreduce,
+    run_memory,
+    run_training,
+)
+from tfdist_cli.bench_tables import allreduce_table, memory_table, training_table
+from tfdist_cli.parser import Parser
+
+_DESCRIPTION = """\
+Measure on this machine, with one core and one thread for each process.
+
+What is compared runs in turns, so that noise meets all of it alike: trust the ratios,
+not the times. A ratio is a median, with the quartiles in brackets.
+"""
+_SIZES = "1KiB,16KiB,256KiB,1MiB,4MiB,8MiB,32MiB,64MiB"
+_BATCH_SIZES = "64,512"
+_TO_STDOUT = Path("-")
+
+
+def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist bench`.
+
+    Args:
+        commands: What `add_subparsers` has returned.
+    """
+    parser = commands.add_parser(
+        "bench",
+        help="measure the all-reduce, training, or memory",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(parser=parser)
+    benchmarks = parser.add_subparsers(
+        title="benchmarks", metavar="BENCHMARK", required=True
+    )
+    _add_allreduce(benchmarks)
+    _add_training(benchmarks)
+    _add_memory(benchmarks)
+
+
+def _add_allreduce(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist bench allreduce`."""
+    parser = _add_benchmark(
+        benchmarks, "allreduce", "latency and bus bandwidth of the all-reduce"
+    )
+    parser.set_defaults(measure=_allreduce, table=allreduce_table)
+    parser.add_argument(
+        "--sizes",
+        type=_list_of(parse_size),
+        default=_SIZES,
+        metavar="SIZE,...",
+        help="sizes of the tensors (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=30,
+        metavar="N",
+        help="timed calls for each size (default: %(default)s)",
+    )
+
+
+def _add_training(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist bench training`."""
+    parser = _add_benchmark(
+        benchmarks,
+        "training",
+        "steps of a small convolutional network, on one process and on several",
+    )
+    parser.set_defaults(measure=_training, table=training_table)
+    parser.add_argument(
+        "--batch-sizes",
+        type=_list_of(_parse_batch_size),
+        default=_BATCH_SIZES,
+        metavar="N,...",
+        help="examples of a step of one process (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=10,
+        metavar="N",
+        help="steps of a turn; the first is not timed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=12,
+        metavar="N",
+        help="timed turns of each configuration (default: %(default)s)",
+    )
+
+
+def _add_memory(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist bench memory`."""
+    parser = _add_benchmark(
+        benchmarks,
+        "memory",
+        "what AllReduceStrategy adds to the peak memory of a process",
+    )
+    parser.set_defaults(measure=_memory, table=memory_table)
+
+
+def _add_benchmark(
+    benchmarks: "argparse._SubParsersAction[Parser]", name: str, what: str
+) -> Parser:
+    """Add the parser of one benchmark, with the options that all have."""
+    parser = benchmarks.add_parser(
+        name,
+        help=what,
+        description=f"Measure {what}.",
+        epilog="What is measured how, and what came out: docs/benchmarks.md",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(func=_run, parser=parser)
+    parser.add_argument(
+        "-np",
+        dest="size",
+        type=int,
+        default=2,
+        metavar="N",
+        help="how many processes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=_TO_STDOUT,
+        metavar="FILE",
+        help="print JSON instead of a table; with a FILE, write the JSON there, too",
+    )
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Carry out a benchmark, and return the exit code."""
+    try:
+        if args.json is not None:
+            _check_folder(args.json)
+        figures = args.measure(args)
+    except BenchmarkError as error:
+        print(f"{args.parser.prog}: {error}", file=sys.stderr)
+        return error.exit_code
+    except (OSError, ValueError) as error:
+        args.parser.error(str(error))
+    text = json.dumps({"machine": _machine(args.size), "figures": figures}, indent=2)
+    print(text if args.json == _TO_STDOUT else args.table(figures))
+    if args.json not in (None, _TO_STDOUT):
+        args.json.write_text(f"{text}\n")
+    return 0
+
+
+def _allreduce(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure the all-reduce."""
+    return run_allreduce(args.size, args.sizes, repeats=args.repeats)
+
+
+def _training(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure one batch size after the other."""
+    return [
+        run_training(args.size, batch_size, steps=args.steps, repeats=args.repeats)
+        for batch_size in args.batch_sizes
+    ]
+
+
+def _memory(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure the memory."""
+    return run_memory(args.size)
+
+
+def _machine(size: int) -> dict[str, Any]:
+    """Say where the figures come from; without it they mean little."""
+    versions = {name: version(name) for name in ("tensorflow", "keras")}
+    python = platform.python_version()
+    return {"cores": os.cpu_count(), "processes": size, "python": python, **versions}
+
+
+def _check_folder(file: Path) -> None:
+    """Refuse a file that cannot be written before minutes are spent on measuring."""
+    if not file.parent.is_dir():
+        raise FileNotFoundError(
+            "--json must be a file in a folder that exists. "
+            f"Received: {file}. Make the folder {file.parent} first."
+        )
+
+
+def _list_of(parse: Callable[[str], int]) -> Callable[[str], list[int]]:
+    """Return a type for argparse that reads a list with commas."""
+
+    def parse_list(text: str) -> list[int]:
+        try:
+            return [parse(part) for part in text.split(",")]
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_list
+
+
+def _parse_batch_size(text: str) -> int:
+    """Read a batch size."""
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(
+            f"A batch size must be a positive whole number. Received: {text!r}. "
+            "Write several as 64,512."
+        )
+    return int(text)

@@ -1,0 +1,42 @@
+"""`tfdist bench` with real processes: the shape of what it reports, never a time."""
+
+import json
+import subprocess
+import sys
+
+TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())")
+
+
+def bench(*arguments):
+    """Run `tfdist bench` with --json, and return the figures."""
+    done = subprocess.run(
+        [*TFDIST, "bench", *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["figures"]
+
+
+def test_the_all_reduce():
+    [row] = bench("allreduce", "--sizes", "1KiB", "--repeats", "2")
+
+    assert row["bytes"] == 1024
+    assert min(row["seconds"], row["single_ring_seconds"]) > 0
+    assert row["bus_bytes_per_second"] > 0
+    assert row["times_single_ring"].keys() == {"median", "low", "high"}
+
+
+def test_training():
+    [column] = bench(
+        *("training", "--batch-sizes", "4", "--steps", "2", "--repeats", "1")
+    )
+
+    assert (column["batch_size"], column["processes"]) == (4, 2)
+    assert set(column["step_seconds"]) == {"plain", "alone", "apart", "weak", "strong"}
+    assert min(column["step_seconds"].values()) > 0
+    for name in ("speed_against_plain", "weak_efficiency", "strong_efficiency"):
+        assert column[name]["median"] > 0
+    assert 0 <= column["waiting_share"]["median"] < 1

@@ -1,0 +1,184 @@
+"""No silent hang: what every rank says when another is dead, absent, or elsewhere."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tfdist
+from tfdist.launch.ports import free_ports
+
+COMMAND = Path(sys.executable).with_name("tfdist")
+TRAIN = """
+import os
+import keras, tensorflow as tf, tfdist
+
+strategy = tfdist.strategies.AllReduceStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+
+class Tell(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 20:
+            print("pid", os.getpid(), flush=True)
+
+endless = tf.data.Dataset.from_tensors((tf.ones((2, 4)), tf.ones((2, 1)))).repeat()
+model.fit(endless, steps_per_epoch=10**9, verbose=0, callbacks=[Tell()])
+"""
+
+
+def is_alive(pid):
+    """Say whether a process runs."""
+    try:
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
+    except OSError:
+        return False
+
+
+def test_a_killed_rank_ends_the_run_and_is_named(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(TRAIN)
+    with subprocess.Popen(
+        [COMMAND, "run", "-np", "2", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    ) as launcher:
+        output, pids = "", {}
+        while len(pids) < 2:
+            line = launcher.stdout.readline()
+            assert line, output
+            output += line
+            if found := re.search(r"\[(\d)\].*pid (\d+)", line):
+                pids[int(found[1])] = int(found[2])
+        os.kill(pids[1], signal.SIGKILL)
+        killed_at = time.monotonic()
+        output += launcher.communicate(timeout=60)[0]
+        seconds = time.monotonic() - killed_at
+
+    assert launcher.returncode == 128 + signal.SIGKILL, output
+    assert seconds < 30
+    assert re.search(r"rank 1\b.*SIGKILL", output), output
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_a_lone_worker_calls_the_roll_and_ends(tmp_path):
+    """Worker 0 of 2, started by hand."""
+    assert_roll_call_fails(tmp_path, index=0, present="rank 0", missing="rank 1")
+
+
+def test_a_worker_without_its_chief_calls_the_roll_and_ends(tmp_path):
+    """Worker 1 of 2, started by hand."""
+    assert_roll_call_fails(tmp_path, index=1, present="rank 1", missing="rank 0")
+
+
+def assert_roll_call_fails(tmp_path, index, present, missing):
+    workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    task = {"type": "worker", "index": index}
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import tfdist\ntfdist.strategies.AllReduceStrategy(start_timeout_seconds=3)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, program],
+        env={
+            **os.environ,
+            "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task}),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    error = done.stderr.strip().splitlines()[-1]
+    assert error.startswith("TimeoutError: ")
+    for part in ("roll-call after 3 s", present, missing, *workers, "Check that"):
+        assert part in error
+
+
+def test_a_made_up_tensor_comes_before_the_strategy():
+    result = tfdist.testing.cluster(tensor_first, size=2, check=False)
+
+    assert [error.type for error in result.errors] == ["RuntimeError"] * 2
+    assert "must be made before TensorFlow runs" in result.errors[0].message
+
+
+def tensor_first():
+    import tensorflow as tf
+
+    tf.constant(1.0)
+    tfdist.strategies.AllReduceStrategy(start_timeout_seconds=5)
+
+
+def model_and_rows():
+    import keras
+    import numpy as np
+
+    strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=8)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+    rows = np.ones((12, 4)), np.ones((12, 1))
+    model.fit(*rows, batch_size=4, verbose=0)
+    return model, rows
+
+
+def raises_in_epoch():
+    import keras
+
+    model, rows = model_and_rows()
+
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if tfdist.rank() == 1:
+                raise ValueError("no such row")
+
+    model.fit(*rows, batch_size=4, verbose=0, callbacks=[Fail()])
+
+
+def evaluates_alone():
+    model, rows = model_and_rows()
+    if tfdist.is_chief():
+        model.evaluate(*rows, verbose=0)
+    model.fit(*rows, batch_size=4, verbose=0)
+
+
+def steps_alone():
+    model, rows = model_and_rows()
+    for _ in range(3 if tfdist.is_chief() else 2):
+        model.train_on_batch(*rows)
+    if not tfdist.is_chief():
+        time.sleep(60)
+
+
+def test_a_rank_that_raises_in_an_epoch_is_named():
+    result = tfdist.testing.cluster(raises_in_epoch, check=False, timeout_seconds=100)
+
+    assert result.problem == "rank 1 of 2 raised ValueError: no such row"
+    assert result.exit_codes[0] != 0
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error"),
+    [
+        (evaluates_alone, r"RuntimeError: The ranks are in different calls: rank 0 .*"),
+        (steps_alone, r"TimeoutError: rank 0 .* has waited \d+ s in train_step of"),
+    ],
+)
+def test_a_rank_elsewhere_is_named(mistake, error):
+    result = tfdist.testing.cluster(mistake, check=False, timeout_seconds=100)
+
+    told = result.errors[0]
+    assert re.match(error, f"{told.type}: {told.message}"), result.logs[0]

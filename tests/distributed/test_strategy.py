@@ -1,0 +1,370 @@
+"""What a strategy of several processes promises beside equal weights."""
+
+import os
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import tfdist
+
+ROWS = 101
+
+
+class Seen(keras.metrics.Metric):
+    """Counts how often each row, which is its own number, has been seen."""
+
+    def __init__(self, name="seen", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self.counts = self.add_variable((ROWS,), "zeros", name="counts")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        rows = keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32")
+        self.counts.assign_add(keras.ops.sum(keras.ops.one_hot(rows, ROWS), axis=0))
+
+    def result(self):
+        return {
+            "fewest": keras.ops.min(self.counts),
+            "most": keras.ops.max(self.counts),
+        }
+
+
+def numbered(strategy, **options):
+    """Return a compiled model that counts its rows, and the rows."""
+    rows = np.arange(ROWS, dtype="float32").reshape(-1, 1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(1e-6)
+        model.compile(optimizer=optimizer, loss="mse", metrics=[Seen()], **options)
+    return model, rows
+
+
+def each_row_once(strategy):
+    """Train on every kind of input; how often rows were seen, by kind."""
+    import tensorflow as tf
+
+    seen = {}
+
+    def fit(kind, *data, **options):
+        model, _ = numbered(strategy)
+        logs = model.fit(*data, epochs=2, verbose=0, **options).history
+        seen[kind] = [logs["fewest"], logs["most"]]
+
+    _, rows = numbered(strategy)
+    fit("arrays, no seed", rows, rows, batch_size=10)
+    fit("arrays, shuffled batches", rows, rows, batch_size=10, shuffle="batch")
+    dataset = tf.data.Dataset.from_tensor_slices((rows, rows))
+    fit("dataset", dataset.batch(10))
+    policy = tf.data.Options()
+    policy.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.DATA
+    )
+    fit("dataset, DATA policy", dataset.batch(10).with_options(policy))
+    fit("own dataset", own_dataset(strategy, dataset, known_length=True))
+    fit("own dataset, unknown length", own_dataset(strategy, dataset, False))
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 11
+
+        def __getitem__(self, index):
+            return rows[index * 10 : index * 10 + 10], rows[
+                index * 10 : index * 10 + 10
+            ]
+
+    fit("PyDataset, shuffled", Batches())
+    fit("PyDataset, workers, shuffled", Batches(workers=2))
+    return seen
+
+
+def own_dataset(strategy, dataset, known_length):
+    """Each rank's own part, of very different lengths."""
+
+    def part(context):
+        mine = dataset.take(20) if context.input_pipeline_id == 0 else dataset.skip(20)
+        if context.num_input_pipelines == 3:
+            middle = dataset.skip(20).take(50)
+            mine = (dataset.take(20), middle, dataset.skip(70))[
+                context.input_pipeline_id
+            ]
+        if not known_length:
+            mine = mine.filter(lambda x, y: x[0] >= 0.0)
+        return mine.batch(4)
+
+    return strategy.distribute_datasets_from_function(part)
+
+
+def predictions(strategy):
+    """Predict what is known; batches that leave ranks without rows included."""
+    with strategy.scope():
+        inputs = keras.Input((1,))
+        model = keras.Model(inputs, {"same": inputs * 1.0, "twice": inputs * 2.0})
+    rows = np.arange(ROWS, dtype="float32").reshape(-1, 1)
+    by_batch_size = {
+        size: model.predict(rows, size, verbose=0) for size in (1, 10, 200)
+    }
+    return all(
+        np.array_equal(found["same"], rows) and np.array_equal(found["twice"], 2 * rows)
+        for found in by_batch_size.values()
+    )
+
+
+def dropout(strategy):
+    """Return this rank's dropped columns, its seed states and its weights."""
+    with strategy.scope():
+        inputs = keras.Input((64,))
+        dropped = keras.layers.Dropout(0.5, seed=3, name="drop")(inputs)
+        model = keras.Model(inputs, keras.layers.Dense(1)(dropped))
+        model.compile(optimizer="sgd", loss="mse")
+    layer, masks = model.get_layer("drop"), []
+    original = layer.call
+
+    def call(inputs, training=False):
+        outputs = original(inputs, training=training)
+        if training:
+            masks.append(np.array(outputs) == 0.0)
+        return outputs
+
+    layer.call = call
+    model.run_eagerly = True
+    model.fit(np.ones((12, 64)), np.ones((12, 1)), batch_size=6, epochs=1, verbose=0)
+    states = [np.array(v) for v in model.non_trainable_variables]
+    return masks[-1][0], states, model.get_weights()
+
+
+def used_on_some_ranks(strategy):
+    """Train a model of which each rank uses another half."""
+
+    class Halves(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.layers_by_rank = [keras.layers.Dense(1) for _ in range(3)]
+
+        def build(self, shape):
+            for layer in self.layers_by_rank:
+                layer.build(shape)
+
+        def call(self, inputs):
+            return self.layers_by_rank[tfdist.rank()](inputs)
+
+    with strategy.scope():
+        model = Halves()
+        model.compile(optimizer="sgd", loss="mse")
+    before = None
+    for _ in range(2):
+        model.fit(np.ones((12, 4)), np.ones((12, 1)), batch_size=6, verbose=0)
+        before = before or model.get_weights()
+    changed = [
+        not np.array_equal(old, new)
+        for old, new in zip(before, model.get_weights(), strict=True)
+    ]
+    return model.get_weights(), changed
+
+
+def files(strategy, folder):
+    """Save on every rank, under names of its own; then load and go on."""
+    model, rows = numbered(strategy)
+    model.fit(rows, rows, batch_size=10, verbose=0)
+    rank = tfdist.rank()
+    model.save(os.path.join(folder, f"of_rank_{rank}.keras"))
+    model.save(os.path.join(folder, f"of_rank_{rank}.h5"))
+    model.save_weights(os.path.join(folder, f"of_rank_{rank}.weights.h5"))
+    strategy.collective.barrier("the files are written")
+    path = os.path.join(folder, "of_rank_0.keras")
+    with strategy.scope():
+        loaded = keras.models.load_model(path, custom_objects={"Seen": Seen})
+    loaded.fit(rows, rows, batch_size=10, shuffle=False, verbose=0)
+    model.fit(rows, rows, batch_size=10, shuffle=False, verbose=0)
+    return {"saved": model.get_weights(), "went_on": loaded.get_weights()}
+
+
+def errors(strategy):
+    """Make every mistake of which all ranks learn together; the errors by name."""
+    import tensorflow as tf
+
+    found = {}
+
+    def expect(name, mistake):
+        try:
+            mistake()
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+
+    model, rows = numbered(strategy)
+    seed = tfdist.rank()
+    shuffled = tf.data.Dataset.from_tensor_slices((rows, rows)).shuffle(ROWS, seed=seed)
+    expect("other data", lambda: model.fit(shuffled.batch(10), verbose=0))
+    with strategy.scope():
+        wide = keras.Sequential(
+            [
+                keras.Input((1,)),
+                keras.layers.Dense(2 + tfdist.rank()),
+                keras.layers.Dense(1),
+            ]
+        )
+        wide.compile(loss="mse")
+    expect("other variables", lambda: wide.fit(rows, rows, verbose=0))
+    compiled, _ = numbered(strategy, jit_compile=True)
+    expect("jit_compile", lambda: compiled.fit(rows, rows, verbose=0))
+    with strategy.scope():
+        variable = keras.Variable([1.0])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build([variable])
+        expect("apply", lambda: optimizer.apply([tf.constant([1.0])], [variable]))
+    with strategy.scope():
+        unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    expect("unbuilt", lambda: unbuilt.predict(rows, verbose=0))
+    return found
+
+
+def loops(strategy):
+    """Use the strategy as tf.distribute's guides do."""
+    import tensorflow as tf
+
+    rank, size = tfdist.rank(), tfdist.size()
+    mine = tf.reshape(tf.range(rank + 1, dtype=tf.float32), (-1, 1)) + 10.0 * rank
+
+    @tf.function
+    def gradient_of_sum(x):
+        def replica(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                context = tf.distribute.get_replica_context()
+                total = context.all_reduce("SUM", x * (1.0 + rank))
+            return tape.gradient(total, x)
+
+        return strategy.run(replica, args=(x,))
+
+    per_rank = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(context.replica_id_in_sync_group)
+    )
+    return {
+        "replicas": strategy.num_replicas_in_sync,
+        "gather": strategy.gather(mine, axis=0).numpy().tolist(),
+        "gather columns": strategy.gather(tf.transpose(mine), axis=1).numpy().tolist(),
+        "sum": float(strategy.reduce("SUM", tf.reduce_sum(mine), axis=None)),
+        "mean of rows": float(strategy.reduce("MEAN", mine, axis=0)[0]),
+        "gradient": float(gradient_of_sum(tf.constant(1.0))),
+        "value": int(per_rank),
+        "expected gradient": (1.0 + rank) * size,
+    }
+
+
+def check_everything(folder):
+    """Run all of the above in this process."""
+    strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=60)
+    results = {
+        "once": each_row_once(strategy),
+        "predictions": predictions(strategy),
+        "dropout": dropout(strategy),
+        "halves": used_on_some_ranks(strategy),
+        "files": files(strategy, folder),
+        "loops": loops(strategy),
+        "errors": errors(strategy),
+    }
+    model, rows = numbered(strategy)
+    print("the progress bar begins")
+    model.fit(rows, rows, batch_size=10)
+    return results
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def cluster(request, tmp_path_factory):
+    """The results of two and of three processes, and the folder of their files."""
+    folder = tmp_path_factory.mktemp("files")
+    result = tfdist.testing.cluster(
+        check_everything, size=request.param, args=(str(folder),), timeout_seconds=240
+    )
+    return result, folder
+
+
+def test_each_row_is_seen_exactly_once(cluster):
+    for values in cluster[0].values:
+        for kind, seen in values["once"].items():
+            assert seen == [[1.0, 1.0], [1.0, 1.0]], kind
+
+
+def test_every_rank_gets_all_predictions_in_order(cluster):
+    assert [values["predictions"] for values in cluster[0].values] == [True] * len(
+        cluster[0].values
+    )
+
+
+def test_ranks_drop_different_units_and_stay_equal(cluster):
+    masks, states, weights = zip(
+        *(values["dropout"] for values in cluster[0].values), strict=True
+    )
+
+    assert not any(np.array_equal(masks[0], mask) for mask in masks[1:])
+    for other in range(1, len(masks)):
+        np.testing.assert_equal(states[0], states[other])
+        np.testing.assert_equal(weights[0], weights[other])
+
+
+def test_variables_that_only_some_ranks_use_are_trained_and_equal(cluster):
+    size = len(cluster[0].values)
+    for weights, changed in (values["halves"] for values in cluster[0].values):
+        np.testing.assert_equal(weights, cluster[0].values[0]["halves"][0])
+        assert changed == [True] * 2 * size + [False] * 2 * (3 - size)
+
+
+def test_the_chief_alone_writes_files_and_leaves_no_other(cluster):
+    _, folder = cluster
+
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "of_rank_0.h5",
+        "of_rank_0.keras",
+        "of_rank_0.weights.h5",
+    ]
+
+
+def test_a_saved_model_loads_in_plain_keras(cluster):
+    _, folder = cluster
+    model = keras.models.load_model(
+        folder / "of_rank_0.keras", custom_objects={"Seen": Seen}
+    )
+
+    assert model.predict(np.ones((3, 1)), verbose=0).shape == (3, 1)
+
+
+def test_a_loaded_model_goes_on_as_the_one_that_was_saved(cluster):
+    for values in cluster[0].values:
+        for kept, loaded in zip(*values["files"].values(), strict=True):
+            np.testing.assert_allclose(kept, loaded, rtol=1e-6)
+
+
+def test_custom_loops_have_what_tf_distribute_gives(cluster):
+    size = len(cluster[0].values)
+    rows = [[10.0 * rank + i] for rank in range(size) for i in range(rank + 1)]
+    for rank, values in enumerate(cluster[0].values):
+        found = values["loops"]
+        assert found["replicas"] == size
+        assert found["gather"] == rows
+        assert found["gather columns"] == [[row[0] for row in rows]]
+        assert found["sum"] == sum(row[0] for row in rows)
+        assert found["mean of rows"] == pytest.approx(np.mean(rows))
+        assert found["gradient"] == pytest.approx(found["expected gradient"])
+        assert found["value"] == rank
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("other data", r"RuntimeError: The ranks do not see the same data: the first"),
+        ("other variables", r"RuntimeError: The ranks have different variables in '.*"),
+        ("jit_compile", r"ValueError: jit_compile=True is not possible yet"),
+        ("apply", r"RuntimeError: An optimizer must be applied inside of strategy.run"),
+        ("unbuilt", r"ValueError: The model '.*' has no weights to predict with"),
+    ],
+)
+def test_mistakes_are_told_on_every_rank(cluster, mistake, message):
+    for values in cluster[0].values:
+        assert re.match(message, values["errors"][mistake]), values["errors"]
+
+
+def test_the_chief_alone_shows_the_progress_bar(cluster):
+    shown = [log.split("the progress bar begins")[1] for log in cluster[0].logs]
+
+    assert "11/11" in shown[0]
+    assert not any("11/11" in log for log in shown[1:])

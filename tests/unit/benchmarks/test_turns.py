@@ -1,0 +1,69 @@
+"""Who has the turn, and who is left out."""
+
+import threading
+
+import pytest
+
+from tfdist.benchmarks.turns import Turn, TurnKeeper
+
+SECONDS = 30
+
+
+def run_members(keeper, groups, rounds):
+    """Let a thread for each member of each group take turns; return what they did."""
+    done = []
+
+    def member(group):
+        with Turn(keeper.port, group=group) as turn:
+            for _ in range(rounds[group]):
+                turn.take()
+                done.append(group)
+                turn.pass_on()
+
+    threads = [threading.Thread(target=member, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    return done
+
+
+def test_groups_work_one_after_the_other():
+    with TurnKeeper([1, 2, 1]) as keeper:
+        done = run_members(keeper, [2, 1, 0, 1], rounds={0: 3, 1: 3, 2: 3})
+
+    assert done == [0, 1, 1, 2] * 3
+
+
+def test_a_group_that_has_ended_is_left_out():
+    with TurnKeeper([1, 1]) as keeper:
+        done = run_members(keeper, [0, 1], rounds={0: 1, 1: 3})
+
+    assert done == [0, 1, 1, 1]
+
+
+def test_the_keeper_ends_although_nobody_came():
+    with TurnKeeper([1]) as keeper:
+        assert keeper.port > 0
+
+
+def test_the_keeper_ends_when_only_some_came():
+    with TurnKeeper([2]) as keeper:
+        turn = Turn(keeper.port, group=0)
+
+    with turn, pytest.raises(ConnectionError, match="must live as long as this one"):
+        turn.take()
+
+
+def test_nobody_works_before_all_are_there():
+    with TurnKeeper([1, 1]) as keeper, Turn(keeper.port, group=0) as first:
+        taken = threading.Event()
+        thread = threading.Thread(target=lambda: (first.take(), taken.set()))
+        thread.start()
+        early = taken.is_set()
+        with Turn(keeper.port, group=1):
+            assert taken.wait(SECONDS)
+            first.pass_on()
+        thread.join(SECONDS)
+
+    assert not early

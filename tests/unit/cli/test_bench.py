@@ -1,0 +1,136 @@
+"""`tfdist bench`: what it reads, refuses and prints; nothing is measured."""
+
+import json
+
+import pytest
+
+from tfdist.benchmarks import BenchmarkError
+from tfdist_cli import bench as bench_module
+from tfdist_cli.bench import add_parser
+from tfdist_cli.parser import Parser
+
+ALLREDUCE = [
+    {
+        "bytes": 1024,
+        "seconds": 0.001,
+        "bus_bytes_per_second": 1e6,
+        "single_ring_seconds": 0.002,
+        "times_single_ring": {"median": 2.0, "low": 1.9, "high": 2.1},
+    }
+]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Return what is asked to be measured."""
+    calls = []
+
+    def fake(name, result):
+        def measure(*args, **options):
+            calls.append((name, args, options))
+            return result
+
+        monkeypatch.setattr(bench_module, f"run_{name}", measure)
+
+    fake("allreduce", ALLREDUCE)
+    fake("training", {"batch_size": 64})
+    fake("memory", {"models": []})
+    for name in ("training_table", "memory_table"):
+        monkeypatch.setattr(bench_module, name, lambda figures: f"table of {figures}")
+    return calls
+
+
+def bench(*arguments):
+    parser = Parser(prog="tfdist", allow_abbrev=False)
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["bench", *arguments])
+    return args.func(args)
+
+
+def test_the_defaults(calls):
+    assert [bench(name) for name in ("allreduce", "training", "memory")] == [0, 0, 0]
+
+    kib, mib = 2**10, 2**20
+    sizes = [kib, 16 * kib, 256 * kib, mib, 4 * mib, 8 * mib, 32 * mib, 64 * mib]
+    assert calls == [
+        ("allreduce", (2, sizes), {"repeats": 30}),
+        ("training", (2, 64), {"steps": 10, "repeats": 12}),
+        ("training", (2, 512), {"steps": 10, "repeats": 12}),
+        ("memory", (2,), {}),
+    ]
+
+
+def test_every_option_arrives(calls):
+    bench("allreduce", "-np", "3", "--sizes", "1KiB,2MiB", "--repeats", "5")
+    bench("training", "--batch-sizes", "8", "--steps", "4", "--repeats", "5")
+    bench("memory", "-np", "3")
+
+    assert calls == [
+        ("allreduce", (3, [1024, 2 * 2**20]), {"repeats": 5}),
+        ("training", (2, 8), {"steps": 4, "repeats": 5}),
+        ("memory", (3,), {}),
+    ]
+
+
+def test_a_table_is_printed(calls, capsys):
+    bench("allreduce")
+
+    assert "| 1 KiB  |    1.00 ms |" in capsys.readouterr().out
+
+
+def test_json_in_place_of_the_table(calls, capsys):
+    bench("allreduce", "--json")
+
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["figures"] == ALLREDUCE
+    assert printed["machine"]["processes"] == 2
+    assert {"cores", "python", "tensorflow", "keras"} < printed["machine"].keys()
+
+
+def test_json_in_a_file_beside_the_table(calls, capsys, tmp_path):
+    file = tmp_path / "figures.json"
+
+    bench("allreduce", "--json", str(file))
+
+    assert json.loads(file.read_text())["figures"] == ALLREDUCE
+    assert "1 KiB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("", "the following arguments are required: BENCHMARK"),
+        ("speed", "invalid choice: 'speed'"),
+        ("allreduce --sizes 8MB", "argument --sizes: A size must be a whole number"),
+        ("allreduce --sizes 1KiB,", "Received: ''. Write it as 64KiB or 8MiB."),
+        ("allreduce --sizes 10", "multiple of 4 bytes"),
+        ("training --batch-sizes 64,0", "A batch size must be a positive whole number"),
+        ("training --batch-sizes x", "Received: 'x'. Write several as 64,512."),
+        ("training --steps two", "argument --steps: invalid int value: 'two'"),
+        ("memory --json no/such/f.json", "--json must be a file in a folder that exis"),
+    ],
+)
+def test_what_is_refused(calls, arguments, error, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        bench(*arguments.split())
+
+    assert error in capsys.readouterr().err
+    assert calls == []
+
+
+def test_what_the_benchmark_refuses(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        bench("allreduce", "-np", "1")
+
+    message = capsys.readouterr().err
+    assert message.startswith("tfdist bench allreduce: error: size (-np) must be at")
+
+
+def test_a_benchmark_that_fails(calls, monkeypatch, capsys):
+    def fail(size):
+        raise BenchmarkError("plain: rank 0 failed", exit_code=3)
+
+    monkeypatch.setattr(bench_module, "run_memory", fail)
+
+    assert bench("memory") == 3
+    assert capsys.readouterr() == ("", "tfdist bench memory: plain: rank 0 failed\n")

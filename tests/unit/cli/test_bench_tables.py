@@ -1,0 +1,74 @@
+"""The tables of the benchmarks, cell by cell."""
+
+from tfdist_cli.bench_tables import allreduce_table, memory_table, training_table
+
+
+def spread(median):
+    return {"median": median, "low": median - 0.1, "high": median + 0.1}
+
+
+def cells(table):
+    """Return the cells of a table, without its ruler."""
+    header, _, *rows = table.splitlines()
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in (header, *rows)]
+
+
+def test_the_all_reduce():
+    row = {
+        "bytes": 8 * 2**20,
+        "seconds": 0.0105,
+        "bus_bytes_per_second": 8e8,
+        "single_ring_seconds": 0.021,
+        "times_single_ring": spread(2.0),
+    }
+
+    assert cells(allreduce_table([row]))[1:] == [
+        ["8 MiB", "10.50 ms", "0.80 GB/s", "21.00 ms", "2.00 [1.90, 2.10]"]
+    ]
+
+
+def test_training_has_a_column_for_each_batch_size():
+    kinds = ("plain", "alone", "apart", "weak", "strong")
+    figures = [
+        {
+            "batch_size": batch_size,
+            "processes": 2,
+            "step_seconds": {kind: i / 1000 for i, kind in enumerate(kinds, 1)},
+            "speed_against_plain": spread(1.0),
+            "weak_efficiency": spread(0.8),
+            "strong_efficiency": spread(0.7),
+            "waiting_share": spread(0.2),
+        }
+        for batch_size in (64, 512)
+    ]
+
+    header, *rows = cells(training_table(figures))
+
+    assert header == ["2 processes", "batch 64", "batch 512"]
+    assert [row[1] for row in rows] == [
+        *("1.00 ms", "2.00 ms", "3.00 ms", "4.00 ms", "5.00 ms"),
+        *("1.00 [0.90, 1.10]", "0.80 [0.70, 0.90]"),
+        *("0.70 [0.60, 0.80]", "0.20 [0.10, 0.30]"),
+    ]
+    assert all(row[1] == row[2] for row in rows)
+
+
+def test_memory():
+    mebibyte = 2**20
+    model = {
+        "gradient_bytes": 16 * mebibyte,
+        "plain_peak_bytes": 500 * mebibyte,
+        "distributed_peak_bytes": 540 * mebibyte,
+        "added_times_gradients": 2.5,
+    }
+    figures = {
+        "models": [model],
+        "growth_times_gradients": 2.25,
+        "constant_bytes": 4 * mebibyte,
+    }
+
+    assert cells(memory_table(figures))[1:] == [
+        ["16 MiB", "500 MiB", "540 MiB", "40 MiB", "2.50"],
+        ["with the gradients", "", "", "", "2.25"],
+        ["without any", "", "", "4 MiB", ""],
+    ]

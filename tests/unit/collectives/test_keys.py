@@ -1,0 +1,66 @@
+import hashlib
+
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import keys
+from tfdist.collectives.keys import Keys, with_elements
+
+
+def test_a_number_depends_on_the_description_alone():
+    one, other = Keys(), Keys()
+    other.base("something else before")
+
+    assert one.base("all_reduce 'a'") == other.base("all_reduce 'a'")
+    assert one.base("all_reduce 'a'") != one.base("all_reduce 'b'")
+
+
+def test_a_number_fits_into_an_int32():
+    numbers = [Keys().base(f"op {i}") for i in range(200)]
+
+    assert min(numbers) >= 0
+    assert max(numbers) < 2**31
+    assert len(set(numbers)) == 200
+
+
+def test_two_ops_of_one_number_are_refused(monkeypatch):
+    class Colliding:
+        def __init__(self, data, digest_size):
+            del data, digest_size
+
+        def digest(self):
+            return b"\0\0\0\7"
+
+    monkeypatch.setattr(hashlib, "blake2b", Colliding)
+    owners = Keys()
+
+    assert owners.base("one") == owners.base("one") == 7
+    with pytest.raises(
+        RuntimeError,
+        match=r"Two collectives have the same key\. Received: 'one' and 'two'\. Give "
+        "one of them another name",
+    ):
+        owners.base("two")
+
+
+@pytest.mark.parametrize("elements", [0, 1, 2, 1000, 2**31, 2**40, 2**62])
+@pytest.mark.parametrize("base", [0, 12345, 2**31 - 1])
+def test_a_known_and_an_unknown_number_of_elements_give_one_key(base, elements):
+    known = with_elements(base, elements)
+    unknown = tf.function(lambda n: with_elements(base, n))(
+        tf.constant(elements, tf.int64)
+    )
+
+    assert known.dtype == unknown.dtype == tf.int32
+    assert int(known) == int(unknown) >= 0
+
+
+def test_neighbouring_sizes_have_distant_keys():
+    found = [int(with_elements(5, n)) for n in range(1000)]
+
+    assert len(set(found)) == 1000
+    assert min(abs(a - b) for a, b in zip(found, found[1:], strict=False)) > 1000
+
+
+def test_a_key_is_never_negative():
+    assert keys._MASK == tf.int32.max

@@ -1,0 +1,119 @@
+"""Ranks in one process: threads that talk through memory."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import pytest
+
+SECONDS = 30
+
+
+class MeetingPoint:
+    """Where the threads of all ranks exchange what they have."""
+
+    def __init__(self, size):
+        self.size = size
+        self._barrier = threading.Barrier(size, timeout=SECONDS)
+        self._values = {}
+
+    def exchange(self, rank, name, value):
+        self._values[rank] = (name, value)
+        self._barrier.wait()
+        given = [self._values[rank] for rank in range(self.size)]
+        self._barrier.wait()
+        assert len({name for name, _ in given}) == 1, f"different calls: {given}"
+        return [value for _, value in given]
+
+    def abort(self):
+        self._barrier.abort()
+
+
+def make_collective(rank, meeting):
+    """Return one rank's collective; the import of TensorFlow waits until here."""
+    import tensorflow as tf
+
+    from tfdist.collectives import Collective
+
+    reduce = {
+        "sum": lambda stack: tf.reduce_sum(stack, 0),
+        "mean": lambda stack: tf.reduce_mean(stack, 0),
+        "min": lambda stack: tf.reduce_min(stack, 0),
+        "max": lambda stack: tf.reduce_max(stack, 0),
+    }
+
+    class InMemoryCollective(Collective):
+        """Eager tensors only; `calls` lists what was called."""
+
+        def __init__(self):
+            self.calls = []
+
+        @property
+        def rank(self):
+            return rank
+
+        @property
+        def size(self):
+            return meeting.size
+
+        def all_reduce(self, tensors, reduction="sum", *, name):
+            by_rank = self._meet(f"all_reduce {name}", list(tensors))
+            return [
+                self._reduce(its, reduction) for its in zip(*by_rank, strict=True)
+            ]
+
+        def all_gather(self, tensor, *, name):
+            return tf.concat(self._meet(f"all_gather {name}", tensor), 0)
+
+        def broadcast(self, tensors, root_rank=0, *, name):
+            return self._meet(f"broadcast {name}", list(tensors))[root_rank]
+
+        def exchange(self, name, value, *, joint=True):
+            return self._meet(f"exchange {name}", value)
+
+        def barrier(self, name="barrier"):
+            self._meet(f"barrier {name}", None)
+
+        def call(self, what):
+            return nullcontext()
+
+        def _meet(self, what, value):
+            self.calls.append(what)
+            return meeting.exchange(rank, what, value)
+
+        def _reduce(self, tensors, reduction):
+            if isinstance(tensors[0], tf.IndexedSlices):
+                return tf.IndexedSlices(
+                    tf.concat([slices.values for slices in tensors], 0),
+                    tf.concat([slices.indices for slices in tensors], 0),
+                    tensors[0].dense_shape,
+                )
+            return reduce[reduction](tf.stack(tensors))
+
+    return InMemoryCollective()
+
+
+@pytest.fixture
+def on_ranks():
+    """Return a function that calls another one on several ranks at a time.
+
+    `on_ranks(size, function)` calls `function(collective)` in a thread for each rank,
+    and returns the results by rank; the first exception is raised here.
+    """
+
+    def call(size, function):
+        meeting = MeetingPoint(size)
+
+        def call_one(rank):
+            try:
+                return function(make_collective(rank, meeting))
+            except threading.BrokenBarrierError:
+                return None
+            except BaseException:
+                meeting.abort()
+                raise
+
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(call_one, range(size)))
+
+    return call

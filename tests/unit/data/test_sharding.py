@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.data.sharding import at_least_one_row, cut_rows, rows_of, share
+
+
+def ragged():
+    return tf.ragged.constant([[1], [], [2, 3], [4]])
+
+
+def sparse():
+    return tf.sparse.from_dense([[1, 0, 2], [0, 0, 0], [0, 3, 0], [4, 0, 0]])
+
+
+def dense(leaf):
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.sparse.to_dense(leaf).numpy().tolist()
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.to_list()
+    return leaf.numpy().tolist()
+
+
+BATCHES = {
+    "dense": lambda: tf.range(4),
+    "matrix": lambda: tf.reshape(tf.range(8), [4, 2]),
+    "string": lambda: tf.constant(["a", "b", "c", "d"]),
+    "ragged": ragged,
+    "sparse": sparse,
+}
+
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+def test_rows_are_counted(make):
+    rows = rows_of(make())
+
+    assert rows.dtype == tf.int64
+    assert int(rows) == 4
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (tf.constant(1), {"x": tf.zeros([4, 2])}),
+        {"a": None, "b": [tf.zeros([4])]},
+        (np.float32(2), tf.zeros([4])),
+    ],
+)
+def test_what_has_no_rows_is_passed_over(batch):
+    assert int(rows_of(batch)) == 4
+
+
+@pytest.mark.parametrize("batch", [tf.constant(1.0), (), {"x": tf.constant("a")}, None])
+def test_a_batch_without_rows_is_refused(batch):
+    with pytest.raises(
+        ValueError,
+        match=r"A batch must hold at least one tensor with rows\. Received: .*\. Call "
+        r"dataset\.batch\(global_batch_size\) on the dataset\.",
+    ):
+        rows_of(batch)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_shares_are_all_rows_once_and_nearly_equal(size):
+    for rows in range(30):
+        shares = [share(rows, rank, size) for rank in range(size)]
+        lengths = [stop - start for start, stop in shares]
+
+        assert [row for s in shares for row in range(*s)] == list(range(rows))
+        assert max(lengths) - min(lengths) <= 1
+
+
+def test_a_share_may_be_of_a_tensor():
+    start, stop = share(tf.constant(10, tf.int64), 1, 3)
+
+    assert (int(start), int(stop)) == (3, 6)
+
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize(("start", "stop"), [(0, 4), (1, 3), (2, 2), (3, 4), (4, 4)])
+def test_rows_are_cut(make, start, stop):
+    whole = dense(make())
+
+    found = cut_rows(make(), tf.constant(start, tf.int64), tf.constant(stop, tf.int64))
+
+    assert dense(found) == whole[start:stop]
+
+
+def test_structures_are_kept_and_what_has_no_rows_is_kept_whole():
+    batch = ({"x": tf.range(4), "none": None}, [ragged(), tf.constant(7)])
+
+    found = cut_rows(batch, 1, 3)
+
+    assert dense(found[0]["x"]) == [1, 2]
+    assert found[0]["none"] is None
+    assert dense(found[1][0]) == [[], [2, 3]]
+    assert int(found[1][1]) == 7
+
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize(
+    ("start", "stop", "rows"),
+    [(0, 2, [0, 1]), (2, 2, [2]), (4, 4, [3]), (0, 0, [0]), (3, 4, [3])],
+)
+def test_where_there_are_none_one_is_taken(make, start, stop, rows):
+    whole = dense(make())
+
+    found = at_least_one_row(
+        make(), tf.constant(start, tf.int64), tf.constant(stop, tf.int64)
+    )
+
+    assert dense(found) == [whole[row] for row in rows]

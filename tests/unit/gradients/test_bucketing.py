@@ -1,0 +1,70 @@
+import pytest
+
+from tfdist.gradients import check_bucket_bytes, plan_buckets
+from tfdist.gradients.bucketing import FIRST_BUCKET_BYTES
+
+F = "float32"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "bucket_bytes", "first", "buckets"),
+    [
+        ([], 8, 4, []),
+        ([4], 8, 4, [[0]]),
+        ([4, 4, 4, 4], 8, 4, [[3], [2, 1], [0]]),
+        ([4, 4, 4, 4], 100, 100, [[3, 2, 1, 0]]),
+        ([4, 4, 4], 0, 100, [[2], [1], [0]]),
+        ([100, 1, 1, 100], 10, 10, [[3], [2, 1, 0]]),
+        ([4, 4, 4], 1, 100, [[2], [1], [0]]),
+        ([0, 0, 4, 0], 4, 4, [[3, 2], [1, 0]]),
+        ([0, 0], 0, 0, [[1], [0]]),
+    ],
+)
+def test_the_last_tensors_come_first_and_full_buckets_are_closed(
+    sizes, bucket_bytes, first, buckets
+):
+    found = plan_buckets(sizes, [F] * len(sizes), bucket_bytes, first)
+
+    assert found == buckets
+
+
+def test_kinds_are_kept_apart_and_each_has_a_small_first_bucket():
+    kinds = ["a", "b", "a", "b", "a", "b"]
+
+    assert plan_buckets([4] * 6, kinds, 8, 4) == [[5], [4], [3, 1], [2, 0]]
+
+
+def test_every_tensor_is_in_one_bucket_of_its_kind():
+    sizes = [(i * 37) % 11 + 1 for i in range(50)]
+    kinds = [i % 3 for i in range(50)]
+
+    buckets = plan_buckets(sizes, kinds, 20, 5)
+
+    assert sorted(i for bucket in buckets for i in bucket) == list(range(50))
+    assert all(len({kinds[i] for i in bucket}) == 1 for bucket in buckets)
+    assert all(bucket == sorted(bucket, reverse=True) for bucket in buckets)
+
+
+def test_a_bucket_is_full_once_it_holds_the_limit_and_not_before():
+    sizes = [3] * 20
+    for bucket in plan_buckets(sizes, [F] * 20, 10, 10)[:-1]:
+        total = sum(sizes[i] for i in bucket)
+        assert total >= 10 > total - sizes[bucket[-1]]
+
+
+def test_the_first_bucket_holds_one_mebibyte():
+    size = 2**18
+    buckets = plan_buckets([size] * 20, [F] * 20, 8 * size)
+
+    assert FIRST_BUCKET_BYTES == 2**20
+    assert [len(bucket) for bucket in buckets] == [4, 8, 8]
+
+
+@pytest.mark.parametrize("check", [check_bucket_bytes, lambda n: plan_buckets([], [], n)])
+def test_a_negative_size_is_refused(check):
+    with pytest.raises(
+        ValueError,
+        match=r"bucket_bytes must not be negative\. Received: bucket_bytes=-1\. Use 0 "
+        r"to send each gradient by itself\.",
+    ):
+        check(-1)

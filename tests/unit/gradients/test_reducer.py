@@ -1,0 +1,201 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import SingleCollective
+from tfdist.gradients import GradientReducer, weigh
+from tfdist.gradients.sparse import kind_of
+
+
+def slices(rows, indices):
+    return tf.IndexedSlices(
+        tf.constant(rows, tf.float32, [len(indices), 2]),
+        tf.constant(indices, tf.int64),
+        tf.constant([3, 2]),
+    )
+
+
+def variables(count):
+    return [tf.Variable(tf.ones([3, 2])) for _ in range(count)]
+
+
+def test_sums_are_those_of_all_ranks(on_ranks):
+    def reduce(collective):
+        scale = collective.rank + 1.0
+        gradients = [
+            tf.fill([3], scale),
+            None,
+            tf.fill([2, 2], 10 * scale),
+            tf.cast(tf.fill([], 100 * scale), tf.float64),
+        ]
+        return GradientReducer(collective).reduce(gradients, "g")
+
+    for found in on_ranks(3, reduce):
+        assert [None if g is None else g.dtype for g in found] == [
+            tf.float32,
+            None,
+            tf.float32,
+            tf.float64,
+        ]
+        np.testing.assert_array_equal(found[0], np.full([3], 6.0))
+        np.testing.assert_array_equal(found[2], np.full([2, 2], 60.0))
+        assert float(found[3]) == 600.0
+
+
+def test_sparse_gradients_are_gathered(on_ranks):
+    def reduce(collective):
+        rank = collective.rank
+        gradient = slices([[1.0, rank]] * rank, [2] * rank)
+        return GradientReducer(collective).reduce([gradient], "g")[0]
+
+    for found in on_ranks(3, reduce):
+        assert kind_of(found) == "sparse"
+        assert found.indices.numpy().tolist() == [2, 2, 2]
+        np.testing.assert_array_equal(
+            tf.convert_to_tensor(found), [[0, 0], [0, 0], [3, 5]]
+        )
+
+
+def test_buckets_are_sent_last_layer_first_under_names_of_their_own(on_ranks):
+    def reduce(collective):
+        gradients = [tf.ones([2]), slices([[1, 1]], [0]), tf.ones([2]), tf.ones([2])]
+        GradientReducer(collective, bucket_bytes=8).reduce(gradients, "step")
+        return collective.calls
+
+    calls = on_ranks(2, reduce)
+
+    assert calls[0] == calls[1]
+    assert calls[0] == [
+        "all_reduce step/1",
+        "all_reduce step/b0",
+        "all_reduce step/b1",
+        "all_reduce step/b2",
+    ]
+
+
+def test_one_bucket_holds_what_fits(on_ranks):
+    def reduce(collective):
+        GradientReducer(collective).reduce([tf.ones([2])] * 5, "step")
+        return collective.calls
+
+    assert on_ranks(2, reduce) == [["all_reduce step/b0"]] * 2
+
+
+def test_an_unknown_dimension_counts_as_one():
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def reduce(gradient):
+        return GradientReducer(SingleCollective()).reduce([gradient], "g")
+
+    assert reduce(tf.ones([3, 2]))[0].shape == [3, 2]
+
+
+def test_what_one_rank_lacks_is_filled_in(on_ranks):
+    def complete(collective):
+        gradients = {
+            0: [None, slices([[1, 2]], [1]), None, None, slices([[1, 2]], [1])],
+            1: [tf.ones([3, 2]), tf.ones([3, 2]), None, slices([[3, 4]], [0]), None],
+        }[collective.rank]
+        reducer = GradientReducer(collective)
+        return reducer.complete(gradients, variables(5), "g")
+
+    zero, one = on_ranks(2, complete)
+
+    kinds = ["dense", "dense", "none", "sparse", "sparse"]
+    assert [kind_of(g) for g in zero] == [kind_of(g) for g in one] == kinds
+    np.testing.assert_array_equal(zero[0], np.zeros([3, 2]))
+    np.testing.assert_array_equal(zero[1], [[0, 0], [1, 2], [0, 0]])
+    assert zero[3].indices.shape == [0]
+    assert one[3].indices.numpy().tolist() == [0]
+
+
+def test_sparse_may_be_sent_as_dense(on_ranks):
+    def complete(collective):
+        reducer = GradientReducer(collective, sparse_as_dense=True)
+        gradients = [None if collective.rank else slices([[1, 2]], [1])]
+        return reducer.complete(gradients, variables(1), "g")[0]
+
+    zero, one = on_ranks(2, complete)
+
+    np.testing.assert_array_equal(zero, [[0, 0], [1, 2], [0, 0]])
+    np.testing.assert_array_equal(one, np.zeros([3, 2]))
+
+
+def test_models_of_different_sizes_are_refused(on_ranks):
+    def complete(collective):
+        count = 2 + collective.rank
+        reducer = GradientReducer(collective)
+        return reducer.complete([None] * count, variables(count), "the optimizer")
+
+    with pytest.raises(
+        RuntimeError,
+        match=r"The ranks have different numbers of variables for the optimizer\. "
+        r"Received: \[2, 3\] by rank\. Build the same model on every rank\.",
+    ):
+        on_ranks(2, complete)
+
+
+def complete_in_graph(reducer, gradients):
+    count = len(gradients)
+    made = variables(count)
+    tf.function(lambda: reducer.complete(gradients, made, "g"))()
+
+
+def test_a_graph_asks_once_and_eager_code_every_time(on_ranks):
+    def complete(collective):
+        reducer = GradientReducer(collective)
+        complete_in_graph(reducer, [None])
+        complete_in_graph(reducer, [None])
+        traced = len(collective.calls)
+        for _ in range(2):
+            reducer.complete([None], variables(1), "g")
+        return traced, len(collective.calls)
+
+    with tf.init_scope():
+        assert on_ranks(1, complete) == [(1, 3)]
+
+
+def test_what_eager_steps_found_is_not_taken_for_what_a_graph_has(on_ranks):
+    def complete(collective):
+        reducer = GradientReducer(collective)
+        mine = [None, tf.ones([3, 2])]
+        for gradient in mine if collective.rank else [None, None]:
+            reducer.complete([gradient], variables(1), "g")
+        gradient = mine[0]
+        complete_in_graph(reducer, [gradient])
+        return len(collective.calls)
+
+    assert on_ranks(2, complete) == [3, 3]
+
+
+def test_weights_are_shares_of_the_global_batch():
+    gradients = [tf.constant([3.0, 6.0]), None, slices([[3, 6]], [1])]
+
+    found = weigh(gradients, tf.constant(1, tf.int64), tf.constant(3, tf.int64))
+
+    np.testing.assert_array_equal(found[0], [1.0, 2.0])
+    assert found[1] is None
+    np.testing.assert_array_equal(found[2].values, [[1.0, 2.0]])
+    assert found[2].indices.numpy().tolist() == [1]
+
+
+def test_whatever_a_rank_without_rows_has_counts_nothing():
+    gradients = [tf.constant([np.nan, np.inf, 1.0])]
+
+    found = weigh(gradients, tf.constant(0, tf.int64), tf.constant(3, tf.int64))
+
+    np.testing.assert_array_equal(found[0], [0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16, tf.float32, tf.float64])
+def test_the_share_is_exact_also_of_batches_that_the_type_cannot_count(dtype):
+    own, total = tf.constant(50_001, tf.int64), tf.constant(100_002, tf.int64)
+
+    found = weigh([tf.constant([2.0], dtype)], own, total)[0]
+
+    assert found.dtype == dtype
+    assert found.numpy().tolist() == [1.0]
+
+
+def test_a_negative_bucket_is_refused():
+    with pytest.raises(ValueError, match="bucket_bytes must not be negative"):
+        GradientReducer(SingleCollective(), bucket_bytes=-5)

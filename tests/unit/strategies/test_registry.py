@@ -1,0 +1,39 @@
+import pytest
+
+from tfdist.strategies import AllReduceStrategy, create
+from tfdist.strategies.registry import STRATEGIES
+
+
+@pytest.mark.parametrize("name", ["auto", "all_reduce"])
+def test_a_strategy_is_made_by_its_name(name):
+    assert isinstance(create(name), AllReduceStrategy)
+
+
+def test_the_environment_chooses_by_default():
+    assert isinstance(create(), AllReduceStrategy)
+
+
+def test_options_reach_the_constructor():
+    with pytest.raises(ValueError, match="bucket_bytes must not be negative"):
+        create("all_reduce", bucket_bytes=-1)
+    with pytest.raises(TypeError, match="compression"):
+        create("all_reduce", compression="fp16")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("allreduce", r"Did you mean 'all_reduce'\? Use 'auto' or one of: all_reduce"),
+        ("xyz", r"\. Use 'auto' or one of: all_reduce"),
+    ],
+)
+def test_an_unknown_name_is_refused(name, advice):
+    with pytest.raises(
+        ValueError,
+        match=rf"There is no strategy of this name\. Received: name='{name}'.*{advice}",
+    ):
+        create(name)
+
+
+def test_every_name_says_in_words_what_it_is():
+    assert all(words and name.islower() for name, (_, words) in STRATEGIES.items())

@@ -1,0 +1,155 @@
+"""The benchmarks: what is compared with what."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tfdist.benchmarks.figures import (
+    allreduce_figures,
+    memory_figures,
+    training_figures,
+)
+from tfdist.benchmarks.start import Group, start
+
+_LAYER_BYTES = 4 * 2**20
+
+
+def run_allreduce(
+    size: int, sizes_bytes: Sequence[int], *, repeats: int
+) -> list[dict[str, Any]]:
+    """Measure the all-reduce beside TensorFlow's own ring on the whole tensor.
+
+    Args:
+        size: How many processes, each on a core of its own; at least 2.
+        sizes_bytes: Sizes of the tensors in bytes, multiples of 4.
+        repeats: Timed calls for each size.
+
+    Returns:
+        The figures for each size; see `allreduce_figures`.
+
+    Raises:
+        BenchmarkError: If a process has failed.
+        ValueError: If an argument is impossible here.
+    """
+    _check_size(size)
+    _check_at_least(1, repeats=repeats)
+    settings = {"sizes_bytes": [*sizes_bytes], "repeats": repeats}
+    [ranks] = start([Group("all-reduce", "allreduce", settings, size)])
+    return [
+        allreduce_figures(size_bytes, by_rank)
+        for size_bytes, by_rank in zip(
+            sizes_bytes, zip(*ranks, strict=True), strict=True
+        )
+    ]
+
+
+def run_training(
+    size: int, batch_size: int, *, steps: int, repeats: int
+) -> dict[str, Any]:
+    """Measure the steps of training, of one process and of several.
+
+    Five groups of processes take turns, a block of steps at a time. With n processes
+    and a batch size b:
+
+    - "plain": one process, plain Keras, batches of b;
+    - "alone": one process under `AllReduceStrategy`, batches of b;
+    - "apart": n such processes at once that know nothing of each other, so that all
+      cores are as busy as with a collective, but nobody communicates;
+    - "weak": n processes together, each with batches of b;
+    - "strong": n processes together that share batches of b.
+
+    The waiting share compares "weak" with "apart": it is the part of a step that the
+    collective takes, its own work and the wait for the peers, without what busy
+    neighbours cost in any case.
+
+    Args:
+        size: How many processes, each on a core of its own; at least 2.
+        batch_size: Examples of a step of one process.
+        steps: Steps of a block; the first is not timed, so at least 2.
+        repeats: How many blocks of each group are timed.
+
+    Returns:
+        The figures; see `training_figures`.
+
+    Raises:
+        BenchmarkError: If a process has failed.
+        ValueError: If an argument is impossible here.
+    """
+    _check_size(size)
+    _check_at_least(1, batch_size=batch_size, repeats=repeats)
+    _check_at_least(2, steps=steps)
+
+    def group(
+        name: str, batch_size: int, size: int = 1, *, joined: bool = True
+    ) -> Group:
+        settings = {
+            "distributed": name != "plain",
+            "batch_size": batch_size,
+            "steps": steps,
+            "repeats": repeats,
+        }
+        return Group(name, "training", settings, size, joined)
+
+    groups = [
+        group("plain", batch_size),
+        group("alone", batch_size),
+        group("apart", batch_size, size, joined=False),
+        group("weak", batch_size * size, size),
+        group("strong", batch_size, size),
+    ]
+    reports = start(groups)
+    blocks = {group.name: ranks for group, ranks in zip(groups, reports, strict=True)}
+    return training_figures(batch_size, size, blocks)
+
+
+def run_memory(size: int, layers: Sequence[int] = (4, 16)) -> dict[str, Any]:
+    """Measure what the strategy adds to the peak memory of a process.
+
+    Two models are measured, so that what grows with the gradients is told from what
+    any TensorFlow server takes.
+
+    Args:
+        size: How many processes, each on a core of its own; at least 2.
+        layers: Layers of the smaller and of the larger model, 4 MiB of gradients each.
+            Default (4, 16).
+
+    Returns:
+        The figures; see `memory_figures`. Of several processes the largest counts.
+
+    Raises:
+        BenchmarkError: If a process has failed.
+        ValueError: If an argument is impossible here.
+    """
+    _check_size(size)
+    peaks = []
+    for count in layers:
+        groups = [
+            Group(
+                name,
+                "memory",
+                {"distributed": processes > 1, "processes": processes, "layers": count},
+                processes,
+            )
+            for name, processes in (("plain", 1), ("distributed", size))
+        ]
+        [plain], distributed = start(groups)
+        peaks.append((plain, max(distributed)))
+    return memory_figures([count * _LAYER_BYTES for count in layers], peaks)
+
+
+def _check_size(size: int) -> None:
+    """Refuse a single process, which has nobody to talk to."""
+    if size < 2:
+        raise ValueError(
+            f"size (-np) must be at least 2. Received: size={size}. "
+            "One process alone is measured beside them in any case."
+        )
+
+
+def _check_at_least(least: int, **arguments: int) -> None:
+    """Refuse arguments with which nothing would be measured."""
+    for name, value in arguments.items():
+        if value < least:
+            raise ValueError(
+                f"{name} must be at least {least}. Received: {name}={value}. "
+                "Leave it out for the default."
+            )
