@@ -100,7 +100,7 @@ def _add_training(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument(
         "--repeats",
         type=int,
-        default=12,
+        default=10,
         metavar="N",
         help="timed turns of each configuration (default: %(default)s)",
     )

@@ -29,68 +29,68 @@ class MeetingPoint:
         self._barrier.abort()
 
 
-def make_collective(rank, meeting):
-    """Return one rank's collective; the import of TensorFlow waits until here."""
+def reduce_tensors(tensors, reduction):
+    """Combine one tensor of each rank."""
     import tensorflow as tf
 
+    if isinstance(tensors[0], tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.concat([slices.values for slices in tensors], 0),
+            tf.concat([slices.indices for slices in tensors], 0),
+            tensors[0].dense_shape,
+        )
+    return getattr(tf, f"reduce_{reduction}")(tf.stack(tensors), 0)
+
+
+class InMemoryMethods:
+    """Eager tensors only; `calls` lists what was called."""
+
+    def __init__(self, rank, meeting):
+        self._rank, self._meeting = rank, meeting
+        self.calls = []
+
+    @property
+    def rank(self):
+        return self._rank
+
+    @property
+    def size(self):
+        return self._meeting.size
+
+    def all_reduce(self, tensors, reduction="sum", *, name):
+        by_rank = self._meet(f"all_reduce {name}", list(tensors))
+        return [reduce_tensors(its, reduction) for its in zip(*by_rank, strict=True)]
+
+    def all_gather(self, tensor, *, name):
+        import tensorflow as tf
+
+        return tf.concat(self._meet(f"all_gather {name}", tensor), 0)
+
+    def broadcast(self, tensors, root_rank=0, *, name):
+        return self._meet(f"broadcast {name}", list(tensors))[root_rank]
+
+    def exchange(self, name, value, *, joint=True):
+        return self._meet(f"exchange {name}", value)
+
+    def barrier(self, name="barrier"):
+        self._meet(f"barrier {name}", None)
+
+    def call(self, what):
+        return nullcontext()
+
+    def _meet(self, what, value):
+        self.calls.append(what)
+        return self._meeting.exchange(self._rank, what, value)
+
+
+def make_collective(rank, meeting):
+    """Return one rank's collective; the import of TensorFlow waits until here."""
     from tfdist.collectives import Collective
 
-    reduce = {
-        "sum": lambda stack: tf.reduce_sum(stack, 0),
-        "mean": lambda stack: tf.reduce_mean(stack, 0),
-        "min": lambda stack: tf.reduce_min(stack, 0),
-        "max": lambda stack: tf.reduce_max(stack, 0),
-    }
+    class InMemoryCollective(InMemoryMethods, Collective):
+        pass
 
-    class InMemoryCollective(Collective):
-        """Eager tensors only; `calls` lists what was called."""
-
-        def __init__(self):
-            self.calls = []
-
-        @property
-        def rank(self):
-            return rank
-
-        @property
-        def size(self):
-            return meeting.size
-
-        def all_reduce(self, tensors, reduction="sum", *, name):
-            by_rank = self._meet(f"all_reduce {name}", list(tensors))
-            return [
-                self._reduce(its, reduction) for its in zip(*by_rank, strict=True)
-            ]
-
-        def all_gather(self, tensor, *, name):
-            return tf.concat(self._meet(f"all_gather {name}", tensor), 0)
-
-        def broadcast(self, tensors, root_rank=0, *, name):
-            return self._meet(f"broadcast {name}", list(tensors))[root_rank]
-
-        def exchange(self, name, value, *, joint=True):
-            return self._meet(f"exchange {name}", value)
-
-        def barrier(self, name="barrier"):
-            self._meet(f"barrier {name}", None)
-
-        def call(self, what):
-            return nullcontext()
-
-        def _meet(self, what, value):
-            self.calls.append(what)
-            return meeting.exchange(rank, what, value)
-
-        def _reduce(self, tensors, reduction):
-            if isinstance(tensors[0], tf.IndexedSlices):
-                return tf.IndexedSlices(
-                    tf.concat([slices.values for slices in tensors], 0),
-                    tf.concat([slices.indices for slices in tensors], 0),
-                    tensors[0].dense_shape,
-                )
-            return reduce[reduction](tf.stack(tensors))
-
-    return InMemoryCollective()
+    return InMemoryCollective(rank, meeting)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ class TurnKeeper:
                 except OSError:
                     return
                 stack.enter_context(connection)
-                if group := connection.recv(1):
+                if group := _receive(connection):
                     groups[group[0]].append(connection)
             while any(groups):
                 for group_of_turn in groups:
@@ -97,7 +97,7 @@ class Turn:
         Raises:
             ConnectionError: If the keeper is gone.
         """
-        if not self._connection.recv(1):
+        if not _receive(self._connection):
             raise ConnectionError(
                 "The process that gives the turns must live as long as this one. "
                 "Received: the end of its connection. Start the benchmark again."
@@ -116,8 +116,13 @@ def _give_turn(group: list[socket.socket]) -> None:
         except OSError:
             group.remove(connection)
     for connection in [*group]:
-        answer = b""
-        with contextlib.suppress(ConnectionResetError):
-            answer = connection.recv(1)
-        if not answer:
+        if not _receive(connection):
             group.remove(connection)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """Wait for a byte; return none if the other side is gone."""
+    try:
+        return connection.recv(1)
+    except ConnectionResetError:
+        return b""

@@ -15,6 +15,7 @@ BEAT_SECONDS = 1.0
 # A process may hold Python's lock for long in one call; a dead one is seen at once,
 # by its closed connection, so only a cut line or a stopped process takes this long.
 SILENCE_SECONDS = 60.0
+_SEND_SECONDS = 10.0
 
 
 class Hub:
@@ -36,6 +37,9 @@ class Hub:
         timeout_seconds: float,
     ) -> None:
         self._connections = dict(connections)
+        for connection in self._connections.values():
+            # A rank that takes nothing must not hold up what the others are told.
+            connection.settimeout(_SEND_SECONDS)
         self._names = names
         self._timeout_seconds = timeout_seconds
         now = time.monotonic()

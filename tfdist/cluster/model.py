@@ -1,6 +1,6 @@
 """Who is in the job: the address of every process, and which of them is this one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tfdist.cluster.address import split_address
 from tfdist.cluster.validation import check_addresses, check_task
@@ -72,6 +72,8 @@ class Cluster:
         evaluators: The same for the evaluators. Default none.
         task: Which of them this process is. Default worker 0. An evaluator alone may
             be missing among the addresses, because some schedulers leave it out.
+        run_id: What tells this job from an earlier one at the same addresses. Default
+            "", which is what processes started by hand have in common.
 
     Raises:
         TypeError: If an address is not a string or the task is not a `Task`.
@@ -88,6 +90,7 @@ class Cluster:
     ps: tuple[str, ...] = ()
     evaluators: tuple[str, ...] = ()
     task: Task = Task("worker", 0)
+    run_id: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a cluster in which somebody could not be found, or would wait."""

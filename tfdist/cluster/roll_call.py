@@ -27,7 +27,6 @@ def call_roll(
     cluster: Cluster,
     on_failure: Callable[[str], None],
     *,
-    run_id: str = "",
     start_timeout_seconds: float = 300.0,
     timeout_seconds: float = 600.0,
 ) -> tuple[Lifeline, Hub | None]:
@@ -40,7 +39,6 @@ def call_roll(
     Args:
         cluster: Who is in the job; this process must be one of those that train.
         on_failure: See `Lifeline`.
-        run_id: What tells this job from another at the same addresses. Default "".
         start_timeout_seconds: How long to wait for the last rank.
         timeout_seconds: How long a rank may later wait for the others in one call.
 
@@ -58,7 +56,7 @@ def call_roll(
         "kind": "hello",
         "rank": cluster.rank,
         "addresses": list(cluster.addresses),
-        "run_id": run_id,
+        "run_id": cluster.run_id,
         "pid": os.getpid(),
         "host": socket.gethostname(),
     }
@@ -192,14 +190,7 @@ def _answer(
             _log.warning("tfdist roll-call: %s does not answer: %s.", name, reason)
             notice = now + _NOTICE_SECONDS
         try:
-            address = split_address(cluster.addresses[0])
-            connection = socket.create_connection(address, timeout=5.0)
-            # Rank 0 speaks when the last rank has come, or its own time is over.
-            connection.settimeout(deadline - time.monotonic() + 10.0)
-            send(connection, hello)
-            reply = receive(connection, Reader())
-            if reply.get("kind") not in ("welcome", *_REFUSALS):
-                raise ValueError("something else answers there")
+            connection, reply = _report(cluster.addresses[0], hello, deadline)
         except (OSError, ValueError) as error:
             reason = str(error) or type(error).__name__
             time.sleep(_RETRY_SECONDS)
@@ -214,6 +205,24 @@ def _answer(
         "of the others nothing is known here. Check that rank 0 was started, with the "
         "same cluster, and that its address can be reached from this host."
     )
+
+
+def _report(
+    address: str, hello: Message, deadline: float
+) -> tuple[socket.socket, Message]:
+    """Connect to rank 0, and return the connection and what it says."""
+    connection = socket.create_connection(split_address(address), timeout=5.0)
+    try:
+        # Rank 0 speaks when the last rank has come, or its own time is over.
+        connection.settimeout(deadline - time.monotonic() + 10.0)
+        send(connection, hello)
+        reply = receive(connection, Reader())
+        if reply.get("kind") not in ("welcome", *_REFUSALS):
+            raise ValueError("something else answers there")
+    except BaseException:
+        connection.close()
+        raise
+    return connection, reply
 
 
 def _listen(cluster: Cluster) -> socket.socket:

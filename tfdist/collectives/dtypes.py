@@ -26,9 +26,6 @@ def to_reduce(tensor: Any, reduction: str) -> Any:
     Returns:
         A tensor of the same shape, of a type that TensorFlow's collectives know and
         that loses no value.
-
-    Raises:
-        TypeError: If the type is not a number type.
     """
     dtype = tensor.dtype
     if dtype in _REDUCED:
@@ -40,12 +37,7 @@ def to_reduce(tensor: Any, reduction: str) -> Any:
         return tf.bitwise.bitwise_xor(bits, tf.int64.min) if ordered else bits
     if dtype.is_floating:
         return tf.cast(tensor, tf.float32)
-    if dtype.is_integer or (dtype.is_bool and reduction in ("min", "max")):
-        return tf.cast(tensor, tf.int64 if dtype.size == 4 else tf.int32)
-    raise TypeError(
-        f"all_reduce needs tensors of a number type for {reduction!r}. "
-        f"Received: {dtype.name}. Cast the tensor first."
-    )
+    return tf.cast(tensor, tf.int64 if dtype.size == 4 else tf.int32)
 
 
 def from_reduce(tensor: Any, dtype: Any, reduction: str) -> Any:

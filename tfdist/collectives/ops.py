@@ -7,14 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.keys import Keys, with_elements
+from tfdist.collectives.packing import pack
+from tfdist.collectives.parts import Parts
 from tfdist.compat.tensorflow import run_independently
 
 _GROUP_KEY = 1
 _MERGE_OPS = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
-# Rings that run side by side fill the gaps in which one of them waits for its peer;
-# see docs/benchmarks.md for the sizes that were tried.
-_PART_BYTES = 2 * 2**20
-_MOST_PARTS = 4
 
 
 class FlatOps:
@@ -40,6 +38,7 @@ class FlatOps:
         self._device = device
         self._call, self._traced = call, traced
         self._keys = Keys()
+        self._parts = Parts()
 
     def reduce(self, flat: Any, reduction: str, name: str) -> Any:
         """Combine a tensor over all ranks; "mean" gives the sum.
@@ -60,17 +59,10 @@ class FlatOps:
             # A ring cannot pass nothing around, and only here may there be nothing.
             flat = tf.concat([flat, tf.zeros([1], flat.dtype)], 0)
             return self._reduce(flat, reduction, what)[:-1]
-        count = min(_MOST_PARTS, elements * flat.dtype.size // _PART_BYTES)
-        if count <= 1 or tf.executing_eagerly():
-            return self._reduce(flat, reduction, what)
-        sizes = [
-            elements * (i + 1) // count - elements * i // count for i in range(count)
-        ]
-        parts = [
-            self._reduce(part, reduction, f"{what} part {i}")
-            for i, part in enumerate(tf.split(flat, sizes))
-        ]
-        return tf.concat(parts, 0)
+        parts = self._parts.run(
+            flat, lambda part, which: self._reduce(part, reduction, what + which)
+        )
+        return pack(parts)
 
     def gather(self, flat: Any, name: str) -> Any:
         """Join the tensors of all ranks, which have equal shapes.
@@ -111,20 +103,13 @@ class FlatOps:
         if flat.shape.num_elements() == 0:
             return flat
         what = f"broadcast {name!r} from rank {root_rank} ({flat.dtype.name})"
-
-        def broadcast() -> Any:
-            common = {
-                "group_size": self._size,
-                "group_key": _GROUP_KEY,
-                "instance_key": self._key(what, flat),
-            }
-            if self._rank == root_rank:
-                return tf.raw_ops.CollectiveBcastSendV2(input=flat, **common)
-            return tf.raw_ops.CollectiveBcastRecvV2(
-                shape=tf.shape(flat), T=flat.dtype, **common
-            )
-
-        return tf.ensure_shape(self._run(what, flat, broadcast), flat.shape)
+        if flat.shape.num_elements() is None:
+            return self._broadcast(flat, root_rank, what)
+        parts = self._parts.run(
+            flat, lambda part, which: self._broadcast(part, root_rank, what + which)
+        )
+        # To join them would only make a copy of what the root has.
+        return flat if self._rank == root_rank else pack(parts)
 
     def _reduce(self, flat: Any, reduction: str, what: str) -> Any:
         """Combine a tensor, by one op."""
@@ -141,6 +126,23 @@ class FlatOps:
             )
 
         return self._run(what, flat, reduce)
+
+    def _broadcast(self, flat: Any, root_rank: int, what: str) -> Any:
+        """Give every rank the tensor of one, by one op."""
+
+        def broadcast() -> Any:
+            common = {
+                "group_size": self._size,
+                "group_key": _GROUP_KEY,
+                "instance_key": self._key(what, flat),
+            }
+            if self._rank == root_rank:
+                return tf.raw_ops.CollectiveBcastSendV2(input=flat, **common)
+            return tf.raw_ops.CollectiveBcastRecvV2(
+                shape=tf.shape(flat), T=flat.dtype, **common
+            )
+
+        return tf.ensure_shape(self._run(what, flat, broadcast), flat.shape)
 
     def _run(self, what: str, flat: Any, op: Callable[[], Any]) -> Any:
         """Run an op, or put it into the graph, and let the peers know of it."""

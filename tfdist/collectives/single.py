@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from tfdist.collectives.base import Collective, check_reduction, check_root_rank
+from tfdist.collectives.base import Collective, check_root_rank
+from tfdist.collectives.checks import check_has_rows, check_reducible, to_tensor
 
 
 class SingleCollective(Collective):
     """The collective of one process, at no cost.
 
     Example:
-        >>> SingleCollective().all_reduce([3.0], "mean", name="loss")
-        [3.0]
+        >>> (loss,) = SingleCollective().all_reduce([3.0], "mean", name="loss")
+        >>> float(loss)
+        3.0
     """
 
     @property
@@ -30,12 +32,15 @@ class SingleCollective(Collective):
     ) -> list[Any]:
         """Return the tensors; see `Collective.all_reduce`."""
         del name
-        check_reduction(reduction)
-        return list(tensors)
+        tensors = [to_tensor(tensor) for tensor in tensors]
+        for tensor in tensors:
+            check_reducible(tensor, reduction)
+        return tensors
 
     def all_gather(self, tensor: Any, *, name: str) -> Any:
         """Return the tensor; see `Collective.all_gather`."""
-        del name
+        tensor = to_tensor(tensor)
+        check_has_rows(tensor, name)
         return tensor
 
     def broadcast(

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tfdist.cluster.hub import Hub
 from tfdist.cluster.model import Cluster
 from tfdist.cluster.roll_call import call_roll
-from tfdist.collectives.base import Collective, check_reduction, check_root_rank
+from tfdist.collectives.base import Collective, check_root_rank
+from tfdist.collectives.checks import check_has_rows, check_reducible, to_tensor
 from tfdist.collectives.dtypes import from_move, from_reduce, to_move, to_reduce
 from tfdist.collectives.ops import FlatOps
 from tfdist.collectives.packing import (
@@ -91,14 +92,14 @@ class TensorFlowCollective(Collective):
 
         Tensors of one type travel together, as one.
         """
-        check_reduction(reduction)
         results: dict[int, Any] = {}
         dense: dict[int, Any] = {}
-        for i, tensor in enumerate(tensors):
+        for i, tensor in enumerate(map(to_tensor, tensors)):
+            check_reducible(tensor, reduction)
             if isinstance(tensor, tf.IndexedSlices):
                 results[i] = self._reduce_slices(tensor, reduction, f"{name}/{i}")
             else:
-                dense[i] = tf.convert_to_tensor(tensor)
+                dense[i] = tensor
         for group in _by_dtype(dense):
             reduced = self._reduce_group(list(group.values()), reduction, name)
             results.update(zip(group, reduced, strict=True))
@@ -107,11 +108,7 @@ class TensorFlowCollective(Collective):
     def all_gather(self, tensor: Any, *, name: str) -> Any:
         """Join the rows of all ranks; see `Collective.all_gather`."""
         tensor = tf.convert_to_tensor(tensor)
-        if tensor.shape.rank == 0:
-            raise ValueError(
-                f"all_gather needs a tensor with rows. Received: a scalar ({name!r}). "
-                "Add a dimension, for example with tensor[tf.newaxis]."
-            )
+        check_has_rows(tensor, name)
         if tensor.dtype == tf.string:
             lengths, data = encode_strings(tensor)
             lengths = self.all_gather(lengths, name=f"{name}/lengths")
@@ -181,6 +178,10 @@ class TensorFlowCollective(Collective):
         dtype = tensors[0].dtype
         flat = pack([to_reduce(tensor, reduction) for tensor in tensors])
         reduced = self._ops.reduce(flat, reduction, name)
+        if reduction == "mean" and dtype == tf.uint64:
+            # Its sum travels as bits of a signed type, which cannot be divided.
+            total = from_reduce(reduced, dtype, reduction)
+            return unpack(total // tf.constant(self.size, dtype), tensors)
         if reduction == "mean":
             size = tf.constant(self.size, reduced.dtype)
             is_exact = reduced.dtype.is_floating
@@ -189,11 +190,6 @@ class TensorFlowCollective(Collective):
 
     def _reduce_slices(self, slices: Any, reduction: str, name: str) -> Any:
         """Reduce `tf.IndexedSlices`: the sum over ranks is all rows of all ranks."""
-        if reduction not in ("sum", "mean"):
-            raise ValueError(
-                "tf.IndexedSlices can be reduced by 'sum' and 'mean' only. Received: "
-                f"reduction={reduction!r}. Densify them with tf.convert_to_tensor."
-            )
         values = self.all_gather(slices.values, name=f"{name}/values")
         indices = self.all_gather(slices.indices, name=f"{name}/indices")
         if reduction == "mean":

@@ -124,6 +124,9 @@ def static_batch_size(dataset: tf.data.Dataset) -> int | None:
 
     Deletable when tf.data publishes it.
     """
+    first = tf.nest.flatten(dataset.element_spec)[0]
+    if isinstance(first, tf.TensorSpec) and first.shape.rank == 0:
+        return None
     size = int(_data_distribute.compute_batch_size(dataset))
     return size if size > 0 else None
 

@@ -2,4 +2,4 @@
 
 from tfdist.data.sharding import Shard, at_least_one_row, cut_rows, rows_of
 
-__all__ = ["Shard", "cut_rows", "at_least_one_row", "rows_of"]
+__all__ = ["Shard", "at_least_one_row", "cut_rows", "rows_of"]

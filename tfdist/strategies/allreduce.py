@@ -10,9 +10,12 @@ from tfdist.cluster import Cluster, detect
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.compat.keras import install
 from tfdist.gradients import GradientReducer, check_bucket_bytes
+from tfdist.strategies.devices import use_own_gpu
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 _COLLECTIVES = ("auto", "tensorflow")
+_START_TIMEOUT_SECONDS = 300.0
+_TIMEOUT_SECONDS = 600.0
 
 
 class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
@@ -47,6 +50,7 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         ValueError: If an argument or the environment is wrong.
 
     Example:
+        >>> import keras, numpy as np
         >>> strategy = AllReduceStrategy()
         >>> with strategy.scope():
         ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -66,13 +70,15 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         bucket_bytes: int = 25 * 2**20,
         sparse_as_dense: bool = False,
         cluster: Cluster | None = None,
-        start_timeout_seconds: float = 300.0,
-        timeout_seconds: float = 600.0,
+        start_timeout_seconds: float = _START_TIMEOUT_SECONDS,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
         _check_seconds("start_timeout_seconds", start_timeout_seconds)
         _check_seconds("timeout_seconds", timeout_seconds)
         check_bucket_bytes(bucket_bytes)
-        if not isinstance(collective, Collective):
+        if isinstance(collective, Collective):
+            _check_unused(cluster, start_timeout_seconds, timeout_seconds)
+        else:
             collective = _connect(
                 collective,
                 detect() if cluster is None else cluster,
@@ -134,6 +140,7 @@ def _connect(name: str, cluster: Cluster, **timeouts: float) -> Collective:
         )
     if cluster.size == 1:
         return SingleCollective()
+    use_own_gpu(cluster.local_rank, cluster.local_size)
     return TensorFlowCollective(cluster, **timeouts)
 
 
@@ -143,4 +150,15 @@ def _check_seconds(name: str, value: float) -> None:
         raise ValueError(
             f"{name} must be positive and finite. Received: {name}={value!r}. "
             "Give the longest time that a healthy job may take."
+        )
+
+
+def _check_unused(cluster: Cluster | None, start: float, timeout: float) -> None:
+    """Refuse what only a collective that is still to be made could honour."""
+    if (cluster, start, timeout) != (None, _START_TIMEOUT_SECONDS, _TIMEOUT_SECONDS):
+        raise ValueError(
+            "cluster, start_timeout_seconds and timeout_seconds are for the collective "
+            f"that the strategy makes. Received: cluster={cluster}, "
+            f"start_timeout_seconds={start:g}, timeout_seconds={timeout:g} beside a "
+            "Collective. Give them to the Collective when you make it."
         )

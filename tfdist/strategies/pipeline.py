@@ -167,21 +167,23 @@ def _is_sharded_by_policy(dataset: tf.data.Dataset) -> bool:
 
 
 def _shard_by_policy(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    """Shard as the user's policy says, into this rank's share of the batch size."""
-    global_batch_size = static_batch_size(dataset)
-    policy = dataset.options().experimental_distribute.auto_shard_policy
-    if policy != _POLICY.OFF:
-        dataset = auto_shard(dataset, size, rank)
-    if global_batch_size is None:
-        return dataset
-    start, stop = share(global_batch_size, rank, size)
-    if stop == start:
+    """Shard as the user's policy says, into shares of the global batch size."""
+    batch_size = static_batch_size(dataset)
+    if batch_size is None or batch_size < size:
         raise ValueError(
-            "The global batch size must be at least the number of processes. "
-            f"Received: a batch size of {global_batch_size} for {size} processes. "
-            "Raise the batch size, or start fewer processes."
+            "A dataset with an AutoShardPolicy must be batched last, by at least as "
+            f"many rows as there are processes. Received: a batch size of {batch_size} "
+            f"for {size} processes. Call dataset.batch(global_batch_size) after every "
+            "map, or leave the policy out."
         )
-    return dataset.rebatch(stop - start)
+    bounds = [share(batch_size, other, size) for other in range(size)]
+    shares = [stop - start for start, stop in bounds]
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy == _POLICY.OFF:
+        return dataset.rebatch(shares[rank])
+    # As tf.distribute does it: a last batch that is short leaves some shares empty.
+    mine = auto_shard(dataset.rebatch(shares), size, rank)
+    return mine.filter(lambda *batch: rows_of(batch) > 0)
 
 
 def _compare(batch: Any, check: Callable[[int], None]) -> Any:

@@ -68,11 +68,6 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
         """All processes; 1 in a Keras step, which then leaves the losses unscaled."""
         return 1 if self.keras_hooks.in_step else self.collective.size
 
-    @property
-    def _global_batch_size(self) -> bool:
-        """Batch sizes are global, as everywhere in tf.distribute."""
-        return True
-
     def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
         """Return where optimizers put what belongs to no variable."""
         del var_list

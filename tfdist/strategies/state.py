@@ -26,7 +26,8 @@ def start_equal(trainer: Any, collective: Collective) -> None:
     Raises:
         RuntimeError: If the ranks have different variables.
     """
-    broadcast_equal(_variables(trainer), repr(trainer.name), collective)
+    # Names of models count those made so far, of which the chief may have more.
+    broadcast_equal(_variables(trainer), "the model", collective)
 
 
 def broadcast_equal(variables: list[Any], where: str, collective: Collective) -> None:
@@ -83,7 +84,7 @@ def reduce_metrics(
     mapping: list[tuple[Any, Any]] = []
     for aggregation, variables in sorted(by_aggregation.items()):
         values = [variable.value for variable in variables]
-        name = f"metrics of {trainer.name!r}"
+        name = "metrics of the model"
         if aggregation in ("sum", "mean"):
             values = collective.all_reduce(values, aggregation, name=name)
         else:

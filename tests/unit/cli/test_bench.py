@@ -54,8 +54,8 @@ def test_the_defaults(calls):
     sizes = [kib, 16 * kib, 256 * kib, mib, 4 * mib, 8 * mib, 32 * mib, 64 * mib]
     assert calls == [
         ("allreduce", (2, sizes), {"repeats": 30}),
-        ("training", (2, 64), {"steps": 10, "repeats": 12}),
-        ("training", (2, 512), {"steps": 10, "repeats": 12}),
+        ("training", (2, 64), {"steps": 10, "repeats": 10}),
+        ("training", (2, 512), {"steps": 10, "repeats": 10}),
         ("memory", (2,), {}),
     ]
 

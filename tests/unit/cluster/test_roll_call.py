@@ -21,8 +21,8 @@ def addresses_of(size):
     return tuple(f"127.0.0.1:{port}" for port in free_ports(size))
 
 
-def cluster_of(addresses, rank):
-    return Cluster(workers=addresses, task=Task("worker", rank))
+def cluster_of(addresses, rank, run_id=""):
+    return Cluster(workers=addresses, task=Task("worker", rank), run_id=run_id)
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def calls():
         pool = stack.enter_context(ThreadPoolExecutor(8))
         started = []
 
-        def start(addresses, rank, **options):
+        def start(addresses, rank, run_id="", **options):
             options = {"start_timeout_seconds": SECONDS, **options}
-            cluster = cluster_of(addresses, rank)
+            cluster = cluster_of(addresses, rank, run_id)
             started.append(
                 pool.submit(call_roll, cluster, lambda text: None, **options)
             )

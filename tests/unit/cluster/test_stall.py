@@ -97,6 +97,16 @@ def test_graphs_are_compared_of_ranks_that_wait_long_in_one_call(reports):
     assert find(reports) is None
 
 
+def test_ranks_are_named_in_order_whoever_came_first():
+    reports = [inside(2, seconds=40, plan=p) for p in (("a",), ("b",))]
+    late_zero = {1: reports[1], 0: reports[0]}
+
+    failure = find_failure(late_zero, (), NAMES, 600.0)
+
+    assert failure is not None
+    assert "is a on rank 0 (worker 0, h0:1) and b on rank 1" in failure.text
+
+
 def test_a_third_rank_with_another_graph_is_found():
     reports = [inside(2, seconds=40, plan=p) for p in (("a",), ("a",), ("b",))]
 

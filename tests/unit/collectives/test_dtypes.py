@@ -24,7 +24,10 @@ INTEGERS = [
     tf.uint64,
 ]
 FLOATS = [tf.bfloat16, tf.float16, tf.float32, tf.float64]
-SMALL_FLOATS = [tf.dtypes.experimental.float8_e5m2, tf.dtypes.experimental.float8_e4m3fn]
+SMALL_FLOATS = [
+    tf.dtypes.experimental.float8_e5m2,
+    tf.dtypes.experimental.float8_e4m3fn,
+]
 
 
 def name_of(value):

@@ -3,7 +3,6 @@ import hashlib
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import keys
 from tfdist.collectives.keys import Keys, with_elements
 
 
@@ -60,7 +59,3 @@ def test_neighbouring_sizes_have_distant_keys():
 
     assert len(set(found)) == 1000
     assert min(abs(a - b) for a, b in zip(found, found[1:], strict=False)) > 1000
-
-
-def test_a_key_is_never_negative():
-    assert keys._MASK == tf.int32.max

@@ -60,7 +60,9 @@ def test_the_first_bucket_holds_one_mebibyte():
     assert [len(bucket) for bucket in buckets] == [4, 8, 8]
 
 
-@pytest.mark.parametrize("check", [check_bucket_bytes, lambda n: plan_buckets([], [], n)])
+@pytest.mark.parametrize(
+    "check", [check_bucket_bytes, lambda n: plan_buckets([], [], n)]
+)
 def test_a_negative_size_is_refused(check):
     with pytest.raises(
         ValueError,

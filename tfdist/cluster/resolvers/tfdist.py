@@ -1,6 +1,7 @@
 """A cluster started by our own launcher."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tfdist.cluster import tf_config
 from tfdist.cluster.model import Cluster
@@ -44,7 +45,7 @@ class TfdistResolver:
                 f"says {who}, with {cluster.size} training. "
                 "Remove what sets TF_CONFIG from the script: the launcher does it."
             )
-        return cluster
+        return replace(cluster, run_id=env["TFDIST_RUN_ID"])
 
 
 def _number(env: Mapping[str, str], name: str) -> int:

@@ -1,5 +1,6 @@
 """Files: the chief alone writes them, and never half of one."""
 
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ def patch() -> None:
 
 def _once(save: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that saves on the chief only."""
+    signature = inspect.signature(save)
 
     def save_once(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         hooks = any_hooks_of_model(model)
@@ -33,7 +35,8 @@ def _once(save: Callable[..., Any]) -> Callable[..., Any]:
             return None
         # Several files, and what is not a file of this host, Keras writes by itself.
         is_file = isinstance(filepath, str | os.PathLike) and "://" not in str(filepath)
-        is_whole = kwargs.get("zipped", True) and not any(args)
+        given = signature.bind(model, filepath, *args, **kwargs).arguments
+        is_whole = given.get("zipped", True) and not given.get("max_shard_size")
         if not (is_file and is_whole):
             return save(model, filepath, *args, **kwargs)
         return _write_atomically(

@@ -115,7 +115,7 @@ def _make_joint_function(self: Any, step_function: Any) -> Callable[[Any], Any]:
             'model with jit_compile="auto" or False.'
         )
     is_training = step_function.__name__ == "train_step"
-    what = f"{step_function.__name__} of {self.name!r}"
+    what = str(step_function.__name__)
 
     def joint(iterator: Any) -> Any:
         is_shared = isinstance(iterator, tf.data.Iterator)
@@ -136,13 +136,12 @@ def _make_joint_predict_function(self: Any, force: bool = False) -> None:
     if hooks is None or is_made:
         return
     function = self.predict_function
-    what = f"predict of {self.name!r}"
 
     def joint(data: list[Any]) -> Any:
         # predict_on_batch is each rank's own affair.
         if not isinstance(data[0], Shard):
             return function(data)
-        with hooks.joint_call(what):
+        with hooks.joint_call("predict_step"):
             return function(data)
 
     self.predict_function = joint

@@ -1,0 +1,623 @@
+"""`TensorFlowCollective` between real processes.
+
+TensorFlow takes seconds to start, so each group of processes makes many checks and
+hands the results over; the tests compare them with NumPy.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import tfdist
+from tfdist.cluster import detect
+from tfdist.testing import cluster
+
+SECONDS = 90
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+FLOATS = ["bfloat16", "float16", "float32", "float64"]
+REDUCTIONS = ["sum", "mean", "min", "max"]
+
+
+def connect(**options):
+    from tfdist.collectives import TensorFlowCollective
+
+    return TensorFlowCollective(detect(), **options)
+
+
+def numbers(dtype, rank):
+    """Return what a rank reduces: the type's extremes, and small numbers."""
+    if dtype in INTEGERS:
+        info = np.iinfo(dtype)
+        return [
+            info.min if rank else info.max,
+            info.max if rank else 0,
+            rank,
+            7,
+            5 * rank,
+        ]
+    return [0.5 + rank, -2.0, 1.0 / 3.0, -0.0, 1000.0 * rank]
+
+
+def reduced_by_numpy(dtype, reduction, size):
+    """Compute what the ranks should find, in the type's own arithmetic."""
+    if dtype in INTEGERS:
+        columns = [[int(v) for v in numbers(dtype, rank)] for rank in range(size)]
+        combine = {
+            "sum": sum,
+            "mean": lambda column: sum(column) // size,
+            "min": min,
+            "max": max,
+        }[reduction]
+        exact = [combine(column) for column in zip(*columns, strict=True)]
+        modulus = 2 ** np.iinfo(dtype).bits
+        low = int(np.iinfo(dtype).min)
+        return [(value - low) % modulus + low for value in exact]
+    stack = np.stack([np.array(numbers(dtype, rank)) for rank in range(size)])
+    return getattr(stack, reduction)(0).tolist()
+
+
+def all_types_and_shapes():
+    """Make the checks that end well, and return what every rank found."""
+    import tensorflow as tf
+
+    collective = connect()
+    rank, size = collective.rank, collective.size
+    found = {"place": (rank, size)}
+
+    for dtype in INTEGERS + FLOATS:
+        tensor = tf.constant(numbers(dtype, rank), dtype)
+        for reduction in REDUCTIONS:
+            (result,) = collective.all_reduce([tensor], reduction, name="types")
+            assert result.dtype == tensor.dtype
+            found[dtype, reduction] = (
+                [int(v) if dtype in INTEGERS else float(v) for v in result.numpy()],
+                result.numpy().tobytes(),
+            )
+
+    bools = tf.constant([True, rank == 0, False])
+    for reduction in ("min", "max"):
+        result = collective.all_reduce([bools], reduction, name="bools")[0]
+        found["bool", reduction] = result.numpy().tolist()
+
+    mixed = [
+        tf.constant(rank + 1.0),
+        tf.fill([2, 3], rank + 1),
+        tf.zeros([0, 4]),
+        tf.fill([3], tf.cast(rank + 1, tf.float64)),
+        tf.fill([2], rank + 1.0),
+        tf.cast(tf.fill([2], rank + 1), tf.uint8),
+    ]
+    grouped = collective.all_reduce(mixed, name="mixed")
+    found["mixed"] = [(t.dtype.name, t.numpy().tolist()) for t in grouped]
+    found["nothing"] = collective.all_reduce([], name="nothing")
+
+    found |= gathered(collective)
+    found |= broadcasted(collective)
+    found |= sliced(collective)
+    found |= in_graphs(collective)
+    found |= refused(collective)
+    found["exchange"] = [collective.exchange("x", {"rank": rank}) for _ in range(3)]
+    found["barriers"] = [collective.barrier(), collective.barrier("end")]
+    random = tf.random.stateless_normal([100_000], [rank, 7])
+    total = collective.all_reduce([random], "sum", name="random")[0]
+    found["bits"] = total.numpy().tobytes()
+    return found
+
+
+def gathered(collective):
+    import tensorflow as tf
+
+    rank = collective.rank
+    rows = {
+        "differing": tf.fill([rank, 2], float(rank)),
+        "many": tf.range(1000 * (rank + 1)),
+        "nobody": tf.zeros([0, 3]),
+        "string": tf.constant([f"rank {rank}", "", "日本"][: rank + 1]),
+        "no string": tf.constant([], tf.string),
+        "matrix of strings": tf.constant([["a", str(rank)]]),
+        "bool": tf.constant([rank == 0, True]),
+        "bfloat16": tf.cast(tf.constant([rank, 1 / 3]), tf.bfloat16),
+        "uint64": tf.constant([2**64 - 1 - rank], tf.uint64),
+        "no columns": tf.zeros([2, 0]),
+    }
+    found = {}
+    for name, tensor in rows.items():
+        result = collective.all_gather(tensor, name=name)
+        assert result.dtype == tensor.dtype
+        found["gather", name] = result.numpy().tolist()
+    return found
+
+
+def special(rank):
+    """Return floats of which every bit counts: NaN with a payload, -0.0, subnormals."""
+    bits = np.array(
+        [0x7FC00001 + rank, 0xFFC12345, 0x80000000, 1, 0x7F800000], "uint32"
+    )
+    return bits.view("float32")
+
+
+def broadcasted(collective):
+    import tensorflow as tf
+
+    rank = collective.rank
+    found = {}
+    for root in range(collective.size):
+        tensors = [
+            tf.constant(special(rank)),
+            tf.constant(rank),
+            tf.constant([rank == root, rank != root]),
+            tf.cast(tf.fill([2, 2], rank), tf.bfloat16),
+            tf.constant([2**64 - 1 - rank], tf.uint64),
+            tf.zeros([0]),
+        ]
+        results = collective.broadcast(tensors, root, name="tensors")
+        found["broadcast", root] = [t.numpy().tobytes() for t in results]
+    return found
+
+
+def sliced(collective):
+    import tensorflow as tf
+
+    rank = collective.rank
+    slices = tf.IndexedSlices(
+        tf.fill([rank, 2], rank + 1.0), tf.range(rank, dtype=tf.int64), [3, 2]
+    )
+    found = {}
+    for reduction in ("sum", "mean"):
+        (result,) = collective.all_reduce([slices], reduction, name="slices")
+        assert isinstance(result, tf.IndexedSlices)
+        found["slices", reduction] = tf.convert_to_tensor(result).numpy().tolist()
+    return found
+
+
+def in_graphs(collective):
+    import tensorflow as tf
+
+    rank = collective.rank
+    traces = []
+
+    @tf.function(
+        input_signature=[tf.TensorSpec(None), tf.TensorSpec([None], tf.string)]
+    )
+    def unknown(numbers, strings):
+        total = collective.all_reduce([numbers], name="unknown")[0]
+        return (
+            total,
+            collective.all_gather(strings, name="strings"),
+            collective.broadcast([numbers], 1, name="unknown")[0],
+        )
+
+    found = {"unknown shapes": []}
+    for shape in ([2, 3], [], [0], [5]):
+        results = unknown(tf.fill(shape, rank + 1.0), tf.fill([rank], "a"))
+        found["unknown shapes"].append([result.numpy().tolist() for result in results])
+
+    @tf.function
+    def traced(x, label):
+        traces.append(label)
+        first = collective.all_reduce([x], name="first")[0]
+        return first, collective.all_reduce([first], "max", name="second")[0]
+
+    # The last rank traces again for every call, the others do not.
+    is_last = rank == collective.size - 1
+    found["retraced"] = [
+        [float(t) for t in traced(tf.constant(rank + 1.0), i if is_last else 0)]
+        for i in range(3)
+    ]
+    found["traces"] = len(traces)
+
+    # Large enough to travel in parts.
+    large = tf.function(lambda x: collective.all_reduce([x], name="large")[0])
+    total = large(tf.fill([3 * 2**20 + 1], rank + 1.0)).numpy()
+    found["large"] = (total.shape, total.min(), total.max())
+    return found
+
+
+def refused(collective):
+    """Return the messages of what is refused on every rank, before anything is sent."""
+    import tensorflow as tf
+
+    slices = tf.IndexedSlices(tf.ones([1]), tf.zeros([1], tf.int64), [3])
+    calls = {
+        "reduction": lambda: collective.all_reduce([1.0], "average", name="x"),
+        "slices": lambda: collective.all_reduce([slices], "max", name="x"),
+        "type": lambda: collective.all_reduce([tf.constant("a")], name="x"),
+        "scalar": lambda: collective.all_gather(tf.constant(1), name="loss"),
+        "root": lambda: collective.broadcast([1.0], 7, name="x"),
+        "string": lambda: collective.broadcast([tf.constant("a")], name="x"),
+    }
+    messages = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            messages["refused", name] = str(error)
+    return messages
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def found(request):
+    """Return what all ranks found, by rank, for each number of processes."""
+    return cluster(
+        all_types_and_shapes, size=request.param, timeout_seconds=SECONDS
+    ).values
+
+
+def of_every_rank(found, key):
+    """Return a finding that must be the same on every rank."""
+    values = [its[key] for its in found]
+    assert all(value == values[0] for value in values)
+    return values[0]
+
+
+def test_every_rank_knows_its_place(found):
+    assert [its["place"] for its in found] == [
+        (r, len(found)) for r in range(len(found))
+    ]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_are_reduced_exactly(found, dtype, reduction):
+    values, _ = of_every_rank(found, (dtype, reduction))
+    wanted = reduced_by_numpy(dtype, reduction, len(found))
+
+    # The mean of extremes may need a sum that only a wider type can hold.
+    if reduction == "mean" and dtype in ("int32", "int64", "uint64"):
+        values, wanted = values[2:], wanted[2:]
+    assert values == wanted
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [("bfloat16", 1e-2), ("float16", 1e-3), ("float32", 1e-6), ("float64", 1e-15)],
+)
+def test_floats_are_reduced_to_their_precision(found, dtype, tolerance, reduction):
+    values, _ = of_every_rank(found, (dtype, reduction))
+
+    np.testing.assert_allclose(
+        values, reduced_by_numpy(dtype, reduction, len(found)), rtol=tolerance
+    )
+
+
+def test_truth_values_have_a_least_and_a_greatest(found):
+    assert of_every_rank(found, ("bool", "min")) == [True, False, False]
+    assert of_every_rank(found, ("bool", "max")) == [True, True, False]
+
+
+def test_tensors_of_mixed_types_and_shapes_are_reduced_together(found):
+    total = sum(range(1, len(found) + 1))
+
+    assert of_every_rank(found, "mixed") == [
+        ("float32", total),
+        ("int32", [[total] * 3] * 2),
+        ("float32", []),
+        ("float64", [total] * 3),
+        ("float32", [total] * 2),
+        ("uint8", [total] * 2),
+    ]
+    assert of_every_rank(found, "nothing") == []
+
+
+def test_rows_of_all_ranks_are_joined_in_order(found):
+    ranks = range(len(found))
+    b = "日本".encode()
+    third = float(np.float32(0.333984375))
+    wanted = {
+        "differing": [[float(r)] * 2 for r in ranks for _ in range(r)],
+        "many": [i for r in ranks for i in range(1000 * (r + 1))],
+        "nobody": [],
+        "string": [
+            text for r in ranks for text in [f"rank {r}".encode(), b"", b][: r + 1]
+        ],
+        "no string": [],
+        "matrix of strings": [[b"a", str(r).encode()] for r in ranks],
+        "bool": [value for r in ranks for value in (r == 0, True)],
+        "bfloat16": [value for r in ranks for value in (float(r), third)],
+        "uint64": [2**64 - 1 - r for r in ranks],
+        "no columns": [[] for _ in range(2 * len(found))],
+    }
+    for name, rows in wanted.items():
+        assert of_every_rank(found, ("gather", name)) == rows, name
+
+
+def test_a_broadcast_gives_the_bits_of_every_root(found):
+    for root in range(len(found)):
+        floats, number, bools, small, large, nothing = of_every_rank(
+            found, ("broadcast", root)
+        )
+        assert floats == special(root).tobytes()
+        assert np.frombuffer(number, "int32").tolist() == [root]
+        assert np.frombuffer(bools, "bool").tolist() == [True, False]
+        assert (
+            small
+            == np.array([root] * 4, "float32")
+            .view("uint32")
+            .astype("uint32")
+            .__rshift__(16)
+            .astype("uint16")
+            .tobytes()
+        )
+        assert np.frombuffer(large, "uint64").tolist() == [2**64 - 1 - root]
+        assert nothing == b""
+
+
+def test_sparse_rows_add_up(found):
+    wanted = np.zeros([3, 2])
+    for rank in range(len(found)):
+        wanted[:rank] += rank + 1
+
+    np.testing.assert_allclose(of_every_rank(found, ("slices", "sum")), wanted)
+    np.testing.assert_allclose(
+        of_every_rank(found, ("slices", "mean")), wanted / len(found), rtol=1e-6
+    )
+
+
+def test_shapes_may_be_unknown_until_the_graph_runs(found):
+    size = len(found)
+    total = float(sum(range(1, size + 1)))
+    strings = [b"a"] * sum(range(size))
+
+    assert of_every_rank(found, "unknown shapes") == [
+        [[[total] * 3] * 2, strings, [[2.0] * 3] * 2],
+        [total, strings, 2.0],
+        [[], strings, []],
+        [[total] * 5, strings, [2.0] * 5],
+    ]
+
+
+def test_one_rank_may_trace_again(found):
+    total = float(sum(range(1, len(found) + 1)))
+
+    assert of_every_rank(found, "retraced") == [[total, total]] * 3
+    assert [its["traces"] for its in found] == [1] * (len(found) - 1) + [3]
+
+
+def test_large_tensors_travel_in_parts(found):
+    total = float(sum(range(1, len(found) + 1)))
+
+    assert of_every_rank(found, "large") == ((3 * 2**20 + 1,), total, total)
+
+
+def test_values_are_exchanged_and_barriers_passed(found):
+    by_rank = [{"rank": rank} for rank in range(len(found))]
+
+    assert of_every_rank(found, "exchange") == [by_rank] * 3
+    assert of_every_rank(found, "barriers") == [None, None]
+
+
+def test_all_ranks_have_the_same_bits(found):
+    assert len(of_every_rank(found, "bits")) == 400_000
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("reduction", r"reduction must be one of .*Received: reduction='average'"),
+        (
+            "slices",
+            r"tf\.IndexedSlices can be reduced by 'sum' and 'mean' only\. Received: "
+            r"reduction='max'\. Densify them with tf\.convert_to_tensor\.",
+        ),
+        ("type", r"needs tensors of a number type for 'sum'\. Received: string"),
+        (
+            "scalar",
+            r"all_gather needs a tensor with rows\. Received: a scalar \('loss'\)\. "
+            r"Add a dimension, for example with tensor\[tf\.newaxis\]\.",
+        ),
+        ("root", r"root_rank must be from 0 to \d\. Received: root_rank=7"),
+        ("string", r"Only tensors of numbers can be broadcast.*Received: string"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_on_every_rank(found, name, words):
+    with pytest.raises(ValueError, match=words):
+        raise ValueError(of_every_rank(found, ("refused", name)))
+
+
+# What follows ends in errors: each in processes of its own, whose message comes back.
+
+
+def quick(monkeypatched):
+    """Make constants small, so that what takes a minute takes a second."""
+    import importlib
+
+    for name, value in monkeypatched.items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(f"tfdist.cluster.{module}"), constant, value)
+
+
+QUICK = {
+    "stall._BELIEVED_SECONDS": 0.5,
+    "stall._COMPARE_PLANS_SECONDS": 2.0,
+    "lifeline._SEND_PLAN_SECONDS": 0.5,
+    "lifeline.BEAT_SECONDS": 0.1,
+    "hub.BEAT_SECONDS": 0.1,
+}
+
+
+def message_of(call):
+    """Return what a call raises."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def different_calls(how):
+    import tensorflow as tf
+
+    quick(QUICK)
+    collective = connect()
+    rank = collective.rank
+    first = tf.ones([2 + (how == "shape" and rank)])
+    if how == "type" and rank:
+        first = tf.cast(first, tf.float64)
+    names = ["a", "b"] if how == "order" and rank else ["b", "a"]
+
+    def call():
+        for name in names:
+            collective.all_reduce([first], name=name)
+
+    return message_of(call), message_of(lambda: collective.barrier())
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (
+            "order",
+            "rank 0 .* is in all_reduce 'b' .*, rank 1 .* in all_reduce 'a' .*Make the "
+            "same calls, with the same shapes and in the same order, on every rank",
+        ),
+        ("shape", "rank 0 .* of 2 elements, rank 1 .* of 3 elements .*joint call 1 on"),
+        (
+            "type",
+            "rank 0 .* float32.* of 2 elements, rank 1 .* float64.* of 2 elements",
+        ),
+    ],
+)
+def test_different_calls_are_an_error_that_names_them(how, words):
+    result = cluster(different_calls, args=(how,), timeout_seconds=SECONDS)
+
+    for first, later in result.values:
+        with pytest.raises(RuntimeError, match=f"^RuntimeError: The ranks .*{words}"):
+            raise RuntimeError(first)
+        assert later == first
+
+
+def different_graphs():
+    import tensorflow as tf
+
+    quick(QUICK)
+    collective = connect()
+    name = f"of rank {collective.rank}"
+
+    @tf.function
+    def step(x):
+        x = collective.all_reduce([x], name="same")[0]
+        return collective.all_reduce([x], name=name)[0]
+
+    def call():
+        with collective.call("step"):
+            step(tf.ones([2]))
+
+    return message_of(call)
+
+
+def test_different_graphs_are_an_error_that_names_their_difference():
+    result = cluster(different_graphs, timeout_seconds=SECONDS)
+
+    for message in result.values:
+        with pytest.raises(
+            RuntimeError,
+            match="^RuntimeError: The ranks run different graphs in step: collective "
+            "number 1 is all_reduce 'of rank 0' .* on rank 0 .* and all_reduce 'of "
+            "rank 1' .* on rank 1",
+        ):
+            raise RuntimeError(message)
+
+
+def too_late():
+    quick(QUICK)
+    collective = connect(timeout_seconds=2.0)
+    if collective.rank == 1:
+        line = collective._lifeline
+        with line._arrived:
+            line._arrived.wait_for(lambda: line.failure, SECONDS)
+        return message_of(line.check)
+    return message_of(lambda: collective.barrier("end"))
+
+
+def test_a_rank_that_does_not_come_is_named():
+    result = cluster(too_late, timeout_seconds=SECONDS)
+
+    for message in result.values:
+        with pytest.raises(
+            RuntimeError,
+            match=r"^TimeoutError: rank 0 .* has waited 2 s in the exchange of barrier "
+            r"end\. rank 1 .* is in no joint call.*raise timeout_seconds of the "
+            r"strategy \(now 2\)",
+        ):
+            raise RuntimeError(message)
+
+
+def one_goes(how):
+    """Let the last rank go, while the others wait for it."""
+    import tensorflow as tf
+
+    quick({**QUICK, "hub.SILENCE_SECONDS": 3.0})
+    collective = connect()
+    ones = tf.ones([2])
+    collective.all_reduce([ones], name="together")
+    if collective.rank == collective.size - 1:
+        if how == "raise":
+            raise ValueError("bad weather")
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return "went"
+    message = message_of(lambda: collective.all_reduce([ones], name="alone"))
+    leave_a_note(message)
+    return message
+
+
+def leave_a_note(text):
+    """Write what was found where the test finds it, whatever ends this process."""
+    path = os.path.join(os.environ["NOTES"], f"rank.{tfdist.rank()}")
+    with open(f"{path}.unfinished", "w") as file:
+        file.write(text)
+    os.replace(f"{path}.unfinished", path)
+
+
+def one_goes_in_its_own_session(how):
+    """Go on until the others have left their notes, before the launcher ends them."""
+    program = (
+        "import importlib.util as u, sys\n"
+        f"spec = u.spec_from_file_location('test_collectives', {__file__!r})\n"
+        "module = u.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        f"module.one_goes({how!r})\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program])
+    notes = [f"{os.environ['NOTES']}/rank.{r}" for r in range(tfdist.size() - 1)]
+    try:
+        while not all(map(os.path.exists, notes)):
+            threading.Event().wait(0.1)
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (
+            "raise",
+            r"rank 2 .* has ended with ValueError: bad weather\. Look at the end",
+        ),
+        ("leave", r"rank 2 .* has ended its program while rank \d .* waits for it in"),
+        ("kill", r"rank 2 .* is gone: its connection closed\. Look at the end of the"),
+        ("stop", r"rank 2 .* has been silent for 3 s"),
+    ],
+)
+def test_a_rank_that_goes_is_named_by_the_others(how, words, tmp_path):
+    cluster(
+        one_goes_in_its_own_session,
+        size=3,
+        args=(how,),
+        env={"NOTES": str(tmp_path)},
+        timeout_seconds=SECONDS,
+    )
+
+    for rank in range(2):
+        message = (tmp_path / f"rank.{rank}").read_text()
+        with pytest.raises(RuntimeError, match=f"^ConnectionError: {words}"):
+            raise RuntimeError(message)

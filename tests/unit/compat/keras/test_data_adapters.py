@@ -1,0 +1,126 @@
+"""Keras's data adapters hold what we read, and shuffle by what we replace."""
+
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.trainers.data_adapters import py_dataset_adapter
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+from tfdist.compat.keras import data_adapters
+
+X = np.arange(10.0)
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return (np.full((2, 1), index),)
+
+
+def arrays(**options):
+    return ArrayDataAdapter(X, **{"batch_size": 4, **options})
+
+
+def batches(**options):
+    return PyDatasetAdapter(Batches(), **options)
+
+
+def dataset():
+    return TFDatasetAdapter(tf.data.Dataset.from_tensor_slices(X).batch(4))
+
+
+def rows_of(made):
+    batches = [leaf for batch in made for leaf in tf.nest.flatten(batch)]
+    return [int(row) for batch in batches for row in np.ravel(batch)]
+
+
+def test_what_an_adapter_holds_can_be_told():
+    assert data_adapters.holds_dataset(dataset())
+    assert not data_adapters.holds_dataset(arrays())
+    assert not data_adapters.holds_dataset(batches())
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_an_adapter_shuffles_can_be_told(shuffle):
+    assert data_adapters.shuffles_arrays(arrays(shuffle=shuffle)) is shuffle
+    assert data_adapters.shuffles_batches(batches(shuffle=shuffle)) is shuffle
+    assert not data_adapters.shuffles_arrays(batches(shuffle=shuffle))
+    assert not data_adapters.shuffles_batches(arrays(shuffle=shuffle))
+    assert not data_adapters.shuffles_arrays(dataset())
+
+
+def test_batches_of_arrays_may_be_shuffled_too():
+    assert data_adapters.shuffles_arrays(arrays(shuffle="batch")) is True
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "size", "may"),
+    [(5, 5, False), (5, 6, True), (4, 2, False), (4, 3, True), (10, 10, False)],
+)
+def test_whether_a_batch_may_be_too_small_can_be_told(batch_size, size, may):
+    adapter = arrays(batch_size=batch_size)
+
+    assert data_adapters.may_leave_ranks_empty(adapter, size) is may
+
+
+@pytest.mark.parametrize("make", [dataset, batches])
+def test_of_other_data_it_is_not_known(make):
+    assert data_adapters.may_leave_ranks_empty(make(), 2) is True
+
+
+def shuffled(seed):
+    with data_adapters.agreed_permutations(seed):
+        made = arrays(shuffle=True).get_tf_dataset()
+    return [rows_of(made) for _ in range(2)]
+
+
+def test_an_agreed_seed_gives_equal_permutations_a_new_one_each_epoch():
+    one, other = shuffled(7), shuffled(7)
+
+    assert one == other
+    assert one[0] != one[1]
+    assert [sorted(epoch) for epoch in one] == [list(range(10))] * 2
+    assert shuffled(8) != one
+
+
+def test_batches_of_arrays_follow_the_seed_too():
+    def shuffled_batches():
+        with data_adapters.agreed_permutations(7):
+            made = arrays(shuffle="batch").get_tf_dataset()
+        return rows_of(made)
+
+    assert shuffled_batches() == shuffled_batches()
+    assert sorted(shuffled_batches()) == list(range(10))
+
+
+def test_the_shuffle_of_tensorflow_is_put_back():
+    original = tf.random.shuffle
+    with data_adapters.agreed_permutations(7):
+        replaced = tf.random.shuffle
+
+    assert replaced is not original
+    assert tf.random.shuffle is original
+
+
+def test_batches_follow_the_seed(monkeypatch):
+    monkeypatch.setattr(py_dataset_adapter, "random", random)
+
+    def shuffled_batches(seed):
+        data_adapters.agree_on_batches(seed)
+        adapter = batches(shuffle=True)
+        found = rows_of(adapter.get_tf_dataset())
+        adapter.on_epoch_end()
+        return found
+
+    one = shuffled_batches(7)
+
+    assert one == shuffled_batches(7)
+    assert one != shuffled_batches(8)
+    assert sorted(one) == sorted([*range(8)] * 2)

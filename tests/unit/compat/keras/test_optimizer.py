@@ -1,0 +1,168 @@
+"""Keras's optimizers call what we replace, where and in the order that we rely on."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+
+from tfdist.compat.keras import optimizer as patches
+
+# Class, name, what ours is called, and the parameters after self.
+REPLACED = [
+    (BaseOptimizer, "_filter_empty_gradients", patches._complete_then_filter, 2),
+    (BaseOptimizer, "_backend_apply_gradients", patches._weigh_then_accumulate, 2),
+    (BaseOptimizer, "_clip_gradients", patches._reduce_then_clip, 1),
+    (TFOptimizer, "_all_reduce_sum_gradients", patches._already_reduced, 1),
+    (LossScaleOptimizer, "_common_apply", patches._reduce_then_check_finite, 2),
+]
+IDS = [name for _, name, *_ in REPLACED]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Note the calls of everything that we replace, and of Keras's update."""
+    noted = []
+    names = [(owner, name) for owner, name, *_ in REPLACED]
+    for owner, name in [*names, (TFOptimizer, "_backend_update_step")]:
+        monkeypatch.setattr(owner, name, noting(getattr(owner, name), name, noted))
+    return noted
+
+
+def noting(function, name, noted):
+    def call(*args, **kwargs):
+        noted.append(name)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def gradient_and_variable():
+    return [tf.constant([3.0, 4.0])], [keras.Variable(np.zeros(2, "float32"))]
+
+
+@pytest.mark.parametrize(("owner", "name", "ours", "count"), REPLACED, ids=IDS)
+def test_what_we_replace_takes_what_ours_takes(owner, name, ours, count):
+    original = getattr(patches, name)
+    theirs = list(inspect.signature(original).parameters.values())
+    mine = list(inspect.signature(ours).parameters.values())
+
+    assert original.__qualname__ == f"{owner.__name__}.{name}"
+    assert len(theirs) == len(mine) == count + 1
+    assert [p.default for p in mine] == [p.default for p in theirs]
+
+
+def test_the_names_by_which_keras_passes_arguments_are_ours_too():
+    mine = inspect.signature(patches._reduce_then_check_finite).parameters
+    theirs = inspect.signature(patches._common_apply).parameters
+
+    assert list(mine) == list(theirs) == ["self", "grads", "trainable_variables"]
+
+
+def test_a_step_fills_in_then_weighs_then_clips_then_updates(calls):
+    keras.optimizers.SGD(1.0, clipnorm=1.0).apply(*gradient_and_variable())
+
+    assert calls == [
+        "_filter_empty_gradients",
+        "_backend_apply_gradients",
+        "_clip_gradients",
+        "_backend_update_step",
+        "_all_reduce_sum_gradients",
+    ]
+
+
+def test_clipping_is_asked_for_also_where_there_is_none(calls):
+    keras.optimizers.SGD(1.0).apply(*gradient_and_variable())
+
+    assert calls.count("_clip_gradients") == 1
+
+
+def test_accumulated_steps_clip_and_update_once(calls):
+    sgd = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2, clipnorm=1.0)
+    gradients, variables = gradient_and_variable()
+    assert sgd.gradient_accumulation_steps == 2
+
+    sgd.apply(gradients, variables)
+    first = [*calls]
+    sgd.apply(gradients, variables)
+
+    assert first == ["_filter_empty_gradients", "_backend_apply_gradients"]
+    assert calls.count("_clip_gradients") == calls.count("_backend_update_step") == 1
+    np.testing.assert_allclose(variables[0], [-0.6, -0.8], rtol=1e-6)
+
+
+def test_gradients_are_accumulated_as_they_come_to_the_accumulators(monkeypatch):
+    """What is weighed there must be what the accumulators add up."""
+
+    def halved(self, grads, variables):
+        original(self, [g * 0.5 for g in grads], variables)
+
+    original = BaseOptimizer._backend_apply_gradients
+    monkeypatch.setattr(BaseOptimizer, "_backend_apply_gradients", halved)
+    sgd = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+    gradients, variables = gradient_and_variable()
+
+    for _ in range(2):
+        sgd.apply(gradients, variables)
+
+    np.testing.assert_allclose(variables[0], [-1.5, -2.0])
+
+
+def test_missing_gradients_are_dropped_by_the_first_call(calls):
+    gradients, variables = gradient_and_variable()
+    unused = keras.Variable(np.ones(3, "float32"))
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        keras.optimizers.SGD(1.0).apply([*gradients, None], [*variables, unused])
+
+    assert calls[0] == "_filter_empty_gradients"
+    np.testing.assert_array_equal(unused, np.ones(3))
+
+
+def test_loss_scaling_checks_before_the_inner_step(calls):
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))
+    gradients, variables = gradient_and_variable()
+    scaled.build(variables)
+
+    scaled.apply(gradients, variables)
+
+    assert calls[0] == "_common_apply"
+    assert "_filter_empty_gradients" in calls[1:]
+    assert calls.count("_common_apply") == 1
+
+
+def test_loss_scaling_takes_this_way_wherever_no_merge_call_is_needed():
+    names = LossScaleOptimizer._tf_apply.__code__.co_names
+
+    assert "strategy_supports_no_merge_call" in names
+    assert "_common_apply" in names
+    assert tf.__internal__.distribute.strategy_supports_no_merge_call()
+
+
+def test_the_finite_check_sees_the_gradients_that_we_pass_on(monkeypatch):
+    seen = []
+
+    def check(self, grads):
+        seen.append([None if g is None else g.numpy().tolist() for g in grads])
+        return tf.constant(False)
+
+    monkeypatch.setattr(LossScaleOptimizer, "check_finite", check)
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))
+    gradients, variables = gradient_and_variable()
+    scaled.build(variables)
+
+    scaled._common_apply(gradients, variables)
+
+    assert seen == [[[3.0, 4.0]]]
+    np.testing.assert_array_equal(variables[0], [0.0, 0.0])
+
+
+def test_an_optimizer_knows_its_variables():
+    gradients, variables = gradient_and_variable()
+    sgd = keras.optimizers.SGD(1.0)
+    sgd.build(variables)
+
+    assert [v.path for v in sgd._trainable_variables] == [variables[0].path]

@@ -1,0 +1,135 @@
+"""Files are written by the chief alone, whole or not at all, whatever the format."""
+
+import inspect
+import os
+
+import keras
+import numpy as np
+import pytest
+from keras.src.legacy.saving import legacy_h5_format
+from keras.src.saving import saving_lib
+
+from tfdist.compat.keras import install, saving
+from tfdist.strategies import AllReduceStrategy
+
+SAVERS = {
+    "model.keras": lambda model, path: model.save(path),
+    "model.h5": lambda model, path: model.save(path),
+    "model.weights.h5": lambda model, path: model.save_weights(path),
+}
+
+
+class Hooks:
+    def __init__(self, rank):
+        self.rank = rank
+        self.is_alone = False
+
+
+@pytest.fixture
+def model():
+    install()
+    with AllReduceStrategy().scope():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+
+
+@pytest.fixture
+def replaced(monkeypatch):
+    """Return the paths of files that were on disk before they were put in place."""
+    moved = []
+    original = os.fsync
+
+    def fsync(descriptor):
+        moved.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return moved
+
+
+def test_every_writer_takes_a_model_and_a_path():
+    writers = [
+        saving._save_model,
+        saving._save_weights_only,
+        saving._save_model_to_hdf5,
+    ]
+    found = [list(inspect.signature(writer).parameters) for writer in writers]
+
+    assert [names[:2] for names in found] == [["model", "filepath"]] * 3
+    assert "zipped" in found[0]
+    assert "max_shard_size" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "function"),
+    [
+        ("model.keras", saving_lib, "save_model"),
+        ("model.h5", legacy_h5_format, "save_model_to_hdf5"),
+        ("model.weights.h5", saving_lib, "save_weights_only"),
+    ],
+)
+def test_keras_saves_through_the_names_that_we_replace(
+    name, module, function, monkeypatch, model, tmp_path
+):
+    asked = []
+    monkeypatch.setattr(module, function, lambda *args, **kwargs: asked.append(args))
+
+    SAVERS[name](model, tmp_path / name)
+
+    assert [args[0] for args in asked] == [model]
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_a_file_is_put_in_place_when_it_is_on_disk(name, model, replaced, tmp_path):
+    path = tmp_path / name
+
+    SAVERS[name](model, path)
+
+    assert replaced == [str(tmp_path / f".{os.getpid()}.{name}")]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_a_file_that_fails_leaves_the_old_one(name, model, monkeypatch, tmp_path):
+    path = tmp_path / name
+    SAVERS[name](model, path)
+    before = path.read_bytes()
+
+    def fail(descriptor):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    model.layers[0].kernel.assign(np.ones((3, 2)))
+    with pytest.raises(OSError, match="no space left"):
+        SAVERS[name](model, path)
+
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_only_the_chief_writes(name, model, monkeypatch, tmp_path):
+    monkeypatch.setattr(saving, "any_hooks_of_model", lambda model: Hooks(rank=1))
+
+    SAVERS[name](model, tmp_path / name)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_files_are_written_by_keras(model, replaced, tmp_path):
+    model.save(tmp_path / "folder", zipped=False)
+    model.save_weights(tmp_path / "model.weights.json", max_shard_size=1.0)
+
+    assert replaced == []
+    assert (tmp_path / "folder" / "config.json").exists()
+    assert (tmp_path / "model.weights.json").exists()
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_plain_keras_writes_as_before(name, replaced, tmp_path):
+    install()
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+
+    SAVERS[name](model, tmp_path / name)
+
+    assert replaced == []
+    assert [file.name for file in tmp_path.iterdir()] == [name]
