@@ -10,8 +10,8 @@ import tensorflow as tf
 # Rings that run side by side fill the gaps in which one of them waits for its peer.
 # Each holds several copies of its part on the way, so both numbers bound the memory
 # that communication takes.
-PART_BYTES = 4 * 2**20
-PARTS_AT_ONCE = 3
+PART_BYTES = 2 * 2**20
+PARTS_AT_ONCE = 4
 _ALIGNED = 64
 
 

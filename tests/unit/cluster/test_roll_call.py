@@ -175,7 +175,8 @@ def test_something_else_at_the_address_of_the_chief_is_no_answer(calls, reply):
 
 
 def test_who_waits_long_is_told_for_whom(calls, monkeypatch, caplog):
-    monkeypatch.setattr(roll_call, "_FIRST_NOTICE_SECONDS", 0.0)
+    for module in (roll, roll_call):
+        monkeypatch.setattr(module, "FIRST_NOTICE_SECONDS", 0.0)
     addresses = addresses_of(2)
     with caplog.at_level(logging.WARNING):
         late = calls(addresses, 1, start_timeout_seconds=0.5)
