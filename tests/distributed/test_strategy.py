@@ -212,6 +212,13 @@ def errors(strategy):
         optimizer = keras.optimizers.SGD(0.1)
         optimizer.build([variable])
         expect("apply", lambda: optimizer.apply([tf.constant([1.0])], [variable]))
+    outside = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    outside.compile(loss="mse")
+    expect("outside", lambda: outside.fit(rows, rows, verbose=0))
+    with strategy.scope():
+        summed = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        summed.compile(loss=keras.losses.MeanSquaredError(reduction="sum"))
+    expect("sum", lambda: summed.fit(rows, rows, verbose=0))
     with strategy.scope():
         unbuilt = keras.Sequential([keras.layers.Dense(1)])
     expect("unbuilt", lambda: unbuilt.predict(rows, verbose=0))
@@ -352,9 +359,14 @@ def test_custom_loops_have_what_tf_distribute_gives(cluster):
     ("mistake", "message"),
     [
         ("other data", r"RuntimeError: The ranks do not see the same data: the first"),
-        ("other variables", r"RuntimeError: The ranks have different variables in '.*"),
+        (
+            "other variables",
+            r"RuntimeError: The ranks have different variables in the mod",
+        ),
         ("jit_compile", r"ValueError: jit_compile=True is not possible yet"),
         ("apply", r"RuntimeError: An optimizer must be applied inside of strategy.run"),
+        ("outside", r"RuntimeError: The model 'sequential.*' was made outside of st"),
+        ("sum", r"ValueError: With several processes a loss must be the mean over the"),
         ("unbuilt", r"ValueError: The model '.*' has no weights to predict with"),
     ],
 )

@@ -101,7 +101,7 @@ def run_training(
     return training_figures(batch_size, size, blocks)
 
 
-def run_memory(size: int, layers: Sequence[int] = (4, 16)) -> dict[str, Any]:
+def run_memory(size: int, layers: Sequence[int] = (16, 64)) -> dict[str, Any]:
     """Measure what the strategy adds to the peak memory of a process.
 
     Two models are measured, so that what grows with the gradients is told from what

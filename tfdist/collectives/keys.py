@@ -44,20 +44,30 @@ class Keys:
         return base
 
 
-def with_elements(base: int, elements: int | Any) -> Any:
+def with_elements(base: int, elements: int) -> int:
     """Mix the number of elements into a key: TensorFlow binds a key to one shape.
 
     Args:
         base: What `Keys.base` returned.
-        elements: The number of elements, an integer or a scalar int64 tensor.
+        elements: The number of elements.
 
     Returns:
-        The key, a scalar int32 tensor; equal for an integer and a tensor of its value.
+        The key, from 0 to 2**31 - 1.
     """
-    if isinstance(elements, int):
-        return tf.constant((base ^ (elements * _SPREAD)) & _MASK, tf.int32)
-    spread = tf.cast(elements, tf.int64) * tf.constant(_SPREAD, tf.int64)
+    return (base ^ (elements * _SPREAD)) & _MASK
+
+
+def with_elements_of(base: int, tensor: Any) -> Any:
+    """Do the same for a tensor whose size is known only when the graph runs.
+
+    Args:
+        base: What `Keys.base` returned.
+        tensor: The tensor.
+
+    Returns:
+        The key, a scalar int32 tensor.
+    """
+    spread = tf.size(tensor, tf.int64) * tf.constant(_SPREAD, tf.int64)
     mixed = tf.bitwise.bitwise_xor(tf.constant(base, tf.int64), spread)
-    return tf.cast(
-        tf.bitwise.bitwise_and(mixed, tf.constant(_MASK, tf.int64)), tf.int32
-    )
+    mask = tf.constant(_MASK, tf.int64)
+    return tf.cast(tf.bitwise.bitwise_and(mixed, mask), tf.int32)

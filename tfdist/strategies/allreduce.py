@@ -89,7 +89,7 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             collective, bucket_bytes=bucket_bytes, sparse_as_dense=sparse_as_dense
         )
         super().__init__(ProcessReplicaExtended(self, collective, reducer))
-        install()
+        install(is_alone=collective.size == 1)
 
     @property
     def collective(self) -> Collective:

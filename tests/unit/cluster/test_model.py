@@ -177,3 +177,13 @@ def test_clusters_are_plain_values():
     assert len({cluster, Cluster(workers=WORKERS), Cluster()}) == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         cluster.workers = ()
+
+
+def test_which_run_it_is_makes_no_other_cluster():
+    cluster = Cluster(workers=WORKERS)
+    again = Cluster(workers=WORKERS, run_id="5f2c")
+
+    assert (cluster.run_id, again.run_id) == ("", "5f2c")
+    assert cluster == again
+    assert hash(cluster) == hash(again)
+    assert dataclasses.replace(again, task=Task("worker", 1)).run_id == "5f2c"

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tfdist.cluster import Cluster, Task, roll_call
+from tfdist.cluster import Cluster, Task, roll, roll_call
 from tfdist.cluster.roll_call import call_roll, name_of
 from tfdist.cluster.wire import Reader, receive, send
 from tfdist.launch.ports import free_ports

@@ -73,7 +73,8 @@ def test_different_calls_of_the_same_number_are_named_with_their_ranks():
 )
 def test_different_graphs_are_named_at_their_first_difference(mine, theirs, words):
     failure = find(
-        [inside(2, seconds=40, plan=mine), inside(2, seconds=31, plan=theirs)]
+        [inside(2, seconds=40, plan=mine), inside(2, seconds=31, plan=theirs)],
+        timeout_seconds=30.0,
     )
 
     assert failure is not None
@@ -87,21 +88,37 @@ def test_different_graphs_are_named_at_their_first_difference(mine, theirs, word
 @pytest.mark.parametrize(
     "reports",
     [
-        [inside(2, seconds=40, plan=("a",)), inside(2, seconds=29, plan=("b",))],
+        [inside(2, seconds=599, plan=p) for p in (("a",), ("b",))],
+        [inside(2, seconds=599, plan=p) for p in (("a",), ("a", "b"))],
+        [inside(2, seconds=599, plan=p) for p in (("a",), ())],
+    ],
+    ids=["other", "longer", "not told yet"],
+)
+def test_ranks_may_trace_at_different_times_while_nobody_waits_too_long(reports):
+    assert find(reports, timeout_seconds=600.0) is None
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
         [inside(2, seconds=40, plan=("a",)), inside(1, seconds=40, plan=("b",))],
         [inside(2, seconds=40, plan=("a",)), inside(2, seconds=40, plan=("a",))],
+        [inside(2, seconds=40, plan=("a",)), outside(2, seconds=40)],
     ],
-    ids=["one not long", "other call", "equal"],
+    ids=["other call", "equal", "through"],
 )
-def test_graphs_are_compared_of_ranks_that_wait_long_in_one_call(reports):
-    assert find(reports) is None
+def test_graphs_are_to_blame_where_they_differ_in_one_call(reports):
+    failure = find(reports, timeout_seconds=30.0)
+
+    assert failure is not None
+    assert failure.kind == "stalled"
 
 
 def test_ranks_are_named_in_order_whoever_came_first():
     reports = [inside(2, seconds=40, plan=p) for p in (("a",), ("b",))]
     late_zero = {1: reports[1], 0: reports[0]}
 
-    failure = find_failure(late_zero, (), NAMES, 600.0)
+    failure = find_failure(late_zero, (), NAMES, 30.0)
 
     assert failure is not None
     assert "is a on rank 0 (worker 0, h0:1) and b on rank 1" in failure.text
@@ -110,7 +127,7 @@ def test_ranks_are_named_in_order_whoever_came_first():
 def test_a_third_rank_with_another_graph_is_found():
     reports = [inside(2, seconds=40, plan=p) for p in (("a",), ("a",), ("b",))]
 
-    failure = find(reports)
+    failure = find(reports, timeout_seconds=30.0)
 
     assert failure is not None
     assert "rank 1 (worker 1, h1:1) and b on rank 2" in failure.text

@@ -97,25 +97,6 @@ def test_truth_values_have_a_least_and_a_greatest(reduction):
     assert back.numpy().tolist() == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("tensor", "reduction"),
-    [
-        (tf.constant([True]), "sum"),
-        (tf.constant([True]), "mean"),
-        (tf.constant(["a"]), "sum"),
-        (tf.constant([1j]), "max"),
-    ],
-    ids=["bool sum", "bool mean", "string", "complex"],
-)
-def test_what_cannot_be_reduced_is_refused(tensor, reduction):
-    with pytest.raises(
-        TypeError,
-        match=rf"all_reduce needs tensors of a number type for '{reduction}'\. "
-        rf"Received: {tensor.dtype.name}\. Cast the tensor first\.",
-    ):
-        to_reduce(tensor, reduction)
-
-
 @pytest.mark.parametrize("dtype", INTEGERS, ids=name_of)
 def test_every_integer_is_moved_bit_by_bit(dtype):
     tensor = extremes(dtype)

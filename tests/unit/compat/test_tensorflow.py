@@ -61,7 +61,7 @@ def parameters(function):
 
 
 # What the base class leaves to the strategies.
-ADDED = ["_get_local_replica_id", "_global_batch_size"]
+ADDED = ["_get_local_replica_id"]
 
 
 @pytest.mark.parametrize("name", [*OVERRIDDEN, *ADDED])
@@ -257,6 +257,9 @@ def test_the_batch_size_is_known_where_there_is_one():
     assert compat.static_batch_size(dataset.batch(4).prefetch(1).repeat()) == 4
     # What a function does with the rows, TensorFlow does not look at.
     assert compat.static_batch_size(dataset.batch(4).map(lambda x: x + 1)) is None
+    # A scalar has no rows that could be counted.
+    assert compat.static_batch_size(dataset) is None
+    assert compat.static_batch_size(dataset.map(lambda x: {"x": x})) is None
 
 
 def test_the_global_seed_can_be_read():

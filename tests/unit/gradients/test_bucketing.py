@@ -1,7 +1,7 @@
 import pytest
 
 from tfdist.gradients import check_bucket_bytes, plan_buckets
-from tfdist.gradients.bucketing import FIRST_BUCKET_BYTES
+from tfdist.gradients.bucketing import ALONE_BYTES, FIRST_BUCKET_BYTES
 
 F = "float32"
 
@@ -58,6 +58,43 @@ def test_the_first_bucket_holds_one_mebibyte():
 
     assert FIRST_BUCKET_BYTES == 2**20
     assert [len(bucket) for bucket in buckets] == [4, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "buckets"),
+    [
+        ([ALONE_BYTES], [[0]]),
+        ([ALONE_BYTES, 10 * ALONE_BYTES], [[1], [0]]),
+        ([ALONE_BYTES - 1, 4], [[1, 0]]),
+        # The small ones around it still travel together, from the last of them on.
+        ([4, ALONE_BYTES, 4], [[2, 0], [1]]),
+        ([4, 4, ALONE_BYTES], [[2], [1, 0]]),
+        ([ALONE_BYTES, 4, 4], [[2, 1], [0]]),
+    ],
+)
+def test_a_large_tensor_travels_by_itself(sizes, buckets):
+    limit = 100 * ALONE_BYTES
+
+    assert plan_buckets(sizes, [F] * len(sizes), limit, limit) == buckets
+
+
+def test_a_large_tensor_is_not_the_small_first_bucket():
+    sizes = [4, 4, 4, ALONE_BYTES]
+
+    assert plan_buckets(sizes, [F] * 4, 8, 4) == [[3], [2], [1, 0]]
+
+
+def test_a_large_tensor_leaves_the_buckets_of_every_kind_open():
+    sizes = [4, 4, ALONE_BYTES, 4, 4]
+    kinds = ["a", "b", "a", "a", "b"]
+
+    assert plan_buckets(sizes, kinds, 100, 100) == [[4, 1], [3, 0], [2]]
+
+
+def test_where_each_travels_by_itself_size_does_not_matter():
+    sizes = [4, ALONE_BYTES, 4]
+
+    assert plan_buckets(sizes, [F] * 3, 0) == [[2], [1], [0]]
 
 
 @pytest.mark.parametrize(

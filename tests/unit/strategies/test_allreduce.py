@@ -1,7 +1,3 @@
-import subprocess
-import sys
-import textwrap
-
 import keras
 import numpy as np
 import pytest
@@ -9,7 +5,6 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
 from tfdist.collectives import SingleCollective
-from tfdist.launch.ports import free_ports
 from tfdist.strategies import AllReduceStrategy
 
 
@@ -112,6 +107,38 @@ def test_a_collective_of_ones_own_is_taken():
 
 
 @pytest.mark.parametrize(
+    ("options", "received"),
+    [
+        ({"cluster": Cluster()}, r"cluster=Cluster\(.*\), start_timeout_seconds=300"),
+        (
+            {"start_timeout_seconds": 5},
+            "cluster=None, start_timeout_seconds=5, timeout_seconds=600",
+        ),
+        (
+            {"timeout_seconds": 7.5},
+            r"cluster=None, start_timeout_seconds=300, timeout_seconds=7\.5",
+        ),
+    ],
+)
+def test_what_a_ready_made_collective_has_no_use_for_is_refused(options, received):
+    with pytest.raises(
+        ValueError,
+        match="cluster, start_timeout_seconds and timeout_seconds are for the "
+        rf"collective that the strategy makes\. Received: {received}.* beside a "
+        r"Collective\. Give them to the Collective when you make it\.",
+    ):
+        AllReduceStrategy(SingleCollective(), **options)
+
+
+def test_what_concerns_the_gradients_may_be_given_beside_a_collective():
+    strategy = AllReduceStrategy(
+        SingleCollective(), bucket_bytes=0, sparse_as_dense=True
+    )
+
+    assert strategy.num_replicas_in_sync == 1
+
+
+@pytest.mark.parametrize(
     "options", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}]
 )
 def test_alone_it_trains_as_keras_does(options):
@@ -185,30 +212,13 @@ def test_alone_files_are_written_whole_and_load_in_plain_keras(name, tmp_path):
 
 
 def test_a_tensorflow_that_has_started_is_refused():
-    addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(2))
-    program = f"""
-        import tensorflow as tf
-        from tfdist.cluster import Cluster
-        from tfdist.strategies import AllReduceStrategy
+    cluster = Cluster(workers=("127.0.0.1:1", "127.0.0.1:2"))
+    tf.constant(1)
 
-        tf.constant(1)
-        try:
-            AllReduceStrategy(cluster=Cluster(workers={addresses!r}))
-        except RuntimeError as error:
-            print(error)
-        """
-
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-
-    assert (
-        "The strategy must be made before TensorFlow runs its first operation. "
-        "Received: a TensorFlow that has already started. Make the strategy first "
-        "thing in the program, before any tensor, dataset, layer or model."
-        in done.stdout
-    )
+    with pytest.raises(
+        RuntimeError,
+        match=r"The strategy must be made before TensorFlow runs its first operation\. "
+        r"Received: a TensorFlow that has already started\. Make the strategy first "
+        r"thing in the program, before any tensor, dataset, layer or model\.",
+    ):
+        AllReduceStrategy(cluster=cluster)

@@ -371,14 +371,66 @@ def test_without_sharding_every_rank_has_all_rows_in_its_own_batch_size():
         ]
 
 
-def test_batches_that_are_too_small_to_share_are_refused():
+@pytest.mark.parametrize("shard", [own_part, shard_plain])
+@pytest.mark.parametrize(
+    ("length", "batch"),
+    [(12, 6), (11, 7), (5, 3), (10, 8), (8, 7)],
+    ids=["even", "uneven", "short", "one missing", "one left"],
+)
+def test_two_batches_on_three_ranks_give_every_row_once(shard, length, batch):
+    parts = [
+        list(shard(with_policy(whole(length, batch), Policy.DATA), rank))
+        for rank in ranks_of(3)
+    ]
+    batches = [[b.numpy().tolist() for b in part] for part in parts]
+
+    assert sorted(rows_in(rows_in(batches))) == list(range(length))
+    assert all(len(rows) > 0 for part in batches for rows in part)
+    # Every rank gets rows of the first global batch, which is whole.
+    firsts = [part[0] for part in batches]
+    assert rows_in(firsts) == list(range(batch))
+    assert max(map(len, firsts)) == -(-batch // 3)
+
+
+@pytest.mark.parametrize("structure", [lambda x: {"x": x}, lambda x: (x, {"y": x})])
+def test_empty_shares_are_left_out_of_every_structure(structure):
+    dataset = with_policy(tf.data.Dataset.range(4).map(structure).batch(3), Policy.DATA)
+
+    lengths = [len(list(own_part(dataset, rank))) for rank in ranks_of(3)]
+
+    assert lengths == [2, 1, 1]
+
+
+def test_without_sharding_an_uneven_batch_is_shared_out_by_size():
+    dataset = with_policy(whole(7, 7), Policy.OFF)
+    sizes = [
+        [len(b) for b in own_part(dataset, rank).as_numpy_iterator()]
+        for rank in ranks_of(3)
+    ]
+
+    assert sizes == [[2, 2, 2, 1], [2, 2, 2, 1], [3, 3, 1]]
+
+
+@pytest.mark.parametrize("shard", [own_part, shard_plain])
+@pytest.mark.parametrize("policy", [Policy.OFF, Policy.DATA])
+@pytest.mark.parametrize(
+    ("make", "batch_size"),
+    [
+        (lambda: whole(8, 2), "2"),
+        (lambda: whole(8, 4).map(lambda x: x + 1), "None"),
+        (lambda: tf.data.Dataset.range(8), "None"),
+    ],
+    ids=["too small", "map after batch", "no batch"],
+)
+def test_what_is_not_batched_for_all_ranks_is_refused(make, batch_size, policy, shard):
     with pytest.raises(
         ValueError,
-        match=r"The global batch size must be at least the number of processes\. "
-        r"Received: a batch size of 2 for 3 processes\. Raise the batch size, or start "
-        r"fewer processes\.",
+        match=r"A dataset with an AutoShardPolicy must be batched last, by at least as "
+        rf"many rows as there are processes\. Received: a batch size of {batch_size} "
+        r"for 3 processes\. Call dataset\.batch\(global_batch_size\) after every map, "
+        r"or leave the policy out\.",
     ):
-        own_part(with_policy(whole(8, 2), Policy.OFF), Rank(0, 3))
+        shard(with_policy(make(), policy), Rank(0, 3))
 
 
 def test_what_is_a_ranks_own_is_not_cut_again():

@@ -12,6 +12,7 @@ class KerasHooks(Protocol):
 
     rank: int
     is_alone: bool
+    in_step: bool
 
     def distribute(self, adapter: Any) -> tf.data.Dataset:
         """Return this rank's `Shard`s of what a Keras data adapter holds."""

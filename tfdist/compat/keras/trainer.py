@@ -42,6 +42,11 @@ def patch() -> None:
     SeedGenerator.next = _next_seed_of_rank
 
 
+def refuse_models_of_no_strategy() -> None:
+    """Let `fit` refuse models that were made outside of every strategy, from now on."""
+    _TensorFlowTrainer._make_function = _make_function_under_strategy
+
+
 class _ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
     """Keras's iterator, over this rank's shards."""
 
@@ -126,6 +131,20 @@ def _make_joint_function(self: Any, step_function: Any) -> Callable[[Any], Any]:
             return function(iterator)
 
     return joint
+
+
+def _make_function_under_strategy(self: Any, step_function: Any) -> Any:
+    """Refuse to train a model of which each process would train its own."""
+    is_training = step_function.__name__ == "train_step"
+    if is_training and self._distribute_strategy is None:
+        some = [f"{v.path} {tuple(v.shape)}" for v in self.trainable_variables[:3]]
+        raise RuntimeError(
+            f"The model {self.name!r} was made outside of strategy.scope(): each "
+            "process would train one of its own. Received: variables "
+            f"{'; '.join(some)}. Make and compile the model in a block "
+            "`with strategy.scope():`."
+        )
+    return _make_joint_function(self, step_function)
 
 
 def _make_joint_predict_function(self: Any, force: bool = False) -> None:

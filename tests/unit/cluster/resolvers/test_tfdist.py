@@ -30,6 +30,10 @@ def test_the_cluster_is_read_from_tf_config():
     assert TfdistResolver().resolve(launched()) == TWO
 
 
+def test_the_cluster_knows_its_run():
+    assert TfdistResolver().resolve(launched()).run_id == "5f2c"
+
+
 @pytest.mark.parametrize("cluster", [Cluster(), Cluster(workers=WORKERS[:1])])
 def test_a_run_of_one_process(cluster):
     env = launched(cluster, TFDIST_RANK="0", TFDIST_SIZE="1")

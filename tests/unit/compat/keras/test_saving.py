@@ -27,7 +27,7 @@ class Hooks:
 
 @pytest.fixture
 def model():
-    install()
+    install(is_alone=True)
     with AllReduceStrategy().scope():
         return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 
@@ -126,7 +126,7 @@ def test_several_files_are_written_by_keras(model, replaced, tmp_path):
 
 @pytest.mark.parametrize("name", SAVERS)
 def test_plain_keras_writes_as_before(name, replaced, tmp_path):
-    install()
+    install(is_alone=True)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 
     SAVERS[name](model, tmp_path / name)
