@@ -161,5 +161,8 @@ class Hub:
         for connection in self._connections.values():
             try:
                 send(connection, message)
+            except TimeoutError:
+                # Half a message is there; whatever follows would be read as its rest.
+                connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue  # Its closed connection is read, and reported, by itself.

@@ -21,7 +21,7 @@ _ERRORS: dict[str, type[Exception]] = {
     "disagree": RuntimeError,
 }
 # A report with the whole plan is worth its bytes only when this rank has long waited.
-_SEND_PLAN_SECONDS = 15.0
+_SEND_PLAN_SECONDS = 3.0
 _REASON_SECONDS = 5.0
 _LONGEST_TEXT = 2000
 

@@ -114,13 +114,14 @@ def _different_plans(
 
     Different graphs are no failure by themselves: ranks may trace at different times.
     """
-    long = [
-        (rank, report)
-        for rank, report in waiting.items()
-        if report.seconds >= timeout_seconds
-    ]
-    for (rank, report), (other, its) in zip(long, long[1:], strict=False):
-        if report.call != its.call or report.plan == its.plan:
+    in_order = sorted(waiting.items())
+    for (rank, report), (other, its) in zip(in_order, in_order[1:], strict=False):
+        is_long = max(report.seconds, its.seconds) >= timeout_seconds
+        # A plan that is empty may only not have been sent yet.
+        is_known = bool(report.plan) and bool(its.plan)
+        if not (is_long and is_known and report.call == its.call):
+            continue
+        if report.plan == its.plan:
             continue
         position = _first_difference(report.plan, its.plan)
         mine, theirs = _at(report.plan, position), _at(its.plan, position)

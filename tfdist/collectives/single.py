@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist.collectives.base import Collective, check_root_rank
 from tfdist.collectives.checks import check_has_rows, check_reducible, to_tensor
+from tfdist.collectives.dtypes import to_move
 
 
 class SingleCollective(Collective):
@@ -39,7 +42,7 @@ class SingleCollective(Collective):
 
     def all_gather(self, tensor: Any, *, name: str) -> Any:
         """Return the tensor; see `Collective.all_gather`."""
-        tensor = to_tensor(tensor)
+        tensor = tf.convert_to_tensor(tensor)
         check_has_rows(tensor, name)
         return tensor
 
@@ -49,7 +52,10 @@ class SingleCollective(Collective):
         """Return the tensors; see `Collective.broadcast`."""
         del name
         check_root_rank(root_rank, 1)
-        return list(tensors)
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        for tensor in tensors:
+            to_move(tensor)  # Refuses what could not travel.
+        return tensors
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
         """Return the value of this one process; see `Collective.exchange`."""

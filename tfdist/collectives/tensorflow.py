@@ -193,7 +193,8 @@ class TensorFlowCollective(Collective):
         values = self.all_gather(slices.values, name=f"{name}/values")
         indices = self.all_gather(slices.indices, name=f"{name}/indices")
         if reduction == "mean":
-            values = values / tf.constant(self.size, values.dtype)
+            size = tf.constant(self.size, values.dtype)
+            values = values / size if values.dtype.is_floating else values // size
         return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 

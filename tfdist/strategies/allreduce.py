@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, detect
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.compat.keras import install
+from tfdist.compat.tensorflow import check_not_started
 from tfdist.gradients import GradientReducer, check_bucket_bytes
 from tfdist.strategies.devices import use_own_gpu
 from tfdist.strategies.process_replica import ProcessReplicaExtended
@@ -140,6 +141,7 @@ def _connect(name: str, cluster: Cluster, **timeouts: float) -> Collective:
         )
     if cluster.size == 1:
         return SingleCollective()
+    check_not_started()
     use_own_gpu(cluster.local_rank, cluster.local_size)
     return TensorFlowCollective(cluster, **timeouts)
 

@@ -167,7 +167,7 @@ def _is_sharded_by_policy(dataset: tf.data.Dataset) -> bool:
 
 
 def _shard_by_policy(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    """Shard as the user's policy says, into shares of the global batch size."""
+    """Shard as the user's policy says, into batches of about a share of the rows."""
     batch_size = static_batch_size(dataset)
     if batch_size is None or batch_size < size:
         raise ValueError(

@@ -202,8 +202,10 @@ def test_the_first_failure_is_the_only_one(ranks):
     assert set(kinds) == {"beat"}
 
 
-def test_a_rank_that_takes_nothing_does_not_hold_up_the_others(monkeypatch, ranks):
-    monkeypatch.setattr(hub_module, "_SEND_SECONDS", 0.05)
+def test_a_rank_that_takes_nothing_is_lost_to_the_others(
+    monkeypatch, ranks
+):
+    monkeypatch.setattr(hub_module, "_SEND_SECONDS", 1.0)
     ends = ranks(2)
     # More than the connection to rank 1 holds, which reads nothing.
     ends.hub._connections[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -212,4 +214,4 @@ def test_a_rank_that_takes_nothing_does_not_hold_up_the_others(monkeypatch, rank
     ends.say(1, kind="exchange", key='["a", 0]', value="")
 
     assert ends.hear(0, "values")["values"] == [large, ""]
-    assert ends.hear(0, "beat") == {"kind": "beat"}
+    assert "rank 1" in ends.hear(0, "failure")["text"]
