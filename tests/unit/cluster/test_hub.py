@@ -202,9 +202,7 @@ def test_the_first_failure_is_the_only_one(ranks):
     assert set(kinds) == {"beat"}
 
 
-def test_a_rank_that_takes_nothing_is_lost_to_the_others(
-    monkeypatch, ranks
-):
+def test_a_rank_that_takes_nothing_is_lost_to_the_others(monkeypatch, ranks):
     monkeypatch.setattr(hub_module, "_SEND_SECONDS", 1.0)
     ends = ranks(2)
     # More than the connection to rank 1 holds, which reads nothing.
