@@ -573,6 +573,8 @@ def one_goes(how):
     collective = connect()
     ones = tf.ones([2])
     collective.all_reduce([ones], name="together")
+    # A rank may be done while another still fetches its last part from it.
+    collective.barrier("all have it")
     if collective.rank == collective.size - 1:
         if how == "raise":
             raise ValueError("bad weather")

@@ -157,6 +157,21 @@ class Lifeline:
         text = f"{type(error).__name__} in {what}: {error}"
         self._send({"kind": "error", "text": text[:_LONGEST_TEXT]})
 
+    def wait_for_all(self, timeout_seconds: float) -> None:
+        """Wait a while until every rank is about to leave.
+
+        A peer may still be fetching what a collective of this rank has left for it.
+
+        Args:
+            timeout_seconds: How long to wait for the others, which may have more to do.
+        """
+        key = json.dumps(["the end", 0])
+        self._send({"kind": "exchange", "key": key, "value": None})
+        with self._arrived:
+            self._arrived.wait_for(
+                lambda: key in self._values or self.failure is not None, timeout_seconds
+            )
+
     def close(self) -> None:
         """Leave in good order, so that the others do not take this rank for lost."""
         error = getattr(sys, "last_value", None)

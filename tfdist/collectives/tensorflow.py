@@ -1,6 +1,7 @@
 """TensorFlow's own collective ops: a ring over gRPC, NCCL where there are GPUs."""
 
 import atexit
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ from tfdist.collectives.packing import (
 )
 from tfdist.compat import tensorflow as compat
 
-# A rank that ends waits so long for the others, that none may miss its goodbye.
+# How long a rank that ends waits for those that have more to do.
 _FAREWELL_SECONDS = 5.0
 # What a collective raises when a peer, and not this rank, is at fault.
 _PEER_ERRORS = (
@@ -169,6 +170,9 @@ class TensorFlowCollective(Collective):
 
     def _leave(self, hub: Hub | None) -> None:
         """Say goodbye before the interpreter goes."""
+        has_failed = hasattr(sys, "last_value")
+        if not has_failed:
+            self._lifeline.wait_for_all(_FAREWELL_SECONDS)
         self._lifeline.close()
         if hub is not None:
             hub.join(_FAREWELL_SECONDS)

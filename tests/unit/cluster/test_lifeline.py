@@ -291,3 +291,22 @@ def test_when_all_have_left_the_hub_ends_at_once(ranks):
     hub.join(SECONDS)
 
     assert not hub._thread.is_alive()
+
+
+def test_ranks_leave_together(ranks):
+    lifelines, _ = ranks
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(lifelines[0].wait_for_all, SECONDS)
+        assert not first.done()
+        others = [pool.submit(rank.wait_for_all, SECONDS) for rank in lifelines[1:]]
+        for future in [first, *others]:
+            future.result(SECONDS / 2)
+
+
+def test_a_rank_that_leaves_early_waits_no_longer_than_it_may(ranks):
+    lifelines, _ = ranks
+    lifelines[0].wait_for_all(0.05)
+    lifelines[0].close()
+
+    for rank in lifelines[1:]:
+        rank.check()
