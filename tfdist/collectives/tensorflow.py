@@ -25,7 +25,7 @@ from tfdist.collectives.packing import (
 from tfdist.compat import tensorflow as compat
 
 # How long a rank that ends waits for those that have more to do.
-_FAREWELL_SECONDS = 5.0
+_FAREWELL_SECONDS = 1.0
 # What a collective raises when a peer, and not this rank, is at fault.
 _PEER_ERRORS = (
     tf.errors.UnavailableError,
