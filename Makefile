@@ -15,16 +15,26 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13; do \
 # What to hand to pytest, e.g. make test TESTS="tests/unit -k cluster".
 TESTS ?=
 
-.PHONY: help demo test lint types bench clean
+# What the oldest TensorFlow and Keras of pyproject.toml must pass: the patches, and how
+# two processes train. The rest, and three processes, are for `make test`.
+OLDEST_TESTS := tests/unit/compat tests/unit/strategies \
+    $(addprefix tests/distributed/test_,strategy.py equality_fit.py \
+    equality_optimizers.py) -k "not [3 and not -3]"
+
+.PHONY: help demo test test-oldest lint types bench clean
 
 help: ## list what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/examples.installed ## train the digits model on two processes of this machine
 	$(BIN)/tfdist run -np 2 examples/digits_allreduce.py
 
 test: $(VENV)/test.installed ## run every test
 	$(BIN)/python -m pytest $(TESTS)
+
+test-oldest: ## run a part of the tests with the oldest TensorFlow and Keras
+	PIP_CONSTRAINT=tests/oldest.txt $(MAKE) test VENV=.venv-oldest \
+	    TESTS='$(or $(TESTS),$(OLDEST_TESTS))'
 
 lint: $(VENV)/dev.installed ## check style, imports and architecture
 	$(BIN)/ruff check .
@@ -41,8 +51,8 @@ bench: $(VENV)/examples.installed ## measure the all-reduce and the training spe
 	$(BIN)/tfdist bench training
 
 clean: ## delete .venv and every cache
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
-	    .import_linter_cache
+	rm -rf $(VENV) .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache \
+	    .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/made:
@@ -62,3 +72,5 @@ $(VENV)/%.installed: pyproject.toml $(VENV)/made
 	@echo "Installing tfdist[$*] into $(VENV); the first time, TensorFlow takes minutes."
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	@touch $@
+
+.venv-oldest/test.installed: tests/oldest.txt

@@ -28,6 +28,8 @@ not the times. A ratio is a median, with the quartiles in brackets.
 """
 _SIZES = "1KiB,16KiB,256KiB,1MiB,4MiB,8MiB,32MiB,64MiB"
 _BATCH_SIZES = "64,512"
+# As in tfdist.gradients, which cannot be asked: it takes seconds to import.
+_COMPRESSIONS = ("none", "fp16", "bf16")
 _TO_STDOUT = Path("-")
 
 
@@ -48,78 +50,53 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     benchmarks = parser.add_subparsers(
         title="benchmarks", metavar="BENCHMARK", required=True
     )
-    _add_allreduce(benchmarks)
-    _add_training(benchmarks)
-    _add_memory(benchmarks)
+    _add_benchmarks(benchmarks)
 
 
-def _add_allreduce(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist bench allreduce`."""
-    parser = _add_benchmark(
-        benchmarks, "allreduce", "latency and bus bandwidth of the all-reduce"
-    )
-    parser.set_defaults(measure=_allreduce, table=allreduce_table)
-    parser.add_argument(
-        "--sizes",
-        type=_list_of(parse_size),
-        default=_SIZES,
-        metavar="SIZE,...",
-        help="sizes of the tensors (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=30,
-        metavar="N",
-        help="timed calls for each size (default: %(default)s)",
-    )
-
-
-def _add_training(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist bench training`."""
-    parser = _add_benchmark(
+def _add_benchmarks(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of each benchmark."""
+    _add_benchmark(
+        benchmarks,
+        "allreduce",
+        "latency and bus bandwidth of the all-reduce",
+        ("--sizes", "SIZE,...", _list_of(parse_size), _SIZES, "sizes of the tensors"),
+        ("--repeats", "N", int, 30, "timed calls for each size"),
+    ).set_defaults(measure=_allreduce, table=allreduce_table)
+    _add_benchmark(
         benchmarks,
         "training",
         "steps of a small convolutional network, on one process and on several",
-    )
-    parser.set_defaults(measure=_training, table=training_table)
-    parser.add_argument(
-        "--batch-sizes",
-        type=_list_of(_parse_batch_size),
-        default=_BATCH_SIZES,
-        metavar="N,...",
-        help="examples of a step of one process (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=10,
-        metavar="N",
-        help="steps of a turn; the first is not timed (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=10,
-        metavar="N",
-        help="timed turns of each configuration (default: %(default)s)",
-    )
-
-
-def _add_memory(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist bench memory`."""
-    parser = _add_benchmark(
+        (
+            "--batch-sizes",
+            "N,...",
+            _list_of(_parse_batch_size),
+            _BATCH_SIZES,
+            "examples of a step of one process",
+        ),
+        ("--steps", "N", int, 10, "steps of a turn; the first is not timed"),
+        ("--repeats", "N", int, 10, "timed turns of each configuration"),
+        (
+            "--compression",
+            "|".join(_COMPRESSIONS),
+            _parse_compression,
+            "none",
+            "the type in which gradients travel",
+        ),
+    ).set_defaults(measure=_training, table=training_table)
+    _add_benchmark(
         benchmarks,
         "memory",
         "what AllReduceStrategy adds to the peak memory of a process",
-    )
-    parser.set_defaults(measure=_memory, table=memory_table)
+    ).set_defaults(measure=_memory, table=memory_table)
 
 
 def _add_benchmark(
-    benchmarks: "argparse._SubParsersAction[Parser]", name: str, what: str
+    benchmarks: "argparse._SubParsersAction[Parser]",
+    name: str,
+    what: str,
+    *options: tuple[str, str, Callable[[str], Any], Any, str],
 ) -> Parser:
-    """Add the parser of one benchmark, with the options that all have."""
+    """Add the parser of one benchmark: the options that all have, and its own."""
     parser = benchmarks.add_parser(
         name,
         help=what,
@@ -144,6 +121,14 @@ def _add_benchmark(
         metavar="FILE",
         help="print JSON instead of a table; with a FILE, write the JSON there, too",
     )
+    for option, metavar, parse, default, text in options:
+        parser.add_argument(
+            option,
+            metavar=metavar,
+            type=parse,
+            default=default,
+            help=f"{text} (default: %(default)s)",
+        )
     return parser
 
 
@@ -173,7 +158,13 @@ def _allreduce(args: argparse.Namespace) -> list[dict[str, Any]]:
 def _training(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure one batch size after the other."""
     return [
-        run_training(args.size, batch_size, steps=args.steps, repeats=args.repeats)
+        run_training(
+            args.size,
+            batch_size,
+            steps=args.steps,
+            repeats=args.repeats,
+            compression=args.compression,
+        )
         for batch_size in args.batch_sizes
     ]
 
@@ -219,3 +210,13 @@ def _parse_batch_size(text: str) -> int:
             "Write several as 64,512."
         )
     return int(text)
+
+
+def _parse_compression(text: str) -> str:
+    """Read the name of a compression."""
+    if text not in _COMPRESSIONS:
+        raise argparse.ArgumentTypeError(
+            f"There is no such compression. Received: {text!r}. "
+            f"Use one of {', '.join(_COMPRESSIONS)}."
+        )
+    return text

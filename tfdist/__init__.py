@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfdist import callbacks as callbacks
     from tfdist import cluster as cluster
+    from tfdist import mixed_precision as mixed_precision
     from tfdist import strategies as strategies
     from tfdist import testing as testing
     from tfdist.cluster.facts import is_chief as is_chief
@@ -32,6 +33,7 @@ _PUBLIC_NAMES = {
     "is_chief": "tfdist.cluster.facts",
     "local_rank": "tfdist.cluster.facts",
     "local_size": "tfdist.cluster.facts",
+    "mixed_precision": "tfdist.mixed_precision",
     "rank": "tfdist.cluster.facts",
     "size": "tfdist.cluster.facts",
     "strategies": "tfdist.strategies",

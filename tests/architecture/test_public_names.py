@@ -18,6 +18,7 @@ PUBLIC = {
         "is_chief",
         "local_rank",
         "local_size",
+        "mixed_precision",
         "rank",
         "size",
         "strategies",
@@ -25,6 +26,7 @@ PUBLIC = {
     },
     "tfdist.callbacks": {"Throughput"},
     "tfdist.cluster": {"Cluster", "Task", "detect"},
+    "tfdist.mixed_precision": {"LossScaleOptimizer", "loss_scale", "set_policy"},
     "tfdist.strategies": {"AllReduceStrategy", "create"},
     "tfdist.testing": {"ClusterError", "ClusterResult", "RankError", "cluster"},
 }

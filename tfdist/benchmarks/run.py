@@ -43,7 +43,7 @@ def run_allreduce(
 
 
 def run_training(
-    size: int, batch_size: int, *, steps: int, repeats: int
+    size: int, batch_size: int, *, steps: int, repeats: int, compression: str = "none"
 ) -> dict[str, Any]:
     """Measure the steps of training, of one process and of several.
 
@@ -66,6 +66,8 @@ def run_training(
         batch_size: Examples of a step of one process.
         steps: Steps of a block; the first is not timed, so at least 2.
         repeats: How many blocks of each group are timed.
+        compression: The type in which gradients travel; see `AllReduceStrategy`.
+            Default "none".
 
     Returns:
         The figures; see `training_figures`.
@@ -86,6 +88,7 @@ def run_training(
             "batch_size": batch_size,
             "steps": steps,
             "repeats": repeats,
+            "compression": compression,
         }
         return Group(name, "training", settings, size, joined)
 
@@ -98,7 +101,8 @@ def run_training(
     ]
     reports = start(groups)
     blocks = {group.name: ranks for group, ranks in zip(groups, reports, strict=True)}
-    return training_figures(batch_size, size, blocks)
+    figures = training_figures(batch_size, size, blocks)
+    return {"compression": compression, **figures}
 
 
 def run_memory(size: int, layers: Sequence[int] = (16, 64)) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The program that measures the steps of one process of the training benchmark."""
 
-import contextlib
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -52,7 +52,13 @@ class BlockTimer(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def measure(
-    turn: Turn, *, distributed: bool, batch_size: int, steps: int, repeats: int
+    turn: Turn,
+    *,
+    distributed: bool,
+    batch_size: int,
+    steps: int,
+    repeats: int,
+    compression: str,
 ) -> list[list[float]]:
     """Train, and time the steps.
 
@@ -62,12 +68,15 @@ def measure(
         batch_size: Examples of a step over all processes.
         steps: Steps of a block, at least 2.
         repeats: How many blocks.
+        compression: The type in which gradients travel under the strategy.
 
     Returns:
         For each block, the seconds of its steps but the first. The block in which
         TensorFlow compiles is left out.
     """
-    scope = AllReduceStrategy().scope() if distributed else contextlib.nullcontext()
+    scope: AbstractContextManager[Any] = nullcontext()
+    if distributed:
+        scope = AllReduceStrategy(compression=compression).scope()
     with scope:
         model = build_cnn()
     timer = BlockTimer(turn, steps)

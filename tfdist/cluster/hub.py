@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from tfdist.cluster.stall import Failure, Report, find_failure
@@ -163,6 +164,7 @@ class Hub:
                 send(connection, message)
             except TimeoutError:
                 # Half a message is there; whatever follows would be read as its rest.
-                connection.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # The rank may be gone by now.
+                    connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue  # Its closed connection is read, and reported, by itself.

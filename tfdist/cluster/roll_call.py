@@ -21,6 +21,8 @@ from tfdist.cluster.wire import Message, Reader, receive, send
 
 _log = logging.getLogger(__name__)
 
+START_TIMEOUT_SECONDS = 300.0
+TIMEOUT_SECONDS = 600.0
 _RETRY_SECONDS = 0.2
 _REFUSALS = {"absent": TimeoutError, "refused": RuntimeError}
 
@@ -29,8 +31,8 @@ def call_roll(
     cluster: Cluster,
     on_failure: Callable[[str], None],
     *,
-    start_timeout_seconds: float = 300.0,
-    timeout_seconds: float = 600.0,
+    start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> tuple[Lifeline, Hub | None]:
     """Wait until every rank of a cluster has answered, and tie them together.
 
@@ -41,8 +43,9 @@ def call_roll(
     Args:
         cluster: Who is in the job; this process must be one of those that train.
         on_failure: See `Lifeline`.
-        start_timeout_seconds: How long to wait for the last rank.
+        start_timeout_seconds: How long to wait for the last rank. Default 300.
         timeout_seconds: How long a rank may later wait for the others in one call.
+            Default 600.
 
     Returns:
         This rank's lifeline; and rank 0's hub, None on the other ranks.

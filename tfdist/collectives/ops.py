@@ -178,7 +178,9 @@ class FlatOps:
             with self._call(what), tf.device(self._device):
                 return op()
         self._traced(what)
-        with tf.device(self._device):
+        # A graph that XLA compiles cannot hold a collective, but stands beside it.
+        apart = tf.xla.experimental.jit_scope(compile_ops=False)
+        with tf.device(self._device), apart:
             result = self._turns.take(op)
         if "GPU" not in self._device:
             # NCCL needs one order on all ranks, which the graph's own gives it.

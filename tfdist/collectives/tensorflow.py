@@ -10,9 +10,14 @@ import tensorflow as tf
 
 from tfdist.cluster.hub import Hub
 from tfdist.cluster.model import Cluster
-from tfdist.cluster.roll_call import call_roll
+from tfdist.cluster.roll_call import (
+    START_TIMEOUT_SECONDS,
+    TIMEOUT_SECONDS,
+    call_roll,
+)
 from tfdist.collectives.base import Collective, check_root_rank
 from tfdist.collectives.checks import check_has_rows, check_reducible, to_tensor
+from tfdist.collectives.devices import use_own_gpu
 from tfdist.collectives.dtypes import from_move, from_reduce, to_move, to_reduce
 from tfdist.collectives.ops import FlatOps
 from tfdist.collectives.packing import (
@@ -39,7 +44,8 @@ class TensorFlowCollective(Collective):
     """Connects the processes of a cluster through TensorFlow itself.
 
     Nothing else need be installed. It must be made before TensorFlow runs its first
-    operation, because TensorFlow takes up other processes only while it starts.
+    operation, because TensorFlow takes up other processes only while it starts. Where
+    a host has several GPUs, the process keeps to the one of its local rank.
 
     Args:
         cluster: Who takes part; this process must be one of those that train.
@@ -53,16 +59,18 @@ class TensorFlowCollective(Collective):
         RuntimeError: If TensorFlow has already run an operation, or if processes
             have the same task or different clusters.
         TimeoutError: If a process is missing when the time is over.
+        ValueError: If there are several GPUs on a host, and fewer than processes.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         *,
-        start_timeout_seconds: float = 300.0,
-        timeout_seconds: float = 600.0,
+        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         compat.check_not_started()
+        use_own_gpu(cluster.local_rank, cluster.local_size)
         self._rank, self._size = cluster.rank, cluster.size
         self._lifeline, hub = call_roll(
             cluster,

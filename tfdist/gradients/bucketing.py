@@ -62,6 +62,40 @@ def plan_buckets(
     return buckets
 
 
+def take_along(
+    buckets: Sequence[Sequence[int]],
+    sizes_bytes: Sequence[int],
+    kinds: Sequence[Hashable],
+) -> list[list[int]]:
+    """Let tensors that were not planned for travel in the buckets that there are.
+
+    Each joins the smallest bucket of its kind, where joining costs the smallest copy,
+    so that it needs no journey of its own. Those of a kind that has no bucket share a
+    new one, which goes first: they are there before the backward pass begins.
+
+    Args:
+        buckets: What `plan_buckets` made of the first tensors.
+        sizes_bytes: The sizes of those tensors, followed by those of the others.
+        kinds: Their kinds, in the same order.
+
+    Returns:
+        Positions of all tensors, by bucket, in the order of sending.
+
+    Example:
+        >>> take_along([[2, 1], [0]], [8, 8, 8, 2], ["float32"] * 4)
+        [[2, 1], [0, 3]]
+    """
+    full = [list(bucket) for bucket in buckets]
+    for position in range(sum(map(len, buckets)), len(sizes_bytes)):
+        alike = [bucket for bucket in full if kinds[bucket[0]] == kinds[position]]
+        if not alike:
+            alike = [[]]
+            full[:0] = alike
+        smallest = min(alike, key=lambda b: sum(sizes_bytes[i] for i in b))
+        smallest.append(position)
+    return full
+
+
 def check_bucket_bytes(bucket_bytes: int) -> None:
     """Refuse a bucket that could hold nothing.
 

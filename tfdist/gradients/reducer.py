@@ -6,7 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective
-from tfdist.gradients.bucketing import check_bucket_bytes, plan_buckets
+from tfdist.gradients.bucketing import check_bucket_bytes, plan_buckets, take_along
+from tfdist.gradients.compression import Compression
 from tfdist.gradients.sparse import DENSE, NONE, SPARSE, agree, convert, kind_of
 
 
@@ -22,9 +23,12 @@ class GradientReducer:
             itself. Default 25 MiB.
         sparse_as_dense: Whether `tf.IndexedSlices` are made dense and summed instead
             of gathered. Default False.
+        compression: The type in which float32 and float64 gradients travel: "none" is
+            their own; "fp16" and "bf16" take two bytes an element, see `Compression`.
+            Default "none".
 
     Raises:
-        ValueError: If `bucket_bytes` is negative.
+        ValueError: If `bucket_bytes` is negative, or the compression unknown.
     """
 
     def __init__(
@@ -33,11 +37,13 @@ class GradientReducer:
         *,
         bucket_bytes: int = 25 * 2**20,
         sparse_as_dense: bool = False,
+        compression: str = "none",
     ) -> None:
         check_bucket_bytes(bucket_bytes)
         self._collective = collective
         self._bucket_bytes = bucket_bytes
         self._sparse_as_dense = sparse_as_dense
+        self._compression = Compression(compression, collective.size)
         self._agreed: dict[tuple[str, tuple[str, ...]], list[str]] = {}
 
     def complete(
@@ -76,33 +82,60 @@ class GradientReducer:
             )
         ]
 
-    def reduce(self, gradients: Sequence[Any], name: str) -> list[Any]:
+    def reduce(
+        self,
+        gradients: Sequence[Any],
+        name: str,
+        *,
+        beside: Sequence[Any] = (),
+        are_shares: bool = False,
+    ) -> list[Any]:
         """Sum gradients over ranks.
 
         Args:
             gradients: Tensors, `tf.IndexedSlices` and None, in the order of the
                 layers; the same kinds on every rank, see `complete`.
             name: Whose gradients they are, the same on every rank.
+            beside: Small float tensors that are summed as well, uncompressed; on the
+                same journeys if a dense gradient travels in their type. Default none.
+            are_shares: Whether the gradients are multiplied by shares that add up to
+                1 over the ranks, so that no sum is larger than they were; see
+                `Compression`. Default False.
 
         Returns:
-            The sums, bit-identical on every rank; None where there was None.
+            The sums of the gradients, None where there was None, followed by those of
+            `beside`; bit-identical on every rank.
         """
-        results = list(gradients)
-        kinds = [kind_of(gradient) for gradient in gradients]
+        compression = self._compression
+        sent = [compression.compress(g, are_shares=are_shares) for g in gradients]
+        sums = self._reduce([*sent, *beside], len(beside), name)
+        return [
+            compression.decompress(total, gradient, are_shares=are_shares)
+            for total, gradient in zip(sums, [*gradients, *beside], strict=True)
+        ]
+
+    def _reduce(self, tensors: list[Any], beside: int, name: str) -> list[Any]:
+        """Sum tensors as they are, of which the last few come beside."""
+        results = list(tensors)
+        kinds = [kind_of(tensor) for tensor in tensors]
         for i in (i for i, kind in enumerate(kinds) if kind == SPARSE):
-            results[i] = self._sum([gradients[i]], f"{name}/{i}")[0]
+            results[i] = self._sum([tensors[i]], f"{name}/{i}")[0]
         dense = [i for i, kind in enumerate(kinds) if kind == DENSE]
-        buckets = plan_buckets(
-            [_size_bytes(gradients[i]) for i in dense],
-            [gradients[i].dtype for i in dense],
-            self._bucket_bytes,
-        )
+        buckets = self._plan([tensors[i] for i in dense], beside)
         for number, bucket in enumerate(buckets):
             positions = [dense[i] for i in bucket]
-            sums = self._sum([gradients[i] for i in positions], f"{name}/b{number}")
+            sums = self._sum([tensors[i] for i in positions], f"{name}/b{number}")
             for i, total in zip(positions, sums, strict=True):
                 results[i] = total
         return results
+
+    def _plan(self, tensors: list[Any], beside: int) -> list[list[int]]:
+        """Plan the buckets of dense tensors, of which the last few come beside."""
+        sizes = [_size_bytes(tensor) for tensor in tensors]
+        types = [tensor.dtype for tensor in tensors]
+        count = len(tensors) - beside
+        buckets = plan_buckets(sizes[:count], types[:count], self._bucket_bytes)
+        return take_along(buckets, sizes, types)
 
     def _sum(self, tensors: list[Any], name: str) -> list[Any]:
         """Sum tensors that travel together."""

@@ -35,6 +35,29 @@ def agree(kinds: Sequence[str]) -> str:
     return SPARSE if present == {SPARSE} else DENSE
 
 
+def with_sums_dense(gradient: Any, *, is_summed: bool = False) -> Any:
+    """Make sparse gradients dense whose rows are sums already, each index once.
+
+    Such is the gradient of a kernel that sparse inputs are multiplied by. The rows of
+    other ranks must be added to them, because an optimizer squares what it is given:
+    rows of one index side by side are squared one by one. The rows of an embedding
+    stand side by side on one process as well, and stay so.
+
+    Args:
+        gradient: A tensor, `tf.IndexedSlices` or None.
+        is_summed: Whether it is known to be such. Default False: a graph tells by the
+            operation that its indices come from.
+
+    Returns:
+        The gradient, dense if it was such.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    if not (is_summed or _is_each_once(gradient.indices)):
+        return gradient
+    return tf.convert_to_tensor(gradient)
+
+
 def convert(gradient: Any, kind: str, variable: Any) -> Any:
     """Turn a gradient into what the ranks agreed on.
 
@@ -56,3 +79,12 @@ def convert(gradient: Any, kind: str, variable: Any) -> Any:
     return tf.IndexedSlices(
         tf.zeros([0, *shape[1:]], dtype), tf.zeros([0], tf.int64), tf.constant(shape)
     )
+
+
+def _is_each_once(indices: Any) -> bool:
+    """Say whether indices in a graph come from an operation that makes them unique."""
+    if not tf.is_symbolic_tensor(indices):
+        return False
+    while indices.op.type in ("Cast", "Identity", "Reshape"):
+        indices = indices.op.inputs[0]
+    return bool(indices.op.type.startswith(("SparseSegment", "Unique")))

@@ -3,7 +3,6 @@
 from tfdist.scaling.laws import (
     bus_bandwidth,
     efficiency,
-    speedup,
     strong_scaling_efficiency,
     waiting_share,
     weak_scaling_efficiency,
@@ -16,7 +15,6 @@ __all__ = [
     "bus_bandwidth",
     "efficiency",
     "over_ranks",
-    "speedup",
     "strong_scaling_efficiency",
     "waiting_share",
     "weak_scaling_efficiency",

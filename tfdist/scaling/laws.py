@@ -1,28 +1,6 @@
 """What the figures of several processes mean against those of one: pure arithmetic."""
 
 
-def speedup(examples_per_second: float, alone_examples_per_second: float) -> float:
-    """Return how many times faster several processes train than one.
-
-    Args:
-        examples_per_second: Rate of all processes together.
-        alone_examples_per_second: Rate of one process alone.
-
-    Returns:
-        Their ratio; as many as there are processes would be perfect.
-
-    Raises:
-        ValueError: If a rate is not positive.
-
-    Example:
-        >>> speedup(300.0, 200.0)
-        1.5
-    """
-    _check_positive("examples_per_second", examples_per_second)
-    _check_positive("alone_examples_per_second", alone_examples_per_second)
-    return examples_per_second / alone_examples_per_second
-
-
 def efficiency(
     examples_per_second: float, alone_examples_per_second: float, size: int
 ) -> float:
@@ -47,7 +25,9 @@ def efficiency(
         0.75
     """
     _check_size(size)
-    return speedup(examples_per_second, alone_examples_per_second) / size
+    _check_positive("examples_per_second", examples_per_second)
+    _check_positive("alone_examples_per_second", alone_examples_per_second)
+    return examples_per_second / alone_examples_per_second / size
 
 
 def weak_scaling_efficiency(step_seconds: float, alone_step_seconds: float) -> float:

@@ -7,16 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, detect
+from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.compat.keras import install
-from tfdist.compat.tensorflow import check_not_started
-from tfdist.gradients import GradientReducer, check_bucket_bytes
-from tfdist.strategies.devices import use_own_gpu
+from tfdist.gradients import GradientReducer, check_bucket_bytes, check_compression
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 _COLLECTIVES = ("auto", "tensorflow")
-_START_TIMEOUT_SECONDS = 300.0
-_TIMEOUT_SECONDS = 600.0
 
 
 class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
@@ -34,12 +31,14 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
     Args:
         collective: How the processes talk: "auto" or "tensorflow", which are
-            TensorFlow's own collectives, or a `Collective`. Default "auto".
+            TensorFlow's own collectives, among those of whom the environment tells; or
+            a `Collective`. Default "auto".
         bucket_bytes: How many bytes of gradients travel together; 0 sends each by
             itself. Default 25 MiB.
         sparse_as_dense: Whether sparse gradients (`tf.IndexedSlices`) are made dense
             and summed instead of gathered. Default False.
-        cluster: Who is in the job. Default None: what the environment says.
+        compression: The type in which float32 and float64 gradients travel: "none" is
+            their own; "fp16" and "bf16" take two bytes an element. Default "none".
         start_timeout_seconds: How long to wait for the last process. Default 300.
         timeout_seconds: How long a process may wait in one call for the others;
             longer than any work that one of them does alone. Default 600.
@@ -70,24 +69,28 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         *,
         bucket_bytes: int = 25 * 2**20,
         sparse_as_dense: bool = False,
-        cluster: Cluster | None = None,
-        start_timeout_seconds: float = _START_TIMEOUT_SECONDS,
-        timeout_seconds: float = _TIMEOUT_SECONDS,
+        compression: str = "none",
+        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         _check_seconds("start_timeout_seconds", start_timeout_seconds)
         _check_seconds("timeout_seconds", timeout_seconds)
         check_bucket_bytes(bucket_bytes)
+        check_compression(compression)
         if isinstance(collective, Collective):
-            _check_unused(cluster, start_timeout_seconds, timeout_seconds)
+            _check_unused(start_timeout_seconds, timeout_seconds)
         else:
             collective = _connect(
                 collective,
-                detect() if cluster is None else cluster,
+                detect(),
                 start_timeout_seconds=start_timeout_seconds,
                 timeout_seconds=timeout_seconds,
             )
         reducer = GradientReducer(
-            collective, bucket_bytes=bucket_bytes, sparse_as_dense=sparse_as_dense
+            collective,
+            bucket_bytes=bucket_bytes,
+            sparse_as_dense=sparse_as_dense,
+            compression=compression,
         )
         super().__init__(ProcessReplicaExtended(self, collective, reducer))
         install(is_alone=collective.size == 1)
@@ -141,8 +144,6 @@ def _connect(name: str, cluster: Cluster, **timeouts: float) -> Collective:
         )
     if cluster.size == 1:
         return SingleCollective()
-    check_not_started()
-    use_own_gpu(cluster.local_rank, cluster.local_size)
     return TensorFlowCollective(cluster, **timeouts)
 
 
@@ -155,12 +156,12 @@ def _check_seconds(name: str, value: float) -> None:
         )
 
 
-def _check_unused(cluster: Cluster | None, start: float, timeout: float) -> None:
+def _check_unused(start: float, timeout: float) -> None:
     """Refuse what only a collective that is still to be made could honour."""
-    if (cluster, start, timeout) != (None, _START_TIMEOUT_SECONDS, _TIMEOUT_SECONDS):
+    if (start, timeout) != (START_TIMEOUT_SECONDS, TIMEOUT_SECONDS):
         raise ValueError(
-            "cluster, start_timeout_seconds and timeout_seconds are for the collective "
-            f"that the strategy makes. Received: cluster={cluster}, "
-            f"start_timeout_seconds={start:g}, timeout_seconds={timeout:g} beside a "
-            "Collective. Give them to the Collective when you make it."
+            "start_timeout_seconds and timeout_seconds are for the collective that the "
+            f"strategy makes. Received: start_timeout_seconds={start:g}, "
+            f"timeout_seconds={timeout:g} beside a Collective. Give them to the "
+            "Collective when you make it."
         )

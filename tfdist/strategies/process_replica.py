@@ -12,6 +12,7 @@ from tfdist.gradients import GradientReducer
 from tfdist.strategies.keras_hooks import StrategyKerasHooks
 from tfdist.strategies.naming import name_in_graph
 from tfdist.strategies.pipeline import RankDataset, shard_plain
+from tfdist.strategies.replica_context import ProcessReplicaContext
 from tfdist.strategies.state import broadcast_equal
 
 
@@ -117,9 +118,7 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
         """Accept any variable: all are on this process's device."""
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        context = tf.distribute.ReplicaContext(
-            self._container_strategy(), replica_id_in_sync_group=self.collective.rank
-        )
+        context = ProcessReplicaContext(self._container_strategy(), self.keras_hooks)
         with tf.device(self._device), context:
             return fn(*args, **kwargs)
 

@@ -1,10 +1,9 @@
-"""A model's variables over ranks: equal at the start, and summed up for its metrics."""
+"""A model's variables over ranks: equal at the start, and kept so."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfdist.collectives import Collective
@@ -57,65 +56,48 @@ def broadcast_equal(variables: list[Any], where: str, collective: Collective) ->
                 variable.assign(value)
 
 
-def reduce_metrics(
-    trainer: Any,
-    collective: Collective,
-    result: Callable[[Any], Any],
-    logs: Any,
-) -> Any:
-    """Compute metrics from the states of all ranks.
-
-    States, not values, are reduced, so that a metric over unequal numbers of examples,
-    or one that is no mean at all, is exact. The variables stay as they are: nothing
-    counts twice.
+def average_state(variables: list[Any], collective: Collective) -> None:
+    """Give every rank the mean over ranks of what layers keep beside their weights.
 
     Args:
-        trainer: The model.
+        variables: Float variables of Keras, in the same order on every rank.
         collective: How the ranks talk.
-        result: What computes the metrics from the variables.
-        logs: Its argument.
-
-    Returns:
-        What `result` returns, the same on every rank.
     """
-    by_aggregation: dict[str, list[Any]] = {}
-    for variable in trainer.metrics_variables:
-        by_aggregation.setdefault(variable.aggregation, []).append(variable)
-    mapping: list[tuple[Any, Any]] = []
-    for aggregation, variables in sorted(by_aggregation.items()):
-        values = [variable.value for variable in variables]
-        name = "metrics of the model"
-        if aggregation in ("sum", "mean"):
-            values = collective.all_reduce(values, aggregation, name=name)
-        else:
-            values = collective.broadcast(values, name=name)
-        mapping += zip(variables, values, strict=True)
-    with keras.StatelessScope(state_mapping=mapping):
-        return result(logs)
+    values = [tf.convert_to_tensor(variable) for variable in variables]
+    means = collective.all_reduce(values, "mean", name="state of the model")
+    for variable, mean in zip(variables, means, strict=True):
+        variable.assign(mean)
 
 
 @contextmanager
-def put_back(trainer: Any, is_stand_in: Any) -> Iterator[None]:
+def put_back(
+    trainer: Any, is_stand_in: Any, reduced: Mapping[int, Any]
+) -> Iterator[None]:
     """Undo what a step on a stand-in did to metrics and statistics.
 
-    Seed states move on all the same, because they move on the other ranks.
+    Integers of layers, such as counters of steps and the states of seeds, move on all
+    the same, because they move on the other ranks.
 
     Args:
         trainer: The model.
         is_stand_in: A scalar bool tensor: whether to undo.
+        reduced: What the step got from the other ranks, by id, which stays.
 
     Yields:
         Nothing; the block is the step.
     """
-    variables = {
-        id(variable): variable.value
-        for variable in [*trainer.metrics_variables, *trainer.non_trainable_variables]
-        if not variable.path.endswith("seed_generator_state")
-    }
-    before = [(variable, tf.identity(variable)) for variable in variables.values()]
+    of_layers = [
+        variable
+        for variable in trainer.non_trainable_variables
+        if tf.as_dtype(variable.dtype).is_floating
+    ]
+    variables = {id(v): v for v in [*trainer.metrics_variables, *of_layers]}
+    before = {key: tf.identity(v.value) for key, v in variables.items()}
     yield
-    for variable, value in before:
-        variable.assign(tf.where(is_stand_in, value, variable))
+    for key, variable in variables.items():
+        if key not in reduced:
+            now = variable.value
+            now.assign(tf.where(is_stand_in, before[key], now))
 
 
 def _variables(trainer: Any) -> list[Any]:

@@ -40,8 +40,10 @@ def test_the_five_groups_of_training(started):
     reports |= dict.fromkeys(["plain", "alone", "apart", "strong"], [[0.1]])
     reports["weak"] = [[0.2]]
 
-    figures = run_training(3, 64, steps=5, repeats=1)
+    figures = run_training(3, 64, steps=5, repeats=1, compression="fp16")
 
+    assert figures["compression"] == "fp16"
+    assert {group.settings["compression"] for group in groups} == {"fp16"}
     assert figures["weak_efficiency"]["median"] == pytest.approx(0.5)
     # Batch sizes are global.
     assert [

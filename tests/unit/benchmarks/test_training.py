@@ -38,7 +38,14 @@ def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch):
 def test_measuring_leaves_out_the_block_that_compiles(distributed):
     turn = NotedTurn()
 
-    blocks = measure(turn, distributed=distributed, batch_size=4, steps=2, repeats=3)
+    blocks = measure(
+        turn,
+        distributed=distributed,
+        batch_size=4,
+        steps=2,
+        repeats=3,
+        compression="none",
+    )
 
     assert [len(block) for block in blocks] == [1, 1, 1]
     assert min(min(block) for block in blocks) > 0

@@ -52,22 +52,24 @@ def test_the_defaults(calls):
 
     kib, mib = 2**10, 2**20
     sizes = [kib, 16 * kib, 256 * kib, mib, 4 * mib, 8 * mib, 32 * mib, 64 * mib]
+    training = {"steps": 10, "repeats": 10, "compression": "none"}
     assert calls == [
         ("allreduce", (2, sizes), {"repeats": 30}),
-        ("training", (2, 64), {"steps": 10, "repeats": 10}),
-        ("training", (2, 512), {"steps": 10, "repeats": 10}),
+        ("training", (2, 64), training),
+        ("training", (2, 512), training),
         ("memory", (2,), {}),
     ]
 
 
 def test_every_option_arrives(calls):
     bench("allreduce", "-np", "3", "--sizes", "1KiB,2MiB", "--repeats", "5")
-    bench("training", "--batch-sizes", "8", "--steps", "4", "--repeats", "5")
+    training = ["--batch-sizes", "8", "--steps", "4", "--repeats", "5"]
+    bench("training", *training, "--compression", "bf16")
     bench("memory", "-np", "3")
 
     assert calls == [
         ("allreduce", (3, [1024, 2 * 2**20]), {"repeats": 5}),
-        ("training", (2, 8), {"steps": 4, "repeats": 5}),
+        ("training", (2, 8), {"steps": 4, "repeats": 5, "compression": "bf16"}),
         ("memory", (3,), {}),
     ]
 
@@ -96,6 +98,14 @@ def test_json_in_a_file_beside_the_table(calls, capsys, tmp_path):
     assert "1 KiB" in capsys.readouterr().out
 
 
+def test_the_compressions_are_those_of_the_strategy(calls):
+    from tfdist.gradients import check_compression
+
+    for name in bench_module._COMPRESSIONS:
+        check_compression(name)
+        assert bench("training", "--compression", name) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -106,6 +116,11 @@ def test_json_in_a_file_beside_the_table(calls, capsys, tmp_path):
         ("allreduce --sizes 10", "multiple of 4 bytes"),
         ("training --batch-sizes 64,0", "A batch size must be a positive whole number"),
         ("training --batch-sizes x", "Received: 'x'. Write several as 64,512."),
+        (
+            "training --compression zip",
+            "argument --compression: There is no such compression. Received: 'zip'. "
+            "Use one of none, fp16, bf16.",
+        ),
         ("training --steps two", "argument --steps: invalid int value: 'two'"),
         ("memory --json no/such/f.json", "--json must be a file in a folder that exis"),
     ],

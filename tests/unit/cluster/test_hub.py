@@ -213,3 +213,26 @@ def test_a_rank_that_takes_nothing_is_lost_to_the_others(monkeypatch, ranks):
 
     assert ends.hear(0, "values")["values"] == [large, ""]
     assert "rank 1" in ends.hear(0, "failure")["text"]
+
+
+def test_a_rank_that_goes_while_it_takes_nothing_is_lost_to_the_others(monkeypatch):
+    class Stuck(socket.socket):
+        def sendall(self, data):
+            raise TimeoutError
+
+        def shutdown(self, how):
+            raise OSError("Transport endpoint is not connected")
+
+    monkeypatch.setattr(hub_module, "BEAT_SECONDS", 0.02)
+    (one, its), (other, stuck) = socket.socketpair(), socket.socketpair()
+    one.settimeout(SECONDS)
+    connections = {0: its, 1: Stuck(fileno=stuck.detach())}
+    hub = Hub(connections, {0: "rank 0", 1: "rank 1"}, 600.0)
+    with one:
+        assert receive(one, Reader())["kind"] == "beat"
+        other.close()
+        while (message := receive(one, Reader()))["kind"] == "beat":
+            pass
+        assert "rank 1 is gone" in message["text"]
+    hub.join(SECONDS)
+    assert not hub._thread.is_alive()

@@ -1,7 +1,7 @@
 import pytest
 
 from tfdist.gradients import check_bucket_bytes, plan_buckets
-from tfdist.gradients.bucketing import ALONE_BYTES, FIRST_BUCKET_BYTES
+from tfdist.gradients.bucketing import ALONE_BYTES, FIRST_BUCKET_BYTES, take_along
 
 F = "float32"
 
@@ -107,3 +107,26 @@ def test_a_negative_size_is_refused(check):
         r"to send each gradient by itself\.",
     ):
         check(-1)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "sizes", "kinds", "full"),
+    [
+        ([], [], "", []),
+        ([[1], [0]], [4, 4], "aa", [[1], [0]]),
+        # The smallest bucket of the kind takes it, the earlier of two equal ones.
+        ([[2, 1], [0]], [4, 4, 4, 1], "aaaa", [[2, 1], [0, 3]]),
+        ([[0], [1]], [4, 4, 1], "aaa", [[0, 2], [1]]),
+        # What has joined counts, too.
+        ([[0], [1]], [4, 5, 3, 1], "aaaa", [[0, 2], [1, 3]]),
+        ([[1], [0]], [1, 9, 1], "aba", [[1], [0, 2]]),
+        # Where no bucket has the kind, one new one goes first.
+        ([[0]], [4, 1, 1], "abb", [[1, 2], [0]]),
+        ([], [1, 1, 1], "aba", [[1], [0, 2]]),
+    ],
+)
+def test_what_comes_beside_joins_the_smallest_bucket(buckets, sizes, kinds, full):
+    before = [list(bucket) for bucket in buckets]
+
+    assert take_along(buckets, sizes, kinds) == full
+    assert buckets == before

@@ -81,6 +81,108 @@ def test_one_bucket_holds_what_fits(on_ranks):
     assert on_ranks(2, reduce) == [["all_reduce step/b0"]] * 2
 
 
+@pytest.mark.parametrize(
+    ("gradients", "bucket_bytes", "journeys"),
+    [
+        ([tf.float32], 100, 1),
+        ([tf.float32] * 3, 8, 3),
+        ([tf.float32] * 3, 0, 3),
+        ([tf.float64, tf.float32], 100, 2),
+        # No gradient has their type.
+        ([tf.float16], 100, 2),
+        ([], 100, 1),
+    ],
+)
+def test_what_travels_beside_needs_no_journey_of_its_own(
+    on_ranks, gradients, bucket_bytes, journeys
+):
+    def reduce(collective):
+        tensors = [tf.ones([2], dtype) for dtype in gradients]
+        beside = [tf.fill([3], collective.rank + 0.5), tf.constant(2.0)]
+        reducer = GradientReducer(collective, bucket_bytes=bucket_bytes)
+        sums = reducer.reduce([*tensors, None], "g", beside=beside)
+        return len(collective.calls), [s if s is None else s.numpy() for s in sums]
+
+    for calls, sums in on_ranks(2, reduce):
+        assert calls == journeys
+        assert [total.tolist() for total in sums[:-3]] == [[2.0, 2.0]] * len(gradients)
+        assert sums[-3] is None
+        assert sums[-2].tolist() == [2.0, 2.0, 2.0]
+        assert sums[-1] == 4.0
+
+
+def test_compressed_gradients_travel_small_and_what_is_beside_as_it_is(on_ranks):
+    def reduce(collective):
+        sent = []
+        all_reduce = collective.all_reduce
+
+        def noting(tensors, reduction="sum", *, name):
+            sent.append([tensor.dtype.name for tensor in tensors])
+            return all_reduce(tensors, reduction, name=name)
+
+        collective.all_reduce = noting
+        gradients = [
+            tf.fill([2], 1 / 3),
+            None,
+            slices([[1 / 3, 1.0]], [1]),
+            tf.fill([2], tf.constant(65504.0, tf.float64)),
+            tf.constant([2**24 + 1]),
+        ]
+        reducer = GradientReducer(collective, compression="fp16")
+        found = reducer.reduce(gradients, "g", beside=[tf.constant([1 / 3])])
+        return sent, found
+
+    third = float(np.float16(1 / 3))
+    for sent, found in on_ranks(3, reduce):
+        assert sent == [
+            ["float16"],
+            ["float32"],
+            ["int32"],
+            ["float16", "float16"],
+        ]
+        assert [None if g is None else g.dtype.name for g in found] == [
+            "float32",
+            None,
+            "float32",
+            "float64",
+            "int32",
+            "float32",
+        ]
+        np.testing.assert_allclose(found[0], [1.0, 1.0], rtol=2**-10)
+        assert found[2].values.numpy().tolist() == [[third, 1.0]] * 3
+        assert found[3].numpy().tolist() == [3 * 65504.0 - 32] * 2
+        assert found[4].numpy().tolist() == [3 * (2**24 + 1)]
+        np.testing.assert_allclose(found[5], [1.0], rtol=1e-7)
+
+
+@pytest.mark.parametrize(("compression", "journeys"), [("none", 4), ("bf16", 2)])
+def test_buckets_count_the_bytes_that_travel(on_ranks, compression, journeys):
+    def reduce(collective):
+        reducer = GradientReducer(collective, bucket_bytes=8, compression=compression)
+        reducer.reduce([tf.ones([2])] * 4, "g", are_shares=True)
+        return len(collective.calls)
+
+    assert on_ranks(2, reduce) == [journeys] * 2
+
+
+def test_shares_keep_the_small_end_of_the_range(on_ranks):
+    def reduce(collective):
+        reducer = GradientReducer(collective, compression="fp16")
+        return [
+            reducer.reduce([tf.constant(2.0**-24)], "g", are_shares=are_shares)
+            for are_shares in (True, False)
+        ]
+
+    for shares, whole in on_ranks(4, reduce):
+        assert float(shares[0]) == 2.0**-22
+        assert float(whole[0]) == 0.0
+
+
+def test_an_unknown_compression_is_refused():
+    with pytest.raises(ValueError, match="compression must be one of none, fp16, bf16"):
+        GradientReducer(SingleCollective(), compression="int8")
+
+
 def test_an_unknown_dimension_counts_as_one():
     @tf.function(input_signature=[tf.TensorSpec([None, 2])])
     def reduce(gradient):

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.gradients.sparse import DENSE, NONE, SPARSE, agree, convert, kind_of
+from tfdist.gradients.sparse import (
+    DENSE,
+    NONE,
+    SPARSE,
+    agree,
+    convert,
+    kind_of,
+    with_sums_dense,
+)
 
 VALUES = {NONE: 0, SPARSE: 1, DENSE: 2}
 
@@ -66,3 +74,51 @@ def test_a_keras_variable_gives_shape_and_type_too():
 
     assert convert(None, DENSE, variable).dtype == tf.float16
     assert convert(None, SPARSE, variable).values.dtype == tf.float16
+
+
+def gradient_of(lookup):
+    """Trace the gradient of a table of three rows, of what `lookup` takes from it."""
+    found = []
+
+    @tf.function
+    def trace():
+        table = tf.ones((3, 2))
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            total = tf.reduce_sum(lookup(table))
+        found.append(with_sums_dense(tape.gradient(total, table)))
+        return tf.convert_to_tensor(found[0])
+
+    values = trace().numpy().tolist()
+    return type(found[0]), values
+
+
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_rows_that_are_sums_become_dense(has_weights):
+    ids = tf.SparseTensor([[0, 0], [0, 1], [1, 0]], [2, 2, 0], (2, 2))
+    weights = ids.with_values([1.0, 1.0, 1.0]) if has_weights else None
+
+    def lookup(table):
+        return tf.nn.embedding_lookup_sparse(table, ids, weights, combiner="sum")
+
+    kind, values = gradient_of(lookup)
+
+    assert kind is not tf.IndexedSlices
+    assert values == [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
+
+
+def test_rows_of_an_embedding_stay_side_by_side():
+    kind, values = gradient_of(lambda table: tf.gather(table, [2, 2, 0]))
+
+    assert kind is tf.IndexedSlices
+    assert values == [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize("is_summed", [True, False])
+def test_eager_rows_are_sums_where_the_caller_knows_it(is_summed):
+    slices = tf.IndexedSlices(tf.ones((2, 1)), tf.constant([1, 0]), tf.constant([2, 1]))
+
+    result = with_sums_dense(slices, is_summed=is_summed)
+
+    assert isinstance(result, tf.IndexedSlices) is not is_summed
+    assert with_sums_dense(None, is_summed=is_summed) is None

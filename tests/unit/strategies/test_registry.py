@@ -16,8 +16,8 @@ def test_the_environment_chooses_by_default():
 def test_options_reach_the_constructor():
     with pytest.raises(ValueError, match="bucket_bytes must not be negative"):
         create("all_reduce", bucket_bytes=-1)
-    with pytest.raises(TypeError, match="compression"):
-        create("all_reduce", compression="fp16")
+    with pytest.raises(TypeError, match="consistency"):
+        create("all_reduce", consistency="sync")
 
 
 @pytest.mark.parametrize(

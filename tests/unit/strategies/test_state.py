@@ -5,9 +5,9 @@ import tensorflow as tf
 
 from tfdist.collectives import SingleCollective
 from tfdist.strategies.state import (
+    average_state,
     broadcast_equal,
     put_back,
-    reduce_metrics,
     start_equal,
 )
 
@@ -129,47 +129,38 @@ def test_names_may_differ(on_ranks):
     assert on_ranks(2, broadcast) == [0.0, 0.0]
 
 
-def test_metrics_are_those_over_the_examples_of_all_ranks(on_ranks):
-    rng = np.random.default_rng(5)
-    y = rng.integers(0, 2, size=(30, 1)).astype("float32")
-    p = rng.uniform(size=(30, 1)).astype("float32")
-    parts = [slice(0, 4), slice(4, 11), slice(11, 30)]
+def test_what_layers_keep_becomes_the_mean_of_ranks(on_ranks):
+    def average(collective):
+        made = [keras.Variable([1.0, 2.0]), keras.Variable(np.float64(5))]
+        made[0].assign_add([4.0 * collective.rank, 0.0])
+        made[1].assign_add(2.0 * collective.rank)
+        average_state(made, collective)
+        return [variable.numpy().tolist() for variable in made], collective.calls
 
-    def compiled():
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Identity()], name="m")
-        metrics = ["mae", keras.metrics.AUC(), keras.metrics.Precision()]
-        model.compile("sgd", "mse", metrics=metrics)
-        return model
-
-    def evaluate(model, part):
-        model.evaluate(p[part], y[part], verbose=0)
-        return model
-
-    whole = evaluate(compiled(), slice(0, 30)).get_metrics_result()
-    models = [evaluate(compiled(), part) for part in parts]
-    states = [[v.numpy() for v in model.metrics_variables] for model in models]
-
-    def reduce(collective):
-        model = models[collective.rank]
-        return reduce_metrics(
-            model, collective, lambda logs: model.get_metrics_result(), None
-        )
-
-    for found in on_ranks(3, reduce):
-        assert len(found) == 4
-        for (_, mine), (_, wanted) in zip(found.items(), whole.items(), strict=True):
-            np.testing.assert_allclose(mine, wanted, rtol=1e-6)
-    for model, before in zip(models, states, strict=True):
-        for variable, value in zip(model.metrics_variables, before, strict=True):
-            np.testing.assert_array_equal(variable, value)
+    for found, calls in on_ranks(2, average):
+        assert found == [[3.0, 2.0], 6.0]
+        assert calls == ["all_reduce state of the model"]
 
 
-def test_logs_reach_the_result(models):
-    found = reduce_metrics(
-        models[0], SingleCollective(), lambda logs: {"got": logs}, {"loss": 1}
-    )
+def test_accumulated_gradients_stay_each_rank_s_own(on_ranks):
+    """They are parts of a sum, and rank 0's would count once for every rank."""
+    sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(sgd, "mse")
+    sgd.build(model.trainable_variables)
+    kept = [v for v in sgd.variables if "gradient_accumulator" in v.path]
+    sent = []
 
-    assert found == {"got": {"loss": 1}}
+    class Alone(SingleCollective):
+        def broadcast(self, tensors, root_rank=0, *, name):
+            sent.extend(tensors)
+            return tensors
+
+    start_equal(model, Alone())
+
+    assert len(kept) == 2
+    everything = [*model.variables, *model.metrics_variables, *sgd.variables]
+    assert len(sent) == len({id(v) for v in everything}) - 2
 
 
 @pytest.mark.parametrize("is_stand_in", [True, False])
@@ -178,7 +169,7 @@ def test_a_step_on_a_stand_in_is_undone_but_for_seeds_and_weights(is_stand_in):
     variables = [*model.metrics_variables, *model.variables]
     before = [variable.numpy() for variable in variables]
 
-    with put_back(model, tf.constant(is_stand_in)):
+    with put_back(model, tf.constant(is_stand_in), {}):
         for variable in variables:
             variable.assign(variable + 1)
 
@@ -187,3 +178,48 @@ def test_a_step_on_a_stand_in_is_undone_but_for_seeds_and_weights(is_stand_in):
         is_put_back = is_stand_in and not variable.trainable and not is_seed
         np.testing.assert_array_equal(variable, value if is_put_back else value + 1)
     assert any(v.path.endswith("seed_generator_state") for v in model.variables)
+
+
+def test_what_the_step_got_from_other_ranks_stays():
+    model = model_of(0)
+    mean, variance = model.layers[1].non_trainable_variables
+    before = variance.numpy()
+    reduced = {}
+
+    with put_back(model, tf.constant(True), reduced):
+        mean.assign([3.0, 4.0])
+        variance.assign([5.0, 6.0])
+        reduced[id(mean)] = mean
+
+    np.testing.assert_array_equal(mean, [3.0, 4.0])
+    np.testing.assert_array_equal(variance, before)
+
+
+def test_keras_keeps_the_state_of_seeds_and_accumulators_under_these_names():
+    model = model_of(0)
+    sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    sgd.build(model.trainable_variables)
+    paths = [v.path for v in [*model.non_trainable_variables, *sgd.variables]]
+
+    assert sum(path.endswith("seed_generator_state") for path in paths) == 1
+    accumulators = [path for path in paths if "gradient_accumulator" in path]
+    assert len(accumulators) == len(model.trainable_variables)
+
+
+class Counting(keras.layers.Layer):
+    def build(self, _):
+        options = {"shape": (), "initializer": "zeros", "trainable": False}
+        self.steps = self.add_weight(dtype="int32", **options)
+        self.level = self.add_weight(dtype="float32", **options)
+
+
+def test_a_counter_of_steps_counts_those_on_stand_ins_too():
+    layer = Counting()
+    model = keras.Sequential([keras.Input((3,)), layer])
+
+    with put_back(model, tf.constant(True), {}):
+        layer.steps.assign_add(1)
+        layer.level.assign_add(1.0)
+
+    assert int(layer.steps.numpy()) == 1
+    assert float(layer.level.numpy()) == 0.0

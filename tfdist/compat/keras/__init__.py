@@ -7,5 +7,6 @@ that one of them replaces.
 
 from tfdist.compat.keras.hooks import KerasHooks
 from tfdist.compat.keras.install import install
+from tfdist.compat.keras.loss_scaling import apply_reduced, current_scale
 
-__all__ = ["KerasHooks", "install"]
+__all__ = ["KerasHooks", "apply_reduced", "current_scale", "install"]

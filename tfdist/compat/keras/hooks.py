@@ -7,12 +7,33 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 
+class FitDecisions(Protocol):
+    """What the ranks agree on during one `fit`."""
+
+    def batch_begins(self) -> None:
+        """Agree before a batch, if any rank may have decided something."""
+
+    def batch_ended(self) -> None:
+        """Agree after a batch, or put a lonely decision off to the epoch's end."""
+
+    def agree(self) -> None:
+        """Let the decisions of every rank hold on all."""
+
+
 class KerasHooks(Protocol):
     """A strategy's side of the patches; one object for each strategy."""
 
-    rank: int
-    is_alone: bool
-    in_step: bool
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other process."""
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step of Keras is being traced, or run eagerly."""
 
     def distribute(self, adapter: Any) -> tf.data.Dataset:
         """Return this rank's `Shard`s of what a Keras data adapter holds."""
@@ -42,6 +63,9 @@ class KerasHooks(Protocol):
     def gradients_are_reduced(self) -> AbstractContextManager[None]:
         """Mark a block in which an optimizer gets gradients that are already sums."""
 
+    def scale_loss_of(self, optimizer: Any) -> Any:
+        """Wrap an optimizer that is to update a model in float16."""
+
     def metrics_result(
         self, trainer: Any, result: Callable[[Any], Any], logs: Any
     ) -> Any:
@@ -49,6 +73,26 @@ class KerasHooks(Protocol):
 
     def fold_seed(self, seed: Any) -> Any:
         """Make a random seed this rank's own, where ranks must differ."""
+
+    def share(self) -> Any:
+        """Return this rank's share of the step's global batch, a float64 scalar."""
+
+    def sum_over_ranks(self, value: Any, what: str) -> Any:
+        """Sum a value of the step over the ranks that have rows."""
+
+    def note_assigned(self, variable: Any) -> None:
+        """Note that a variable is assigned, if it is so in a step."""
+
+    def fitting(self, trainer: Any) -> AbstractContextManager[None]:
+        """Mark a `fit` of a model, which all ranks make together."""
+
+    def training_begins(
+        self, trainer: Any, *, watches_begin: bool, watches_end: bool
+    ) -> None:
+        """Let the ranks agree on what callbacks decide in this `fit`."""
+
+    def decisions(self, trainer: Any) -> "FitDecisions | None":
+        """Return what is being agreed on in the `fit` of a model, if it is in one."""
 
 
 def any_hooks_of(strategy: Any) -> KerasHooks | None:

@@ -2,11 +2,17 @@
 
 import functools
 
-from tfdist.compat.keras import losses, optimizer, saving, trainer
+from tfdist.compat.keras import versions
+
+# Before the patches are imported: a symbol that is missing would end that, and nobody
+# would be told of versions.
+versions.check_symbols()
 
 
 def install(*, is_alone: bool) -> None:
     """Patch Keras; what is not under a strategy of tfdist goes on as before.
+
+    One thing is new there, too: the loss scale stands in the logs of an epoch.
 
     Args:
         is_alone: Whether the strategy has this process only. If not, a model that was
@@ -15,13 +21,31 @@ def install(*, is_alone: bool) -> None:
     """
     _patch()
     if not is_alone:
+        from tfdist.compat.keras import trainer
+
         trainer.refuse_models_of_no_strategy()
 
 
 @functools.cache
 def _patch() -> None:
     """Put every patch on."""
+    from tfdist.compat.keras import (
+        callbacks,
+        loss_scaling,
+        losses,
+        metrics,
+        optimizer,
+        saving,
+        trainer,
+        variables,
+    )
+
+    versions.warn_if_untested()
+    callbacks.patch()
+    loss_scaling.patch()
     losses.patch()
+    metrics.patch()
     optimizer.patch()
     trainer.patch()
     saving.patch()
+    variables.patch()

@@ -1,40 +1,61 @@
-"""Losses: a divisor that is not the number of rows is refused until it is exact."""
+"""Losses: a divisor that is not the number of rows is that of all ranks.
+
+Each rank's mean weighs by its share of the rows. That gives the mean over the whole
+batch if the mean divides by rows; if it divides by weights, or entries of a mask, the
+ranks must first know how many there are in all.
+"""
 
 from typing import Any
 
+from keras import ops
 from keras.src.losses import loss as loss_module
 
-from tfdist.compat.keras.hooks import current_hooks
+from tfdist.compat.keras.hooks import KerasHooks, current_hooks
 
 _reduce_weighted_values = loss_module.reduce_weighted_values
 
 
 def patch() -> None:
-    """Put the refusal into Keras's losses."""
-    loss_module.reduce_weighted_values = _reduce_by_rows
+    """Put the divisor of all ranks into Keras's losses."""
+    loss_module.reduce_weighted_values = _reduce_over_ranks
 
 
-def _reduce_by_rows(
+def _reduce_over_ranks(
     values: Any,
     sample_weight: Any = None,
     mask: Any = None,
-    reduction: str = "sum_over_batch_size",
+    reduction: str | None = "sum_over_batch_size",
     dtype: Any = None,
 ) -> Any:
-    """Reduce as Keras does; refuse what does not divide by the number of rows.
-
-    Each rank's mean weighs by its share of the rows. That is the mean over the whole
-    batch only if the mean divides by rows, and not by weights, or entries of a mask.
-    """
+    """Reduce as Keras does, by the divisor that one process would have."""
+    loss = _reduce_weighted_values(values, sample_weight, mask, reduction, dtype)
     hooks = current_hooks()
-    if hooks is not None and hooks.in_step:
-        divides_by_weights = reduction in ("mean_with_sample_weight", "sum")
-        if divides_by_weights or mask is not None:
-            what = "a mask" if mask is not None else f"reduction={reduction!r}"
-            raise ValueError(
-                "With several processes a loss must be the mean over the rows of the "
-                f"batch. Received: a loss with {what}. Use "
-                'reduction="sum_over_batch_size", with sample weights of 0 in place '
-                "of a mask."
-            )
-    return _reduce_weighted_values(values, sample_weight, mask, reduction, dtype)
+    if hooks is None or not hooks.in_step or len(loss.shape) > 0:
+        return loss
+    if reduction == "sum":
+        return ops.divide_no_nan(loss, ops.cast(hooks.share(), loss.dtype))
+    if mask is not None and reduction in ("mean", "sum_over_batch_size"):
+        return _by_all(hooks, loss, mask)
+    if reduction == "mean_with_sample_weight":
+        weights = _weights(sample_weight, mask, dtype or loss.dtype)
+        return loss if weights is None else _by_all(hooks, loss, weights)
+    return loss
+
+
+def _by_all(hooks: KerasHooks, loss: Any, weights: Any) -> Any:
+    """Divide a loss by the weights of all ranks, in place of this one's."""
+    own = ops.sum(ops.cast(weights, loss.dtype))
+    total = hooks.sum_over_ranks(own, "divisor of a loss")
+    share = ops.cast(hooks.share(), loss.dtype)
+    return ops.divide_no_nan(loss * own, total * share)
+
+
+def _weights(sample_weight: Any, mask: Any, dtype: Any) -> Any:
+    """Merge weights with a mask, as Keras does for this reduction."""
+    if sample_weight is not None:
+        sample_weight = ops.convert_to_tensor(sample_weight, dtype=dtype)
+    if mask is not None:
+        mask = ops.convert_to_tensor(mask, dtype=dtype)
+    return loss_module.apply_mask(
+        sample_weight, mask, dtype=dtype, reduction="mean_with_sample_weight"
+    )

@@ -10,15 +10,14 @@ from typing import Any
 import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
-from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
-from tfdist.compat.keras.hooks import current_hooks, hooks_of
+from tfdist.compat.keras.hooks import any_hooks_of, current_hooks, hooks_of
+from tfdist.compat.keras.learning_rates import inner_optimizers
 
 _filter_empty_gradients = BaseOptimizer._filter_empty_gradients
 _backend_apply_gradients = BaseOptimizer._backend_apply_gradients
 _clip_gradients = BaseOptimizer._clip_gradients
 _all_reduce_sum_gradients = TFOptimizer._all_reduce_sum_gradients
-_common_apply = LossScaleOptimizer._common_apply
 
 
 def patch() -> None:
@@ -27,13 +26,25 @@ def patch() -> None:
     BaseOptimizer._backend_apply_gradients = _weigh_then_accumulate
     BaseOptimizer._clip_gradients = _reduce_then_clip
     TFOptimizer._all_reduce_sum_gradients = _already_reduced
-    LossScaleOptimizer._common_apply = _reduce_then_check_finite
+
+
+def adopt(optimizer: Any) -> None:
+    """Let an optimizer that was made outside of the scope belong to it.
+
+    Args:
+        optimizer: Any optimizer of Keras, used under a strategy of tfdist.
+    """
+    optimizer._distribution_strategy = tf.distribute.get_strategy()
+    for inner in inner_optimizers(optimizer):
+        adopt(inner)
 
 
 def _complete_then_filter(
     self: Any, grads: Sequence[Any], variables: Sequence[Any]
 ) -> Any:
     """Fill in what only other ranks have, before missing gradients are dropped."""
+    if any_hooks_of(tf.distribute.get_strategy()) is not None:
+        adopt(self)
     hooks = current_hooks()
     if hooks is not None:
         _check_replica_context(self)
@@ -63,22 +74,6 @@ def _already_reduced(self: Any, grads_and_vars: Any) -> Any:
     if current_hooks() is not None:
         return grads_and_vars
     return _all_reduce_sum_gradients(self, grads_and_vars)
-
-
-def _reduce_then_check_finite(
-    self: Any, grads: Sequence[Any], trainable_variables: Any = None
-) -> None:
-    """Reduce before the finite check, so that all ranks skip the same steps."""
-    hooks = current_hooks()
-    if hooks is None:
-        _common_apply(self, grads, trainable_variables)
-        return
-    _check_replica_context(self)
-    variables = trainable_variables or self._trainable_variables
-    grads = hooks.complete_gradients(grads, variables)
-    grads = hooks.reduce_gradients(grads)
-    with hooks.gradients_are_reduced():
-        _common_apply(self, grads, trainable_variables)
 
 
 def _check_replica_context(optimizer: Any) -> None:

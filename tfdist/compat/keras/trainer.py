@@ -1,4 +1,4 @@
-"""Models: the data of a step, the start, the results; and who prints."""
+"""Models: the data of a step, the start, and the results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.callbacks.callback_list import CallbackList
 from keras.src.random.seed_generator import SeedGenerator
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
@@ -18,6 +17,7 @@ from tfdist.compat.keras.hooks import (
     hooks_of,
     hooks_of_model,
 )
+from tfdist.compat.keras.optimizer import adopt
 from tfdist.data.sharding import Shard
 
 _TensorFlowTrainer = tf_trainer.TensorFlowTrainer
@@ -25,8 +25,8 @@ _maybe_symbolic_build = _TensorFlowTrainer._maybe_symbolic_build
 _make_function = _TensorFlowTrainer._make_function
 _make_predict_function = _TensorFlowTrainer.make_predict_function
 _predict = _TensorFlowTrainer.predict
+_fit = _TensorFlowTrainer.fit
 _get_metrics_result_or_logs = Trainer._get_metrics_result_or_logs
-_callback_list_init = CallbackList.__init__
 _next_seed = SeedGenerator.next
 
 
@@ -37,8 +37,8 @@ def patch() -> None:
     _TensorFlowTrainer._make_function = _make_joint_function
     _TensorFlowTrainer.make_predict_function = _make_joint_predict_function
     _TensorFlowTrainer.predict = _predict_equal
+    _TensorFlowTrainer.fit = _fit_together
     Trainer._get_metrics_result_or_logs = _reduced_metrics
-    CallbackList.__init__ = _print_on_chief
     SeedGenerator.next = _next_seed_of_rank
 
 
@@ -85,7 +85,12 @@ def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> Non
     else:
         spec = iterator._distributed_dataset.element_spec.data
     with self.distribute_strategy.scope():
-        self._symbolic_build(data_batch=keras.tree.map_structure(_symbolic, spec))
+        if self.optimizer is not None:
+            adopt(self.optimizer)
+        if any(_is_composite(leaf) for leaf in tf.nest.flatten(spec)):
+            _build_by_tracing(self, spec)
+        else:
+            self._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
     if not hooks.is_alone:
         hooks.build(self, is_single_step=iterator is None)
 
@@ -99,26 +104,50 @@ def _symbolic(spec: Any) -> Any:
     )
 
 
+def _is_composite(spec: Any) -> bool:
+    """Say whether a spec is of what Keras's symbolic tensors cannot stand for."""
+    return isinstance(spec, tf.RaggedTensorSpec | tf.SparseTensorSpec)
+
+
+def _build_by_tracing(model: Any, spec: Any) -> None:
+    """Build a model, what it is compiled with, and its optimizer, without any data."""
+
+    def step(batch: Any) -> None:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        y_pred = model(x, training=False)
+        model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    tf.function(step, autograph=False).get_concrete_function(spec)
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
 def _without_rows(value: Any) -> Any:
     """Turn a batch into its spec, for any number of rows."""
     if value is None:
         return None
+    if isinstance(value, tf.RaggedTensor):
+        shape = [None, *value.shape[1:]]
+        return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank)
+    if isinstance(value, tf.SparseTensor):
+        return tf.SparseTensorSpec([None, *value.shape[1:]], value.dtype)
     array = tf.convert_to_tensor(value)
     return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
 
 
 def _make_joint_function(self: Any, step_function: Any) -> Callable[[Any], Any]:
     """Mark the steps that all ranks make together."""
-    function: Callable[[Any], Any] = _make_function(self, step_function)
     hooks = hooks_of_model(self)
     if hooks is None:
+        function: Callable[[Any], Any] = _make_function(self, step_function)
         return function
-    if self.jit_compile:
-        raise ValueError(
-            "jit_compile=True is not possible yet with several processes: XLA on its "
-            "own cannot hold a collective. Received: jit_compile=True. Compile the "
-            'model with jit_compile="auto" or False.'
-        )
+    # XLA cannot hold a collective: the strategy compiles what lies between them.
+    is_compiled, self.jit_compile = self.jit_compile, False
+    try:
+        function = _make_function(self, step_function)
+    finally:
+        self.jit_compile = is_compiled
     is_training = step_function.__name__ == "train_step"
     what = str(step_function.__name__)
 
@@ -174,6 +203,15 @@ def _predict_equal(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     return _predict(self, x, *args, **kwargs)
 
 
+def _fit_together(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let the ranks agree on what callbacks decide."""
+    hooks = hooks_of_model(self)
+    if hooks is None:
+        return _fit(self, *args, **kwargs)
+    with hooks.fitting(self):
+        return _fit(self, *args, **kwargs)
+
+
 def _reduced_metrics(self: Any, logs: Any) -> Any:
     """Compute the metrics from the states of all ranks."""
     hooks = hooks_of_model(self)
@@ -182,15 +220,6 @@ def _reduced_metrics(self: Any, logs: Any) -> Any:
     return hooks.metrics_result(
         self, lambda logs: _get_metrics_result_or_logs(self, logs), logs
     )
-
-
-def _print_on_chief(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Leave the progress bar to the chief."""
-    model = kwargs.get("model")
-    hooks = None if model is None else hooks_of_model(model)
-    if hooks is not None and hooks.rank > 0:
-        kwargs["add_progbar"] = False
-    _callback_list_init(self, *args, **kwargs)
 
 
 def _next_seed_of_rank(self: Any, ordered: bool = True) -> Any:

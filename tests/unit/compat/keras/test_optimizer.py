@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
-from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
 from tfdist.compat.keras import optimizer as patches
 
@@ -18,7 +17,6 @@ REPLACED = [
     (BaseOptimizer, "_backend_apply_gradients", patches._weigh_then_accumulate, 2),
     (BaseOptimizer, "_clip_gradients", patches._reduce_then_clip, 1),
     (TFOptimizer, "_all_reduce_sum_gradients", patches._already_reduced, 1),
-    (LossScaleOptimizer, "_common_apply", patches._reduce_then_check_finite, 2),
 ]
 IDS = [name for _, name, *_ in REPLACED]
 
@@ -54,13 +52,6 @@ def test_what_we_replace_takes_what_ours_takes(owner, name, ours, count):
     assert original.__qualname__ == f"{owner.__name__}.{name}"
     assert len(theirs) == len(mine) == count + 1
     assert [p.default for p in mine] == [p.default for p in theirs]
-
-
-def test_the_names_by_which_keras_passes_arguments_are_ours_too():
-    mine = inspect.signature(patches._reduce_then_check_finite).parameters
-    theirs = inspect.signature(patches._common_apply).parameters
-
-    assert list(mine) == list(theirs) == ["self", "grads", "trainable_variables"]
 
 
 def test_a_step_fills_in_then_weighs_then_clips_then_updates(calls):
@@ -120,44 +111,6 @@ def test_missing_gradients_are_dropped_by_the_first_call(calls):
 
     assert calls[0] == "_filter_empty_gradients"
     np.testing.assert_array_equal(unused, np.ones(3))
-
-
-def test_loss_scaling_checks_before_the_inner_step(calls):
-    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))
-    gradients, variables = gradient_and_variable()
-    scaled.build(variables)
-
-    scaled.apply(gradients, variables)
-
-    assert calls[0] == "_common_apply"
-    assert "_filter_empty_gradients" in calls[1:]
-    assert calls.count("_common_apply") == 1
-
-
-def test_loss_scaling_takes_this_way_wherever_no_merge_call_is_needed():
-    names = LossScaleOptimizer._tf_apply.__code__.co_names
-
-    assert "strategy_supports_no_merge_call" in names
-    assert "_common_apply" in names
-    assert tf.__internal__.distribute.strategy_supports_no_merge_call()
-
-
-def test_the_finite_check_sees_the_gradients_that_we_pass_on(monkeypatch):
-    seen = []
-
-    def check(self, grads):
-        seen.append([None if g is None else g.numpy().tolist() for g in grads])
-        return tf.constant(False)
-
-    monkeypatch.setattr(LossScaleOptimizer, "check_finite", check)
-    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))
-    gradients, variables = gradient_and_variable()
-    scaled.build(variables)
-
-    scaled._common_apply(gradients, variables)
-
-    assert seen == [[[3.0, 4.0]]]
-    np.testing.assert_array_equal(variables[0], [0.0, 0.0])
 
 
 def test_an_optimizer_knows_its_variables():

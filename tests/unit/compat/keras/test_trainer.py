@@ -1,28 +1,32 @@
-"""Keras's trainer calls what we replace, by the names under which we replace it."""
+"""Keras's trainer calls what we replace, and what we put there does what it should."""
 
-import inspect
+from contextlib import contextmanager
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.callbacks.callback_list import CallbackList
 from keras.src.random.seed_generator import SeedGenerator
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
+from tfdist.compat.keras import install
 from tfdist.compat.keras import trainer as patches
+from tfdist.data.sharding import Shard
+from tfdist.strategies import AllReduceStrategy
 
 Model = tf_trainer.TensorFlowTrainer
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 
 REPLACED = [
-    (Model, "_maybe_symbolic_build", patches._build_equal),
-    (Model, "_make_function", patches._make_joint_function),
-    (Model, "make_predict_function", patches._make_joint_predict_function),
-    (Trainer, "_get_metrics_result_or_logs", patches._reduced_metrics),
-    (SeedGenerator, "next", patches._next_seed_of_rank),
+    (Model, "_maybe_symbolic_build"),
+    (Model, "_make_function"),
+    (Model, "make_predict_function"),
+    (Model, "predict"),
+    (Model, "fit"),
+    (Trainer, "_get_metrics_result_or_logs"),
+    (SeedGenerator, "next"),
 ]
 
 
@@ -46,34 +50,13 @@ def noting(monkeypatch, owner, name, noted):
 @pytest.fixture
 def calls(monkeypatch):
     noted = []
-    for owner, name, _ in REPLACED:
+    for owner, name in REPLACED:
         noting(monkeypatch, owner, name, noted)
     return noted
 
 
 def names(calls):
     return [name for name, *_ in calls]
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "ours"), REPLACED, ids=[name for _, name, _ in REPLACED]
-)
-def test_what_we_replace_takes_what_ours_takes(owner, name, ours):
-    known = {
-        "next": patches._next_seed,
-        "make_predict_function": patches._make_predict_function,
-    }
-    theirs = known.get(name) or getattr(patches, name)
-
-    mine = inspect.signature(ours).parameters
-    assert theirs.__qualname__ == f"{owner.__name__}.{name}"
-    assert list(mine) == list(inspect.signature(theirs).parameters)
-
-
-def test_predict_takes_the_data_first():
-    found = list(inspect.signature(patches._predict).parameters)
-
-    assert found[:2] == ["self", "x"]
 
 
 def iterators(monkeypatch):
@@ -125,17 +108,24 @@ def test_an_iterator_has_what_ours_sets(monkeypatch):
     assert found[0]._get_iterator() is found[0]._distributed_dataset
 
 
+def test_models_predict_by_the_methods_that_we_replace(calls):
+    compiled().predict(X, verbose=0)
+
+    found = [name for name in names(calls) if name != "next"]
+    assert found == ["predict", "make_predict_function"]
+
+
 @pytest.mark.parametrize("loop", ["fit", "evaluate"])
 def test_a_loop_builds_first_then_makes_its_step_then_asks_for_results(calls, loop):
     getattr(compiled(), loop)(X, Y, verbose=0)
 
     found = [name for name in names(calls) if name != "next"]
-    assert found == [
+    assert found[int(loop == "fit") :] == [
         "_maybe_symbolic_build",
         "_make_function",
         "_get_metrics_result_or_logs",
     ]
-    assert "iterator" in calls[0][2]
+    assert "iterator" in calls[int(loop == "fit")][2]
 
 
 def test_a_validation_within_fit_builds_with_the_iterator_we_know(calls):
@@ -230,21 +220,6 @@ def test_a_model_is_built_from_symbols():
     assert len(model.metrics_variables) > 2
 
 
-def test_bars_are_added_by_a_keyword(monkeypatch):
-    noted = []
-    noting(monkeypatch, CallbackList, "__init__", noted)
-    model = compiled()
-    model.fit(X, Y, verbose=0)
-    model.evaluate(X, Y, verbose=0)
-    model.predict(X, verbose=0)
-
-    assert len(noted) == 3
-    for _, _, kwargs in noted:
-        assert kwargs["model"] is model
-        assert kwargs["add_progbar"] is False
-    assert "add_progbar" in inspect.signature(patches._callback_list_init).parameters
-
-
 def test_what_is_drawn_comes_from_next(monkeypatch):
     noted = []
     noting(monkeypatch, SeedGenerator, "next", noted)
@@ -262,3 +237,326 @@ def test_a_seed_is_two_numbers_and_its_state_moves_on():
     assert first.shape == (2,)
     assert [list(map(int, seed)) for seed in (first, second)] == [[5, 0], [5, 1]]
     assert generator.state.path.endswith("seed_generator_state")
+
+
+# What we put there.
+
+
+class Hooks:
+    """A rank's hooks; notes what it is asked."""
+
+    is_alone = False
+
+    def __init__(self):
+        self.asked = []
+        self.inside = []
+
+    @contextmanager
+    def _within(self, what):
+        self.inside.append(what)
+        yield
+        self.inside.remove(what)
+
+    def joint_call(self, what):
+        self.asked.append(what)
+        return self._within(what)
+
+    def fitting(self, model):
+        return self._within("fit")
+
+    def distribute(self, adapter):
+        self.asked.append(type(adapter).__name__)
+        return adapter.get_tf_dataset().map(to_shard)
+
+    def build(self, model, *, is_single_step):
+        self.asked.append(("build", is_single_step, model.optimizer.built))
+
+    def synchronize(self, model):
+        self.asked.append("synchronize")
+
+    def metrics_result(self, model, result, logs):
+        return {"of all": result(logs)}
+
+    def fold_seed(self, seed):
+        return seed + 1
+
+
+def to_shard(*batch):
+    rows = tf.shape(batch[0], tf.int64)[0]
+    return Shard(batch, rows, rows, ())
+
+
+@pytest.fixture
+def hooks(monkeypatch):
+    """Return the hooks of the processes that every model is made for."""
+    made = Hooks()
+    for name in ("hooks_of_model", "any_hooks_of_model", "hooks_of"):
+        monkeypatch.setattr(patches, name, lambda _: made)
+    monkeypatch.setattr(patches, "current_hooks", lambda: made)
+    return made
+
+
+# Building.
+
+
+def lazy(*layers):
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def is_built(model):
+    return model.built and model.optimizer.built and len(model.metrics_variables) > 2
+
+
+RAGGED_LAYERS = (
+    keras.layers.Lambda(lambda x: x.to_tensor(shape=[None, 4])),
+    keras.layers.Dense(2),
+)
+
+
+def ragged():
+    return tf.ragged.constant([[1.0], [2.0, 3.0]]), np.ones((2, 1), "float32")
+
+
+def sparse():
+    return tf.sparse.from_dense(np.eye(2, 3, dtype="float32")), np.ones((2, 1))
+
+
+def dense():
+    return X, Y
+
+
+@pytest.mark.parametrize(
+    ("make", "layers"), [(dense, ()), (ragged, RAGGED_LAYERS), (sparse, ())]
+)
+@pytest.mark.parametrize("is_single", [True, False])
+def test_a_model_is_built_before_its_first_step(hooks, make, layers, is_single):
+    model, (x, y) = lazy(*layers), make()
+    if is_single:
+        patches._build_equal(model, data_batch=(x, y, None))
+    else:
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(2)
+        iterator = patches._ShardIterator(x=dataset)
+        patches._build_equal(model, iterator)
+
+    assert is_built(model)
+    assert hooks.asked[-1] == ("build", is_single, True)
+
+
+def test_alone_the_spec_is_the_data_s_and_nobody_is_asked(hooks, monkeypatch):
+    hooks.is_alone = True
+    monkeypatch.setattr(patches, "hooks_of", lambda _: None)
+    model = lazy()
+    iterator = patches._ShardIterator(
+        tf.distribute.get_strategy(), x=X, y=Y, batch_size=4
+    )
+
+    patches._build_equal(model, iterator)
+
+    assert is_built(model)
+    assert hooks.asked == []
+
+
+def test_building_takes_no_data(hooks):
+    taken = []
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    counted = dataset.map(
+        lambda x, y: (tf.py_function(lambda: taken.append(1) or x, [], tf.float32), y)
+    )
+    shaped = counted.map(lambda x, y: (tf.ensure_shape(x, [None, 3]), y))
+
+    patches._build_equal(lazy(), patches._ShardIterator(x=shaped))
+
+    assert taken == []
+
+
+def test_a_validation_within_fit_is_built_already(hooks):
+    model = compiled()
+    model._eval_epoch_iterator = iterator = object()
+
+    patches._build_equal(model, iterator)
+
+    assert hooks.asked == []
+
+
+@pytest.mark.parametrize("make", [ragged, sparse])
+def test_alone_single_batches_of_other_kinds_work(make):
+    layers = RAGGED_LAYERS if make is ragged else ()
+    with AllReduceStrategy().scope():
+        model = lazy(*layers)
+
+    assert np.isfinite(model.train_on_batch(*make())[0])
+
+
+def test_a_batch_stands_for_any_number_of_rows():
+    spec = patches._without_rows(ragged()[0])
+    assert spec == tf.RaggedTensorSpec([None, None], tf.float32, ragged_rank=1)
+    assert patches._without_rows(sparse()[0]) == (
+        tf.SparseTensorSpec([None, 3], tf.float32)
+    )
+    assert patches._without_rows(X) == tf.TensorSpec([None, 3], tf.float32)
+    assert patches._without_rows(None) is None
+
+
+def test_what_is_missing_has_no_symbol():
+    assert patches._symbolic(None) is None
+    assert patches._symbolic(tf.OptionalSpec(None)) is None
+    symbol = patches._symbolic(tf.TensorSpec([None, 3], tf.float64))
+    assert (symbol.shape, symbol.dtype) == ((None, 3), "float64")
+
+
+# Data.
+
+
+def test_an_iterator_goes_over_this_rank_s_shards(hooks):
+    iterator = patches._ShardIterator(x=X, y=Y, batch_size=4)
+
+    assert hooks.asked == ["ArrayDataAdapter"]
+    assert iterator.num_batches == 2
+    assert [type(one) for one in iterator._get_iterator()] == [Shard, Shard]
+
+
+def test_the_steps_of_a_dataset_are_those_of_its_shards(hooks, monkeypatch):
+    monkeypatch.setattr(
+        hooks, "distribute", lambda a: a.get_tf_dataset().map(to_shard).repeat(3)
+    )
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+
+    assert patches._ShardIterator(x=dataset).num_batches == 6
+
+
+# Steps.
+
+
+def step_of(model, name="train_step"):
+    """Make the function of a step that says where it runs."""
+    return patches._make_joint_function(model, getattr(model, name))
+
+
+def test_steps_over_an_iterator_are_made_together(hooks):
+    model = compiled(run_eagerly=True)
+    iterator = iter(tf.data.Dataset.from_tensors((X, Y)))
+
+    step_of(model, "test_step")(iterator)
+
+    assert hooks.asked == ["test_step"]
+    assert hooks.inside == []
+
+
+@pytest.mark.parametrize(("name", "asked"), [("train_step", 1), ("test_step", 0)])
+def test_of_single_steps_those_that_train_are_made_together(hooks, name, asked):
+    model = compiled(run_eagerly=True)
+
+    step_of(model, name)(iter([(X, Y)]))
+
+    assert hooks.asked == [name] * asked
+
+
+def test_keras_compiles_no_step_and_the_model_still_says_so(hooks, monkeypatch):
+    model, seen = compiled(jit_compile=True), []
+    original = patches._make_function
+
+    def make(self, step_function):
+        seen.append(self.jit_compile)
+        return original(self, step_function)
+
+    monkeypatch.setattr(patches, "_make_function", make)
+    step_of(model)
+
+    assert seen == [False]
+    assert model.jit_compile is True
+
+
+def test_elsewhere_the_step_is_keras_s(monkeypatch):
+    monkeypatch.setattr(patches, "_make_function", lambda self, step: "keras's")
+
+    assert step_of(compiled()) == "keras's"
+
+
+def test_training_a_model_of_no_strategy_is_refused():
+    layers = [keras.layers.Dense(2, name="a"), keras.layers.Dense(1, name="b")]
+    model = keras.Sequential([keras.Input((3,)), *layers], name="lost")
+    model.compile("sgd", "mse")
+
+    with pytest.raises(
+        RuntimeError,
+        match=r"The model 'lost' was made outside of strategy\.scope\(\): each process "
+        r"would train one of its own\. Received: variables \S*a/kernel \(3, 2\); "
+        r"\S*a/bias \(2,\); \S*b/kernel \(2, 1\)\. Make and compile the model in a "
+        r"block `with strategy\.scope\(\):`\.",
+    ):
+        patches._make_function_under_strategy(model, model.train_step)
+    assert callable(patches._make_function_under_strategy(model, model.test_step))
+
+
+# Predictions.
+
+
+def test_predictions_over_shards_are_made_together(hooks):
+    model = compiled()
+    patches._make_joint_predict_function(model)
+    function = model.predict_function
+    patches._make_joint_predict_function(model)
+
+    assert model.predict_function is function
+    model.predict_function([(X,)])
+    assert hooks.asked == []
+
+
+def test_a_shard_of_predictions_is_a_joint_call(hooks, monkeypatch):
+    model, given = compiled(), []
+
+    def make(self, force):
+        self.predict_function = lambda data: given.append((data, [*hooks.inside]))
+
+    monkeypatch.setattr(patches, "_make_predict_function", make)
+    patches._make_joint_predict_function(model)
+    data = [Shard((X,), 8, 8, ())]
+    model.predict_function(data)
+
+    assert given == [(data, ["predict_step"])]
+
+
+def test_predictions_start_from_equal_weights(hooks, monkeypatch):
+    monkeypatch.setattr(patches, "_predict", lambda *args, **kwargs: (args, kwargs))
+    model = compiled()
+
+    assert patches._predict_equal(model, X, 4, verbose=0) == (
+        (model, X, 4),
+        {"verbose": 0},
+    )
+    assert hooks.asked == ["synchronize"]
+
+
+# The rest.
+
+
+def test_a_fit_is_marked_until_it_ends(hooks, monkeypatch):
+    monkeypatch.setattr(patches, "_fit", lambda *args, **kwargs: [*hooks.inside])
+
+    assert patches._fit_together(compiled(), X, Y) == ["fit"]
+    assert hooks.inside == []
+
+
+def test_results_are_those_of_all_ranks(hooks):
+    found = patches._reduced_metrics(compiled(), {"loss": 3.0})
+
+    assert found == {"of all": {"loss": 0.0}}
+
+
+def test_seeds_differ_and_their_states_do_not(hooks):
+    one, other = SeedGenerator(5), SeedGenerator(5)
+
+    mine, plain = patches._next_seed_of_rank(one), patches._next_seed(other)
+
+    np.testing.assert_array_equal(mine, plain + 1)
+    np.testing.assert_array_equal(one.state, other.state)
+
+
+def test_the_patches_are_on_once_they_are_installed():
+    install(is_alone=True)
+
+    assert tf_trainer.TFEpochIterator is patches._ShardIterator
+    assert keras.Model.fit is Model.fit is patches._fit_together
+    assert keras.Model.predict is Model.predict is patches._predict_equal

@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.devices import use_own_gpu
+from tfdist.collectives.devices import use_own_gpu
 
 
 @pytest.fixture

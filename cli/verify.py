@@ -1,0 +1,174 @@
+"""`tfdist verify`: whether N processes train a script as one process does."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tfdist.launch import resolve_command
+from tfdist.verify import Orders, VerifyError, verify
+from tfdist_cli.parser import Parser
+from tfdist_cli.table import format_table
+
+_DESCRIPTION = """\
+Check whether several processes train a script as one process does.
+
+The script runs twice from the current folder, with one process and with N, for its
+first steps of training and with all that it does besides, such as writing files. Both
+runs begin with the same seed and train on the same global batches; then weights,
+optimizer, metrics and other state are compared. If they differ, the first variable that
+does is named, with the likely cause and what to do. The script is not changed.
+"""
+
+_EPILOG = """\
+examples:
+  tfdist verify train.py --epochs 3           two processes, ten steps
+  tfdist verify -np 3 --float64 train.py      a sharper comparison
+  tfdist verify -m package.train              a module
+
+exit code:
+  0 for PASS, 1 for FAIL, 2 if the script could not be run; 130 after Ctrl-C.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist verify`.
+
+    Args:
+        commands: What `add_subparsers` has returned.
+    """
+    parser = commands.add_parser(
+        "verify",
+        help="check that several processes train a script as one does",
+        usage="tfdist verify [options] (train.py | -m module) [arguments]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(func=run, parser=parser)
+    _add_options(parser)
+    _add_options_of_output(parser)
+    parser.add_argument(
+        "-m",
+        dest="module",
+        action="store_true",
+        help="the command is a Python module, as in python -m",
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        help="the script; all that follows it belongs to it",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `tfdist verify`.
+
+    Args:
+        args: What the parser has read.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        orders = Orders(
+            _script(args.command, module=args.module),
+            size=args.size,
+            steps=args.steps,
+            module=args.module,
+            float64=args.float64,
+            seed=args.seed,
+        )
+        if args.json is not None:
+            _check_folder(args.json)
+        verdict = verify(
+            orders, timeout_seconds=args.timeout, output_directory=args.output_dir
+        )
+    except VerifyError as error:
+        print(f"{args.parser.prog}: {error}", file=sys.stderr)
+        return error.exit_code
+    except (OSError, ValueError) as error:
+        args.parser.error(str(error))
+    # It needs NumPy, which no other command is to wait for.
+    from tfdist.verify.report import json_of, text_of
+
+    name = orders.command[0]
+    print(text_of(verdict, name, steps=orders.steps, table=format_table))
+    if args.json is not None:
+        args.json.write_text(f"{json_of(verdict)}\n")
+    return 0 if verdict.passed else 1
+
+
+def _add_options(parser: Parser) -> None:
+    """Add the options that say what is compared."""
+    parser.add_argument(
+        "-np",
+        dest="size",
+        type=int,
+        default=2,
+        metavar="N",
+        help="how many processes are compared with one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=10,
+        metavar="K",
+        help="stop the script after this many steps of training (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--float64",
+        action="store_true",
+        help="let Keras compute in float64, where rounding hides nothing; a script "
+        "that sets its own type keeps it",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="SEED",
+        help="what every process is seeded with (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="give up after this time, with exit code 2",
+    )
+
+
+def _add_options_of_output(parser: Parser) -> None:
+    """Add the options that say where things are written."""
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the verdict to a file, too",
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="write what the script prints to DIR/one and DIR/all, a file a rank",
+    )
+
+
+def _script(words: list[str], *, module: bool) -> tuple[str, ...]:
+    """Return the script and its arguments; refuse what is no Python."""
+    words = words[1:] if words[:1] == ["--"] else words
+    if words and not module and not words[0].endswith(".py"):
+        raise ValueError(
+            "Only a Python script or module can be verified. "
+            f"Received: {words[0]}. Give a .py file, or -m and a module."
+        )
+    resolve_command(words, module=module)
+    return tuple(words)
+
+
+def _check_folder(file: Path) -> None:
+    """Refuse a file that cannot be written before the script is run."""
+    if not file.parent.is_dir():
+        raise FileNotFoundError(
+            "--json must be a file in a folder that exists. "
+            f"Received: {file}. Make the folder {file.parent} first."
+        )

@@ -1,0 +1,19 @@
+"""What the modules of the equality matrix share."""
+
+import pytest
+from equality_matrix import PLAIN, SIZES, Cells
+
+
+@pytest.fixture(scope="module")
+def cells(request):
+    """Run the rows that the chosen tests of a module ask for; see `equality_matrix`."""
+    chosen = [
+        getattr(item, "callspec", None)
+        for item in request.session.items
+        if item.module is request.module and "cells" in item.fixturenames
+    ]
+    asked = [{} if spec is None else spec.params for spec in chosen]
+    rows = {params.get("row") for params in asked}
+    names = [name for name in request.module.ROWS if name in rows or None in rows]
+    sizes = {params["size"] for params in asked if "size" in params}
+    return Cells(request.module.run, names, [PLAIN, *sorted(sizes or SIZES)])

@@ -1,0 +1,210 @@
+"""The equality matrix: what callbacks decide, on all ranks or on one."""
+
+import numpy as np
+import pytest
+from equality_matrix import SIZES, run_rows
+from equality_models import arrays, compiled, data, optimizer, sequential, state
+
+import tfdist
+
+
+def train(strategy, *callbacks, epochs=3, learning_rate=0.1, x=None, **options):
+    """Train with callbacks; note what this rank does in each batch."""
+    import keras
+
+    seen = {"batches": [], "learning rates": []}
+
+    class Count(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            seen["batches"].append(0)
+
+        def on_train_batch_begin(self, batch, logs=None):
+            seen["learning rates"].append(float(self.model.optimizer.learning_rate))
+
+        def on_train_batch_end(self, batch, logs=None):
+            seen["batches"][-1] += 1
+
+    given, y = data()
+    x = given if x is None else x
+    with strategy.scope():
+        model = compiled(sequential(), optimizer("SGD", learning_rate))
+    history = model.fit(
+        **arrays(x, y),
+        shuffle=False,
+        epochs=epochs,
+        callbacks=[*callbacks, Count()],
+        verbose=0,
+        **options,
+    )
+    return {**state(model, history), **seen, "stopped": model.stop_training}
+
+
+def agreed(found):
+    """Return a result that one process need not end with."""
+    return {"agreed": found}
+
+
+def at(moment, when, do, on_rank=None):
+    """Return a callback that does something to the model at one moment of training.
+
+    Args:
+        moment: The name of a callback's method.
+        when: The number of the epoch or batch.
+        do: A function of the model.
+        on_rank: The only rank that does it; None for all of them.
+    """
+    import keras
+
+    def act(number, logs=None):
+        if number == when and on_rank in (None, tfdist.rank()):
+            do(callback.model)
+
+    callback = keras.callbacks.LambdaCallback(**{moment: act})
+    return callback
+
+
+def stop(model):
+    model.stop_training = True
+
+
+def slow_down(model):
+    model.optimizer.learning_rate = 0.01
+
+
+def early_stopping(strategy):
+    import keras
+
+    x, y = data(37)
+    callback = keras.callbacks.EarlyStopping(patience=1, restore_best_weights=True)
+    return train(
+        strategy,
+        callback,
+        epochs=6,
+        learning_rate=1.0,
+        validation_data=(x, 1 - y),
+    )
+
+
+def reduce_on_plateau(strategy):
+    import keras
+
+    callback = keras.callbacks.ReduceLROnPlateau(
+        monitor="loss", patience=1, factor=0.5, min_delta=0.1
+    )
+    return train(strategy, callback, epochs=5)
+
+
+def scheduler(strategy):
+    import keras
+
+    callback = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+    return train(strategy, callback)
+
+
+def terminate_on_nan(strategy):
+    """A row of the third batch that only the last rank has."""
+    import keras
+
+    x, _ = data()
+    x[47] = np.nan
+    return agreed(train(strategy, keras.callbacks.TerminateOnNaN(), x=x))
+
+
+def stop_everywhere_in_mid_epoch(strategy):
+    return train(strategy, at("on_train_batch_end", 3, stop))
+
+
+def stop_everywhere_at_epoch_end(strategy):
+    return train(strategy, at("on_epoch_end", 1, stop))
+
+
+def stop_on_one_rank_in_mid_epoch(strategy):
+    return agreed(train(strategy, at("on_train_batch_end", 3, stop, on_rank=1)))
+
+
+def stop_on_one_rank_at_epoch_end(strategy):
+    return agreed(train(strategy, at("on_epoch_end", 1, stop, on_rank=1)))
+
+
+def stop_on_one_rank_at_epoch_begin(strategy):
+    return agreed(train(strategy, at("on_epoch_begin", 1, stop, on_rank=1)))
+
+
+def rate_of_chief_at_epoch_begin(strategy):
+    return train(strategy, at("on_epoch_begin", 1, slow_down, on_rank=0))
+
+
+def rate_of_chief_at_epoch_end(strategy):
+    return train(strategy, at("on_epoch_end", 1, slow_down, on_rank=0))
+
+
+def rate_of_another_at_epoch_begin(strategy):
+    return agreed(train(strategy, at("on_epoch_begin", 1, slow_down, on_rank=1)))
+
+
+def rate_of_another_at_epoch_end(strategy):
+    return agreed(train(strategy, at("on_epoch_end", 1, slow_down, on_rank=1)))
+
+
+def rate_of_all_in_mid_epoch(strategy):
+    return train(strategy, at("on_train_batch_end", 3, slow_down))
+
+
+def rate_of_chief_in_mid_epoch(strategy):
+    return agreed(train(strategy, at("on_train_batch_end", 3, slow_down, on_rank=0)))
+
+
+def rate_of_another_in_mid_epoch(strategy):
+    return agreed(train(strategy, at("on_train_batch_end", 3, slow_down, on_rank=1)))
+
+
+ROWS = {
+    "EarlyStopping": early_stopping,
+    "ReduceLROnPlateau": reduce_on_plateau,
+    "LearningRateScheduler": scheduler,
+    "TerminateOnNaN": terminate_on_nan,
+    "stop, all ranks, mid-epoch": stop_everywhere_in_mid_epoch,
+    "stop, all ranks, epoch end": stop_everywhere_at_epoch_end,
+    "stop, one rank, mid-epoch": stop_on_one_rank_in_mid_epoch,
+    "stop, one rank, epoch end": stop_on_one_rank_at_epoch_end,
+    "stop, one rank, epoch begin": stop_on_one_rank_at_epoch_begin,
+    "learning rate, chief, epoch begin": rate_of_chief_at_epoch_begin,
+    "learning rate, chief, epoch end": rate_of_chief_at_epoch_end,
+    "learning rate, another rank, epoch begin": rate_of_another_at_epoch_begin,
+    "learning rate, another rank, epoch end": rate_of_another_at_epoch_end,
+    "learning rate, all ranks, mid-epoch": rate_of_all_in_mid_epoch,
+    "learning rate, chief, mid-epoch": rate_of_chief_in_mid_epoch,
+    "learning rate, another rank, mid-epoch": rate_of_another_in_mid_epoch,
+}
+
+
+def run(*job):
+    run_rows(ROWS, *job)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("row", ROWS)
+def test_n_processes_end_as_one(cells, size, row):
+    cells.check(row, size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("row", "epochs"),
+    [
+        ("TerminateOnNaN", 1),
+        ("stop, one rank, mid-epoch", 1),
+        ("stop, one rank, epoch end", 2),
+        ("stop, one rank, epoch begin", 2),
+    ],
+)
+def test_the_wish_of_one_rank_stops_all(cells, size, row, epochs):
+    for ended in cells.by_rank(row, size):
+        assert ended["agreed"]["stopped"]
+        assert len(ended["agreed"]["epochs"]) == epochs
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_early_stopping_did_stop(cells, size):
+    for ended in cells.by_rank("EarlyStopping", size):
+        assert 2 <= len(ended["epochs"]) < 6

@@ -1,0 +1,285 @@
+"""The equality matrix: every kind of data, and the losses that depend on it."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from equality_matrix import SIZES, run_rows
+from equality_models import (
+    BATCH,
+    arrays,
+    data,
+    embedded,
+    fit,
+    fitting,
+    functional,
+    sequential,
+    sgd,
+    stacked,
+)
+
+
+def slices(*parts):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(parts)
+
+
+def default_batches(x, y):
+    return {"x": x, "y": y}
+
+
+def unshuffled(x, y):
+    return {**arrays(x, y), "shuffle": False}
+
+
+def dataset(x, y):
+    return {"x": slices(x, y).shuffle(len(x), seed=3).batch(BATCH)}
+
+
+def dataset_with_weights(x, y):
+    return {"x": slices(x, y, np.linspace(0.0, 2.0, len(x))).batch(BATCH)}
+
+
+def dataset_of_unknown_length(x, y):
+    return {"x": slices(x, y).filter(lambda x, y: x[2] < 1.0).batch(BATCH)}
+
+
+def dataset_with_remainder_dropped(x, y):
+    return {"x": slices(x, y).batch(BATCH, drop_remainder=True)}
+
+
+def generator(x, y):
+    def batches():
+        while True:
+            for start in range(0, len(x), BATCH):
+                yield x[start : start + BATCH], y[start : start + BATCH]
+
+    return {"x": batches(), "steps_per_epoch": -(-len(x) // BATCH)}
+
+
+def generator_that_ends(x, y):
+    parts = range(0, len(x), BATCH)
+    batches = ((x[i : i + BATCH], y[i : i + BATCH]) for i in parts)
+    return {"x": batches, "epochs": 1}
+
+
+def py_dataset(x, y, **options):
+    import keras
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return -(-len(x) // BATCH)
+
+        def __getitem__(self, index):
+            rows = slice(index * BATCH, index * BATCH + BATCH)
+            return x[rows], y[rows]
+
+    return {"x": Batches(**options), "shuffle": False}
+
+
+def words(x):
+    """One of four words for each number."""
+    return np.array(["low", "under", "over", "high"])[np.digitize(x, [-0.7, 0.0, 0.7])]
+
+
+def strings(x, y):
+    return {"x": slices(words(x), y).batch(BATCH)}
+
+
+def texts(x, y):
+    return {"x": slices([[" ".join(row)] for row in words(x)], y).batch(BATCH)}
+
+
+def ragged(x, y):
+    """Of each row, the signs that come before the first large number."""
+    import tensorflow as tf
+
+    rows = [row[: 1 + np.argmax(row > 0.9)] > 0 for row in x]
+    tokens = tf.ragged.constant([row.astype("int64").tolist() for row in rows])
+    return {"x": slices(tokens, y).batch(BATCH)}
+
+
+def sparse(x, y):
+    import tensorflow as tf
+
+    return {"x": slices(tf.sparse.from_dense(np.maximum(x, 0.0)), y).batch(BATCH)}
+
+
+def tokens(x, y):
+    """Sequences of 0, which is padding, 1 and 2; a class for each place."""
+    found = np.digitize(x, [-0.3, 0.8])
+    found[-9:] = 0
+    return {**arrays(found, (x > 0.5)[..., None].astype("int64")), "shuffle": False}
+
+
+def tokens_with_weights(x, y):
+    return {**tokens(x, y), "sample_weight": np.abs(x)}
+
+
+def weights(x, y):
+    return {**unshuffled(x, y), "sample_weight": np.linspace(0.0, 2.0, len(x))}
+
+
+def looked_up():
+    import keras
+
+    words = keras.Input((8,), dtype="string")
+    numbers = keras.layers.StringLookup(vocabulary=["low", "under", "over"])(words)
+    vectors = keras.layers.Embedding(4, 3)(numbers)
+    flat = keras.layers.Flatten()(vectors)
+    return keras.Model(words, keras.layers.Dense(1, activation="sigmoid")(flat))
+
+
+def vectorised():
+    import keras
+
+    layer = keras.layers.TextVectorization(output_sequence_length=8)
+    layer.adapt(["low under", "over high", "over low"])
+    text = keras.Input((1,), dtype="string")
+    vectors = keras.layers.Embedding(6, 3, mask_zero=True)(layer(text))
+    mean = keras.layers.GlobalAveragePooling1D()(vectors)
+    return keras.Model(text, keras.layers.Dense(1, activation="sigmoid")(mean))
+
+
+def normalised():
+    import keras
+
+    layer = keras.layers.Normalization()
+    layer.adapt(np.random.default_rng(1).normal(2.0, 3.0, (50, 8)))
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            layer,
+            keras.layers.Discretization([-1.0, 0.0]),
+            keras.layers.CategoryEncoding(3, output_mode="count"),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+def of_ragged():
+    import keras
+
+    class Pooled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.vectors = keras.layers.Embedding(2, 3)
+            self.classes = keras.layers.Dense(1, activation="sigmoid")
+
+        def call(self, inputs):
+            # Not to the longest row of the batch: that is another one on each rank.
+            vectors = self.vectors(inputs.to_tensor(shape=(None, 8)))
+            return self.classes(keras.ops.mean(vectors, axis=1))
+
+        def build(self, shape):
+            self.vectors.build(None)
+            self.classes.build((None, 3))
+
+    return Pooled()
+
+
+def of_sparse():
+    import keras
+
+    inputs = keras.Input((8,), sparse=True)
+    hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
+
+
+def ragged_predictions(strategy):
+    """Predictions of as many numbers as the row has."""
+    import keras
+    import tensorflow as tf
+
+    class Doubled(keras.Model):
+        def build(self, shape):
+            self.factor = self.add_weight(shape=(), initializer="ones")
+
+        def call(self, inputs):
+            return tf.cast(inputs, "float64") * 2.0 * self.factor.value
+
+    with strategy.scope():
+        model = Doubled()
+        model.build(None)
+    predicted = model.predict(ragged(*data())["x"], verbose=0)
+    return {"values": predicted.flat_values, "rows": predicted.row_lengths()}
+
+
+masked = stacked(
+    lambda layers: [
+        layers.Embedding(3, 4, mask_zero=True),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+masked_lstm = stacked(
+    lambda layers: [
+        layers.Embedding(3, 4, mask_zero=True),
+        layers.LSTM(3, return_sequences=True),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+
+
+def fit_loss(strategy, reduction, model=sequential, feed=arrays):
+    """Train on a loss that is reduced in a certain way."""
+    import keras
+
+    loss = keras.losses.BinaryCrossentropy(reduction=reduction)
+    # A sum over rows is many times as long as a mean.
+    optimizer = partial(keras.optimizers.SGD, 0.002)
+    return fit(strategy, model, feed, loss=loss, optimizer=optimizer)
+
+
+THEN = ("evaluate", "predict")
+MEASURED = {"metrics": ["accuracy"], "weighted_metrics": ["mse"]}
+ROWS = {
+    "arrays, batches of Keras's own size": fitting(feed=default_batches),
+    "arrays, in order": fitting(feed=unshuffled),
+    "dataset": fitting(feed=dataset),
+    "dataset, weights": fitting(feed=dataset_with_weights),
+    "dataset, unknown length": fitting(feed=dataset_of_unknown_length),
+    "dataset, remainder dropped": fitting(feed=dataset_with_remainder_dropped),
+    "generator": fitting(feed=generator),
+    "generator that ends": fitting(feed=generator_that_ends),
+    "PyDataset": fitting(functional, py_dataset),
+    "PyDataset, workers": fitting(feed=partial(py_dataset, workers=2)),
+    "strings": fitting(looked_up, strings),
+    "texts": fitting(vectorised, texts),
+    "sparse": fitting(of_sparse, sparse),
+    "ragged": fitting(of_ragged, ragged),
+    "ragged predictions": ragged_predictions,
+    "adapted layers": fitting(normalised, then=THEN),
+    "sparse gradients": fitting(embedded, optimizer=sgd),
+    "sparse gradients, adam": fitting(embedded),
+    "masks, LSTM": fitting(masked_lstm, tokens, **MEASURED),
+    "masks and weights": fitting(masked, tokens_with_weights, **MEASURED),
+    "reduction sum": partial(fit_loss, reduction="sum"),
+    "reduction sum, weights": partial(fit_loss, reduction="sum", feed=weights),
+    "reduction mean": partial(fit_loss, reduction="mean", feed=weights),
+    "reduction mean_with_sample_weight": partial(
+        fit_loss, reduction="mean_with_sample_weight", feed=weights
+    ),
+    "reduction mean_with_sample_weight, no weights": partial(
+        fit_loss, reduction="mean_with_sample_weight"
+    ),
+    "reduction sum, masks": partial(
+        fit_loss, reduction="sum", model=masked, feed=tokens
+    ),
+    "reduction mean_with_sample_weight, masks": partial(
+        fit_loss,
+        reduction="mean_with_sample_weight",
+        model=masked,
+        feed=tokens_with_weights,
+    ),
+}
+
+
+def run(*job):
+    run_rows(ROWS, *job)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("row", ROWS)
+def test_n_processes_end_as_one(cells, size, row):
+    cells.check(row, size)

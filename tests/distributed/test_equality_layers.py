@@ -1,0 +1,273 @@
+"""The equality matrix: layers, and where and when models are made."""
+
+import numpy as np
+import pytest
+from equality_matrix import SIZES, run_rows
+from equality_models import (
+    ONE_ROW_LEFT,
+    arrays,
+    compiled,
+    data,
+    fitting,
+    large_batches,
+    optimizer,
+    sequential,
+    sgd,
+    stacked,
+    state,
+    wait_for_chief,
+)
+
+import tfdist
+
+
+def recurrent(layer_of):
+    """Return what makes a model with a layer over four steps of two numbers."""
+    return stacked(
+        lambda layers: [
+            layers.Reshape((4, 2)),
+            layer_of(layers),
+            layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+lstm = recurrent(lambda layers: layers.LSTM(3))
+bidirectional = recurrent(lambda layers: layers.Bidirectional(layers.GRU(2)))
+convolutional = stacked(
+    lambda layers: [
+        layers.Reshape((8, 1)),
+        layers.Conv1D(3, 3, activation="relu"),
+        layers.MaxPooling1D(2),
+        layers.GroupNormalization(1),
+        layers.Flatten(),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+synchronised = stacked(
+    lambda layers: [
+        layers.Dense(6, activation="tanh"),
+        layers.BatchNormalization(synchronized=True),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+
+
+def attentive():
+    import keras
+
+    layers = keras.layers
+    inputs = keras.Input((8,))
+    steps = layers.Dense(4)(layers.Reshape((4, 2))(inputs))
+    attended = layers.MultiHeadAttention(2, 2)(steps, steps)
+    normal = layers.LayerNormalization()(layers.Add()([steps, attended]))
+    flat = layers.Flatten()(normal)
+    return keras.Model(inputs, layers.Dense(1, activation="sigmoid")(flat))
+
+
+def shared():
+    import keras
+
+    layer = keras.layers.Dense(8, activation="tanh")
+    inputs = keras.Input((8,))
+    outputs = keras.layers.Dense(1, activation="sigmoid")(layer(layer(inputs)))
+    return keras.Model(inputs, outputs)
+
+
+def frozen():
+    model = sequential()
+    model.layers[0].trainable = False
+    return model
+
+
+def unused():
+    """A model with a layer that no output depends on."""
+    import keras
+
+    class Unused(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.model = sequential()
+            self.other = keras.layers.Dense(3)
+
+        def build(self, shape):
+            self.other.build(shape)
+
+        def call(self, inputs):
+            return self.model(inputs)
+
+    return Unused()
+
+
+def used_here_and_there():
+    """A model with a layer for the first row of a batch, which only rank 0 has."""
+    import keras
+
+    class Sometimes(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.model = sequential()
+            self.other = keras.layers.Dense(1)
+
+        def call(self, inputs):
+            outputs = self.model(inputs)
+            is_marked = inputs[:, 7:] > 10.0
+            # A branch of Python: on other ranks the layer has no gradient at all.
+            if hasattr(inputs, "numpy") and inputs.numpy()[:, 7].max() > 10.0:
+                more = keras.ops.sigmoid(self.other(inputs[:, :7]))
+                outputs = keras.ops.where(is_marked, more, outputs)
+            return outputs
+
+        def build(self, shape):
+            self.other.build((None, 7))
+
+    return Sometimes()
+
+
+def marked(x, y):
+    x[::16, 7] = 20.0
+    return {**arrays(x, y), "shuffle": False}
+
+
+def built_lazily():
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.layers.Dense(6, activation="tanh"),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+def built_by_hand():
+    model = built_lazily()
+    model.build((None, 8))
+    return model
+
+
+def trained_briefly(strategy):
+    """Return a model that has learnt something, and the data."""
+    x, y = data()
+    with strategy.scope():
+        model = compiled(sequential(), metrics=["mse"])
+    model.fit(**arrays(x, y), verbose=0)
+    return model, x, y
+
+
+def loaded(strategy):
+    """A model that is saved, then loaded, with its optimizer, and trained on."""
+    import keras
+
+    model, x, y = trained_briefly(strategy)
+    model.save("loaded.keras")
+    wait_for_chief(strategy)
+    with strategy.scope():
+        again = keras.models.load_model("loaded.keras")
+    return state(again, again.fit(**arrays(x, y), verbose=0))
+
+
+def weights_loaded(strategy):
+    """Weights that are saved, then loaded into a model that has others."""
+    model, x, y = trained_briefly(strategy)
+    model.save_weights("loaded.weights.h5")
+    wait_for_chief(strategy)
+    with strategy.scope():
+        again = compiled(sequential())
+    again.load_weights("loaded.weights.h5")
+    return state(again, again.fit(**arrays(x, y), verbose=0))
+
+
+def weights_set(strategy):
+    """Weights that are set on the chief alone."""
+    x, y = data()
+    with strategy.scope():
+        model = compiled(sequential())
+    if tfdist.is_chief():
+        model.set_weights([np.full_like(array, 0.1) for array in model.get_weights()])
+    return state(model, model.fit(**arrays(x, y), verbose=0))
+
+
+def cloned(strategy):
+    """A model made from another one's configuration."""
+    import keras
+
+    x, y = data()
+    with strategy.scope():
+        model = sequential()
+        again = compiled(keras.models.clone_model(model))
+        again.set_weights(model.get_weights())
+    return state(again, again.fit(**arrays(x, y), verbose=0))
+
+
+def compiled_outside(strategy):
+    """A model made in the scope, and compiled out of it."""
+    x, y = data()
+    with strategy.scope():
+        model = sequential()
+    compiled(model, metrics=["mse"])
+    return state(model, model.fit(**arrays(x, y), verbose=0))
+
+
+def made_outside(strategy):
+    """A model made out of the scope: what is said to that."""
+    x, y = data()
+    model = sequential()
+    with strategy.scope():
+        compiled(model)
+    try:
+        model.fit(**arrays(x, y), verbose=0)
+    except RuntimeError as error:
+        return {"agreed": str(error)}
+    return {"agreed": "trained"}
+
+
+ROWS = {
+    "LSTM": fitting(lstm, large_batches, rows=ONE_ROW_LEFT),
+    "GRU, bidirectional": fitting(bidirectional),
+    "Conv1D": fitting(convolutional),
+    "MultiHeadAttention": fitting(attentive),
+    "Dense, one row left": fitting(feed=large_batches, rows=ONE_ROW_LEFT),
+    "BatchNormalization, synchronised": fitting(synchronised, then=["evaluate"]),
+    "BatchNormalization, synchronised, even": fitting(synchronised, rows=96),
+    "BatchNormalization, synchronised, one row left": fitting(
+        synchronised, large_batches, rows=ONE_ROW_LEFT
+    ),
+    "BatchNormalization, synchronised, clipped": fitting(
+        synchronised, optimizer=optimizer("SGD", 1.0, global_clipnorm=0.1)
+    ),
+    "BatchNormalization, synchronised, accumulated": fitting(
+        synchronised,
+        optimizer=optimizer("SGD", 0.1, gradient_accumulation_steps=3),
+    ),
+    "shared": fitting(shared),
+    "frozen": fitting(frozen),
+    "unused": fitting(unused, optimizer=sgd),
+    "used on some ranks": fitting(used_here_and_there, marked, run_eagerly=True),
+    "built lazily": fitting(built_lazily, then=["evaluate", "predict"]),
+    "built by hand": fitting(built_by_hand),
+    "loaded": loaded,
+    "weights loaded": weights_loaded,
+    "weights set": weights_set,
+    "cloned": cloned,
+    "compiled outside": compiled_outside,
+    "made outside": made_outside,
+}
+
+
+def run(*job):
+    run_rows(ROWS, *job)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("row", ROWS)
+def test_n_processes_end_as_one(cells, size, row):
+    cells.check(row, size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_model_made_outside_is_told_by_three_variables(cells, size):
+    for ended in cells.by_rank("made outside", size):
+        assert "was made outside of strategy.scope()" in ended["agreed"]
+        assert ended["agreed"].count("dense") == 3
+        assert "Make and compile the model in a block" in ended["agreed"]

@@ -1,0 +1,92 @@
+"""The equality matrix sees what it is there to see: planted faults."""
+
+import numpy as np
+import pytest
+from equality_matrix import run_rows
+
+import tfdist
+
+VALUE = np.array([1.0, np.nan, 3.0])
+
+
+def meet(strategy):
+    """Do something that needs all ranks."""
+    if tfdist.size() > 1:
+        strategy.collective.barrier("a row")
+    return {"weights": [VALUE], "history": {"count": 3}}
+
+
+def rounded(strategy):
+    return {"weights": VALUE * (1 + 1e-9 * (tfdist.size() - 1))}
+
+
+def other_than_one_process(strategy):
+    return {"weights": [VALUE * (1 + 1e-5 * (tfdist.size() - 1))]}
+
+
+def other_count(strategy):
+    return {"count": tfdist.size()}
+
+
+def other_bits(strategy):
+    return {"agreed": {"weights": VALUE * (1 + 1e-15 * tfdist.rank())}}
+
+
+def one_key_less(strategy):
+    return {"history": {} if tfdist.size() > 1 else {"loss": 1.0}}
+
+
+def raises_everywhere(strategy):
+    raise ValueError("refused")
+
+
+def raises_on_one_rank(strategy):
+    if tfdist.rank() == 1:
+        raise ValueError("refused on one rank")
+    return meet(strategy)
+
+
+ROWS = {
+    "equal": meet,
+    "rounded": rounded,
+    "other than one process": other_than_one_process,
+    "other count": other_count,
+    "other bits": other_bits,
+    "one key less": one_key_less,
+    "raises everywhere": raises_everywhere,
+    "equal after a row that raised": meet,
+    "raises on one rank": raises_on_one_rank,
+    "equal after ranks were out of step": meet,
+}
+
+
+def run(*job):
+    run_rows(ROWS, *job)
+
+
+@pytest.mark.parametrize("size", [2])
+@pytest.mark.parametrize("row", [row for row in ROWS if row.startswith("equal")])
+def test_equal_rows_pass(cells, size, row):
+    cells.check(row, size)
+
+
+@pytest.mark.parametrize("size", [2])
+def test_rounding_passes(cells, size):
+    cells.check("rounded", size)
+
+
+@pytest.mark.parametrize("size", [2])
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("other than one process", r"/weights/0: 3.00003, and 3.0 on one process"),
+        ("other count", r"/count: 2, and 1 on one process"),
+        ("other bits", r"rank 1 has other bits than rank 0 in /agreed/weights"),
+        ("one key less", r"/history/loss is on one side only"),
+        ("raises everywhere", r"raised on rank 0 of plain:[\s\S]*ValueError: refused"),
+        ("raises on one rank", r"The ranks are out of step:[\s\S]*Error"),
+    ],
+)
+def test_planted_faults_fail(cells, size, row, message):
+    with pytest.raises(AssertionError, match=message):
+        cells.check(row, size)

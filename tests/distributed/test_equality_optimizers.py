@@ -1,0 +1,168 @@
+"""The equality matrix: every optimizer of Keras, and every option of theirs."""
+
+import numpy as np
+import pytest
+from equality_matrix import SIZES, of_keras, run_rows
+from equality_models import (
+    arrays,
+    compiled,
+    data,
+    fit,
+    fitting,
+    optimizer,
+    sequential,
+    sgd,
+    state,
+)
+
+
+def excluded(strategy):
+    """Weight decay that leaves the biases alone."""
+
+    def make():
+        adam = optimizer("Adam", weight_decay=0.1)()
+        adam.exclude_from_weight_decay(var_names=["bias"])
+        return adam
+
+    return fit(strategy, optimizer=make)
+
+
+def multi():
+    optimizers = of_keras("optimizers", "OptimizerMap")(optimizer("Adam")())
+    optimizers["dense/.*"] = optimizer("SGD", 0.1, global_clipnorm=0.1)()
+    return of_keras("optimizers", "MultiOptimizer")(optimizers)
+
+
+def loss_scaled(inner=sgd, **options):
+    def make():
+        import keras
+
+        return keras.optimizers.LossScaleOptimizer(inner(), **options)
+
+    return make
+
+
+def one_rank_infinite(x, y):
+    """A row whose gradient is not finite; the other ranks' gradients are."""
+    x[40] = np.inf
+    return {**arrays(x, y), "shuffle": False}
+
+
+def built_first(strategy):
+    """ScheduleFreeAdamW; plain Keras has it wrong when a traced step builds it."""
+    x, y = data()
+    with strategy.scope():
+        model = compiled(sequential(), optimizer("ScheduleFreeAdamW", 0.05))
+        model.optimizer.build(model.trainable_variables)
+    return state(model, model.fit(**arrays(x, y), epochs=2, verbose=0))
+
+
+def schedule(name, *args, **options):
+    def make():
+        import keras
+
+        schedules = keras.optimizers.schedules
+        return keras.optimizers.SGD(getattr(schedules, name)(*args, **options))
+
+    return make
+
+
+OPTIMIZERS = {
+    "Adadelta": optimizer("Adadelta", 1.0),
+    "Adafactor": optimizer("Adafactor"),
+    "Adagrad": optimizer("Adagrad", 0.1),
+    "Adam": optimizer("Adam"),
+    "Adam, amsgrad": optimizer("Adam", amsgrad=True),
+    "AdamW": optimizer("AdamW", weight_decay=0.1),
+    "Adamax": optimizer("Adamax"),
+    "Ftrl": optimizer("Ftrl", 0.1, l1_regularization_strength=1e-3),
+    "Lamb": optimizer("Lamb"),
+    "Lion": optimizer("Lion"),
+    "LossScaleOptimizer": loss_scaled(dynamic_growth_steps=3),
+    "LossScaleOptimizer, scale too large": loss_scaled(initial_scale=float("inf")),
+    "LossScaleOptimizer, clipped": loss_scaled(
+        optimizer("SGD", 1.0, global_clipnorm=0.1)
+    ),
+    "LossScaleOptimizer, accumulated": loss_scaled(
+        optimizer("SGD", 0.1, gradient_accumulation_steps=3)
+    ),
+    "LossScaleOptimizer, accumulated and clipped": loss_scaled(
+        optimizer("SGD", 1.0, clipnorm=0.1, gradient_accumulation_steps=3)
+    ),
+    "MultiOptimizer": multi,
+    "Muon": optimizer("Muon"),
+    "Nadam": optimizer("Nadam"),
+    "RMSprop": optimizer("RMSprop"),
+    "RMSprop, centered": optimizer("RMSprop", momentum=0.9, centered=True),
+    "SGD": sgd,
+    "SGD, nesterov": optimizer("SGD", 0.1, momentum=0.9, nesterov=True),
+    "clipnorm": optimizer("SGD", 1.0, clipnorm=0.1),
+    "global_clipnorm": optimizer("SGD", 1.0, global_clipnorm=0.1),
+    "clipvalue": optimizer("SGD", 1.0, clipvalue=0.01),
+    "weight_decay": optimizer("SGD", 0.1, weight_decay=0.1),
+    "use_ema": optimizer("Adam", use_ema=True, ema_momentum=0.9),
+    "use_ema, overwrite": optimizer(
+        "Adam", use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3
+    ),
+    "accumulation": optimizer("Adam", gradient_accumulation_steps=3),
+    "accumulation, clipnorm": optimizer(
+        "SGD", 1.0, gradient_accumulation_steps=3, clipnorm=0.1
+    ),
+    "accumulation, global_clipnorm": optimizer(
+        "SGD", 1.0, gradient_accumulation_steps=3, global_clipnorm=0.1
+    ),
+    "accumulation, use_ema": optimizer(
+        "Adam",
+        gradient_accumulation_steps=3,
+        use_ema=True,
+        ema_momentum=0.9,
+        ema_overwrite_frequency=2,
+    ),
+    "loss_scale_factor": optimizer("Adam", loss_scale_factor=128.0),
+    "loss_scale_factor, clipvalue": optimizer(
+        "SGD", 1.0, loss_scale_factor=128.0, clipvalue=0.01
+    ),
+    "ExponentialDecay": schedule("ExponentialDecay", 0.1, 3, 0.5),
+    "CosineDecay": schedule("CosineDecay", 0.1, 10, warmup_target=0.2, warmup_steps=3),
+    "PiecewiseConstantDecay": schedule(
+        "PiecewiseConstantDecay", [3, 6], [1.0, 0.5, 0.1]
+    ),
+}
+ROWS = {
+    **{name: fitting(optimizer=make) for name, make in OPTIMIZERS.items()},
+    "ScheduleFreeAdamW": built_first,
+    "weight_decay, biases excluded": excluded,
+    "LossScaleOptimizer, one rank infinite": fitting(
+        optimizer=loss_scaled(), feed=one_rank_infinite
+    ),
+}
+
+
+def run(*job):
+    run_rows(ROWS, *job)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("row", ROWS)
+def test_n_processes_end_as_one(cells, size, row):
+    cells.check(row, size)
+
+
+def test_every_optimizer_of_keras_has_a_row():
+    import keras
+
+    optimizers = {
+        name
+        for name, value in vars(keras.optimizers).items()
+        if isinstance(value, type)
+        and issubclass(value, keras.optimizers.Optimizer)
+        and value is not keras.optimizers.Optimizer
+    }
+
+    assert optimizers - {row.split(",")[0] for row in ROWS} == set()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_scaled_step_is_skipped_on_all_ranks_or_on_none(cells, size):
+    for ended in cells.by_rank("LossScaleOptimizer, one rank infinite", size):
+        assert all(np.isfinite(array).all() for array in ended["weights"])

@@ -1,0 +1,269 @@
+"""The equality matrix: what models carry beside weights, and random numbers."""
+
+import numpy as np
+import pytest
+from equality_matrix import SIZES, run_rows
+from equality_models import (
+    ONE_ROW_LEFT,
+    arrays,
+    compiled,
+    data,
+    fitting,
+    large_batches,
+    stacked,
+    state,
+    wait_for_chief,
+)
+
+normalised = stacked(
+    lambda layers: [
+        layers.BatchNormalization(momentum=0.9),
+        layers.Dense(6, activation="tanh"),
+        layers.BatchNormalization(momentum=0.9),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+normalised_inputs = stacked(
+    lambda layers: [
+        layers.BatchNormalization(momentum=0.9),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+spectral = stacked(
+    lambda layers: [
+        layers.SpectralNormalization(layers.Dense(6, activation="tanh")),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+dropped_out = stacked(
+    lambda layers: [
+        layers.Dense(6, activation="tanh"),
+        layers.Dropout(0.5),
+        layers.GaussianNoise(0.1),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+
+
+def counting():
+    """A model with variables of its own: steps, and the mean of what came in."""
+    import keras
+
+    class Counting(keras.layers.Layer):
+        def build(self, shape):
+            options = {"initializer": "zeros", "trainable": False}
+            self.steps = self.add_weight(shape=(), dtype="int64", **options)
+            self.mean = self.add_weight(shape=(8,), **options)
+
+        def call(self, inputs, training=False):
+            if training:
+                self.steps.assign(self.steps + 1)
+                mean = keras.ops.mean(inputs, axis=0)
+                self.mean.assign(0.9 * self.mean + 0.1 * mean)
+            return inputs
+
+    return keras.Sequential(
+        [keras.Input((8,)), Counting(), keras.layers.Dense(1, activation="sigmoid")]
+    )
+
+
+def with_moving_statistics(strategy, batches=arrays, rows=101):
+    """BatchNormalization by each rank's rows; the statistics are of all ranks."""
+    import keras
+
+    seen = []
+    x, y = data(rows)
+    with strategy.scope():
+        model = compiled(normalised())
+    at_ends = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(model.get_weights())
+    )
+    model.fit(
+        **batches(x, y),
+        validation_data=(x[:37], y[:37]),
+        epochs=2,
+        callbacks=[at_ends],
+        verbose=0,
+    )
+    fitted = model.get_weights()
+    evaluated = model.evaluate(x, y, verbose=0)
+    model.save("statistics.keras")
+    wait_for_chief(strategy)
+    file = keras.models.load_model("statistics.keras").get_weights()
+    return {
+        # Those of what comes in, which depend on no weight.
+        "moving mean": np.array(model.layers[0].moving_mean),
+        "agreed": {
+            "epochs": seen,
+            "fitted": fitted,
+            "evaluated": evaluated,
+            "weights": model.get_weights(),
+            "file": file,
+        },
+    }
+
+
+def one_row_left(strategy):
+    return with_moving_statistics(strategy, large_batches, rows=ONE_ROW_LEFT)
+
+
+def even(strategy):
+    return with_moving_statistics(strategy, rows=96)
+
+
+def masks(strategy):
+    """What dropout lets through, by step."""
+    import keras
+
+    drawn = []
+
+    class Watched(keras.layers.Dropout):
+        def call(self, inputs, training=False):
+            outputs = super().call(inputs, training=training)
+            if training and hasattr(outputs, "numpy"):
+                drawn.append(outputs.numpy() != 0)
+            return outputs
+
+    x, y = data(96)
+    with strategy.scope():
+        layers = [keras.Input((8,)), Watched(0.5), keras.layers.Dense(1, "sigmoid")]
+        model = compiled(keras.Sequential(layers), run_eagerly=True)
+    model.fit(**arrays(x, y), verbose=0)
+    return {
+        "seed": np.array(model.layers[0].seed_generator.state),
+        "agreed": model.get_weights(),
+        "by_rank": drawn,
+    }
+
+
+def seed_states(strategy):
+    """How often each layer has drawn."""
+    x, y = data()
+    with strategy.scope():
+        model = compiled(dropped_out())
+    model.fit(**arrays(x, y), epochs=2, verbose=0)
+    states = [v for v in model.variables if v.path.endswith("seed_generator_state")]
+    return {"seeds": [np.array(v) for v in states], "agreed": model.get_weights()}
+
+
+def twice_from_one_seed(strategy):
+    """The same training from the same seed, and one from another."""
+    import keras
+
+    x, y = data()
+    ends = []
+    for seed in (5, 5, 6):
+        keras.utils.set_random_seed(seed)
+        with strategy.scope():
+            model = compiled(dropped_out())
+        model.fit(**arrays(x, y), epochs=2, verbose=0)
+        ends.append(model.get_weights())
+    return {"agreed": ends}
+
+
+def restarted(strategy):
+    """Three epochs in one go; and two, a file, and the third."""
+    import keras
+
+    x, y = data()
+    feed = {**arrays(x, y), "shuffle": False, "verbose": 0}
+    with strategy.scope():
+        model = compiled(normalised_inputs())
+        again = compiled(keras.models.clone_model(model))
+        again.set_weights(model.get_weights())
+    model.fit(**feed, epochs=3)
+    again.fit(**feed, epochs=2)
+    again.save("restart.keras")
+    wait_for_chief(strategy)
+    with strategy.scope():
+        again = keras.models.load_model("restart.keras")
+    again.fit(**feed, initial_epoch=2, epochs=3)
+    return {"agreed": {"first": state(model), "second": state(again)}}
+
+
+def restarted_at_random(strategy):
+    """Twice from one file, with layers whose random state is in no file of Keras's."""
+    import keras
+
+    x, y = data()
+    with strategy.scope():
+        model = compiled(dropped_out())
+    model.fit(**arrays(x, y), verbose=0)
+    model.save("random.keras")
+    wait_for_chief(strategy)
+    ends = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        with strategy.scope():
+            again = keras.models.load_model("random.keras")
+        again.fit(**arrays(x, y), verbose=0)
+        ends.append(state(again))
+    return {"agreed": dict(zip(("first", "second"), ends, strict=True))}
+
+
+ROWS = {
+    "moving statistics": with_moving_statistics,
+    "moving statistics, even": even,
+    "moving statistics, one row left": one_row_left,
+    "SpectralNormalization": fitting(spectral, large_batches, rows=ONE_ROW_LEFT),
+    "variables of a layer": fitting(counting),
+    "variables of a layer, one row left": fitting(
+        counting, large_batches, rows=ONE_ROW_LEFT
+    ),
+    "seed states": seed_states,
+    "masks of dropout": masks,
+    "twice from one seed": twice_from_one_seed,
+    "restarted": restarted,
+    "restarted at random": restarted_at_random,
+}
+
+
+def run(*job):
+    run_rows(ROWS, *job)
+
+
+def assert_same(one, other, rtol=0.0):
+    """Compare lists of arrays."""
+    for array, right in zip(one, other, strict=True):
+        np.testing.assert_allclose(array, right, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("row", ROWS)
+def test_n_processes_end_as_one(cells, size, row):
+    cells.check(row, size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.startswith("moving")])
+def test_the_file_holds_the_statistics_of_every_rank(cells, size, row):
+    for ended in cells.by_rank(row, size):
+        assert_same(ended["agreed"]["file"], ended["agreed"]["weights"])
+        assert_same(ended["agreed"]["epochs"][-1], ended["agreed"]["weights"])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_each_rank_drops_other_units(cells, size):
+    by_rank = [ended["by_rank"] for ended in cells.by_rank("masks of dropout", size)]
+
+    for drawn in zip(*by_rank, strict=True):
+        rows = min(len(mask) for mask in drawn)
+        assert len({mask[:rows].tobytes() for mask in drawn}) == size
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_one_seed_gives_one_training(cells, size):
+    for ended in cells.by_rank("twice from one seed", size):
+        first, second, other = ended["agreed"]
+        assert_same(first, second)
+        assert not np.allclose(first[0], other[0])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("row", ["restarted", "restarted at random"])
+def test_a_restart_changes_nothing(cells, size, row):
+    for ended in cells.by_rank(row, size):
+        first, second = ended["agreed"]["first"], ended["agreed"]["second"]
+        assert_same(first["weights"], second["weights"], rtol=1e-12)
+        one, other = first["optimizer"], second["optimizer"]
+        assert_same(one.values(), other.values(), rtol=1e-12)

@@ -1,0 +1,205 @@
+"""`tfdist verify` on small scripts, each with one fault planted, and on the example."""
+
+from pathlib import Path
+
+import pytest
+
+from tfdist.verify import Orders, VerifyError, verify
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_allreduce.py"
+
+SCRIPT = '''
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+
+fault = sys.argv[1]
+if fault != "plain":
+    strategy = tfdist.strategies.AllReduceStrategy()
+    size = strategy.num_replicas_in_sync
+    batch_size = 8 * size
+    keras.utils.set_random_seed(5 + tfdist.rank() if fault == "seed" else 5)
+x = np.random.default_rng(0).normal(size=(96, 4)).astype("float32")
+y = 2 * x[:, :1] - 1
+
+
+class Noise(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs + tf.random.normal(tf.shape(inputs), dtype=inputs.dtype)
+
+
+class Clipping(keras.Model):
+    def train_step(self, data):
+        features, labels = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=labels, y_pred=self(features, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {"loss": loss}
+
+
+def total(labels, predictions):
+    return keras.ops.sum(keras.ops.square(labels - predictions))
+
+
+def whole(context):
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
+
+
+def parted(context):
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).repeat()
+    dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+    return dataset.shuffle(96, seed=3).batch(8)
+
+
+def build():
+    layers = [keras.layers.Dense(4, name="first")]
+    if fault == "batch_norm":
+        layers += [keras.layers.BatchNormalization(name="norm")]
+    if fault == "random":
+        layers += [Noise(name="noise")]
+    if fault == "none":
+        layers += [
+            keras.layers.BatchNormalization(name="norm", synchronized=True),
+            keras.layers.Dropout(0.5, name="drop"),
+        ]
+    layers += [keras.layers.Dense(1, name="last")]
+    inputs = outputs = keras.Input((4,))
+    for layer in layers:
+        outputs = layer(outputs)
+    return (Clipping if fault == "clip" else keras.Model)(inputs, outputs)
+
+
+def loop():
+    """A custom loop."""
+    dataset = strategy.experimental_distribute_dataset(whole(None))
+
+    def step(features, labels):
+        with tf.GradientTape() as tape:
+            losses = tf.reduce_sum((model(features, training=True) - labels) ** 2, 1)
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=batch_size)
+            if fault == "undivided":
+                loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    @tf.function
+    def train(features, labels):
+        return strategy.reduce("SUM", strategy.run(step, args=(features, labels)), None)
+
+    for features, labels in dataset:
+        train(features, labels)
+
+
+if fault == "plain":
+    model = build()
+    model.compile("sgd", "mse")
+    model.fit(x, y, verbose=0, epochs=1000)
+
+with strategy.scope():
+    model = build()
+    model.compile(
+        keras.optimizers.Adam(0.01, clipnorm=1.0),
+        total if fault == "sum" else "mse",
+        metrics=["mae"],
+        steps_per_execution=2 if fault == "none" else 1,
+    )
+if fault in ("loop", "undivided"):
+    loop()
+elif fault in ("unsharded", "parted"):
+    dataset_fn = whole if fault == "unsharded" else parted
+    data = strategy.distribute_datasets_from_function(dataset_fn)
+    model.fit(data, steps_per_epoch=6, verbose=0)
+elif fault == "short":
+    model.fit(x[:24], y[:24], batch_size=batch_size, verbose=0)
+    raise SystemExit(0)
+else:
+    model.fit(x, y, batch_size=batch_size, epochs=1000, verbose=0)
+raise SystemExit("the script was not stopped")
+'''
+
+
+@pytest.fixture
+def verdict_of(tmp_path):
+    """Return a function that verifies three steps of the script with a fault."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def run(fault, **orders):
+        orders = Orders((str(script), fault), steps=3, **orders)
+        return verify(orders, timeout_seconds=240)
+
+    return run
+
+
+def test_a_script_without_a_fault_passes(verdict_of):
+    """Dropout, steps in one execution, a bias whose gradient is zero but for noise."""
+    verdict = verdict_of("none")
+
+    assert verdict.passed, verdict
+    assert (verdict.size, verdict.steps, verdict.rows) == (2, 3, 16)
+    assert verdict.switched_off == ("drop",)
+    kinds = [group.kind for group in verdict.groups]
+    assert kinds == ["weights", "state", "optimizer", "metrics", "gradients"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "cause"),
+    [
+        ("batch_norm", "first/kernel", "batch normalisation that is not synchronised"),
+        ("random", "first/kernel", "random numbers in a step"),
+        ("clip", "first/", "gradients that are clipped, or changed, before they are"),
+        ("seed", "", "a seed that differs by rank"),
+        ("sum", "", "a custom loss that does not average"),
+        ("unsharded", None, "an unsharded dataset"),
+        ("undivided", "", "a loss that is not divided by the global batch size"),
+    ],
+)
+def test_a_planted_fault_is_named(verdict_of, fault, first, cause):
+    verdict = verdict_of(fault)
+
+    assert not verdict.passed
+    assert verdict.cause.name.startswith(cause)
+    assert (verdict.first is None) == (first is None)
+    if verdict.first is not None:
+        assert verdict.first.step == 1
+        assert verdict.first.name.startswith(first)
+
+
+@pytest.mark.parametrize(("kind", "float64"), [("loop", False), ("parted", True)])
+def test_what_is_no_fault_in_a_script_that_does_more_by_itself(
+    verdict_of, kind, float64
+):
+    verdict = verdict_of(kind, float64=float64)
+
+    assert verdict.passed, verdict
+    assert verdict.rows == 16
+
+
+def test_a_script_that_ends_early_is_compared_at_its_end(verdict_of):
+    verdict = verdict_of("short")
+
+    assert verdict.passed, verdict
+    assert verdict.steps == 2
+
+
+def test_a_script_that_trains_without_tfdist(verdict_of):
+    with pytest.raises(VerifyError, match="must train under a strategy of tfdist"):
+        verdict_of("plain")
+
+
+def test_the_example(tmp_path):
+    orders = Orders((str(EXAMPLE),), steps=5, float64=True)
+
+    verdict = verify(orders, timeout_seconds=240)
+
+    assert verdict.passed, verdict
+    assert verdict.rows == 64
+    assert max(group.largest for group in verdict.groups) < 1e-9
+    assert len(verdict.switched_off) == 2

@@ -1,0 +1,134 @@
+"""`tfdist verify`: what it reads, refuses and prints; nothing is run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tfdist.verify import Orders, VerifyError
+from tfdist.verify.cause import Cause
+from tfdist.verify.verdict import Group, Verdict
+from tfdist_cli import verify as verify_module
+from tfdist_cli.main import main
+
+PASSED = Verdict(
+    passed=True,
+    size=2,
+    steps=10,
+    rows=64,
+    dtype="float32",
+    tolerance=1e-4,
+    groups=(Group("weights", 8, 3e-7, "a/kernel"),),
+    first=None,
+    cause=None,
+    switched_off=(),
+    noise=(),
+    unequal=(),
+    was_jitted=False,
+)
+FAILED = PASSED.__class__(
+    **{**vars(PASSED), "passed": False, "cause": Cause("a seed", "Seen.", "Do it.")}
+)
+
+
+class FakeVerify:
+    """Remembers what it is asked for, and answers as told."""
+
+    def __init__(self):
+        self.answer = PASSED
+        self.calls = []
+
+    def __call__(self, orders, **options):
+        self.calls.append((orders, options))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture(autouse=True)
+def verify(tmp_path, monkeypatch):
+    """Be in a folder with a script, and run nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    fake = FakeVerify()
+    monkeypatch.setattr(verify_module, "verify", fake)
+    return fake
+
+
+def test_the_shortest_call(verify, capsys):
+    assert main(["verify", "train.py"]) == 0
+
+    options = {"timeout_seconds": None, "output_directory": None}
+    assert verify.calls == [(Orders(("train.py",)), options)]
+    out = capsys.readouterr().out
+    assert out.startswith("PASS: 2 processes train train.py as one does (10 steps).\n")
+    assert "| weights  |         8 |" in out
+
+
+def test_every_option_arrives(verify):
+    line = "-np 3 --steps 4 --float64 --seed 7 --timeout 60 --output-dir logs train.py"
+    main(["verify", *line.split(), "--steps", "x"])
+
+    orders = Orders(("train.py", "--steps", "x"), size=3, steps=4, float64=True, seed=7)
+    options = {"timeout_seconds": 60.0, "output_directory": Path("logs")}
+    assert verify.calls == [(orders, options)]
+
+
+def test_a_module(verify):
+    main(["verify", "-m", "json.tool", "-x"])
+
+    assert verify.calls[0][0] == Orders(("json.tool", "-x"), module=True)
+
+
+def test_two_dashes_may_stand_before_the_script(verify):
+    main(["verify", "--", "train.py", "--"])
+
+    assert verify.calls[0][0].command == ("train.py", "--")
+
+
+def test_a_fail_is_told_by_the_exit_code(verify, capsys):
+    verify.answer = FAILED
+
+    assert main(["verify", "train.py"]) == 1
+    assert "Likely cause: a seed.\n  Seen.\n  Fix: Do it." in capsys.readouterr().out
+
+
+def test_json_in_a_file_beside_the_words(verify, capsys, tmp_path):
+    main(["verify", "--json", "verdict.json", "train.py"])
+
+    assert json.loads((tmp_path / "verdict.json").read_text())["passed"] is True
+    assert capsys.readouterr().out.startswith("PASS")
+
+
+def test_a_script_that_could_not_be_run(verify, capsys):
+    verify.answer = VerifyError("With one process: no.", 130)
+
+    assert main(["verify", "train.py"]) == 130
+    assert capsys.readouterr() == ("", "tfdist verify: With one process: no.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("", "The command is missing"),
+        ("trian.py", "Did you mean train.py?"),
+        (
+            "bash",
+            "Only a Python script or module can be verified. Received: bash. Give",
+        ),
+        ("-m nosuchmodule", "The module to run does not exist"),
+        ("-np 1 train.py", "size (-np) must be at least 2"),
+        ("--steps 0 train.py", "steps must be at least 1"),
+        ("--seed -1 train.py", "seed must be from 0"),
+        ("--step 3 train.py", "there is no option --step. Did you mean --steps?"),
+        ("--json no/such.json train.py", "--json must be a file in a folder that exis"),
+    ],
+)
+def test_what_is_refused_before_anything_starts(verify, arguments, error, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["verify", *arguments.split()])
+
+    message = capsys.readouterr().err
+    assert message.startswith("tfdist verify: error: ")
+    assert error in message
+    assert verify.calls == []

@@ -1,0 +1,66 @@
+import keras
+import numpy as np
+import pytest
+
+from tfdist.compat.keras.learning_rates import learning_rate_variables
+from tfdist.mixed_precision import LossScaleOptimizer
+
+HAS_MULTI_OPTIMIZER = hasattr(keras.optimizers, "MultiOptimizer")
+
+
+def rates_of(optimizer):
+    return [float(v.numpy()) for v in learning_rate_variables(optimizer)]
+
+
+def sgd(rate=0.5):
+    return keras.optimizers.SGD(rate)
+
+
+def test_the_variable_is_the_one_that_callbacks_set():
+    optimizer = sgd()
+    (variable,) = learning_rate_variables(optimizer)
+
+    variable.assign(0.25)
+    assert float(optimizer.learning_rate) == 0.25
+    optimizer.learning_rate = 0.125
+    assert float(variable.numpy()) == 0.125
+
+
+def test_the_variable_is_the_one_that_updates_use():
+    optimizer, weight = sgd(), keras.Variable(np.ones(1, "float32"))
+    learning_rate_variables(optimizer)[0].assign(0.25)
+
+    optimizer.apply([keras.ops.ones(1)], [weight])
+
+    assert float(weight[0]) == 0.75
+
+
+def test_a_schedule_cannot_be_set():
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
+
+    assert learning_rate_variables(sgd(schedule)) == []
+    assert learning_rate_variables(sgd(lambda: 0.5)) == []
+
+
+@pytest.mark.parametrize(
+    "wrap", [keras.optimizers.LossScaleOptimizer, LossScaleOptimizer]
+)
+def test_within_loss_scaling_the_inner_one_counts(wrap):
+    inner = sgd()
+
+    assert learning_rate_variables(wrap(inner)) == learning_rate_variables(inner)
+    assert rates_of(wrap(inner)) == [0.5]
+
+
+@pytest.mark.skipif(not HAS_MULTI_OPTIMIZER, reason="this Keras has none")
+def test_of_several_optimizers_each_has_one():
+    kinds = keras.optimizers
+    several = kinds.MultiOptimizer(
+        kinds.OptimizerMap(sgd(0.5), {"a": sgd(0.25), "b": kinds.Adam(0.125)})
+    )
+
+    assert sorted(rates_of(several)) == [0.125, 0.25, 0.5]
+
+
+def test_no_optimizer_has_none():
+    assert learning_rate_variables(None) == []

@@ -1,0 +1,126 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.metrics.reduction_metrics import Mean
+
+from tfdist.compat.keras import metrics
+
+
+class Hooks:
+    def __init__(self, share, in_step=True):
+        self._share, self.in_step = share, in_step
+
+    def share(self):
+        return tf.constant(self._share, tf.float64)
+
+
+@pytest.fixture
+def rank(monkeypatch):
+    """Put the patch on; return what makes the hooks of a rank in a step."""
+    monkeypatch.setattr(Mean, "update_state", metrics._update_by_share)
+    monkeypatch.setattr(metrics, "current_hooks", lambda: None)
+
+    def be(share, **options):
+        hooks = Hooks(share, **options)
+        monkeypatch.setattr(metrics, "current_hooks", lambda: hooks)
+
+    return be
+
+
+def state_after(*updates):
+    """Return total and count of a mean after updates: values, and maybe weights."""
+    mean = keras.metrics.Mean()
+    for update in updates:
+        mean.update_state(*update)
+    return [float(mean.total.numpy()), float(mean.count.numpy())]
+
+
+# Keras does what the patch relies on.
+
+
+@pytest.fixture
+def updates(monkeypatch):
+    """Note the updates of means: the shape of values, and whether they have weights."""
+    noted = []
+    original = Mean.update_state
+
+    def update(self, values, sample_weight=None):
+        noted.append((self.name, len(values.shape), sample_weight is not None))
+        return original(self, values, sample_weight)
+
+    monkeypatch.setattr(Mean, "update_state", update)
+    return noted
+
+
+def test_trackers_of_users_come_by(updates):
+    keras.metrics.Mean(name="mine").update_state(tf.constant(3.0))
+    keras.metrics.Mean(name="mine")(tf.constant(3.0))
+
+    assert updates == [("mine", 0, False)] * 2
+
+
+def test_keras_s_own_losses_and_metrics_come_by(updates):
+    inputs = keras.Input((2,))
+    outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in "ab"}
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", {"a": "mse", "b": "mae"}, metrics={"a": "mae"})
+    y = np.ones((4, 1))
+    model.test_on_batch(np.ones((4, 2)), {"a": y, "b": y})
+
+    shapes = {name: rank for name, rank, _ in updates}
+    # One number each a step for the losses, and one a row for a metric.
+    assert shapes == {"loss": 0, "a_loss": 0, "b_loss": 0, "mae": 1}
+
+
+def test_keras_adds_the_weight_of_a_number_to_the_count():
+    mean = keras.metrics.Mean()
+    metrics._update_state(mean, tf.constant(6.0), tf.constant(0.25, tf.float64))
+
+    assert [float(mean.total.numpy()), float(mean.count.numpy())] == [1.5, 0.25]
+
+
+# What the patch does.
+
+
+@pytest.mark.parametrize("in_step", [None, False])
+def test_outside_of_a_step_a_number_counts_once(rank, in_step):
+    if in_step is not None:
+        rank(0.25, in_step=in_step)
+
+    assert state_after([6.0], [tf.constant(2.0)]) == [8.0, 2.0]
+
+
+@pytest.mark.parametrize("make", [float, tf.constant, np.float32, keras.Variable])
+def test_in_a_step_a_number_weighs_the_share(rank, make):
+    rank(0.25)
+
+    assert state_after([make(6.0)]) == [1.5, 0.25]
+
+
+def test_numbers_of_all_ranks_give_the_mean_over_rows(rank):
+    rank(0.25)
+    total, count = state_after([6.0])
+    rank(0.75)
+    their_total, their_count = state_after([2.0])
+
+    assert (total + their_total) / (count + their_count) == 6 / 4 + 2 * 3 / 4
+
+
+def test_a_number_with_a_weight_has_that(rank):
+    rank(0.25)
+
+    assert state_after([6.0, 2.0]) == [12.0, 2.0]
+
+
+def test_values_of_rows_count_as_rows(rank):
+    rank(0.25)
+
+    assert state_after([tf.constant([6.0, 4.0])]) == [10.0, 2.0]
+    assert state_after([[[6.0], [4.0]]]) == [10.0, 2.0]
+
+
+def test_a_rank_without_rows_counts_nothing(rank):
+    rank(0.0)
+
+    assert state_after([6.0]) == [0.0, 0.0]

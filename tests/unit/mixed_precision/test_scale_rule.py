@@ -1,0 +1,139 @@
+"""Scales by hand: 8 grows to 16 after three finite steps, and shrinks to 4."""
+
+import pytest
+
+from tfdist.mixed_precision.scale_rule import ScaleRule, ScaleState
+
+START = ScaleState(scale=8.0, step_counter=0, overflow_counter=0, skipped_steps=0)
+
+
+def rule(**options):
+    return ScaleRule(**{"initial_scale": 8.0, "dynamic_growth_steps": 3, **options})
+
+
+def states(rule, steps, state=START):
+    """Return the states after each step: "." is finite, "x" overflows."""
+    found = []
+    for step in steps:
+        state = rule.after(state, step == ".")
+        found.append((float(state.scale), *(int(count) for count in state[1:])))
+    return found
+
+
+def scales(rule, steps, state=START):
+    return [scale for scale, *_ in states(rule, steps, state)]
+
+
+def test_the_scale_grows_after_as_many_finite_steps_as_asked_for():
+    assert states(rule(), "....") == [
+        (8.0, 1, 0, 0),
+        (8.0, 2, 0, 0),
+        (16.0, 0, 0, 0),
+        (16.0, 1, 0, 0),
+    ]
+
+
+def test_an_overflow_lowers_the_scale_and_starts_the_count_anew():
+    assert states(rule(), "..x..") == [
+        (8.0, 1, 0, 0),
+        (8.0, 2, 0, 0),
+        (4.0, 0, 1, 1),
+        (4.0, 1, 1, 1),
+        (4.0, 2, 1, 1),
+    ]
+
+
+def test_both_factors_can_be_chosen():
+    chosen = rule(growth_factor=4.0, backoff_factor=0.25)
+
+    assert scales(chosen, "...x") == [8.0, 8.0, 32.0, 8.0]
+
+
+def test_hysteresis_tolerates_overflows_then_lowers_at_each():
+    assert states(rule(hysteresis=3), "xx.xx") == [
+        (8.0, 0, 1, 1),
+        (8.0, 0, 2, 2),
+        (8.0, 1, 2, 2),
+        (4.0, 0, 3, 3),
+        (2.0, 0, 3, 4),
+    ]
+
+
+def test_hysteresis_begins_anew_when_the_scale_has_grown():
+    assert states(rule(hysteresis=2), "x...xx")[2:] == [
+        (8.0, 2, 1, 1),
+        (16.0, 0, 0, 1),
+        (16.0, 0, 1, 2),
+        (8.0, 0, 2, 3),
+    ]
+
+
+def test_a_tolerated_overflow_starts_the_count_of_finite_steps_anew():
+    assert scales(rule(hysteresis=9), "..x..") == [8.0] * 5
+
+
+def test_the_scale_stays_within_its_limits():
+    limited = rule(minimum_scale=3.0, maximum_scale=20.0)
+
+    assert scales(limited, "xxx") == [4.0, 3.0, 3.0]
+    assert scales(limited, "......") == [8.0, 8.0, 16.0, 16.0, 16.0, 20.0]
+
+
+def test_hysteresis_begins_anew_also_at_the_maximum():
+    full = rule(hysteresis=2, maximum_scale=8.0)
+
+    assert states(full, "x...")[-1] == (8.0, 0, 0, 1)
+
+
+def test_a_static_scale_stays_and_skipped_steps_are_counted():
+    assert states(rule(dynamic=False), "....xx")[-1] == (8.0, 0, 0, 2)
+
+
+def test_a_counter_from_a_rule_with_more_steps_does_not_miss_the_growth():
+    late = START._replace(step_counter=1000)
+
+    assert states(rule(), ".", late) == [(16.0, 0, 0, 0)]
+
+
+def test_the_defaults_are_those_of_keras_with_limits():
+    default = rule()
+
+    assert (default.growth_factor, default.backoff_factor) == (2.0, 0.5)
+    assert (default.minimum_scale, default.maximum_scale) == (1.0, 2.0**24)
+    assert (default.hysteresis, default.dynamic) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("initial_scale", 0.0, "must be positive and finite in float32. Received: "),
+        ("initial_scale", float("inf"), "initial_scale=inf. Give a power of two"),
+        ("initial_scale", float("nan"), "initial_scale=nan. Give a power of two"),
+        ("initial_scale", 2.0**127, "must be positive and finite in float32"),
+        ("initial_scale", "8", "Received: initial_scale='8'"),
+        ("minimum_scale", -1.0, "minimum_scale must be positive"),
+        ("maximum_scale", None, "maximum_scale must be positive"),
+        ("dynamic_growth_steps", 0, "must be a positive integer. Received: "),
+        ("dynamic_growth_steps", 2.5, "dynamic_growth_steps=2.5. Use 1"),
+        ("dynamic_growth_steps", True, "Received: dynamic_growth_steps=True"),
+        ("hysteresis", 0, "hysteresis must be a positive integer"),
+        ("growth_factor", 1.0, "greater than 1. Received: growth_factor=1.0. Use 2.0"),
+        ("growth_factor", float("inf"), "growth_factor must be finite"),
+        ("backoff_factor", 1.0, "between 0 and 1. Received: backoff_factor=1.0. Use"),
+        ("backoff_factor", 0, "backoff_factor must be between 0 and 1"),
+        ("dynamic", 1, "dynamic must be True or False. Received: dynamic=1. Use False"),
+    ],
+)
+def test_values_out_of_range_are_refused(name, value, message):
+    with pytest.raises(ValueError, match=message):
+        rule(**{name: value})
+
+
+@pytest.mark.parametrize("limits", [{"minimum_scale": 9.0}, {"maximum_scale": 7.0}])
+def test_the_first_scale_lies_within_the_limits(limits):
+    with pytest.raises(ValueError, match=r"Received: initial_scale=8.0, .*Move the"):
+        rule(**limits)
+
+
+def test_a_static_scale_needs_no_limits():
+    assert rule(initial_scale=0.5, dynamic=False).initial_scale == 0.5

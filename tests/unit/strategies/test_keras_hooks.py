@@ -1,0 +1,209 @@
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import SingleCollective
+from tfdist.data.sharding import Shard
+from tfdist.gradients import GradientReducer
+from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.strategies.decisions import Decisions
+from tfdist.strategies.keras_hooks import StrategyKerasHooks
+
+
+class Noting(SingleCollective):
+    """A process alone that notes what it would tell others."""
+
+    def __init__(self):
+        self.sent = []
+
+    def exchange(self, name, value, *, joint=True):
+        self.sent.append(name)
+        return [value]
+
+    def broadcast(self, tensors, root_rank=0, *, name):
+        self.sent.append(name)
+        return list(tensors)
+
+
+class Elsewhere(Noting):
+    rank, size = 1, 2
+
+
+def hooks_on(collective):
+    return StrategyKerasHooks(collective, GradientReducer(collective))
+
+
+def compiled(*layers, optimizer="sgd"):
+    model = keras.Sequential([keras.Input((2,)), *layers, keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def test_it_is_the_rank_of_its_collective(on_ranks):
+    def look(collective):
+        hooks = hooks_on(collective)
+        return hooks.rank, hooks.is_alone, hooks.in_step
+
+    assert on_ranks(2, look) == [(0, False, False), (1, False, False)]
+    assert hooks_on(SingleCollective()).is_alone
+
+
+# The start.
+
+
+def test_every_fit_starts_from_equal_states_and_single_steps_do_once():
+    collective, model = Noting(), compiled()
+    hooks, sent = hooks_on(collective), []
+    for is_single_step in (True, True, False, False, True):
+        collective.sent.clear()
+        hooks.build(model, is_single_step=is_single_step)
+        sent.append("variables of the model" in collective.sent)
+
+    assert sent == [True, False, True, True, False]
+
+
+def test_with_another_optimizer_single_steps_start_again():
+    collective, model = Noting(), compiled()
+    hooks = hooks_on(collective)
+    hooks.build(model, is_single_step=True)
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    collective.sent.clear()
+
+    hooks.build(model, is_single_step=True)
+
+    assert "variables of the model" in collective.sent
+
+
+def test_the_chief_warns_once_of_what_depends_on_the_number_of_processes():
+    model = compiled(keras.layers.BatchNormalization(name="norm"))
+    hooks = hooks_on(Noting())
+
+    with pytest.warns(UserWarning, match=r"in norm\..*See docs/guarantees\.md\."):
+        hooks.build(model, is_single_step=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hooks.build(model, is_single_step=False) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_other_ranks_do_not_warn():
+    model = compiled(keras.layers.BatchNormalization(name="norm"))
+    hooks = hooks_on(Elsewhere())
+
+    hooks.build(model, is_single_step=False)
+
+    assert hooks.rank == 1
+
+
+def test_a_model_that_is_not_built_cannot_predict():
+    model = keras.Sequential([keras.layers.Dense(1)], name="lazy")
+
+    with pytest.raises(
+        ValueError,
+        match=r"The model 'lazy' has no weights to predict with\. Received: predict on "
+        r"a model that is not built\. Call model\.build, fit or evaluate first, or "
+        r"load weights\.",
+    ):
+        hooks_on(SingleCollective()).synchronize(model)
+
+
+# Calls that all ranks make together.
+
+
+def test_an_error_of_the_data_comes_out_of_the_step():
+    hooks = hooks_on(SingleCollective())
+    hooks._feed.error = RuntimeError("the data differs")
+
+    with pytest.raises(RuntimeError, match="the data differs"), hooks.joint_call("x"):
+        raise tf.errors.UnknownError(None, None, "in a numpy_function")
+
+
+def test_other_errors_stay_what_they_are():
+    hooks = hooks_on(SingleCollective())
+
+    with pytest.raises(tf.errors.UnknownError), hooks.joint_call("x"):
+        raise tf.errors.UnknownError(None, None, "something else")
+    hooks._feed.error = RuntimeError("the data differs")
+    with pytest.raises(KeyError), hooks.joint_call("x"):
+        raise KeyError
+
+
+def test_a_model_in_float16_gets_our_loss_scaling():
+    inner = keras.optimizers.SGD()
+    found = hooks_on(SingleCollective()).scale_loss_of(inner)
+
+    assert isinstance(found, LossScaleOptimizer)
+    assert (found.name, found.inner_optimizer) == ("loss_scale_optimizer", inner)
+
+
+# Decisions.
+
+
+def begins(hooks, model):
+    hooks.training_begins(model, watches_begin=False, watches_end=True)
+
+
+def test_decisions_are_those_of_one_fit():
+    hooks, model, other = hooks_on(SingleCollective()), compiled(), compiled()
+    with hooks.fitting(model):
+        before = hooks.decisions(model)
+        begins(hooks, model)
+        made = hooks.decisions(model)
+        elsewhere = hooks.decisions(other)
+
+    assert before is elsewhere is hooks.decisions(model) is None
+    assert isinstance(made, Decisions)
+
+
+def test_outside_of_fit_nothing_is_decided():
+    hooks, model = hooks_on(SingleCollective()), compiled()
+    begins(hooks, model)
+
+    assert hooks.decisions(model) is None
+
+
+def test_a_fit_that_fails_leaves_no_decisions():
+    hooks, model = hooks_on(SingleCollective()), compiled()
+
+    def fail():
+        with hooks.fitting(model):
+            begins(hooks, model)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert hooks.decisions(model) is None
+
+
+# State that ranks have apart.
+
+
+def test_what_ranks_have_apart_is_averaged_when_results_are_asked_for(on_ranks):
+    """A step that does not reduce what it assigned leaves it different."""
+
+    def run(collective):
+        norm = keras.layers.BatchNormalization(momentum=0.5)
+        model = compiled(norm)
+        x = np.full((4, 2), 8.0 * (collective.rank + 1), "float32")
+        hooks = hooks_on(collective)
+        rows = tf.constant(4, tf.int64)
+
+        def assign(data):
+            step = hooks.step
+            for variable in norm.non_trainable_variables:
+                variable.assign(data[0])
+                hooks.note_assigned(variable)
+            return step.share()
+
+        shard = Shard(x, rows * 2, rows, ())
+        hooks.run_step(model.train_step, assign, shard)
+        mine = norm.moving_mean.numpy().tolist()
+        hooks.metrics_result(model, lambda logs: logs, [])
+        return mine, norm.moving_mean.numpy().tolist()
+
+    assert on_ranks(2, run) == [([8.0, 8.0], [12.0, 12.0]), ([16.0] * 2, [12.0] * 2)]

@@ -1,0 +1,319 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import SingleCollective
+from tfdist.data.sharding import Shard
+from tfdist.gradients import GradientReducer
+from tfdist.strategies.step_hooks import StepHooks
+
+
+def hooks_on(collective):
+    return StepHooks(collective, GradientReducer(collective))
+
+
+def model_of():
+    model = keras.Sequential(
+        [keras.Input((2,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    return model
+
+
+def shard(data, own, rows, *stand_in):
+    own, rows = (tf.constant(n, tf.int64) for n in (own, rows))
+    return Shard(data, rows, own, tuple(tf.constant(flag) for flag in stand_in))
+
+
+OWNS = [1, 3]
+
+
+def on_shards(on_ranks, act, *, name="train_step", owns=OWNS):
+    """Run `act(hooks, model)` as the step of a model, on the shards of all ranks."""
+
+    def run(collective):
+        hooks, model = hooks_on(collective), model_of()
+        own = owns[collective.rank]
+        stand_in = [own == 0] if 0 in owns else []
+        return hooks.run_step(
+            getattr(model, name),
+            lambda data: act(hooks, model),
+            shard(np.ones((max(own, 1), 2), "float32"), own, sum(owns), *stand_in),
+        )
+
+    return on_ranks(len(owns), run)
+
+
+# What a step is.
+
+
+def test_steps_are_told_from_custom_loops(on_ranks):
+    model = model_of()
+    data = shard(np.ones((1, 2)), 1, 1)
+
+    def tell(collective):
+        hooks = hooks_on(collective)
+        return [
+            hooks.is_keras_step(fn, args)
+            for fn, args in [
+                (model.train_step, (1,)),
+                (model.test_step, (1,)),
+                (len, (data,)),
+                (len, (1,)),
+                (model.train_step, (1, 2)),
+                (model.predict_step, (1,)),
+            ]
+        ]
+
+    assert on_ranks(2, tell) == [[True, True, True, False, False, False]] * 2
+    assert tell(SingleCollective()) == [False] * 6
+
+
+def test_a_step_knows_its_rows_and_no_longer_than_it_takes(on_ranks):
+    def act(hooks, model):
+        assert hooks.in_step
+        return hooks, float(hooks.share())
+
+    found = on_shards(on_ranks, act)
+
+    assert [share for _, share in found] == [0.25, 0.75]
+    assert [hooks.in_step for hooks, _ in found] == [False, False]
+
+
+def test_a_step_that_fails_is_over(on_ranks):
+    def run(collective):
+        hooks, model = hooks_on(collective), model_of()
+        with pytest.raises(KeyError):
+            hooks.run_step(model.test_step, lambda data: {}["x"], shard(1, 1, 1))
+        return hooks.in_step
+
+    assert on_ranks(1, run) == [False]
+
+
+@pytest.mark.parametrize(
+    ("name", "shares", "calls"),
+    [
+        ("train_step", [0.25, 0.75], ["all_reduce rows of the batch"]),
+        ("test_step", [1.0, 1.0], []),
+    ],
+)
+def test_of_single_batches_those_that_train_are_parts_of_one(
+    on_ranks, name, shares, calls
+):
+    def run(collective):
+        hooks, model = hooks_on(collective), model_of()
+        batch = np.ones((OWNS[collective.rank], 2), "float32")
+        step = getattr(model, name)
+        data = (tf.constant(batch), None, None)
+        share = hooks.run_step(step, lambda data: float(hooks.share()), data)
+        return share, collective.calls
+
+    found = on_ranks(2, run)
+
+    assert [share for share, _ in found] == shares
+    assert [its for _, its in found] == [calls] * 2
+
+
+def test_a_test_of_one_s_own_asks_nobody(on_ranks):
+    def run(collective):
+        hooks, model = hooks_on(collective), model_of()
+        own = float(collective.rank + 5)
+        data = (tf.ones([1, 2]), None, None)
+        found = hooks.run_step(
+            model.test_step, lambda data: float(hooks.sum_over_ranks(own, "x")), data
+        )
+        return found, collective.calls
+
+    assert on_ranks(2, run) == [(5.0, []), (6.0, [])]
+
+
+def test_values_are_summed_over_ranks(on_ranks):
+    def act(hooks, model):
+        return float(hooks.sum_over_ranks(hooks.share() * 8, "x"))
+
+    assert on_shards(on_ranks, act) == [8.0, 8.0]
+
+
+def test_predictions_are_joined_without_stand_ins(on_ranks):
+    def run(collective):
+        own = [2, 0][collective.rank]
+        rows = tf.fill([max(own, 1), 1], float(collective.rank + 1))
+        step = shard(None, own, 2, own == 0)
+        found = hooks_on(collective).run_step(
+            lambda data: None, lambda data: rows, step
+        )
+        return found.numpy().tolist()
+
+    assert on_ranks(2, run) == [[[1.0], [1.0]]] * 2
+
+
+# Stand-ins.
+
+
+def test_a_stand_in_leaves_no_trace_in_metrics_and_state(on_ranks):
+    def act(hooks, model):
+        loss, norm = model.metrics[0], model.layers[0]
+        loss.update_state(float("nan"))
+        norm.moving_mean.assign([7.0, 7.0])
+        return loss, norm
+
+    (_, (loss, norm)) = on_shards(on_ranks, act, name="test_step", owns=[2, 0])
+
+    assert float(loss.count.numpy()) == 0.0
+    assert norm.moving_mean.numpy().tolist() == [0.0, 0.0]
+
+
+def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks):
+    def act(hooks, model):
+        norm = model.layers[0]
+        value = [3.0, float("nan")][hooks._collective.rank]
+        norm.moving_mean.assign([value, value])
+        hooks.note_assigned(norm.moving_mean)
+        hooks.reduce_gradients([tf.constant([value])])
+        return norm
+
+    for norm in on_shards(on_ranks, act, owns=[2, 0]):
+        assert norm.moving_mean.numpy().tolist() == [3.0, 3.0]
+        assert norm.moving_variance.numpy().tolist() == [1.0, 1.0]
+
+
+# Gradients.
+
+
+def test_gradients_weigh_their_rows_and_are_summed(on_ranks):
+    def act(hooks, model):
+        gradient = tf.constant([2.0, 4.0][hooks._collective.rank])
+        (total,) = hooks.reduce_gradients([gradient])
+        return float(total)
+
+    assert on_shards(on_ranks, act) == [2 / 4 + 4 * 3 / 4] * 2
+
+
+def test_what_was_weighed_before_is_summed_only(on_ranks):
+    def act(hooks, model):
+        norm = model.layers[0]
+        hooks.note_assigned(norm.moving_mean)
+        weighed = hooks.weigh_gradients([tf.constant(4.0)])
+        (total,) = hooks.reduce_gradients(weighed, is_weighed=True)
+        return float(total), norm.moving_mean in hooks.step.state()
+
+    # What layers keep waits for the end of the epoch: these journeys are rare.
+    assert on_shards(on_ranks, act) == [(4.0, True)] * 2
+
+
+def test_the_state_of_layers_travels_with_the_gradients(on_ranks):
+    def act(hooks, model):
+        norm = model.layers[0]
+        norm.moving_mean.assign([4.0 * hooks._collective.rank] * 2)
+        hooks.note_assigned(norm.moving_mean)
+        gradients = hooks.reduce_gradients([tf.constant(1.0), tf.constant(2.0)])
+        return (
+            [float(gradient) for gradient in gradients],
+            norm.moving_mean.numpy().tolist(),
+            [call for call in hooks._collective.calls if "all_reduce" in call],
+        )
+
+    for gradients, mean, calls in on_shards(on_ranks, act):
+        assert gradients == [1.0, 2.0]
+        assert mean == [3.0, 3.0]
+        assert calls == ["all_reduce gradients/b0"]
+
+
+def test_in_a_custom_loop_gradients_are_summed_as_they_are(on_ranks):
+    def act(collective):
+        hooks = hooks_on(collective)
+        gradients = [tf.constant(2.0), None]
+        return float(hooks.reduce_gradients(gradients)[0]), hooks.weigh_gradients([1.0])
+
+    assert on_ranks(2, act) == [(4.0, [1.0])] * 2
+
+
+def test_what_is_reduced_is_left_alone(on_ranks):
+    def act(hooks, model):
+        gradients = [tf.constant(2.0), None]
+        with hooks.gradients_are_reduced():
+            found = [
+                hooks.complete_gradients(gradients, [None, None]),
+                hooks.weigh_gradients(gradients),
+                hooks.reduce_gradients(gradients),
+            ]
+        again = hooks.reduce_gradients([tf.constant(1.0 / hooks.share())])
+        return [float(one[0]) for one in found], float(again[0])
+
+    assert on_shards(on_ranks, act) == [([2.0, 2.0, 2.0], 2.0)] * 2
+
+
+def test_a_gradient_that_only_another_rank_has_is_filled_in(on_ranks):
+    def act(hooks, model):
+        kernel = model.layers[1].kernel
+        gradient = None if hooks._collective.rank else tf.ones([2, 1])
+        (found,) = hooks.complete_gradients([gradient], [kernel])
+        return found.numpy().tolist()
+
+    assert on_shards(on_ranks, act) == [[[1.0], [1.0]], [[0.0], [0.0]]]
+
+
+def test_a_variable_that_is_overwritten_is_refused():
+    variable = keras.Variable(1.0, name="scale")
+    variable.overwrite_with_gradient = True
+
+    with pytest.raises(
+        ValueError,
+        match=r"a variable cannot be overwritten with its gradient\. Received: scale\. "
+        r"Train without float8 quantization, or on one process\.",
+    ):
+        hooks_on(SingleCollective()).complete_gradients([None], [variable])
+
+
+# Seeds and assignments.
+
+
+def test_seeds_differ_in_steps_and_are_equal_elsewhere(on_ranks):
+    def act(hooks, model):
+        return hooks.fold_seed(tf.constant([5, 6], tf.uint32)).numpy().tolist()
+
+    first, second = on_shards(on_ranks, act)
+
+    assert first == [5, 6]
+    assert second[0] != 5
+    assert second[1] == 6
+    assert on_ranks(2, lambda c: hooks_on(c).fold_seed(7)) == [7, 7]
+
+
+def test_assignments_are_noted_in_steps_only():
+    hooks, variable = hooks_on(SingleCollective()), keras.Variable(1.0)
+    hooks.note_assigned(variable)
+    model = model_of()
+    noted = []
+
+    def call(data):
+        hooks.note_assigned(variable)
+        noted.extend(hooks.step.assigned.values())
+
+    hooks.run_step(model.test_step, call, shard(None, 1, 1))
+
+    assert noted == [variable]
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_xla_compiles_a_step_that_wants_it_and_no_eager_one(jit_compile, monkeypatch):
+    scopes = []
+    original = tf.xla.experimental.jit_scope
+
+    def jit_scope(**options):
+        scopes.append(options)
+        return original(**options)
+
+    monkeypatch.setattr(tf.xla.experimental, "jit_scope", jit_scope)
+    hooks, model = hooks_on(SingleCollective()), model_of()
+    model.compile("sgd", "mse", jit_compile=jit_compile)
+
+    def run():
+        data = shard(None, 1, 1)
+        return hooks.run_step(model.test_step, lambda data: tf.constant(1.0), data)
+
+    run()
+    assert scopes == []
+    tf.function(run)()
+    assert scopes == [{"separate_compiled_gradients": True}] * jit_compile

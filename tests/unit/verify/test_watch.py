@@ -1,0 +1,105 @@
+"""A process that is watched while it trains alone; each in a process of its own."""
+
+from tfdist.testing import cluster
+
+
+def train_watched(kind):
+    """Train with a watch put up, and return what it saw and what ended the script."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from tfdist.compat.keras import install
+    from tfdist.strategies import AllReduceStrategy
+    from tfdist.verify.forward import ForwardPass
+    from tfdist.verify.recorder import Recorder
+    from tfdist.verify.stopping import NotDistributedError, StopTraining
+    from tfdist.verify.variables import Names
+    from tfdist.verify.watch import Watch
+
+    class Noise(keras.layers.Layer):
+        def call(self, inputs):
+            return inputs + tf.random.normal(tf.shape(inputs))
+
+    install(is_alone=True)
+    recorder, names = Recorder(0, steps=3), Names()
+    forward = ForwardPass(names)
+    forward.install()
+    Watch(recorder, forward, names).install()
+    x, y = np.arange(24, dtype="float32").reshape(12, 2), np.ones((12, 1), "float32")
+
+    def fit():
+        layers = [
+            keras.Input((2,)),
+            keras.layers.Dense(3, name="one"),
+            keras.layers.BatchNormalization(name="norm"),
+            Noise(name="noise"),
+            keras.layers.Dense(1, name="two"),
+        ]
+        model = keras.Sequential(layers, name="m")
+        model.compile("adam", "mse", run_eagerly=kind == "eager", jit_compile=True)
+        model.evaluate(x, y, verbose=0)
+        model.fit(x, y, batch_size=4, epochs=100, shuffle=False, verbose=0)
+
+    end = None
+    try:
+        if kind == "plain":
+            fit()
+        with AllReduceStrategy().scope():
+            fit()
+    except (StopTraining, NotDistributedError) as error:
+        end = type(error).__name__
+    return end, recorder.recording
+
+
+def check(recording):
+    assert recording.steps == 3
+    assert [*recording.states] == [1, 2, 3]
+    assert [batch.rows for batch in recording.batches] == [4, 4, 4]
+    assert len({batch.fingerprint for batch in recording.batches}) == 3
+    weights = {"m/one/kernel", "m/one/bias", "m/two/kernel", "m/two/bias"}
+    assert weights < recording.initial.keys()
+    assert weights < recording.raw_gradients.keys() == recording.initial.keys()
+    assert recording.applied_gradients.keys() == recording.raw_gradients.keys()
+    assert all(loss > 0 for loss in recording.losses)
+
+
+def check_what_was_met(recording):
+    names = [layer.name.rsplit("/", 1)[-1] for layer in recording.layers]
+    assert names == ["one", "norm", "noise", "two", "m"]
+    assert recording.layers[0].variables == ["m/one/kernel", "m/one/bias"]
+    assert recording.layers[-1].variables == []
+    assert recording.batch_norms == ["m/norm"]
+    [draw] = recording.draws
+    assert draw.endswith("(Noise) with tf.random.normal")
+    assert recording.is_keras_step
+    assert recording.custom_steps == []
+    assert recording.was_jitted
+
+
+def test_a_fit_is_stopped_after_its_steps():
+    [(end, recording)] = cluster(train_watched, size=1, args=("graph",)).values
+
+    assert end == "StopTraining"
+    check(recording)
+    check_what_was_met(recording)
+
+
+def test_the_state_is_that_after_each_step():
+    [(_, recording)] = cluster(train_watched, size=1, args=("eager",)).values
+
+    check(recording)
+    kernels = [recording.states[step]["m/one/kernel"] for step in (1, 2, 3)]
+    before = recording.initial["m/one/kernel"]
+    for kernel in kernels:
+        assert abs(kernel - before).max() > 0
+        before = kernel
+    iterations = [recording.states[step]["adam/iteration"] for step in (1, 2, 3)]
+    assert iterations == [1, 2, 3]
+
+
+def test_training_outside_of_a_strategy_ends_the_script():
+    [(end, recording)] = cluster(train_watched, size=1, args=("plain",)).values
+
+    assert end == "NotDistributedError"
+    assert recording.steps == 0

@@ -1,0 +1,129 @@
+"""Callbacks: their decisions hold on every rank, and the chief alone prints."""
+
+from collections.abc import Callable
+from typing import Any
+
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.callbacks.lambda_callback import LambdaCallback
+from keras.src.callbacks.progbar_logger import ProgbarLogger
+from keras.src.callbacks.terminate_on_nan import TerminateOnNaN
+from keras.src.utils.python_utils import is_default
+
+from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
+
+_BATCH_BEGINS = ("on_batch_begin", "on_train_batch_begin")
+_BATCH_ENDS = ("on_batch_end", "on_train_batch_end")
+
+
+def patch() -> None:
+    """Put the agreement of ranks into Keras's list of callbacks."""
+    CallbackList.__init__ = _printing_on_chief(CallbackList.__init__)
+    CallbackList.on_train_begin = _beginning(CallbackList.on_train_begin)
+    for name, agreement in (
+        ("on_epoch_begin", "agree"),
+        ("on_epoch_end", "agree"),
+        ("on_train_batch_begin", "batch_begins"),
+        ("on_train_batch_end", "batch_ended"),
+    ):
+        agreeing = _then(getattr(CallbackList, name), agreement)
+        setattr(CallbackList, name, agreeing)
+
+
+class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
+    """A progress bar that names what is the chief's alone.
+
+    While an epoch runs, nobody knows the values of all ranks; at its end they are
+    printed under their own names.
+    """
+
+    def _update_progbar(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Show the logs of a batch as those of this rank."""
+        logs = {f"{name} (rank 0)": value for name, value in (logs or {}).items()}
+        super()._update_progbar(batch, logs)
+
+    def _finalize_progbar(self, logs: dict[str, Any] | None) -> None:
+        """Show the logs of all ranks in place of those."""
+        self._maybe_init_progbar()
+        self.progbar._values.clear()
+        self.progbar._values_order.clear()
+        super()._finalize_progbar(logs)
+
+
+def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that leaves the progress bar to the chief."""
+
+    def init(
+        self: Any,
+        callbacks: Any = None,
+        add_history: bool = False,
+        add_progbar: bool = False,
+        model: Any = None,
+        **params: Any,
+    ) -> None:
+        hooks = None if model is None else hooks_of_model(model)
+        if hooks is not None and add_progbar:
+            add_progbar = False
+            if hooks.rank == 0:
+                given = (
+                    callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+                )
+                given = [callback for callback in given if callback is not None]
+                if not any(isinstance(one, ProgbarLogger) for one in given):
+                    given = [*given, ChiefProgbarLogger()]
+                callbacks = given
+        original(self, callbacks, add_history, add_progbar, model, **params)
+
+    return init
+
+
+def _beginning(original: Callable[..., None]) -> Callable[..., None]:
+    """Return a method that lets ranks agree from the start."""
+
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        hooks = _hooks_of(self)
+        if hooks is not None:
+            hooks.training_begins(
+                self.model,
+                watches_begin=_watches(self, *_BATCH_BEGINS),
+                watches_end=_watches(self, *_BATCH_ENDS),
+            )
+        original(self, logs)
+
+    return on_train_begin
+
+
+def _then(original: Callable[..., None], agreement: str) -> Callable[..., None]:
+    """Return a method after which ranks agree on what its callbacks decided."""
+
+    def method(self: Any, number: int, logs: Any = None) -> None:
+        original(self, number, logs)
+        hooks = _hooks_of(self)
+        decisions = None if hooks is None else hooks.decisions(self.model)
+        if decisions is not None:
+            getattr(decisions, agreement)()
+
+    return method
+
+
+def _hooks_of(callback_list: Any) -> KerasHooks | None:
+    """Return the hooks of the processes whose callbacks these are, if any."""
+    # A list that was given no model does not have the attribute.
+    model = getattr(callback_list, "model", None)
+    return None if model is None else hooks_of_model(model)
+
+
+def _watches(callback_list: Any, *names: str) -> bool:
+    """Say whether a callback that may decide something looks at batches."""
+    return any(
+        _may_decide(callback)
+        and any(not is_default(getattr(callback, name)) for name in names)
+        for callback in callback_list.callbacks
+    )
+
+
+def _may_decide(callback: Any) -> bool:
+    """Say whether a callback may stop a batch early or change the learning rate."""
+    if isinstance(callback, LambdaCallback | TerminateOnNaN):
+        return True
+    module = type(callback).__module__
+    return not module.startswith(("keras.src.callbacks.", "tfdist."))

@@ -1,0 +1,63 @@
+"""What of a model depends on which rows of a batch are together on one rank."""
+
+from typing import Any
+
+import keras
+
+
+def caveats(model: Any) -> list[str]:
+    """Say why a model on several processes is not what it is on one.
+
+    Args:
+        model: A compiled model.
+
+    Returns:
+        Sentences; none for a model of which all parts look at each row by itself.
+    """
+    return [*_of_layers(model), *_of_losses(model)]
+
+
+def _of_layers(model: Any) -> list[str]:
+    """Name layers that take statistics of a rank's rows."""
+    apart = [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and not layer.synchronized
+        and layer.trainable
+    ]
+    if not apart:
+        return []
+    return [
+        "Batch normalization takes the statistics of each process's own rows in "
+        f"{_some(sorted(apart))}. Make it with synchronized=True to take those of the "
+        "whole batch."
+    ]
+
+
+def _of_losses(model: Any) -> list[str]:
+    """Name losses that are no mean over rows."""
+    found = []
+    for loss in keras.tree.flatten(getattr(model, "loss", None)):
+        if isinstance(loss, str):
+            loss = keras.losses.get(loss)
+        is_ratio = isinstance(loss, keras.losses.Dice | keras.losses.Tversky)
+        if loss in (keras.losses.dice, keras.losses.tversky) or (
+            is_ratio and loss.axis is None
+        ):
+            found.append(
+                "The loss is a ratio over the rows of each process. Give it an axis "
+                "without the rows, such as axis=(1, 2, 3)."
+            )
+        elif isinstance(loss, keras.losses.Circle) or loss is keras.losses.circle:
+            found.append(
+                "The loss compares rows with one another, and each process has only "
+                "its own to compare. A larger batch for each process comes nearer."
+            )
+    return found
+
+
+def _some(names: list[str]) -> str:
+    """List the first three names."""
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,33 @@
+"""Where an optimizer keeps the optimizers inside of it, and its learning rate."""
+
+from typing import Any
+
+import keras
+
+
+def inner_optimizers(optimizer: Any) -> list[Any]:
+    """Return the optimizers that another one is made of, if it is.
+
+    Args:
+        optimizer: Any optimizer of Keras.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return [inner]
+    return list(getattr(optimizer, "_inner_optimizers", ()))
+
+
+def learning_rate_variables(optimizer: Any) -> list[Any]:
+    """Return the variables of the learning rates that callbacks can set.
+
+    Args:
+        optimizer: Any optimizer of Keras; those inside of it are looked at instead.
+
+    Returns:
+        Keras variables, none where a schedule gives the learning rate.
+    """
+    inner = inner_optimizers(optimizer)
+    if inner:
+        return [variable for one in inner for variable in learning_rate_variables(one)]
+    rate = getattr(optimizer, "_learning_rate", None)
+    return [rate] if isinstance(rate, keras.Variable) else []

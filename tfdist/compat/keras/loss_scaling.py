@@ -1,0 +1,152 @@
+"""Loss scaling: whether a step is skipped is decided on the sums over all replicas.
+
+Keras tests each replica's own gradients, which are summed only inside of the update
+that the test guards.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.trainers.trainer import Trainer
+
+from tfdist.compat.keras.hooks import any_hooks_of_model, current_hooks
+
+_common_apply = LossScaleOptimizer._common_apply
+_compile = Trainer.compile
+
+
+def patch() -> None:
+    """Put the hooks of the strategy into loss scaling, and the scale into logs."""
+    LossScaleOptimizer._common_apply = _reduce_then_check_finite
+    Trainer.compile = _compile_with_own_scaling
+    CallbackList.on_epoch_end = _with_scale(CallbackList.on_epoch_end)
+
+
+def apply_reduced(
+    optimizer: Any,
+    grads: Sequence[Any],
+    variables: Sequence[Any],
+    apply: Callable[[Sequence[Any]], None],
+) -> None:
+    """Call `apply` with gradients summed over all replicas, not to be summed again.
+
+    Within `apply` an update may stand in a `cond`. Under a strategy of TensorFlow with
+    several replicas that is so because `apply` is called once for all of them, and
+    each assignment reaches every copy of a variable.
+
+    Args:
+        optimizer: Whose gradients they are.
+        grads: The gradients of this replica, or None.
+        variables: What they are the gradients of.
+        apply: Takes the sums.
+
+    Raises:
+        RuntimeError: If it is called outside of a replica.
+    """
+    if tf.distribute.in_cross_replica_context():
+        raise RuntimeError(
+            "An optimizer must be applied inside of strategy.run. Received: "
+            f"{optimizer.name}.apply called under strategy.scope() alone. Put the step "
+            "into a function and call strategy.run(function, args=...)."
+        )
+    hooks = current_hooks()
+    if hooks is not None:
+        grads = hooks.complete_gradients(grads, variables)
+        grads = hooks.reduce_gradients(grads)
+        with hooks.gradients_are_reduced():
+            apply(grads)
+    elif tf.__internal__.distribute.strategy_supports_no_merge_call():
+        apply(grads)
+    else:
+        _apply_for_all_replicas(grads, apply)
+
+
+def current_scale(optimizer: Any) -> float | None:
+    """Return the factor of the loss in the next step; None without loss scaling.
+
+    Args:
+        optimizer: Any optimizer of Keras.
+    """
+    if not isinstance(optimizer, LossScaleOptimizer):
+        factor = optimizer.loss_scale_factor
+        return None if factor is None else float(factor)
+    if not optimizer.built:
+        return float(optimizer.initial_scale)
+    return float(keras.ops.cast(optimizer.dynamic_scale, "float32"))
+
+
+def _reduce_then_check_finite(
+    self: Any, grads: Sequence[Any], trainable_variables: Any = None
+) -> None:
+    """Reduce before the finite check, so that all ranks skip the same steps."""
+    apply_reduced(
+        self,
+        grads,
+        trainable_variables or self._trainable_variables,
+        lambda grads: _common_apply(self, grads, trainable_variables),
+    )
+
+
+def _apply_for_all_replicas(
+    grads: Sequence[Any], apply: Callable[[Sequence[Any]], None]
+) -> None:
+    """Call `apply` once, outside of the replicas, with the sums of their gradients."""
+    replica = tf.distribute.get_replica_context()
+    places = [i for i, grad in enumerate(grads) if grad is not None]
+    sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, [grads[i] for i in places])
+
+    def across_replicas(strategy: Any, sums: Sequence[Any]) -> None:
+        completed: list[Any] = [None] * len(grads)
+        for i, by_replica in zip(places, sums, strict=True):
+            completed[i] = strategy.experimental_local_results(by_replica)[0]
+        with _without_merge_call(strategy):
+            apply(completed)
+
+    replica.merge_call(across_replicas, args=(sums,))
+
+
+@contextmanager
+def _without_merge_call(strategy: Any) -> Iterator[None]:
+    """Let optimizers update without a meeting of the replicas: this is one."""
+    strategy.extended._use_merge_call = lambda: False
+    try:
+        yield
+    finally:
+        del strategy.extended._use_merge_call
+
+
+@functools.wraps(_compile)
+def _compile_with_own_scaling(
+    self: Any, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any
+) -> None:
+    """Put tfdist's loss scaling where Keras puts its own around what the user gave."""
+    hooks = any_hooks_of_model(self)
+    if hooks is None:
+        _compile(self, optimizer, *args, **kwargs)
+        return
+    given = keras.optimizers.get(optimizer)
+    _compile(self, given, *args, **kwargs)
+    if self.optimizer is not given:
+        self.optimizer = hooks.scale_loss_of(given)
+
+
+def _with_scale(on_epoch_end: Callable[..., None]) -> Callable[..., None]:
+    """Return Keras's function, with the scale in the logs that callbacks see."""
+
+    def on_epoch_end_with_scale(self: Any, epoch: int, logs: Any = None) -> None:
+        optimizer = getattr(getattr(self, "model", None), "optimizer", None)
+        if logs is not None and isinstance(optimizer, LossScaleOptimizer):
+            # A model may log the same names on its own account.
+            logs.setdefault("loss_scale", current_scale(optimizer))
+            skipped = getattr(optimizer, "skipped_steps", None)
+            if skipped is not None:
+                logs.setdefault("skipped_steps", int(keras.ops.cast(skipped, "int32")))
+        on_epoch_end(self, epoch, logs)
+
+    return on_epoch_end_with_scale

@@ -1,0 +1,29 @@
+"""Predictions of all ranks, in order."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives import Collective
+from tfdist.strategies.naming import name_in_graph
+
+
+def gather_rows(outputs: Any, collective: Collective) -> Any:
+    """Join the rows of all ranks, in the order of the ranks.
+
+    Args:
+        outputs: A structure of tensors, also ragged ones, of this rank's rows.
+        collective: How the ranks talk.
+
+    Returns:
+        The same structure, of the rows of all ranks.
+    """
+
+    def gather(leaf: Any) -> Any:
+        if isinstance(leaf, tf.RaggedTensor):
+            return tf.RaggedTensor.from_row_lengths(
+                gather(leaf.values), gather(leaf.row_lengths())
+            )
+        return collective.all_gather(leaf, name=name_in_graph("predictions"))
+
+    return tf.nest.map_structure(gather, outputs)
