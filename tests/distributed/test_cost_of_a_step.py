@@ -2,131 +2,140 @@
 
 from contextlib import nullcontext
 
-import keras
 import numpy as np
 import pytest
 
-from tfdist.collectives import Collective
-from tfdist.strategies import AllReduceStrategy
+import tfdist
+
+ONES = np.ones((24, 4), "float32")
 
 
-class TwoAlike(Collective):
-    """Two ranks, of which the other has what this one has; notes what is called."""
+def two_alike():
+    """Return two ranks, of which the other has what this one has; it notes calls."""
+    from tfdist.collectives import Collective
 
-    rank, size = 0, 2
+    class TwoAlike(Collective):
+        rank, size = 0, 2
 
-    def __init__(self):
-        self.reduced = []
-        self.exchanged = []
+        def __init__(self):
+            self.reduced = []
+            self.exchanged = []
 
-    def all_reduce(self, tensors, reduction="sum", *, name):
-        self.reduced.append(name)
-        return [2 * tensor if reduction == "sum" else tensor for tensor in tensors]
+        def all_reduce(self, tensors, reduction="sum", *, name):
+            self.reduced.append(name)
+            return [2 * tensor if reduction == "sum" else tensor for tensor in tensors]
 
-    def all_gather(self, tensor, *, name):
-        raise AssertionError(name)
+        def all_gather(self, tensor, *, name):
+            raise AssertionError(name)
 
-    def broadcast(self, tensors, root_rank=0, *, name):
-        return list(tensors)
+        def broadcast(self, tensors, root_rank=0, *, name):
+            return list(tensors)
 
-    def exchange(self, name, value, *, joint=True):
-        self.exchanged.append(name)
-        return [value, value]
+        def exchange(self, name, value, *, joint=True):
+            self.exchanged.append(name)
+            return [value, value]
 
-    def barrier(self, name="barrier"):
-        raise AssertionError(name)
+        def barrier(self, name="barrier"):
+            raise AssertionError(name)
 
-    def call(self, what):
-        return nullcontext()
+        def call(self, what):
+            return nullcontext()
 
-
-class LooksAtBatches(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        pass
-
-
-def sgd(**options):
-    return lambda: keras.optimizers.SGD(0.1, **options)
+    return TwoAlike()
 
 
-def collectives_of_a_step(optimizer, layers=(), **compiled):
-    """Train for one step, and name the collectives that its graph holds."""
-    collective = TwoAlike()
-    strategy = AllReduceStrategy(collective)
-    with strategy.scope():
-        model = keras.Sequential(
-            [keras.Input((4,)), *[layer() for layer in layers], keras.layers.Dense(1)]
-        )
-        model.compile(optimizer(), **{"loss": "mse", **compiled})
-    ones = np.ones((8, 4), "float32")
-    model.fit(ones, ones[:, :1], batch_size=8, verbose=0)
-    return [name for name in collective.reduced if not name.startswith("metrics")]
+def optimizers():
+    """Make an optimizer for each option that has a place in the order of a step."""
+    from keras.optimizers import SGD, LossScaleOptimizer
+
+    accumulated = SGD(0.1, gradient_accumulation_steps=2, clipnorm=1.0)
+    return {
+        "plain": SGD(0.1, momentum=0.9),
+        "clipnorm": SGD(0.1, clipnorm=1.0),
+        "global_clipnorm": SGD(0.1, global_clipnorm=1.0),
+        "clipvalue": SGD(0.1, clipvalue=1.0),
+        "weight_decay": SGD(0.1, weight_decay=0.1),
+        "moving average": SGD(0.1, use_ema=True, ema_overwrite_frequency=1),
+        "accumulation": SGD(0.1, gradient_accumulation_steps=2),
+        "loss_scale_factor": SGD(0.1, loss_scale_factor=8.0),
+        "loss scaling": LossScaleOptimizer(SGD(0.1)),
+        "tfdist's loss scaling": tfdist.mixed_precision.LossScaleOptimizer(SGD(0.1)),
+        "loss scaling of accumulated, clipped": LossScaleOptimizer(accumulated),
+    }
 
 
-OPTIONS = {
-    "plain": sgd(momentum=0.9),
-    "clipnorm": sgd(clipnorm=1.0),
-    "global_clipnorm": sgd(global_clipnorm=1.0),
-    "clipvalue": sgd(clipvalue=1.0),
-    "weight_decay": sgd(weight_decay=0.1),
-    "exponential moving average": sgd(use_ema=True, ema_overwrite_frequency=1),
-    "accumulation": sgd(gradient_accumulation_steps=2),
-    "loss_scale_factor": sgd(loss_scale_factor=8.0),
-    "loss scaling": lambda: keras.optimizers.LossScaleOptimizer(sgd()()),
-    "loss scaling of accumulated, clipped gradients": lambda: (
-        keras.optimizers.LossScaleOptimizer(
-            sgd(gradient_accumulation_steps=2, clipnorm=1.0)()
-        )
-    ),
-}
+OPTIONS = (
+    *("plain", "clipnorm", "global_clipnorm", "clipvalue", "weight_decay"),
+    *("moving average", "accumulation", "loss_scale_factor", "loss scaling"),
+    *("tfdist's loss scaling", "loss scaling of accumulated, clipped"),
+)
+
+
+def train(optimizer="sgd", layers=(), loss="mse", metrics=None, **fitted):
+    """Train for three steps, and return what was called."""
+    import keras
+
+    collective = two_alike()
+    with tfdist.strategies.AllReduceStrategy(collective).scope():
+        model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+        model.compile(optimizer, loss, metrics=metrics)
+    model.fit(ONES, ONES[:, :1], batch_size=8, verbose=0, **fitted)
+    of_steps = [name for name in collective.reduced if not name.startswith("metrics")]
+    return of_steps, collective.exchanged.count("decisions")
+
+
+def train_in_every_way():
+    """Train with every option; what the graph of a step holds, and what is said."""
+    import keras
+
+    class LooksAtBatches(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            pass
+
+    weighted = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    found = {name: train(optimizer) for name, optimizer in optimizers().items()}
+    return {
+        **found,
+        "statistics": train(layers=[keras.layers.BatchNormalization()]),
+        "metrics": train(metrics=["mae", keras.metrics.AUC()]),
+        "weighted": train(loss=weighted, sample_weight=ONES[:, 0]),
+        "callback of Keras": train(callbacks=[keras.callbacks.EarlyStopping("loss")]),
+        "callback of the user": train(callbacks=[LooksAtBatches()]),
+    }
+
+
+@pytest.fixture(scope="module")
+def costs():
+    """The collectives of a step, and the agreements of an epoch, for each option."""
+    # In a process of its own: from here on it refuses models of no strategy.
+    return tfdist.testing.cluster(train_in_every_way, size=1).values[0]
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_the_order_of_a_step_adds_no_collective(option):
-    assert collectives_of_a_step(OPTIONS[option]) == ["gradients/b0"]
+def test_the_order_of_a_step_adds_no_collective(costs, option):
+    assert costs[option][0] == ["gradients/b0"]
 
 
-def test_statistics_of_layers_travel_with_the_gradients():
-    layers = [keras.layers.BatchNormalization]
-
-    assert collectives_of_a_step(sgd(), layers) == ["gradients/b0"]
+def test_statistics_of_layers_travel_with_the_gradients(costs):
+    assert costs["statistics"][0] == ["gradients/b0"]
 
 
-def test_metrics_are_reduced_once_an_epoch():
-    metrics = ["mae", keras.metrics.AUC()]
-
-    assert collectives_of_a_step(sgd(), metrics=metrics) == ["gradients/b0"]
+def test_metrics_are_reduced_once_an_epoch(costs):
+    assert costs["metrics"][0] == ["gradients/b0"]
 
 
-def test_a_loss_that_divides_by_weights_adds_one_number():
-    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-    ones = np.ones((8, 4), "float32")
-    collective = TwoAlike()
-    with AllReduceStrategy(collective).scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        model.compile(sgd()(), loss)
-
-    model.fit(ones, ones[:, :1], sample_weight=ones[:, 0], batch_size=8, verbose=0)
-
-    of_the_step = [name for name in collective.reduced if name[:7] != "metrics"]
-    assert of_the_step == ["divisor of a loss", "gradients/b0"]
+def test_a_loss_that_divides_by_weights_adds_one_number(costs):
+    assert costs["weighted"][0] == ["divisor of a loss", "gradients/b0"]
 
 
 @pytest.mark.parametrize(
-    ("callbacks", "messages_of_a_step"),
-    [([], 0), ([keras.callbacks.EarlyStopping("loss")], 0), ([LooksAtBatches()], 1)],
-    ids=["none", "of Keras", "of the user"],
+    ("option", "agreements"),
+    [
+        # An epoch has a beginning and an end, and three steps.
+        ("plain", 2),
+        ("callback of Keras", 2),
+        ("callback of the user", 2 + 3),
+    ],
 )
-def test_decisions_are_talked_over_where_they_may_be_taken(
-    callbacks, messages_of_a_step
-):
-    collective = TwoAlike()
-    with AllReduceStrategy(collective).scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    ones = np.ones((24, 4), "float32")
-
-    model.fit(ones, ones[:, :1], batch_size=8, callbacks=callbacks, verbose=0)
-
-    # An epoch has a beginning and an end, and three steps.
-    assert collective.exchanged.count("decisions") == 2 + 3 * messages_of_a_step
+def test_decisions_are_talked_over_where_they_may_be_taken(costs, option, agreements):
+    assert costs[option][1] == agreements

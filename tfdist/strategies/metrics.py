@@ -129,7 +129,7 @@ def _is_close(value: Any, metric: Any) -> bool:
     return len(values) == len(metrics) and all(
         np.shape(one) == np.shape(other)
         and other is not None
-        and np.allclose(np.asarray(one), np.asarray(other), rtol=1e-6)
+        and np.allclose(np.asarray(one), np.asarray(other), rtol=1e-5)
         for one, other in zip(values, metrics, strict=True)
     )
 
