@@ -93,7 +93,6 @@ class StepHooks:
         """Fill in gradients that only other ranks have."""
         if self._are_reduced:
             return list(gradients)
-        _refuse_overwriting(variables)
         # Eager code cannot look where a gradient comes from.
         is_summed = self.step is not None and self.step.has_sparse_data()
         is_summed &= tf.executing_eagerly()
@@ -195,14 +194,3 @@ def _compiled(trainer: Any) -> AbstractContextManager[Any]:
         separate_compiled_gradients=True
     )
     return scope
-
-
-def _refuse_overwriting(variables: Sequence[Any]) -> None:
-    """Refuse variables whose gradients are new values, which no sum of ranks is."""
-    for variable in variables:
-        if getattr(variable, "overwrite_with_gradient", False):
-            raise ValueError(
-                "With several processes a variable cannot be overwritten with its "
-                f"gradient. Received: {variable.path}. Train without float8 "
-                "quantization, or on one process."
-            )

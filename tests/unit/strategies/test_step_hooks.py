@@ -254,18 +254,6 @@ def test_a_gradient_that_only_another_rank_has_is_filled_in(on_ranks):
     assert on_shards(on_ranks, act) == [[[1.0], [1.0]], [[0.0], [0.0]]]
 
 
-def test_a_variable_that_is_overwritten_is_refused():
-    variable = keras.Variable(1.0, name="scale")
-    variable.overwrite_with_gradient = True
-
-    with pytest.raises(
-        ValueError,
-        match=r"a variable cannot be overwritten with its gradient\. Received: scale\. "
-        r"Train without float8 quantization, or on one process\.",
-    ):
-        hooks_on(SingleCollective()).complete_gradients([None], [variable])
-
-
 # Seeds and assignments.
 
 

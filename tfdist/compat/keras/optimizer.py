@@ -14,6 +14,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from tfdist.compat.keras.hooks import any_hooks_of, current_hooks, hooks_of
 from tfdist.compat.keras.learning_rates import inner_optimizers
 
+_overwrite = BaseOptimizer._overwrite_variables_directly_with_gradients
 _filter_empty_gradients = BaseOptimizer._filter_empty_gradients
 _backend_apply_gradients = BaseOptimizer._backend_apply_gradients
 _clip_gradients = BaseOptimizer._clip_gradients
@@ -22,6 +23,7 @@ _all_reduce_sum_gradients = TFOptimizer._all_reduce_sum_gradients
 
 def patch() -> None:
     """Put the hooks of the strategy into Keras's optimizers."""
+    BaseOptimizer._overwrite_variables_directly_with_gradients = _refuse_overwriting
     BaseOptimizer._filter_empty_gradients = _complete_then_filter
     BaseOptimizer._backend_apply_gradients = _weigh_then_accumulate
     BaseOptimizer._clip_gradients = _reduce_then_clip
@@ -37,6 +39,19 @@ def adopt(optimizer: Any) -> None:
     optimizer._distribution_strategy = tf.distribute.get_strategy()
     for inner in inner_optimizers(optimizer):
         adopt(inner)
+
+
+def _refuse_overwriting(self: Any, grads: Sequence[Any], variables: Any) -> Any:
+    """Refuse variables whose gradients are new values, which no sum of ranks is."""
+    if current_hooks() is not None:
+        for variable in variables:
+            if getattr(variable, "overwrite_with_gradient", False):
+                raise ValueError(
+                    "With several processes a variable cannot be overwritten with its "
+                    f"gradient. Received: {variable.path}. Train without float8 "
+                    "quantization, or on one process."
+                )
+    return _overwrite(self, grads, variables)
 
 
 def _complete_then_filter(

@@ -66,6 +66,7 @@ SYMBOLS = {
         "BaseOptimizer._backend_apply_gradients": "self grads trainable_variables",
         "BaseOptimizer._clip_gradients": "self grads",
         "BaseOptimizer._filter_empty_gradients": "self grads vars",
+        "BaseOptimizer._overwrite_variables_directly_with_gradients": "self grads vars",
     },
     "keras.src.optimizers.loss_scale_optimizer": {
         "LossScaleOptimizer._common_apply": "self grads trainable_variables",

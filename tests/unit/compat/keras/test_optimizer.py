@@ -119,3 +119,31 @@ def test_an_optimizer_knows_its_variables():
     sgd.build(variables)
 
     assert [v.path for v in sgd._trainable_variables] == [variables[0].path]
+
+
+def test_variables_are_overwritten_by_what_we_replace(monkeypatch):
+    noted = []
+    name = "_overwrite_variables_directly_with_gradients"
+    original = getattr(BaseOptimizer, name)
+    monkeypatch.setattr(BaseOptimizer, name, noting(original, name, noted))
+
+    keras.optimizers.SGD(1.0).apply(*gradient_and_variable())
+
+    assert noted == [name]
+
+
+def test_a_variable_that_is_overwritten_is_refused(monkeypatch):
+    (gradient,), (variable,) = gradient_and_variable()
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.build([variable])
+    variable.overwrite_with_gradient = True
+
+    assert patches._refuse_overwriting(optimizer, [gradient], [variable]) == ([], [])
+    assert variable.numpy().tolist() == [3.0, 4.0]
+    monkeypatch.setattr(patches, "current_hooks", lambda: "those of several processes")
+    with pytest.raises(
+        ValueError,
+        match=r"cannot be overwritten with its gradient\. Received: .*variable.* Train "
+        r"without float8 quantization, or on one process\.",
+    ):
+        patches._refuse_overwriting(optimizer, [gradient], [variable])
