@@ -135,6 +135,18 @@ def fitting(*args, **options):
     return row
 
 
+def in_float32(row):
+    """Return the row with models and data of Keras's default type."""
+
+    def converted(strategy):
+        import keras
+
+        keras.config.set_floatx("float32")
+        return row(strategy)
+
+    return converted
+
+
 def compiled(model, optimizer=adam, **options):
     """Compile a model for the two classes of `data`; XLA would take seconds a model."""
     model.compile(

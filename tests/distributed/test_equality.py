@@ -12,6 +12,7 @@ from equality_models import (
     embedded,
     fitting,
     functional,
+    in_float32,
     sgd,
     subclassed,
 )
@@ -29,18 +30,6 @@ def loss_scaled():
     import keras
 
     return keras.optimizers.LossScaleOptimizer(sgd())
-
-
-def in_float32(row):
-    """Return the row with models and data of Keras's default type."""
-
-    def converted(strategy):
-        import keras
-
-        keras.config.set_floatx("float32")
-        return row(strategy)
-
-    return converted
 
 
 ROWS = {

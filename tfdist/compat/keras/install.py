@@ -35,6 +35,7 @@ def _patch() -> None:
         losses,
         metrics,
         optimizer,
+        regularizers,
         saving,
         trainer,
         variables,
@@ -46,6 +47,7 @@ def _patch() -> None:
     losses.patch()
     metrics.patch()
     optimizer.patch()
+    regularizers.patch()
     trainer.patch()
     saving.patch()
     variables.patch()

@@ -21,6 +21,9 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 SYMBOLS = {
     "keras": {
         "Variable.assign": "self value",
+        "regularizers.L1.__call__": "self x",
+        "regularizers.L1L2.__call__": "self x",
+        "regularizers.L2.__call__": "self x",
     },
     "keras.src.backend.tensorflow.optimizer": {
         "TFOptimizer._all_reduce_sum_gradients": "self grads_and_vars",
