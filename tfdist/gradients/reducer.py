@@ -44,7 +44,7 @@ class GradientReducer:
         self._bucket_bytes = bucket_bytes
         self._sparse_as_dense = sparse_as_dense
         self._compression = Compression(compression, collective.size)
-        self._agreed: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        self._agreed: dict[tuple[Any, ...], list[str]] = {}
 
     def complete(
         self, gradients: Sequence[Any], variables: Sequence[Any], name: str
@@ -65,7 +65,8 @@ class GradientReducer:
             where another rank's is dense.
         """
         kinds = tuple(kind_of(gradient) for gradient in gradients)
-        key = (name, kinds)
+        paths = tuple(getattr(v, "path", v.name) for v in variables)
+        key = (name, paths, kinds)
         agreed = None if tf.executing_eagerly() else self._agreed.get(key)
         if agreed is None:
             by_rank = self._collective.exchange(f"the gradients of {name}", list(kinds))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tfdist.collectives import Collective
-from tfdist.compat.keras.learning_rates import learning_rate_variables
+from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
 
 
 class Decisions:
@@ -61,13 +61,17 @@ class Decisions:
         changed = [rates for _, rates in by_rank if rates != self._rates]
         if changed:
             self._rates = changed[0]
-            variables = learning_rate_variables(self._model.optimizer)
-            for variable, rate in zip(variables, self._rates, strict=True):
+            for variable, rate in zip(self._variables(), self._rates, strict=True):
                 variable.assign(rate)
 
     def _own_rates(self) -> list[float]:
         """Return this rank's learning rates, as far as they can be set."""
+        return [float(variable.numpy()) for variable in self._variables()]
+
+    def _variables(self) -> list[Any]:
+        """Return the variables of the learning rates."""
         return [
-            float(variable.numpy())
-            for variable in learning_rate_variables(self._model.optimizer)
+            variable
+            for optimizer in optimizers_of(self._model)
+            for variable in learning_rate_variables(optimizer)
         ]

@@ -26,6 +26,7 @@ class Feed:
 
     def distribute(self, adapter: Any) -> tf.data.Dataset:
         """Return this rank's `Shard`s of what a Keras data adapter holds."""
+        self.error = None
         dataset = self._shuffled_alike(adapter)
         if data_adapters.holds_dataset(adapter):
             own = own_part(dataset, self._collective)

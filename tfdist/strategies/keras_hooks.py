@@ -3,7 +3,7 @@
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +15,7 @@ from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies.decisions import Decisions
 from tfdist.strategies.feed import Feed
 from tfdist.strategies.state import average_state, start_equal
+from tfdist.strategies.step import state_of_layers
 from tfdist.strategies.step_hooks import StepHooks
 
 
@@ -29,6 +30,7 @@ class StrategyKerasHooks(StepHooks):
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
         super().__init__(collective, reducer)
         self._feed = Feed(collective)
+        self._is_own_affair = False
         self._started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._fits: weakref.WeakKeyDictionary[Any, Decisions | None] = (
             weakref.WeakKeyDictionary()
@@ -50,13 +52,14 @@ class StrategyKerasHooks(StepHooks):
 
     def build(self, trainer: Any, *, is_single_step: bool) -> None:
         """Start a model from equal states; for single steps only the first time."""
-        optimizer = trainer.optimizer
-        if is_single_step and self._started.get(trainer) == id(optimizer):
+        start = trainer.optimizer or trainer
+        started = self._started.get(trainer, lambda: None)()
+        if self._is_own_affair or (is_single_step and started is start):
             return
         if trainer not in self._started and self.rank == 0:
             for caveat in caveats(trainer):
                 warnings.warn(f"{caveat} See docs/guarantees.md.", stacklevel=2)
-        self._started[trainer] = id(optimizer)
+        self._started[trainer] = weakref.ref(start)
         self.synchronize(trainer)
 
     def synchronize(self, trainer: Any) -> None:
@@ -68,6 +71,28 @@ class StrategyKerasHooks(StepHooks):
                 "evaluate first, or load weights."
             )
         start_equal(trainer, self._collective)
+
+    @contextmanager
+    def call_of(
+        self, trainer: Any, what: str, *, is_training: bool, is_joint: bool
+    ) -> Iterator[None]:
+        """Mark a call of a model's function, joint or a rank's own."""
+        before, self._call = self._call, (trainer, is_training)
+        try:
+            with self.joint_call(what) if is_joint else nullcontext():
+                yield
+                self._start_late_equal()
+        finally:
+            self._call = before
+
+    @contextmanager
+    def own_affair(self) -> Iterator[None]:
+        """Mark what this rank does by itself, without any other."""
+        self._is_own_affair = True
+        try:
+            yield
+        finally:
+            self._is_own_affair = False
 
     @contextmanager
     def joint_call(self, what: str) -> Iterator[None]:
@@ -88,8 +113,12 @@ class StrategyKerasHooks(StepHooks):
         self, trainer: Any, result: Callable[[Any], Any], logs: Any
     ) -> Any:
         """Call `result(logs)` with the metric states of all ranks."""
-        if apart := self._apart.get(trainer):
-            average_state([*apart.values()], self._collective)
+        if variables := state_of_layers(trainer):
+            mine = sorted(self._apart.get(trainer, ()))
+            by_rank = self._collective.exchange("state that differs", mine)
+            apart = sorted({i for positions in by_rank for i in positions})
+            if apart:
+                average_state([variables[i] for i in apart], self._collective)
         return self._metrics.result(trainer, result, logs)
 
     @contextmanager
@@ -112,6 +141,20 @@ class StrategyKerasHooks(StepHooks):
                 watches_begin=watches_begin,
                 watches_end=watches_end,
             )
+
+    def restored(self, trainer: Any, *, restores: bool) -> bool:
+        """Start equal again, if a callback of any rank may have restored something."""
+        if trainer not in self._fits:
+            return False
+        if not any(self._collective.exchange("callbacks that restore", restores)):
+            return False
+        self.synchronize(trainer)
+        return True
+
+    def first_epoch(self, epoch: int | None) -> int | None:
+        """Return the epoch in which rank 0 begins."""
+        first: int | None = self._collective.exchange("the first epoch", epoch)[0]
+        return first
 
     def decisions(self, trainer: Any) -> Decisions | None:
         """Return what is being agreed on in the `fit` of a model, if it is in one."""

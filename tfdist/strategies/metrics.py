@@ -35,8 +35,11 @@ class MetricsOfRanks:
             step: Its step.
             outputs: What the step returned.
         """
-        steps = (type(trainer).train_step, type(trainer).test_step)
-        is_custom = steps != (keras.Model.train_step, keras.Model.test_step)
+        is_custom = any(
+            getattr(getattr(trainer, name), "__func__", None)
+            is not getattr(keras.Model, name)
+            for name in ("train_step", "test_step", "compute_metrics")
+        )
         if is_custom and isinstance(outputs, dict):
             if trainer not in self._shares:
                 with tf.init_scope():

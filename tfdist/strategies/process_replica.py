@@ -32,7 +32,6 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
         self.collective = collective
         self.keras_hooks = StrategyKerasHooks(collective, reducer)
         self._device = local_device()
-        self._created: list[weakref.ref[Any]] = []
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
@@ -85,12 +84,16 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def start_equal(self) -> None:
         """Give the variables made since the last time rank 0's values, on all ranks."""
-        if self.collective.size == 1 or not self._created:
+        if self.collective.size == 1 or not self.keras_hooks.created:
             return
         # What is garbage must be so on every rank.
         gc.collect()
-        created = [variable for ref in self._created if (variable := ref()) is not None]
-        self._created.clear()
+        created = [
+            variable
+            for ref in self.keras_hooks.created
+            if (variable := ref()) is not None
+        ]
+        self.keras_hooks.created.clear()
         with tf.init_scope():
             broadcast_equal(
                 [v for v in created if v.is_initialized()], "the scope", self.collective
@@ -111,7 +114,7 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
             device = self._device
         with tf.device(device):
             variable = next_creator(**kwargs)
-        self._created.append(weakref.ref(variable))
+        self.keras_hooks.created.append(weakref.ref(variable))
         return variable
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:

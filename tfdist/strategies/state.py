@@ -1,13 +1,15 @@
 """A model's variables over ranks: equal at the start, and kept so."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.gradients import plan_buckets
+from tfdist.strategies.step import Step, state_of_layers
 
 # What travels at once takes its size twice over in memory.
 _BROADCAST_BYTES = 8 * 2**20
@@ -70,43 +72,36 @@ def average_state(variables: list[Any], collective: Collective) -> None:
 
 
 @contextmanager
-def put_back(
-    trainer: Any, is_stand_in: Any, reduced: Mapping[int, Any]
-) -> Iterator[None]:
+def put_back(step: Step) -> Iterator[None]:
     """Undo what a step on a stand-in did to metrics and statistics.
 
     Integers of layers, such as counters of steps and the states of seeds, move on all
     the same, because they move on the other ranks.
 
     Args:
-        trainer: The model.
-        is_stand_in: A scalar bool tensor: whether to undo.
-        reduced: What the step got from the other ranks, by id, which stays.
+        step: A step that may work on a stand-in. What it gets from other ranks stays.
 
     Yields:
         Nothing; the block is the step.
     """
-    of_layers = [
-        variable
-        for variable in trainer.non_trainable_variables
-        if tf.as_dtype(variable.dtype).is_floating
-    ]
-    variables = {id(v): v for v in [*trainer.metrics_variables, *of_layers]}
+    trainer, (is_stand_in,) = step.trainer, step.shard.stand_in
+    variables = {
+        id(v): v for v in [*trainer.metrics_variables, *state_of_layers(trainer)]
+    }
     before = {key: tf.identity(v.value) for key, v in variables.items()}
     yield
     for key, variable in variables.items():
-        if key not in reduced:
+        if key in step.touched and key not in step.reduced:
             now = variable.value
             now.assign(tf.where(is_stand_in, before[key], now))
 
 
 def _variables(trainer: Any) -> list[Any]:
     """Return every variable of a model once, in an order that is equal on all ranks."""
-    optimizer = getattr(trainer, "optimizer", None)
     variables = [
         *trainer.variables,
         *(trainer.metrics_variables if trainer.compiled else []),
-        *(optimizer.variables if optimizer is not None else []),
+        *(v for optimizer in optimizers_of(trainer) for v in optimizer.variables),
     ]
     return list(
         {

@@ -1,6 +1,7 @@
 """The step of Keras that is being traced, or run eagerly, on one rank."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -27,14 +28,32 @@ class Step:
         self.shard = shard
         self.trainer = trainer
         self._collective = collective
-        # What the step has assigned and no rank has reduced since, by id.
+        # What the step has assigned, ever and since ranks last reduced it; and what
+        # they have reduced; by id.
+        self.touched: dict[int, Any] = {}
         self.assigned: dict[int, Any] = {}
         self.reduced: dict[int, Any] = {}
+        self._graph = _current_graph()
 
     @property
     def is_joint(self) -> bool:
         """Whether all ranks make this step together."""
         return self._collective is not None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether what is traced now happens in every step, and not in a branch."""
+        return self._graph is _current_graph()
+
+    def compiled(self) -> AbstractContextManager[Any]:
+        """Let XLA compile what follows, if the model wants it: all but collectives."""
+        wanted = self.trainer is not None and self.trainer.jit_compile
+        if not wanted or tf.executing_eagerly():
+            return nullcontext()
+        scope: AbstractContextManager[Any] = tf.xla.experimental.jit_scope(
+            separate_compiled_gradients=True
+        )
+        return scope
 
     def has_sparse_data(self) -> bool:
         """Say whether a `tf.SparseTensor` is among the inputs."""
@@ -99,23 +118,18 @@ class Step:
 
     def note_assigned(self, variable: Any) -> None:
         """Note that the step has assigned a variable."""
-        self.assigned[id(variable)] = variable
+        self.touched[id(variable)] = self.assigned[id(variable)] = variable
 
-    def state(self) -> list[Any]:
-        """Return the state of layers that the step has assigned from its own rows.
+    def state(self) -> list[int]:
+        """Return which state of layers the step has assigned from its own rows.
 
-        These are moving statistics and their like: neither weights nor metrics, nor
-        states of random seeds, which are equal on all ranks.
+        Returns:
+            Positions in `state_of_layers` of the model, none in a step of one rank.
         """
         if self.trainer is None or not self.is_joint:
             return []
-        apart = {id(variable) for variable in self.trainer.metrics_variables}
-        return [
-            variable
-            for variable in self.trainer.non_trainable_variables
-            if id(variable) in self.assigned.keys() - apart
-            and tf.as_dtype(variable.dtype).is_floating
-        ]
+        variables = state_of_layers(self.trainer)
+        return [i for i, v in enumerate(variables) if id(v) in self.assigned]
 
     def reduced_state(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Assign what the state of layers is over all ranks."""
@@ -135,3 +149,22 @@ class Step:
         """Sum tensors over ranks, as one."""
         assert self._collective is not None
         return self._collective.all_reduce(values, "sum", name=name_in_graph(what))
+
+
+def state_of_layers(trainer: Any) -> list[Any]:
+    """Return what the layers of a model keep beside their weights, in floats.
+
+    These are moving statistics and their like: neither weights nor metrics, nor states
+    of random seeds, which are equal on all ranks. Frozen weights are among them.
+    """
+    of_metrics = {id(variable) for variable in trainer.metrics_variables}
+    return [
+        variable
+        for variable in trainer.non_trainable_variables
+        if tf.as_dtype(variable.dtype).is_floating and id(variable) not in of_metrics
+    ]
+
+
+def _current_graph() -> Any:
+    """Return the graph that is being traced, None in eager code."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives import Collective
@@ -14,8 +15,8 @@ from tfdist.gradients import GradientReducer, weigh, with_sums_dense
 from tfdist.strategies.metrics import MetricsOfRanks
 from tfdist.strategies.naming import name_in_graph
 from tfdist.strategies.predictions import gather_rows
-from tfdist.strategies.state import put_back
-from tfdist.strategies.step import Step
+from tfdist.strategies.state import broadcast_equal, put_back
+from tfdist.strategies.step import Step, state_of_layers
 
 # As in tfdist.collectives.keys: neighbouring ranks get distant numbers.
 _SPREAD = 0x9E3779B1
@@ -36,8 +37,16 @@ class StepHooks:
         # The step that is being traced, or run eagerly.
         self.step: Step | None = None
         self._are_reduced = False
-        # The state of layers that may differ between ranks, by model.
+        # The call of Keras that is going on: a model, None for predictions, and whether
+        # it trains.
+        self._call: tuple[Any, bool] | None = None
+        # The variables made in the scope, as far as their ranks are not equal yet.
+        self.created: list[weakref.ref[Any]] = []
+        self._late: list[Any] = []
+        # The state of layers that may differ between ranks, and what the ranks have
+        # agreed to reduce in a step, by model.
         self._apart: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._agreed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     @property
     def in_step(self) -> bool:
@@ -48,7 +57,8 @@ class StepHooks:
         """Say whether Keras, and not a custom loop, calls `Strategy.run`."""
         if self._collective.size == 1 or len(args) != 1:
             return False
-        return isinstance(args[0], Shard) or (_trainer_of(fn) is not None)
+        is_called = self._call is not None or _trainer_of(fn) is not None
+        return isinstance(args[0], Shard) or is_called
 
     def run_step(self, fn: Any, call: Callable[[Any], Any], data: Any) -> Any:
         """Run a step of Keras on this rank's rows.
@@ -62,9 +72,13 @@ class StepHooks:
             What the step returns; for predictions, those of all ranks.
         """
         trainer = _trainer_of(fn)
-        # test_on_batch is each rank's own affair.
-        is_joint = isinstance(data, Shard) or fn.__name__ == "train_step"
+        is_training = trainer is not None and fn.__name__ == "train_step"
+        if self._call is not None:
+            trainer, is_training = self._call
+        # test_on_batch and predict_on_batch are each rank's own affair.
+        is_joint = isinstance(data, Shard) or is_training
         if not isinstance(data, Shard):
+            data = tf.nest.map_structure(_to_tensor, data)
             rows = rows_of(data)
             data = Shard(data, () if is_joint else rows, rows, ())
         if trainer is not None and isinstance(data.rows, tuple):
@@ -75,16 +89,19 @@ class StepHooks:
         step = Step(data, trainer, self._collective if is_joint else None)
         undo: AbstractContextManager[None] = nullcontext()
         if trainer is not None and data.stand_in:
-            undo = put_back(trainer, data.stand_in[0], step.reduced)
-        with self._making(step), undo, _compiled(trainer):
+            undo = put_back(step)
+        known = len(self.created)
+        with self._making(step), undo, step.compiled():
             outputs = call(data.data)
+        if not is_joint:
+            return outputs
         if trainer is None:
             return gather_rows(
                 tf.nest.map_structure(lambda o: cut_rows(o, 0, data.own), outputs),
                 self._collective,
             )
-        if is_joint:
-            self._metrics.note_share(trainer, step, outputs)
+        self._start_equal(self.created[known:])
+        self._metrics.note_share(trainer, step, outputs)
         return outputs
 
     def complete_gradients(
@@ -123,13 +140,15 @@ class StepHooks:
             gradients = self.weigh_gradients(gradients)
         name = name_in_graph("gradients")
         # Gradients that were weighed before are accumulated: they travel rarely.
-        state = [] if self.step is None or is_weighed else self.step.state()
+        step = self.step
+        has_state = step is not None and step.is_certain and not is_weighed
+        state = self._agreed_state(step) if has_state else []
         values = self.weigh_gradients([tf.convert_to_tensor(v) for v in state])
         results = self._reducer.reduce(
             gradients, name, beside=values, are_shares=self.in_step
         )
-        if self.step is not None:
-            self.step.reduced_state(state, results[len(gradients) :])
+        if step is not None:
+            step.reduced_state(state, results[len(gradients) :])
         return results[: len(gradients)]
 
     @contextmanager
@@ -170,10 +189,45 @@ class StepHooks:
         try:
             yield
             if state := step.state():
-                apart = self._apart.setdefault(step.trainer, {})
-                apart.update({id(variable): variable for variable in state})
+                self._apart.setdefault(step.trainer, set()).update(state)
         finally:
             self.step = None
+
+    def _agreed_state(self, step: Any) -> list[Any]:
+        """Return the state of layers that any rank has assigned in a step.
+
+        A layer that only some ranks use changes its state there only. A graph asks the
+        others once, as it does for gradients.
+        """
+        trainer = step.trainer
+        variables = [] if trainer is None else state_of_layers(trainer)
+        if not variables or not step.is_joint:
+            return []
+        mine = tuple(step.state())
+        known = self._agreed.setdefault(trainer, {})
+        if tf.executing_eagerly() or mine not in known:
+            by_rank = self._collective.exchange("state of layers", mine)
+            known[mine] = sorted({i for positions in by_rank for i in positions})
+        return [variables[i] for i in known[mine]]
+
+    def _start_equal(self, created: list[Any]) -> None:
+        """Give variables that a step has made the same values on all ranks.
+
+        Those that get their values only when the graph is complete have to wait.
+        """
+        variables = [variable for ref in created if (variable := ref()) is not None]
+        with tf.init_scope():
+            ready = [v for v in variables if v.is_initialized()]
+            if ready:
+                broadcast_equal(ready, "the step", self._collective)
+        ids = {id(variable) for variable in ready}
+        self._late += [v for v in variables if id(v) not in ids]
+
+    def _start_late_equal(self) -> None:
+        """Give those that had to wait the same values."""
+        late, self._late = self._late, []
+        if late:
+            broadcast_equal(late, "the first step", self._collective)
 
 
 def _trainer_of(fn: Any) -> Any:
@@ -186,11 +240,6 @@ def _trainer_of(fn: Any) -> Any:
     return trainer if is_step else None
 
 
-def _compiled(trainer: Any) -> AbstractContextManager[Any]:
-    """Let XLA compile what follows, if the model wants it: all but collectives."""
-    if trainer is None or not trainer.jit_compile or tf.executing_eagerly():
-        return nullcontext()
-    scope: AbstractContextManager[Any] = tf.xla.experimental.jit_scope(
-        separate_compiled_gradients=True
-    )
-    return scope
+def _to_tensor(leaf: Any) -> Any:
+    """Turn what eager code is given as an array into a tensor."""
+    return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf

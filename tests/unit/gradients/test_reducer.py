@@ -256,6 +256,25 @@ def test_a_graph_asks_once_and_eager_code_every_time(on_ranks):
         assert on_ranks(1, complete) == [(1, 3)]
 
 
+def test_each_model_s_variables_are_asked_about(on_ranks):
+    """Two models of the same kinds, of which only one has gradients elsewhere."""
+
+    def complete(collective):
+        reducer, found = GradientReducer(collective), []
+        for name in ("generator", "discriminator"):
+            made = [tf.Variable(tf.ones([3, 2]), name=name)]
+            is_used = collective.rank == 1 and name == "generator"
+            gradient = [tf.ones([3, 2]) if is_used else None]
+
+            def run(gradient=gradient, made=made):
+                found.append(kind_of(reducer.complete(gradient, made, "g")[0]))
+
+            tf.function(run)()
+        return found
+
+    assert on_ranks(2, complete) == [["dense", "none"]] * 2
+
+
 def test_what_eager_steps_found_is_not_taken_for_what_a_graph_has(on_ranks):
     def complete(collective):
         reducer = GradientReducer(collective)

@@ -8,10 +8,9 @@ from tfdist.strategies.decisions import Decisions
 
 def model(*rates):
     """Return what decisions look at: the wish to stop, and the learning rates."""
-    inner = [keras.optimizers.SGD(rate) for rate in rates]
-    return SimpleNamespace(
-        stop_training=False, optimizer=SimpleNamespace(_inner_optimizers=inner)
-    )
+    optimizer = keras.optimizers.SGD()
+    optimizer._inner_optimizers = [keras.optimizers.SGD(rate) for rate in rates]
+    return SimpleNamespace(stop_training=False, optimizer=optimizer)
 
 
 def rates_of(model):
@@ -165,3 +164,16 @@ def test_a_model_without_an_optimizer_may_stop(on_ranks):
         return mine.stop_training
 
     assert on_ranks(2, call) == [True, True]
+
+
+def test_rates_of_optimizers_that_a_model_holds_by_itself_are_agreed_on(on_ranks):
+    def call(collective):
+        held = {name: keras.optimizers.SGD(0.5) for name in ("second", "first")}
+        mine = SimpleNamespace(stop_training=False, optimizer=None, **held)
+        made = Decisions(mine, collective, watches_begin=False, watches_end=False)
+        if collective.rank == 1:
+            mine.second.learning_rate = 0.25
+        made.agree()
+        return float(mine.first.learning_rate), float(mine.second.learning_rate)
+
+    assert on_ranks(2, call) == [(0.5, 0.25)] * 2

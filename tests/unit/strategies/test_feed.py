@@ -211,3 +211,12 @@ def test_equal_data_is_no_error():
     list(feed.distribute(TFDatasetAdapter(dataset())))
 
     assert feed.error is None
+
+
+def test_an_error_of_earlier_data_is_forgotten():
+    feed = Feed(Rank())
+    feed.error = RuntimeError("earlier")
+
+    feed.distribute(arrays())
+
+    assert feed.error is None

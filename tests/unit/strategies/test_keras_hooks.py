@@ -79,6 +79,41 @@ def test_with_another_optimizer_single_steps_start_again():
     assert "variables of the model" in collective.sent
 
 
+def test_a_model_without_an_optimizer_starts_once_for_single_steps_too():
+    collective, model = Noting(), compiled()
+    model.optimizer = None
+    hooks = hooks_on(collective)
+
+    for _ in range(2):
+        hooks.build(model, is_single_step=True)
+
+    assert collective.sent.count("variables of the model") == 1
+
+
+def test_what_a_rank_does_by_itself_starts_nothing():
+    collective, model = Noting(), compiled()
+    hooks = hooks_on(collective)
+
+    with hooks.own_affair():
+        hooks.build(model, is_single_step=True)
+    alone = [*collective.sent]
+    hooks.build(model, is_single_step=True)
+
+    assert alone == []
+    assert "variables of the model" in collective.sent
+
+
+def test_an_own_affair_that_fails_is_over():
+    collective = Noting()
+    hooks = hooks_on(collective)
+
+    with pytest.raises(KeyError), hooks.own_affair():
+        raise KeyError
+    hooks.build(compiled(), is_single_step=True)
+
+    assert "variables of the model" in collective.sent
+
+
 def test_the_chief_warns_once_of_what_depends_on_the_number_of_processes():
     model = compiled(keras.layers.BatchNormalization(name="norm"))
     hooks = hooks_on(Noting())
@@ -133,6 +168,36 @@ def test_other_errors_stay_what_they_are():
         raise KeyError
 
 
+def test_a_call_is_known_until_it_ends():
+    hooks, model = hooks_on(Elsewhere()), compiled()
+    call = {"is_training": True, "is_joint": True}
+
+    def is_step():
+        return hooks.is_keras_step(len, (1,))
+
+    with pytest.raises(KeyError), hooks.call_of(model, "train_step", **call):
+        with hooks.call_of(None, "predict_step", is_training=False, is_joint=False):
+            inner = is_step(), hooks._call
+        outer = is_step(), hooks._call
+        raise KeyError
+
+    assert inner == (True, (None, False))
+    assert outer == (True, (model, True))
+    assert not is_step()
+
+
+@pytest.mark.parametrize(
+    ("is_joint", "error"), [(True, RuntimeError), (False, tf.errors.UnknownError)]
+)
+def test_only_a_joint_call_meets_errors_of_the_shared_data(is_joint, error):
+    hooks = hooks_on(SingleCollective())
+    hooks._feed.error = RuntimeError("the data differs")
+    call = hooks.call_of(None, "x", is_training=False, is_joint=is_joint)
+
+    with pytest.raises(error), call:
+        raise tf.errors.UnknownError(None, None, "in a numpy_function")
+
+
 def test_a_model_in_float16_gets_our_loss_scaling():
     inner = keras.optimizers.SGD()
     found = hooks_on(SingleCollective()).scale_loss_of(inner)
@@ -180,6 +245,37 @@ def test_a_fit_that_fails_leaves_no_decisions():
     assert hooks.decisions(model) is None
 
 
+# What callbacks restore.
+
+
+@pytest.mark.parametrize(("who", "is_restored"), [([], False), ([1], True)])
+def test_if_any_rank_restores_all_start_equal_again(on_ranks, who, is_restored):
+    def run(collective):
+        hooks, model, rank = hooks_on(collective), compiled(), collective.rank
+        model.layers[-1].bias.assign([rank + 1.0])
+        with hooks.fitting(model):
+            found = hooks.restored(model, restores=rank in who)
+        return found, model.layers[-1].bias.numpy().tolist()
+
+    wanted = [(is_restored, [1.0]), (is_restored, [1.0 if is_restored else 2.0])]
+    assert on_ranks(2, run) == wanted
+
+
+def test_outside_of_fit_nobody_asks_what_is_restored():
+    collective = Noting()
+
+    assert not hooks_on(collective).restored(compiled(), restores=True)
+    assert collective.sent == []
+
+
+@pytest.mark.parametrize("first", [4, None])
+def test_all_ranks_begin_in_the_epoch_of_rank_zero(on_ranks, first):
+    def run(collective):
+        return hooks_on(collective).first_epoch([first, 2][collective.rank])
+
+    assert on_ranks(2, run) == [first, first]
+
+
 # State that ranks have apart.
 
 
@@ -207,3 +303,30 @@ def test_what_ranks_have_apart_is_averaged_when_results_are_asked_for(on_ranks):
         return mine, norm.moving_mean.numpy().tolist()
 
     assert on_ranks(2, run) == [([8.0, 8.0], [12.0, 12.0]), ([16.0] * 2, [12.0] * 2)]
+
+
+def test_state_that_one_rank_only_has_apart_is_averaged_on_all(on_ranks):
+    def run(collective):
+        norm = keras.layers.BatchNormalization()
+        model, hooks = compiled(norm), hooks_on(collective)
+        rows = tf.constant(1, tf.int64)
+
+        def assign(data):
+            if collective.rank == 1:
+                norm.moving_mean.assign([8.0, 8.0])
+                hooks.note_assigned(norm.moving_mean)
+
+        shard = Shard(np.ones((1, 2)), rows * 2, rows, ())
+        hooks.run_step(model.train_step, assign, shard)
+        hooks.metrics_result(model, lambda logs: logs, [])
+        return norm.moving_mean.numpy().tolist()
+
+    assert on_ranks(2, run) == [[4.0, 4.0]] * 2
+
+
+def test_a_model_without_state_of_layers_asks_nobody(on_ranks):
+    def run(collective):
+        hooks_on(collective).metrics_result(compiled(), lambda logs: logs, [])
+        return "exchange state that differs" in collective.calls
+
+    assert on_ranks(2, run) == [False, False]

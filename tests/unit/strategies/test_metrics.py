@@ -254,3 +254,27 @@ def test_the_share_of_the_last_step_counts_also_in_a_graph():
     logs = {"a": tf.constant(3.0)}
 
     assert float(metrics.result(model, lambda logs: logs, logs)["a"]) == 1.5
+
+
+class OwnMetrics(keras.Sequential):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {"a": 1.0}
+
+
+def with_a_step_of_its_own():
+    model = compiled()
+    model.train_step = lambda data: {"a": 1.0}
+    return model
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: compiled(model=OwnMetrics), with_a_step_of_its_own]
+)
+def test_whatever_a_model_returns_instead_of_metrics_has_a_share(on_ranks, make):
+    def reduce(collective):
+        model, metrics, rank = make(), MetricsOfRanks(collective), collective.rank
+        logs = {"a": tf.constant([4.0, 8.0][rank])}
+        metrics.note_share(model, step_on([1, 3][rank], 4, collective), logs)
+        return float(metrics.result(model, lambda logs: logs, logs)["a"])
+
+    assert on_ranks(2, reduce) == [7.0, 7.0]

@@ -4,12 +4,14 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives import SingleCollective
+from tfdist.data.sharding import Shard
 from tfdist.strategies.state import (
     average_state,
     broadcast_equal,
     put_back,
     start_equal,
 )
+from tfdist.strategies.step import Step
 
 
 def model_of(rank):
@@ -163,15 +165,35 @@ def test_accumulated_gradients_stay_each_rank_s_own(on_ranks):
     assert len(sent) == len({id(v) for v in everything}) - 2
 
 
+def test_optimizers_that_a_model_holds_by_itself_start_equal(on_ranks):
+    def start(collective):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.own_optimizer = keras.optimizers.SGD(0.5**collective.rank, momentum=0.5)
+        model.own_optimizer.build(model.trainable_variables)
+        for momentum in model.own_optimizer.variables[2:]:
+            momentum.assign(momentum + collective.rank + 1)
+        start_equal(model, collective)
+        return [v.numpy().ravel()[0] for v in model.own_optimizer.variables]
+
+    assert on_ranks(2, start) == [[0.0, 1.0, 1.0, 1.0]] * 2
+
+
+def step_of(model, *, is_stand_in):
+    """Return the step of a model on a stand-in, or on rows of its own."""
+    return Step(Shard(None, 1, 1, (tf.constant(is_stand_in),)), model, None)
+
+
 @pytest.mark.parametrize("is_stand_in", [True, False])
 def test_a_step_on_a_stand_in_is_undone_but_for_seeds_and_weights(is_stand_in):
     model = model_of(0)
     variables = [*model.metrics_variables, *model.variables]
     before = [variable.numpy() for variable in variables]
 
-    with put_back(model, tf.constant(is_stand_in), {}):
+    step = step_of(model, is_stand_in=is_stand_in)
+    with put_back(step):
         for variable in variables:
             variable.assign(variable + 1)
+            step.note_assigned(variable)
 
     for variable, value in zip(variables, before, strict=True):
         is_seed = variable.path.endswith("seed_generator_state")
@@ -184,15 +206,30 @@ def test_what_the_step_got_from_other_ranks_stays():
     model = model_of(0)
     mean, variance = model.layers[1].non_trainable_variables
     before = variance.numpy()
-    reduced = {}
+    step = step_of(model, is_stand_in=True)
 
-    with put_back(model, tf.constant(True), reduced):
+    with put_back(step):
         mean.assign([3.0, 4.0])
         variance.assign([5.0, 6.0])
-        reduced[id(mean)] = mean
+        step.note_assigned(mean)
+        step.note_assigned(variance)
+        step.reduced_state([mean], [tf.constant([3.0, 4.0])])
 
     np.testing.assert_array_equal(mean, [3.0, 4.0])
     np.testing.assert_array_equal(variance, before)
+
+
+def test_what_the_step_did_not_assign_is_not_written_to():
+    model = model_of(0)
+    written = []
+    step = step_of(model, is_stand_in=True)
+
+    with put_back(step):
+        step.note_assigned(model.layers[1].moving_mean)
+        for variable in model.non_trainable_variables:
+            variable.value.assign = lambda _, path=variable.path: written.append(path)
+
+    assert written == [model.layers[1].moving_mean.path]
 
 
 def test_keras_keeps_the_state_of_seeds_and_accumulators_under_these_names():
@@ -217,9 +254,11 @@ def test_a_counter_of_steps_counts_those_on_stand_ins_too():
     layer = Counting()
     model = keras.Sequential([keras.Input((3,)), layer])
 
-    with put_back(model, tf.constant(True), {}):
-        layer.steps.assign_add(1)
-        layer.level.assign_add(1.0)
+    step = step_of(model, is_stand_in=True)
+    with put_back(step):
+        for variable in (layer.steps, layer.level):
+            variable.assign_add(1)
+            step.note_assigned(variable)
 
     assert int(layer.steps.numpy()) == 1
     assert float(layer.level.numpy()) == 0.0

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.data.sharding import Shard
-from tfdist.strategies.step import Step
+from tfdist.strategies.step import Step, state_of_layers
 
 
 def shard(own, rows, *stand_in):
@@ -168,7 +168,8 @@ def assigning_all(model, collective):
 def test_the_state_is_what_layers_keep_in_floats(on_ranks, model):
     (found,) = on_ranks(1, lambda c: assigning_all(model, c).state())
 
-    assert [v.name for v in found] == ["moving_mean", "moving_variance"]
+    names = [v.name for v in state_of_layers(model)]
+    assert [names[i] for i in found] == ["moving_mean", "moving_variance"]
 
 
 def test_what_the_step_did_not_assign_is_no_state(on_ranks, model):
@@ -177,7 +178,7 @@ def test_what_the_step_did_not_assign_is_no_state(on_ranks, model):
         made.note_assigned(model.layers[1].moving_variance)
         return made.state()
 
-    assert on_ranks(1, state) == [[model.layers[1].moving_variance]]
+    assert on_ranks(1, state) == [[1]]
 
 
 def test_a_rank_by_itself_shares_no_state(model):
@@ -191,12 +192,42 @@ def test_predictions_have_no_state(on_ranks):
 def test_what_ranks_have_reduced_is_assigned_and_no_longer_apart(on_ranks, model):
     def state(collective):
         made = assigning_all(model, collective)
-        mean, variance = made.state()
         made.reduced_state([mean], [tf.constant([3.0, 4.0])])
-        return made, made.state(), [mean, variance]
+        return made, made.state()
 
-    ((made, left, (mean, variance)),) = on_ranks(1, state)
+    mean = model.layers[1].moving_mean
+    ((made, left),) = on_ranks(1, state)
 
     assert mean.numpy().tolist() == [3.0, 4.0]
-    assert left == [variance]
+    assert left == [1]
     assert made.reduced == {id(mean): mean}
+    assert id(mean) in made.touched.keys() - made.assigned.keys()
+
+
+def test_frozen_weights_are_state_of_layers_and_metrics_are_not(model):
+    model.layers[0].trainable = False
+
+    names = [variable.name for variable in state_of_layers(model)]
+
+    assert sorted(names) == ["bias", "kernel", "moving_mean", "moving_variance"]
+
+
+def test_what_a_branch_does_is_not_certain():
+    found = []
+
+    @tf.function
+    def run(flag):
+        made = step(1, 1)
+        found.append(made.is_certain)
+
+        def branch():
+            found.append(made.is_certain)
+            return 1.0
+
+        tf.cond(flag, branch, lambda: 0.0)
+        found.append(made.is_certain)
+
+    run(tf.constant(True))
+
+    assert found == [True, False, True]
+    assert step(1, 1).is_certain

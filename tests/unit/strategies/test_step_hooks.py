@@ -1,3 +1,5 @@
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -148,6 +150,104 @@ def test_predictions_are_joined_without_stand_ins(on_ranks):
     assert on_ranks(2, run) == [[[1.0], [1.0]]] * 2
 
 
+# Calls of Keras.
+
+
+def test_in_a_call_any_function_is_the_step_of_its_model(on_ranks):
+    def run(collective):
+        hooks, model = hooks_on(collective), model_of()
+        batch = (tf.ones([OWNS[collective.rank], 2]),)
+        hooks._call = (model, True)
+        is_step = hooks.is_keras_step(len, (batch,))
+
+        def look(data):
+            return hooks.step.trainer is model, float(hooks.share())
+
+        return is_step, *hooks.run_step(len, look, batch)
+
+    assert on_ranks(2, run) == [(True, True, 0.25), (True, True, 0.75)]
+
+
+def test_predictions_of_one_s_own_batch_are_its_own(on_ranks):
+    def run(collective):
+        hooks = hooks_on(collective)
+        hooks._call = (None, False)
+        rows = tf.fill([collective.rank + 1, 1], 2.0)
+        found = hooks.run_step(len, lambda data: rows, (rows,))
+        return found.shape[0], collective.calls
+
+    assert on_ranks(2, run) == [(1, []), (2, [])]
+
+
+def test_a_step_gets_arrays_as_tensors():
+    hooks, model = hooks_on(SingleCollective()), model_of()
+    data = (np.ones((3, 2), "float32"), None, {"y": tf.ones([3])})
+
+    def look(data):
+        return [type(leaf) for leaf in tf.nest.flatten(data)], hooks.step.shard.own
+
+    types, own = hooks.run_step(model.test_step, look, data)
+
+    assert [issubclass(one, tf.Tensor) for one in types] == [True, False, True]
+    assert int(own) == 3
+
+
+# Variables that a step makes.
+
+
+def creating(hooks, value):
+    """Note a variable as the strategy does that makes it."""
+    variable = tf.Variable(value)
+    hooks.created.append(weakref.ref(variable))
+    return variable
+
+
+def test_variables_that_a_step_makes_get_the_values_of_rank_zero(on_ranks):
+    def run(collective):
+        hooks, model = hooks_on(collective), model_of()
+        before = creating(hooks, 5.0 + collective.rank)
+        made = []
+
+        def call(data):
+            made.append(creating(hooks, 1.0 + collective.rank))
+
+        hooks.run_step(model.train_step, call, shard(np.ones((1, 2)), 1, 2))
+        return float(made[0]), float(before)
+
+    # What was made before waits for its own start.
+    assert on_ranks(2, run) == [(1.0, 5.0), (1.0, 6.0)]
+
+
+def test_what_a_graph_will_initialize_later_is_left_alone(on_ranks):
+    def run(collective):
+        hooks, model, made = hooks_on(collective), model_of(), []
+
+        def call(data):
+            made[:] = made or [creating(hooks, data + 1.0)]
+            return made[0] + 1.0
+
+        @tf.function
+        def step(x):
+            return hooks.run_step(model.train_step, call, shard(x, 1, 1))
+
+        return float(step(tf.constant(1.0)))
+
+    assert on_ranks(1, run) == [3.0]
+
+
+def test_a_step_of_one_s_own_sends_no_variables(on_ranks):
+    def run(collective):
+        hooks, model, made = hooks_on(collective), model_of(), []
+
+        def call(data):
+            made.append(creating(hooks, float(collective.rank)))
+
+        hooks.run_step(model.test_step, call, (tf.ones([1, 2]),))
+        return float(made[0]), collective.calls
+
+    assert on_ranks(2, run) == [(0.0, []), (1.0, [])]
+
+
 # Stand-ins.
 
 
@@ -156,6 +256,8 @@ def test_a_stand_in_leaves_no_trace_in_metrics_and_state(on_ranks):
         loss, norm = model.metrics[0], model.layers[0]
         loss.update_state(float("nan"))
         norm.moving_mean.assign([7.0, 7.0])
+        for variable in (*loss.variables, norm.moving_mean):
+            hooks.note_assigned(variable)
         return loss, norm
 
     (_, (loss, norm)) = on_shards(on_ranks, act, name="test_step", owns=[2, 0])
@@ -196,10 +298,10 @@ def test_what_was_weighed_before_is_summed_only(on_ranks):
         hooks.note_assigned(norm.moving_mean)
         weighed = hooks.weigh_gradients([tf.constant(4.0)])
         (total,) = hooks.reduce_gradients(weighed, is_weighed=True)
-        return float(total), norm.moving_mean in hooks.step.state()
+        return float(total), hooks.step.state()
 
     # What layers keep waits for the end of the epoch: these journeys are rare.
-    assert on_shards(on_ranks, act) == [(4.0, True)] * 2
+    assert on_shards(on_ranks, act) == [(4.0, [0])] * 2
 
 
 def test_the_state_of_layers_travels_with_the_gradients(on_ranks):
@@ -218,6 +320,65 @@ def test_the_state_of_layers_travels_with_the_gradients(on_ranks):
         assert gradients == [1.0, 2.0]
         assert mean == [3.0, 3.0]
         assert calls == ["all_reduce gradients/b0"]
+
+
+def test_state_that_only_one_rank_assigned_travels_too(on_ranks):
+    def act(hooks, model):
+        norm = model.layers[0]
+        if hooks._collective.rank == 1:
+            norm.moving_mean.assign([4.0, 8.0])
+            hooks.note_assigned(norm.moving_mean)
+        hooks.reduce_gradients([tf.constant(1.0)])
+        return norm.moving_mean.numpy().tolist()
+
+    assert on_shards(on_ranks, act) == [[3.0, 6.0]] * 2
+
+
+def test_ranks_agree_on_state_once_in_graphs_and_in_every_eager_step(on_ranks):
+    def run(collective):
+        hooks, model = hooks_on(collective), model_of()
+        data = shard(np.ones((1, 2), "float32"), 1, 1)
+
+        def call(data):
+            hooks.note_assigned(model.layers[0].moving_mean)
+            hooks.reduce_gradients([tf.constant(1.0)])
+            return 0.0
+
+        def step():
+            return hooks.run_step(model.train_step, call, data)
+
+        counts = []
+        for one in (tf.function(step), tf.function(step), step, step):
+            one()
+            counts.append(collective.calls.count("exchange state of layers"))
+        return counts
+
+    assert on_ranks(1, run) == [[1, 1, 2, 3]]
+
+
+def test_state_does_not_travel_from_a_branch(on_ranks):
+    def run(collective):
+        hooks, model = hooks_on(collective), model_of()
+
+        def call(data):
+            hooks.note_assigned(model.layers[0].moving_mean)
+
+            def branch():
+                return hooks.reduce_gradients([tf.constant(3.0)])[0]
+
+            return tf.cond(data > 0.0, branch, lambda: 0.0), hooks.step.state()
+
+        @tf.function
+        def step(x):
+            total, state = hooks.run_step(model.train_step, call, shard(x, 1, 1))
+            return total, tf.constant(state)
+
+        total, state = step(tf.constant(1.0))
+        exchanged = [call for call in collective.calls if "exchange" in call]
+        return float(total), state.numpy().tolist(), exchanged
+
+    # It waits for the end of the epoch, as what is accumulated does.
+    assert on_ranks(1, run) == [(3.0, [0], [])]
 
 
 def test_in_a_custom_loop_gradients_are_summed_as_they_are(on_ranks):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from keras.src.callbacks.backup_and_restore import BackupAndRestore
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.callbacks.lambda_callback import LambdaCallback
 from keras.src.callbacks.progbar_logger import ProgbarLogger
@@ -88,6 +89,9 @@ def _beginning(original: Callable[..., None]) -> Callable[..., None]:
                 watches_end=_watches(self, *_BATCH_ENDS),
             )
         original(self, logs)
+        restores = _watches(self, "on_train_begin", restoring=True)
+        if hooks is not None and hooks.restored(self.model, restores=restores):
+            self.model._initial_epoch = hooks.first_epoch(self.model._initial_epoch)
 
     return on_train_begin
 
@@ -112,18 +116,17 @@ def _hooks_of(callback_list: Any) -> KerasHooks | None:
     return None if model is None else hooks_of_model(model)
 
 
-def _watches(callback_list: Any, *names: str) -> bool:
-    """Say whether a callback that may decide something looks at batches."""
+def _watches(callback_list: Any, *names: str, restoring: bool = False) -> bool:
+    """Say whether a callback that may decide something overrides one of these."""
+    deciding = BackupAndRestore if restoring else TerminateOnNaN
     return any(
-        _may_decide(callback)
+        (isinstance(callback, LambdaCallback | deciding) or _is_of_user(callback))
         and any(not is_default(getattr(callback, name)) for name in names)
         for callback in callback_list.callbacks
     )
 
 
-def _may_decide(callback: Any) -> bool:
-    """Say whether a callback may stop a batch early or change the learning rate."""
-    if isinstance(callback, LambdaCallback | TerminateOnNaN):
-        return True
+def _is_of_user(callback: Any) -> bool:
+    """Say whether nobody here knows what a callback does."""
     module = type(callback).__module__
     return not module.startswith(("keras.src.callbacks.", "tfdist."))

@@ -44,8 +44,13 @@ class KerasHooks(Protocol):
     def synchronize(self, trainer: Any) -> None:
         """Give all ranks rank 0's variables of a model."""
 
-    def joint_call(self, what: str) -> AbstractContextManager[None]:
-        """Mark a call that all ranks make together."""
+    def call_of(
+        self, trainer: Any, what: str, *, is_training: bool, is_joint: bool
+    ) -> AbstractContextManager[None]:
+        """Mark a call of a model's function, joint or a rank's own."""
+
+    def own_affair(self) -> AbstractContextManager[None]:
+        """Mark what this rank does by itself, without any other."""
 
     def complete_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
@@ -90,6 +95,12 @@ class KerasHooks(Protocol):
         self, trainer: Any, *, watches_begin: bool, watches_end: bool
     ) -> None:
         """Let the ranks agree on what callbacks decide in this `fit`."""
+
+    def restored(self, trainer: Any, *, restores: bool) -> bool:
+        """Start equal again, if a callback of any rank may have restored something."""
+
+    def first_epoch(self, epoch: int | None) -> int | None:
+        """Return the epoch in which rank 0 begins."""
 
     def decisions(self, trainer: Any) -> "FitDecisions | None":
         """Return what is being agreed on in the `fit` of a model, if it is in one."""

@@ -17,6 +17,20 @@ def inner_optimizers(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "_inner_optimizers", ()))
 
 
+def optimizers_of(model: Any) -> list[Any]:
+    """Return the optimizers that a model was compiled with, or holds by itself.
+
+    Args:
+        model: A Keras model; one with a training step of its own may hold several.
+
+    Returns:
+        Each once, in an order that is equal on all ranks.
+    """
+    held = [value for _, value in sorted(vars(model).items())]
+    found = [one for one in held if isinstance(one, keras.optimizers.Optimizer)]
+    return list({id(one): one for one in found}.values())
+
+
 def learning_rate_variables(optimizer: Any) -> list[Any]:
     """Return the variables of the learning rates that callbacks can set.
 

@@ -7,17 +7,21 @@ ranks must first know how many there are in all.
 
 from typing import Any
 
+import tensorflow as tf
 from keras import ops
 from keras.src.losses import loss as loss_module
+from keras.src.trainers.trainer import Trainer
 
 from tfdist.compat.keras.hooks import KerasHooks, current_hooks
 
 _reduce_weighted_values = loss_module.reduce_weighted_values
+_compute_loss = Trainer._compute_loss
 
 
 def patch() -> None:
     """Put the divisor of all ranks into Keras's losses."""
     loss_module.reduce_weighted_values = _reduce_over_ranks
+    Trainer._compute_loss = _compute_loss_of_rows
 
 
 def _reduce_over_ranks(
@@ -40,6 +44,28 @@ def _reduce_over_ranks(
         weights = _weights(sample_weight, mask, dtype or loss.dtype)
         return loss if weights is None else _by_all(hooks, loss, weights)
     return loss
+
+
+def _compute_loss_of_rows(
+    self: Any,
+    x: Any = None,
+    y: Any = None,
+    y_pred: Any = None,
+    sample_weight: Any = None,
+    training: bool = True,
+) -> Any:
+    """Compute a loss; one for each row has the gradient of their sum over all ranks.
+
+    TensorFlow takes the gradient of a vector as that of its sum, while its mean is what
+    Keras shows.
+    """
+    loss = _compute_loss(self, x, y, y_pred, sample_weight, training)
+    hooks = current_hooks()
+    if loss is None or hooks is None or not hooks.in_step or len(loss.shape) == 0:
+        return loss
+    value, share = tf.stop_gradient(loss), ops.cast(hooks.share(), loss.dtype)
+    # What is added is zero: only its gradient counts.
+    return value + ops.divide_no_nan(loss - value, share)
 
 
 def _by_all(hooks: KerasHooks, loss: Any, weights: Any) -> Any:

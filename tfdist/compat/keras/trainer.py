@@ -1,6 +1,7 @@
 """Models: the data of a step, the start, and the results."""
 
-from collections.abc import Callable
+import functools
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from tfdist.compat.keras.hooks import (
     hooks_of,
     hooks_of_model,
 )
+from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt
 from tfdist.data.sharding import Shard
 
@@ -26,6 +28,7 @@ _make_function = _TensorFlowTrainer._make_function
 _make_predict_function = _TensorFlowTrainer.make_predict_function
 _predict = _TensorFlowTrainer.predict
 _fit = _TensorFlowTrainer.fit
+_test_on_batch = _TensorFlowTrainer.test_on_batch
 _get_metrics_result_or_logs = Trainer._get_metrics_result_or_logs
 _next_seed = SeedGenerator.next
 
@@ -36,8 +39,9 @@ def patch() -> None:
     _TensorFlowTrainer._maybe_symbolic_build = _build_equal
     _TensorFlowTrainer._make_function = _make_joint_function
     _TensorFlowTrainer.make_predict_function = _make_joint_predict_function
-    _TensorFlowTrainer.predict = _predict_equal
-    _TensorFlowTrainer.fit = _fit_together
+    _TensorFlowTrainer.predict = functools.wraps(_predict)(_predict_equal)
+    _TensorFlowTrainer.fit = functools.wraps(_fit)(_fit_together)
+    _TensorFlowTrainer.test_on_batch = functools.wraps(_test_on_batch)(_test_alone)
     Trainer._get_metrics_result_or_logs = _reduced_metrics
     SeedGenerator.next = _next_seed_of_rank
 
@@ -85,8 +89,8 @@ def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> Non
     else:
         spec = iterator._distributed_dataset.element_spec.data
     with self.distribute_strategy.scope():
-        if self.optimizer is not None:
-            adopt(self.optimizer)
+        for optimizer in optimizers_of(self):
+            adopt(optimizer)
         if any(_is_composite(leaf) for leaf in tf.nest.flatten(spec)):
             _build_by_tracing(self, spec)
         else:
@@ -136,41 +140,49 @@ def _without_rows(value: Any) -> Any:
     return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
 
 
-def _make_joint_function(self: Any, step_function: Any) -> Callable[[Any], Any]:
+def _make_joint_function(self: Any, step_function: Any) -> Any:
     """Mark the steps that all ranks make together."""
     hooks = hooks_of_model(self)
     if hooks is None:
-        function: Callable[[Any], Any] = _make_function(self, step_function)
-        return function
+        return _make_function(self, step_function)
+    is_training = _is_train_step(self, step_function)
+    what = "train_step" if is_training else "test_step"
+    if isinstance(step_function, tf.types.experimental.PolymorphicFunction):
+        raise ValueError(
+            f"The {what} of a model must be a plain function, which Keras compiles. "
+            f"Received: a tf.function of the model {self.name!r}. Leave out the "
+            "decorator @tf.function."
+        )
     # XLA cannot hold a collective: the strategy compiles what lies between them.
     is_compiled, self.jit_compile = self.jit_compile, False
     try:
         function = _make_function(self, step_function)
     finally:
         self.jit_compile = is_compiled
-    is_training = step_function.__name__ == "train_step"
-    what = str(step_function.__name__)
 
-    def joint(iterator: Any) -> Any:
-        is_shared = isinstance(iterator, tf.data.Iterator)
+    def call(iterator: Any) -> Any:
         # test_on_batch is each rank's own affair.
-        if not is_shared and not is_training:
-            return function(iterator)
-        with hooks.joint_call(what):
+        is_joint = is_training or isinstance(iterator, tf.data.Iterator)
+        with hooks.call_of(self, what, is_training=is_training, is_joint=is_joint):
             return function(iterator)
 
-    return joint
+    return call
+
+
+def _is_train_step(model: Any, step_function: Any) -> bool:
+    """Say whether a function is a model's training step, whatever its name."""
+    return bool(step_function == model.train_step)
 
 
 def _make_function_under_strategy(self: Any, step_function: Any) -> Any:
     """Refuse to train a model of which each process would train its own."""
-    is_training = step_function.__name__ == "train_step"
+    is_training = _is_train_step(self, step_function)
     if is_training and self._distribute_strategy is None:
         some = [f"{v.path} {tuple(v.shape)}" for v in self.trainable_variables[:3]]
         raise RuntimeError(
             f"The model {self.name!r} was made outside of strategy.scope(): each "
             "process would train one of its own. Received: variables "
-            f"{'; '.join(some)}. Make and compile the model in a block "
+            f"{'; '.join(some) or 'none yet'}. Make and compile the model in a block "
             "`with strategy.scope():`."
         )
     return _make_joint_function(self, step_function)
@@ -185,14 +197,20 @@ def _make_joint_predict_function(self: Any, force: bool = False) -> None:
         return
     function = self.predict_function
 
-    def joint(data: list[Any]) -> Any:
+    def call(data: list[Any]) -> Any:
         # predict_on_batch is each rank's own affair.
-        if not isinstance(data[0], Shard):
-            return function(data)
-        with hooks.joint_call("predict_step"):
+        is_joint = isinstance(data[0], Shard)
+        with hooks.call_of(None, "predict_step", is_training=False, is_joint=is_joint):
             return function(data)
 
-    self.predict_function = joint
+    self.predict_function = call
+
+
+def _test_alone(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Test a batch of this rank's, without the others."""
+    hooks = hooks_of_model(self)
+    with nullcontext() if hooks is None else hooks.own_affair():
+        return _test_on_batch(self, *args, **kwargs)
 
 
 def _predict_equal(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -35,6 +35,10 @@ SYMBOLS = {
         "TensorFlowTrainer.fit": "self",
         "TensorFlowTrainer.make_predict_function": "self force",
         "TensorFlowTrainer.predict": "self x",
+        "TensorFlowTrainer.test_on_batch": "self x",
+    },
+    "keras.src.callbacks.backup_and_restore": {
+        "BackupAndRestore": "",
     },
     "keras.src.callbacks.callback_list": {
         "CallbackList.__init__": "self callbacks add_history add_progbar model",
@@ -64,6 +68,7 @@ SYMBOLS = {
     },
     "keras.src.metrics.reduction_metrics": {
         "Mean.update_state": "self values sample_weight",
+        "Sum.update_state": "self values sample_weight",
     },
     "keras.src.optimizers.base_optimizer": {
         "BaseOptimizer._backend_apply_gradients": "self grads trainable_variables",
@@ -95,6 +100,7 @@ SYMBOLS = {
         "EpochIterator": "",
     },
     "keras.src.trainers.trainer": {
+        "Trainer._compute_loss": "self x y y_pred sample_weight training",
         "Trainer._get_metrics_result_or_logs": "self logs",
         "Trainer.compile": "self optimizer",
     },

@@ -23,10 +23,20 @@ class Hooks:
         self.asked = []
         self.watches = None
         self.is_in_fit = True
+        self.restores = None
+        self.first = None
 
     def training_begins(self, model, *, watches_begin, watches_end):
         self.watches = (watches_begin, watches_end)
         self.asked.append("training_begins")
+
+    def restored(self, model, *, restores):
+        self.restores = restores
+        return self.first is not None
+
+    def first_epoch(self, epoch):
+        self.asked.append(("first epoch", epoch))
+        return self.first
 
     def decisions(self, model):
         return self if self.is_in_fit else None
@@ -146,6 +156,37 @@ def test_a_user_s_own_kind_of_keras_s_callback_may_decide():
     assert patches._watches(CallbackList([Bare(), Bar()]), *ENDS)
 
 
+def beginning():
+    return keras.callbacks.LambdaCallback(on_train_begin=stop)
+
+
+class OfUser(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        pass
+
+
+RESTORING = {
+    "none": (lambda: None, False),
+    "backup": (lambda: keras.callbacks.BackupAndRestore("x"), True),
+    "lambda": (beginning, True),
+    "lambda of batches": (KINDS["lambda"][0], False),
+    "user": (OfUser, True),
+    "user of batches": (Ends, False),
+    "nan": (keras.callbacks.TerminateOnNaN, False),
+    "early": (KINDS["early"][0], False),
+    "plateau": (KINDS["plateau"][0], False),
+    "bar": (ProgbarLogger, False),
+    "ours": (ChiefProgbarLogger, False),
+}
+
+
+@pytest.mark.parametrize(("make", "restores"), RESTORING.values(), ids=RESTORING)
+def test_who_may_restore_something_at_the_start_can_be_told(make, restores):
+    given = CallbackList([one for one in [make()] if one is not None])
+
+    assert patches._watches(given, "on_train_begin", restoring=True) is restores
+
+
 def test_keras_marks_what_was_not_overridden():
     for name in (*BEGINS, *ENDS):
         assert is_default(getattr(keras.callbacks.Callback(), name))
@@ -193,6 +234,63 @@ def test_what_is_decided_at_the_start_counts_already(on_rank):
     fit(begin)
 
     assert hooks.asked[:2] == ["training_begins", "begin"]
+
+
+@pytest.mark.parametrize(("make", "restores"), [(Bare, False), (beginning, True)])
+def test_ranks_hear_whether_something_may_have_been_restored(on_rank, make, restores):
+    hooks = on_rank(1)
+
+    fit(make())
+
+    assert hooks.restores is restores
+    assert not any(isinstance(one, tuple) for one in hooks.asked)
+
+
+def test_what_was_restored_is_looked_at_once_it_is_there(on_rank):
+    hooks, seen = on_rank(0), []
+    begin = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: seen.append(hooks.restores)
+    )
+
+    fit(begin)
+
+    assert seen == [None]
+    assert hooks.restores is True
+
+
+@pytest.mark.parametrize(("own", "first", "left"), [(None, 2, 1), (2, 0, 3)])
+def test_every_rank_begins_in_rank_0_s_epoch(on_rank, own, first, left):
+    hooks, epochs = on_rank(1), []
+    hooks.first = first
+    model = compiled()
+
+    def restore(logs):
+        model._initial_epoch = own
+
+    note = keras.callbacks.LambdaCallback(
+        on_train_begin=restore, on_epoch_begin=lambda epoch, logs: epochs.append(epoch)
+    )
+    model.fit(X, Y, epochs=3, verbose=0, callbacks=[note])
+
+    assert ("first epoch", own) in hooks.asked
+    assert epochs == [*range(3)][-left:]
+
+
+def test_keras_s_backup_sets_the_epoch_that_we_read(tmp_path):
+    def back_up(epochs):
+        backup = keras.callbacks.BackupAndRestore(
+            tmp_path / "backup", delete_checkpoint=False
+        )
+        model = compiled()
+        seen = []
+        note = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: seen.append(model._initial_epoch)
+        )
+        model.fit(X, Y, epochs=epochs, verbose=0, callbacks=[backup, note])
+        return seen
+
+    assert back_up(1) == [None]
+    assert back_up(2) == [1]
 
 
 def test_a_validation_agrees_on_nothing(on_rank):

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist.compat.keras.learning_rates import learning_rate_variables
+from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
 from tfdist.mixed_precision import LossScaleOptimizer
 
 HAS_MULTI_OPTIMIZER = hasattr(keras.optimizers, "MultiOptimizer")
@@ -64,3 +64,38 @@ def test_of_several_optimizers_each_has_one():
 
 def test_no_optimizer_has_none():
     assert learning_rate_variables(None) == []
+
+
+def model(**options):
+    made = keras.Sequential([keras.layers.Dense(1)])
+    made.compile(**options)
+    return made
+
+
+def test_a_model_has_the_optimizer_that_it_was_compiled_with():
+    optimizer = sgd()
+
+    assert optimizers_of(model(optimizer=optimizer, loss="mse")) == [optimizer]
+    assert optimizers_of(keras.Sequential()) == []
+
+
+@pytest.mark.parametrize("names", [["a", "z"], ["z", "a"]])
+def test_optimizers_that_a_model_holds_come_in_the_order_of_their_names(names):
+    several = model(optimizer=sgd())
+    for name in names:
+        setattr(several, name, sgd())
+
+    assert optimizers_of(several) == [several.a, several.optimizer, several.z]
+
+
+def test_an_optimizer_of_two_names_counts_once():
+    several = model(optimizer=sgd())
+    several.generator_optimizer = several.optimizer
+
+    assert optimizers_of(several) == [several.optimizer]
+
+
+def test_a_wrapped_optimizer_is_the_wrapper():
+    wrapper = LossScaleOptimizer(sgd())
+
+    assert optimizers_of(model(optimizer=wrapper)) == [wrapper]

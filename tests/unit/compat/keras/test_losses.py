@@ -233,3 +233,88 @@ def test_the_gradient_is_that_of_all_ranks(rank):
 
     gradient = tape.gradient(loss, x).numpy() * 0.5
     np.testing.assert_allclose(gradient, [2 / 3, 0.0, 6 / 3], rtol=1e-6)
+
+
+# Losses of rows.
+
+
+def model(**options):
+    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    made.compile("sgd", **options)
+    return made
+
+
+def of_rows(values, compute=losses._compute_loss_of_rows):
+    """Return the loss of a model whose loss is these values, and its gradient."""
+    made = model(loss="mse")
+    made.compute_loss = lambda x, y, y_pred, sample_weight, training: values * 1.0
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        loss = compute(made, None, None, None, None, True)
+    return loss, tape.gradient(loss, values)
+
+
+def test_keras_s_steps_compute_their_loss_by_that_name(monkeypatch):
+    asked = []
+
+    def compute(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        asked.append(training)
+        return losses._compute_loss(self, x, y, y_pred, sample_weight, training)
+
+    monkeypatch.setattr(losses.Trainer, "_compute_loss", compute)
+    made, data = model(loss="mse", run_eagerly=True), (tf.ones([2, 1]),) * 2
+    made.train_step(data)
+    made.test_step(data)
+
+    assert asked == [True, False]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_a_loss_for_each_row_has_the_gradient_of_the_sum_over_all_ranks(rank, share):
+    rank(share=share)
+
+    loss, gradient = of_rows(tf.constant([3.0, 5.0]))
+
+    assert loss.numpy().tolist() == [3.0, 5.0]
+    assert (gradient * share).numpy().tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("share", [1 / 3, 1 / 1024])
+def test_its_value_is_not_even_rounded(rank, share):
+    rank(share=share)
+    values = tf.constant(np.random.default_rng(3).random(64), tf.float32)
+
+    assert of_rows(values)[0].numpy().tolist() == values.numpy().tolist()
+
+
+def test_a_rank_without_rows_has_no_gradient_of_them(rank):
+    rank(share=0.0)
+
+    loss, gradient = of_rows(tf.constant([3.0, 5.0]))
+
+    assert loss.numpy().tolist() == [3.0, 5.0]
+    assert gradient.numpy().tolist() == [0.0, 0.0]
+
+
+def test_one_number_for_all_rows_is_left_alone(rank):
+    rank(share=0.25)
+
+    loss, gradient = of_rows(tf.constant(3.0))
+
+    assert (float(loss), float(gradient)) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize("in_step", [None, False])
+def test_outside_of_a_step_a_loss_for_each_row_is_keras_s(rank, in_step):
+    if in_step is not None:
+        rank(share=0.25, in_step=in_step)
+
+    assert of_rows(tf.constant([3.0, 5.0]))[1].numpy().tolist() == [1.0, 1.0]
+
+
+def test_no_loss_is_left_alone(rank):
+    rank(share=0.25)
+    made = model(loss="mse")
+    made.compute_loss = lambda *args, **options: None
+
+    assert losses._compute_loss_of_rows(made) is None

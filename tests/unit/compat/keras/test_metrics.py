@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras.src.metrics.reduction_metrics import Mean
+from keras.src.metrics.reduction_metrics import Mean, Sum
 
 from tfdist.compat.keras import metrics
 
@@ -18,7 +18,8 @@ class Hooks:
 @pytest.fixture
 def rank(monkeypatch):
     """Put the patch on; return what makes the hooks of a rank in a step."""
-    monkeypatch.setattr(Mean, "update_state", metrics._update_by_share)
+    monkeypatch.setattr(Mean, "update_state", metrics._mean_by_share)
+    monkeypatch.setattr(Sum, "update_state", metrics._sum_by_share)
     monkeypatch.setattr(metrics, "current_hooks", lambda: None)
 
     def be(share, **options):
@@ -34,6 +35,14 @@ def state_after(*updates):
     for update in updates:
         mean.update_state(*update)
     return [float(mean.total.numpy()), float(mean.count.numpy())]
+
+
+def sum_after(*updates):
+    """Return the total of a sum after updates: values, and maybe weights."""
+    added = keras.metrics.Sum()
+    for update in updates:
+        added.update_state(*update)
+    return float(added.total.numpy())
 
 
 # Keras does what the patch relies on.
@@ -75,9 +84,16 @@ def test_keras_s_own_losses_and_metrics_come_by(updates):
 
 def test_keras_adds_the_weight_of_a_number_to_the_count():
     mean = keras.metrics.Mean()
-    metrics._update_state(mean, tf.constant(6.0), tf.constant(0.25, tf.float64))
+    metrics._update_mean(mean, tf.constant(6.0), tf.constant(0.25, tf.float64))
 
     assert [float(mean.total.numpy()), float(mean.count.numpy())] == [1.5, 0.25]
+
+
+def test_keras_adds_a_number_by_its_weight():
+    added = keras.metrics.Sum()
+    metrics._update_sum(added, tf.constant(6.0), tf.constant(0.25, tf.float64))
+
+    assert float(added.total.numpy()) == 1.5
 
 
 # What the patch does.
@@ -124,3 +140,27 @@ def test_a_rank_without_rows_counts_nothing(rank):
     rank(0.0)
 
     assert state_after([6.0]) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("in_step", [None, False])
+def test_outside_of_a_step_a_sum_is_keras_s(rank, in_step):
+    if in_step is not None:
+        rank(0.25, in_step=in_step)
+
+    assert sum_after([6.0], [tf.constant(2.0)]) == 8.0
+
+
+def test_in_a_step_a_sum_adds_numbers_by_the_share(rank):
+    rank(0.25)
+    mine = sum_after([6.0])
+    rank(0.75)
+
+    assert mine == 1.5
+    assert mine + sum_after([6.0]) == 6.0
+
+
+def test_a_sum_adds_rows_and_what_has_a_weight_as_keras_does(rank):
+    rank(0.25)
+
+    assert sum_after([tf.constant([6.0, 4.0])]) == 10.0
+    assert sum_after([6.0, 2.0]) == 12.0

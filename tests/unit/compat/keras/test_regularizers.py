@@ -8,6 +8,11 @@ L1 = keras.regularizers.L1
 ACTIVITIES = np.full((4, 1), 2.0, "float32")
 
 
+def added_up(regularizer, x):
+    """Penalize as a regularizer does that nobody has patched."""
+    return keras.ops.sum(keras.ops.absolute(x))
+
+
 class Hooks:
     """A rank with a quarter of the rows."""
 
@@ -26,7 +31,7 @@ def penalty(monkeypatch):
         hooks.in_step = in_step
         monkeypatch.setattr(patches, "current_hooks", lambda: hooks)
         monkeypatch.setattr(patches, "_ADDS_UP", adds_up)
-        return float(patches._of_all_rows(L1.__call__)(L1(1.0), x))
+        return float(patches._of_all_rows(added_up)(None, x))
 
     return of
 

@@ -1,5 +1,6 @@
 """Keras's trainer calls what we replace, and what we put there does what it should."""
 
+import inspect
 from contextlib import contextmanager
 
 import keras
@@ -25,6 +26,7 @@ REPLACED = [
     (Model, "make_predict_function"),
     (Model, "predict"),
     (Model, "fit"),
+    (Model, "test_on_batch"),
     (Trainer, "_get_metrics_result_or_logs"),
     (SeedGenerator, "next"),
 ]
@@ -151,21 +153,19 @@ def test_a_validation_within_fit_builds_with_the_iterator_we_know(calls):
 def test_single_batches_build_from_the_batch(calls, method):
     getattr(compiled(), method)(X, Y)
 
-    assert [name for name in names(calls) if name != "next"][:1] == [
-        "_maybe_symbolic_build"
-    ]
-    x, y, weight = calls[0][2]["data_batch"]
+    built = [options for name, _, options in calls if name == "_maybe_symbolic_build"]
+    x, y, weight = built[0]["data_batch"]
     assert (x.shape, y.shape, weight) == ((8, 3), (8, 1), None)
 
 
-def test_a_step_function_is_made_of_a_method_by_its_name(calls):
+def test_a_step_function_is_made_of_a_method_of_the_model(calls):
     model = compiled()
     model.fit(X, Y, verbose=0)
     model.evaluate(X, Y, verbose=0)
 
     steps = [args[1] for name, args, _ in calls if name == "_make_function"]
-    assert [step.__name__ for step in steps] == ["train_step", "test_step"]
-    assert all(step.__self__ is model for step in steps)
+    assert steps == [model.train_step, model.test_step]
+    assert model.train_step != model.test_step
 
 
 def test_the_steps_of_fit_get_an_iterator_and_single_ones_something_else(monkeypatch):
@@ -249,6 +249,7 @@ class Hooks:
 
     def __init__(self):
         self.asked = []
+        self.called = []
         self.inside = []
 
     @contextmanager
@@ -257,9 +258,12 @@ class Hooks:
         yield
         self.inside.remove(what)
 
-    def joint_call(self, what):
-        self.asked.append(what)
+    def call_of(self, model, what, *, is_training, is_joint):
+        self.called.append((model, what, is_training, is_joint))
         return self._within(what)
+
+    def own_affair(self):
+        return self._within("own affair")
 
     def fitting(self, model):
         return self._within("fit")
@@ -342,6 +346,16 @@ def test_a_model_is_built_before_its_first_step(hooks, make, layers, is_single):
 
     assert is_built(model)
     assert hooks.asked[-1] == ("build", is_single, True)
+
+
+def test_every_optimizer_of_a_model_is_adopted(hooks, monkeypatch):
+    model, adopted = lazy(), []
+    model.second = keras.optimizers.SGD()
+    monkeypatch.setattr(patches, "adopt", adopted.append)
+
+    patches._build_equal(model, data_batch=(X, Y, None))
+
+    assert adopted == [model.optimizer, model.second]
 
 
 def test_alone_the_spec_is_the_data_s_and_nobody_is_asked(hooks, monkeypatch):
@@ -434,23 +448,92 @@ def step_of(model, name="train_step"):
     return patches._make_joint_function(model, getattr(model, name))
 
 
-def test_steps_over_an_iterator_are_made_together(hooks):
+def is_joint(hooks):
+    return [is_joint for *_, is_joint in hooks.called]
+
+
+@pytest.mark.parametrize("name", ["train_step", "test_step"])
+def test_steps_over_an_iterator_are_made_together(hooks, name):
     model = compiled(run_eagerly=True)
     iterator = iter(tf.data.Dataset.from_tensors((X, Y)))
 
-    step_of(model, "test_step")(iterator)
+    step_of(model, name)(iterator)
 
-    assert hooks.asked == ["test_step"]
+    assert hooks.called == [(model, name, name == "train_step", True)]
     assert hooks.inside == []
 
 
-@pytest.mark.parametrize(("name", "asked"), [("train_step", 1), ("test_step", 0)])
-def test_of_single_steps_those_that_train_are_made_together(hooks, name, asked):
+@pytest.mark.parametrize("name", ["train_step", "test_step"])
+def test_of_single_steps_those_that_train_are_made_together(hooks, name):
+    is_training = name == "train_step"
     model = compiled(run_eagerly=True)
 
     step_of(model, name)(iter([(X, Y)]))
 
-    assert hooks.asked == [name] * asked
+    assert hooks.called == [(model, name, is_training, is_training)]
+
+
+def test_a_step_runs_within_its_call(hooks, monkeypatch):
+    monkeypatch.setattr(
+        patches, "_make_function", lambda self, step: lambda data: [*hooks.inside]
+    )
+
+    assert step_of(compiled())(iter([])) == ["train_step"]
+    assert step_of(compiled(), "test_step")(iter([])) == ["test_step"]
+    assert hooks.inside == []
+
+
+class OtherName(keras.Sequential):
+    """A model whose training step is a function of another name."""
+
+    def other(self, data):
+        return super().train_step(data)
+
+    train_step = other
+
+
+def test_a_training_step_may_have_any_name(hooks):
+    model = OtherName([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+
+    step_of(model)(iter([(X, Y)]))
+
+    assert model.train_step.__name__ == "other"
+    assert hooks.called == [(model, "train_step", True, True)]
+
+
+def test_a_training_step_may_be_set_on_the_model():
+    model = compiled()
+    model.train_step = lambda data: {}
+
+    assert patches._is_train_step(model, model.train_step)
+    assert not patches._is_train_step(model, model.test_step)
+    assert not patches._is_train_step(model, compiled().train_step)
+
+
+class Decorated(keras.Sequential):
+    """A model whose steps are functions of TensorFlow's already."""
+
+    @tf.function
+    def train_step(self, data):
+        return super().train_step(data)
+
+    @tf.function
+    def test_step(self, data):
+        return super().test_step(data)
+
+
+@pytest.mark.parametrize("name", ["train_step", "test_step"])
+def test_a_step_that_tensorflow_compiled_already_is_refused(hooks, name):
+    model = Decorated([keras.Input((3,)), keras.layers.Dense(1)], name="odd")
+
+    with pytest.raises(
+        ValueError,
+        match=rf"The {name} of a model must be a plain function, which Keras "
+        r"compiles\. Received: a tf\.function of the model 'odd'\. "
+        r"Leave out the decorator @tf\.function\.",
+    ):
+        step_of(model, name)
 
 
 def test_keras_compiles_no_step_and_the_model_still_says_so(hooks, monkeypatch):
@@ -490,6 +573,40 @@ def test_training_a_model_of_no_strategy_is_refused():
     assert callable(patches._make_function_under_strategy(model, model.test_step))
 
 
+def test_such_a_model_may_not_be_built_yet():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    with pytest.raises(RuntimeError, match=r"variables none yet\. Make and compile"):
+        patches._make_function_under_strategy(model, model.train_step)
+
+
+def test_another_name_of_the_training_step_is_refused_as_well():
+    model = OtherName([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    with pytest.raises(RuntimeError, match="was made outside of strategy"):
+        patches._make_function_under_strategy(model, model.train_step)
+
+
+def test_a_batch_is_tested_by_this_rank_alone(hooks, monkeypatch):
+    monkeypatch.setattr(
+        patches, "_test_on_batch", lambda *args, **kwargs: (kwargs, [*hooks.inside])
+    )
+
+    found = patches._test_alone(compiled(), X, Y, return_dict=True)
+
+    assert found == ({"return_dict": True}, ["own affair"])
+    assert hooks.inside == []
+
+
+def test_alone_a_batch_is_tested_as_keras_does(hooks, monkeypatch):
+    monkeypatch.setattr(patches, "hooks_of_model", lambda _: None)
+    monkeypatch.setattr(patches, "_test_on_batch", lambda *args: [*hooks.inside])
+
+    assert patches._test_alone(compiled(), X, Y) == []
+
+
 # Predictions.
 
 
@@ -501,7 +618,7 @@ def test_predictions_over_shards_are_made_together(hooks):
 
     assert model.predict_function is function
     model.predict_function([(X,)])
-    assert hooks.asked == []
+    assert hooks.called == [(None, "predict_step", False, False)]
 
 
 def test_a_shard_of_predictions_is_a_joint_call(hooks, monkeypatch):
@@ -516,6 +633,7 @@ def test_a_shard_of_predictions_is_a_joint_call(hooks, monkeypatch):
     model.predict_function(data)
 
     assert given == [(data, ["predict_step"])]
+    assert is_joint(hooks) == [True]
 
 
 def test_predictions_start_from_equal_weights(hooks, monkeypatch):
@@ -560,3 +678,15 @@ def test_the_patches_are_on_once_they_are_installed():
     assert tf_trainer.TFEpochIterator is patches._ShardIterator
     assert keras.Model.fit is Model.fit is patches._fit_together
     assert keras.Model.predict is Model.predict is patches._predict_equal
+    assert keras.Model.test_on_batch is Model.test_on_batch is patches._test_alone
+
+
+@pytest.mark.parametrize("name", ["fit", "predict", "test_on_batch"])
+def test_a_method_keeps_the_signature_and_the_words_of_keras(name):
+    install(is_alone=True)
+    ours, keras_s = getattr(keras.Model, name), getattr(patches, f"_{name}")
+
+    assert ours is not keras_s
+    assert inspect.signature(ours) == inspect.signature(keras_s)
+    assert (ours.__name__, ours.__doc__) == (name, keras_s.__doc__)
+    assert "batch_size" in inspect.signature(keras.Model.fit).parameters

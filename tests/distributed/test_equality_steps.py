@@ -1,0 +1,201 @@
+"""The equality matrix: steps and models that do more by themselves."""
+
+import pytest
+from equality_matrix import SIZES, run_rows
+from equality_models import fit, fitting, large_batches, sequential, sgd
+
+import tfdist
+
+
+def is_rank(number):
+    """Say whether this is that rank; the only process there is counts as each."""
+    return tfdist.size() == 1 or tfdist.rank() == number
+
+
+def squared_errors(model, data):
+    """Take the gradient of the mean squared error."""
+    import tensorflow as tf
+
+    x, y = data
+    with tf.GradientTape() as tape:
+        y_pred = model(x, training=True)
+        loss = tf.reduce_mean(tf.square(y_pred - tf.cast(y, y_pred.dtype)))
+    return loss, tape.gradient(loss, model.trainable_variables)
+
+
+def with_a_function_for_a_step():
+    model = sequential()
+
+    def step(data):
+        loss, gradients = squared_errors(model, data)
+        model.optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
+        return {"squared error": loss}
+
+    model.train_step = step
+    return model
+
+
+def with_two_optimizers():
+    import keras
+
+    class Two(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.first = keras.optimizers.Adam(0.01)
+
+        def train_step(self, data):
+            loss, gradients = squared_errors(self, data)
+            pairs = [*zip(gradients, self.trainable_variables, strict=True)]
+            self.first.apply_gradients(pairs[:2])
+            self.optimizer.apply_gradients(pairs[2:])
+            return {"squared error": loss}
+
+    return Two(sequential().layers)
+
+
+def with_metrics_of_its_own():
+    import keras
+    import tensorflow as tf
+
+    class Measured(keras.Sequential):
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            found = super().compute_metrics(x, y, y_pred, sample_weight)
+            return {**found, "mean": tf.reduce_mean(y_pred)}
+
+    return Measured(sequential().layers)
+
+
+def with_a_sum_of_losses():
+    import keras
+
+    class Summed(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.total = keras.metrics.Sum(name="total")
+
+        def compute_loss(self, *args, **kwargs):
+            loss = super().compute_loss(*args, **kwargs)
+            self.total.update_state(loss)
+            return loss
+
+    return Summed(sequential().layers)
+
+
+def each_row_its_loss():
+    import keras
+
+    return keras.losses.BinaryCrossentropy(reduction="none")
+
+
+def small_steps():
+    import keras
+
+    return keras.optimizers.SGD(0.01)
+
+
+def halved_by_a_callback(x, y):
+    """Weights that a callback of the chief's changes when the training begins."""
+    import keras
+
+    class Halve(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            if is_rank(0):
+                kernel = self.model.trainable_variables[0]
+                kernel.assign(kernel / 2)
+
+    return {**large_batches(x, y), "callbacks": [Halve()]}
+
+
+def losses_row_by_row(strategy):
+    return fit(
+        strategy, feed=large_batches, loss=each_row_its_loss(), optimizer=small_steps
+    )
+
+
+def alone_in_between(strategy):
+    """One rank predicts and tests a batch by itself, between two calls of `fit`."""
+    import keras
+    from equality_models import compiled, data, state
+
+    x, y = data()
+    with strategy.scope():
+        model = compiled(sequential(), optimizer=sgd)
+    model.fit(x, y, batch_size=32, verbose=0)
+    compiled(model, optimizer=sgd)
+    if is_rank(0):
+        model.predict_on_batch(x[:5])
+        model.test_on_batch(x[:7], y[:7])
+    keras.utils.set_random_seed(2)
+    return state(model, model.fit(x, y, batch_size=32, verbose=0))
+
+
+def made_by_the_step(strategy):
+    """A layer that training alone uses, on ranks that draw other first weights."""
+    import keras
+
+    class Helped(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.helper = keras.layers.Dense(1, trainable=False)
+
+        def call(self, inputs, training=False):
+            outputs = super().call(inputs)
+            return outputs * self.helper(inputs) if training else outputs
+
+    keras.utils.set_random_seed(1 + tfdist.rank())
+    found = fit(strategy, lambda: Helped(sequential().layers), large_batches)
+    return {"agreed": found}
+
+
+def normalized_here_and_there(strategy):
+    """Statistics that rank 0 alone takes, because it alone goes through the layer."""
+    import keras
+
+    class Choosing(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.norm = keras.layers.BatchNormalization()
+
+        def build(self, input_shape=None):
+            super().build(input_shape)
+            if input_shape is not None:
+                self.norm.build(input_shape)
+
+        def call(self, inputs, training=False):
+            if is_rank(0) or not training:
+                inputs = self.norm(inputs, training=training)
+            return super().call(inputs)
+
+    def make():
+        model = Choosing(sequential().layers)
+        model.build((None, 8))
+        return model
+
+    return {"agreed": fit(strategy, make, large_batches, run_eagerly=True)}
+
+
+ROWS = {
+    "a function for a step": fitting(with_a_function_for_a_step, optimizer=sgd),
+    "two optimizers": fitting(with_two_optimizers, optimizer=sgd),
+    "compute_metrics": fitting(
+        with_metrics_of_its_own, metrics=["mae"], then=["evaluate"]
+    ),
+    "a Sum of losses": fitting(with_a_sum_of_losses),
+    "a loss for each row": losses_row_by_row,
+    "a callback that changes weights": fitting(feed=halved_by_a_callback),
+    "single batches alone": alone_in_between,
+    "a layer that a step makes": made_by_the_step,
+    "statistics of one rank": normalized_here_and_there,
+}
+
+
+def run(*job):
+    run_rows(ROWS, *job)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("row", ROWS)
+def test_n_processes_end_as_one(cells, size, row):
+    cells.check(row, size)
