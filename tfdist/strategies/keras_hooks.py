@@ -81,6 +81,7 @@ class StrategyKerasHooks(StepHooks):
         try:
             with self.joint_call(what) if is_joint else nullcontext():
                 yield
+            if is_joint:
                 self._start_late_equal()
         finally:
             self._call = before

@@ -1,4 +1,5 @@
 import warnings
+import weakref
 
 import keras
 import numpy as np
@@ -169,21 +170,50 @@ def test_other_errors_stay_what_they_are():
 
 
 def test_a_call_is_known_until_it_ends():
-    hooks, model = hooks_on(Elsewhere()), compiled()
+    hooks, model, found = hooks_on(Elsewhere()), compiled(), []
     call = {"is_training": True, "is_joint": True}
 
     def is_step():
         return hooks.is_keras_step(len, (1,))
 
-    with pytest.raises(KeyError), hooks.call_of(model, "train_step", **call):
-        with hooks.call_of(None, "predict_step", is_training=False, is_joint=False):
-            inner = is_step(), hooks._call
-        outer = is_step(), hooks._call
-        raise KeyError
+    def nested():
+        with hooks.call_of(model, "train_step", **call):
+            with hooks.call_of(None, "x", is_training=False, is_joint=False):
+                found.append((is_step(), hooks._call))
+            found.append((is_step(), hooks._call))
+            raise KeyError
 
-    assert inner == (True, (None, False))
-    assert outer == (True, (model, True))
+    with pytest.raises(KeyError):
+        nested()
+    assert found == [(True, (None, False)), (True, (model, True))]
     assert not is_step()
+
+
+def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks):
+    """Its variables have no values yet while the graph is traced."""
+
+    def run(collective):
+        hooks, model, made = hooks_on(collective), compiled(), []
+        rows = tf.constant(1, tf.int64)
+
+        def call(data):
+            if not made:
+                made.append(tf.Variable([1.0, data]))
+                hooks.created.append(weakref.ref(made[0]))
+            return made[0] + 1.0
+
+        @tf.function(autograph=False)
+        def step(x):
+            shard = Shard(x, rows * 2, rows, ())
+            return hooks.run_step(model.train_step, call, shard)
+
+        for _ in range(2):
+            with hooks.call_of(model, "train_step", is_training=True, is_joint=True):
+                step(tf.constant(collective.rank + 2.0))
+        sent = collective.calls.count("broadcast variables of the first step")
+        return made[0].numpy().tolist(), sent
+
+    assert on_ranks(2, run) == [([1.0, 2.0], 1)] * 2
 
 
 @pytest.mark.parametrize(

@@ -218,23 +218,6 @@ def test_variables_that_a_step_makes_get_the_values_of_rank_zero(on_ranks):
     assert on_ranks(2, run) == [(1.0, 5.0), (1.0, 6.0)]
 
 
-def test_what_a_graph_will_initialize_later_is_left_alone(on_ranks):
-    def run(collective):
-        hooks, model, made = hooks_on(collective), model_of(), []
-
-        def call(data):
-            made[:] = made or [creating(hooks, data + 1.0)]
-            return made[0] + 1.0
-
-        @tf.function
-        def step(x):
-            return hooks.run_step(model.train_step, call, shard(x, 1, 1))
-
-        return float(step(tf.constant(1.0)))
-
-    assert on_ranks(1, run) == [3.0]
-
-
 def test_a_step_of_one_s_own_sends_no_variables(on_ranks):
     def run(collective):
         hooks, model, made = hooks_on(collective), model_of(), []
