@@ -1,12 +1,13 @@
 """`tfdist bench`: how fast this machine trains, on one process and on several."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,19 @@ from tfdist.benchmarks import (
     BenchmarkError,
     parse_size,
     run_allreduce,
+    run_horovod_allreduce,
+    run_horovod_training,
     run_memory,
     run_training,
 )
-from tfdist_cli.bench_tables import allreduce_table, memory_table, training_table
+from tfdist_cli.bench_tables import (
+    allreduce_table,
+    horovod_allreduce_table,
+    horovod_training_table,
+    memory_table,
+    training_table,
+)
+from tfdist_cli.options import add_command, check_json
 from tfdist_cli.parser import Parser
 
 _DESCRIPTION = """\
@@ -30,7 +40,13 @@ _SIZES = "1KiB,16KiB,256KiB,1MiB,4MiB,8MiB,32MiB,64MiB"
 _BATCH_SIZES = "64,512"
 # As in tfdist.gradients, which cannot be asked: it takes seconds to import.
 _COMPRESSIONS = ("none", "fp16", "bf16")
+_COLLECTIVES = ("tensorflow", "horovod")
+# What the figures depend on, as far as it is installed.
+_PACKAGES = ("tensorflow", "keras", "horovod", "tf-keras", "torch")
 _TO_STDOUT = Path("-")
+
+# Its name, what stands for its value, how that is read, its default, what it is.
+_Option = tuple[str, str, Callable[[str], Any], Any, str]
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -39,14 +55,12 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     Args:
         commands: What `add_subparsers` has returned.
     """
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "bench",
-        help="measure the all-reduce, training, or memory",
+        "measure the all-reduce, training, or memory",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.set_defaults(parser=parser)
     benchmarks = parser.add_subparsers(
         title="benchmarks", metavar="BENCHMARK", required=True
     )
@@ -61,7 +75,11 @@ def _add_benchmarks(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
         "latency and bus bandwidth of the all-reduce",
         ("--sizes", "SIZE,...", _list_of(parse_size), _SIZES, "sizes of the tensors"),
         ("--repeats", "N", int, 30, "timed calls for each size"),
-    ).set_defaults(measure=_allreduce, table=allreduce_table)
+        _choice("--collective", _COLLECTIVES, "what moves the tensors"),
+    ).set_defaults(
+        measure=_allreduce,
+        tables={"tensorflow": allreduce_table, "horovod": horovod_allreduce_table},
+    )
     _add_benchmark(
         benchmarks,
         "training",
@@ -75,36 +93,50 @@ def _add_benchmarks(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
         ),
         ("--steps", "N", int, 10, "steps of a turn; the first is not timed"),
         ("--repeats", "N", int, 10, "timed turns of each configuration"),
-        (
-            "--compression",
-            "|".join(_COMPRESSIONS),
-            _parse_compression,
-            "none",
-            "the type in which gradients travel",
-        ),
-    ).set_defaults(measure=_training, table=training_table)
+        _choice("--collective", _COLLECTIVES, "what moves the gradients"),
+        _choice("--compression", _COMPRESSIONS, "the type in which gradients travel"),
+    ).set_defaults(
+        measure=_training,
+        tables={"tensorflow": training_table, "horovod": horovod_training_table},
+    )
     _add_benchmark(
         benchmarks,
         "memory",
         "what AllReduceStrategy adds to the peak memory of a process",
-    ).set_defaults(measure=_memory, table=memory_table)
+    ).set_defaults(
+        measure=_memory, collective="tensorflow", tables={"tensorflow": memory_table}
+    )
+
+
+def _choice(option: str, names: Sequence[str], what: str) -> _Option:
+    """Describe an option that takes one of a few names, of which the first is meant."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(
+                f"There is no such {option.removeprefix('--')}. Received: {text!r}. "
+                f"Use one of {', '.join(names)}."
+            )
+        return text
+
+    return option, "|".join(names), parse, names[0], what
 
 
 def _add_benchmark(
     benchmarks: "argparse._SubParsersAction[Parser]",
     name: str,
     what: str,
-    *options: tuple[str, str, Callable[[str], Any], Any, str],
+    *options: _Option,
 ) -> Parser:
     """Add the parser of one benchmark: the options that all have, and its own."""
-    parser = benchmarks.add_parser(
+    parser = add_command(
+        benchmarks,
         name,
-        help=what,
+        what,
         description=f"Measure {what}.",
         epilog="What is measured how, and what came out: docs/benchmarks.md",
-        allow_abbrev=False,
     )
-    parser.set_defaults(func=_run, parser=parser)
+    parser.set_defaults(func=_run)
     parser.add_argument(
         "-np",
         dest="size",
@@ -135,16 +167,15 @@ def _add_benchmark(
 def _run(args: argparse.Namespace) -> int:
     """Carry out a benchmark, and return the exit code."""
     try:
-        if args.json is not None:
-            _check_folder(args.json)
+        check_json(args.json)
         figures = args.measure(args)
     except BenchmarkError as error:
         print(f"{args.parser.prog}: {error}", file=sys.stderr)
         return error.exit_code
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     text = json.dumps({"machine": _machine(args.size), "figures": figures}, indent=2)
-    print(text if args.json == _TO_STDOUT else args.table(figures))
+    print(text if args.json == _TO_STDOUT else args.tables[args.collective](figures))
     if args.json not in (None, _TO_STDOUT):
         args.json.write_text(f"{text}\n")
     return 0
@@ -152,13 +183,15 @@ def _run(args: argparse.Namespace) -> int:
 
 def _allreduce(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure the all-reduce."""
-    return run_allreduce(args.size, args.sizes, repeats=args.repeats)
+    run = {"tensorflow": run_allreduce, "horovod": run_horovod_allreduce}
+    return run[args.collective](args.size, args.sizes, repeats=args.repeats)
 
 
 def _training(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure one batch size after the other."""
+    run = {"tensorflow": run_training, "horovod": run_horovod_training}
     return [
-        run_training(
+        run[args.collective](
             args.size,
             batch_size,
             steps=args.steps,
@@ -176,18 +209,15 @@ def _memory(args: argparse.Namespace) -> dict[str, Any]:
 
 def _machine(size: int) -> dict[str, Any]:
     """Say where the figures come from; without it they mean little."""
-    versions = {name: version(name) for name in ("tensorflow", "keras")}
-    python = platform.python_version()
-    return {"cores": os.cpu_count(), "processes": size, "python": python, **versions}
-
-
-def _check_folder(file: Path) -> None:
-    """Refuse a file that cannot be written before minutes are spent on measuring."""
-    if not file.parent.is_dir():
-        raise FileNotFoundError(
-            "--json must be a file in a folder that exists. "
-            f"Received: {file}. Make the folder {file.parent} first."
-        )
+    machine = {
+        "cores": os.cpu_count(),
+        "processes": size,
+        "python": platform.python_version(),
+    }
+    for name in _PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            machine[name] = version(name)
+    return machine
 
 
 def _list_of(parse: Callable[[str], int]) -> Callable[[str], list[int]]:
@@ -210,13 +240,3 @@ def _parse_batch_size(text: str) -> int:
             "Write several as 64,512."
         )
     return int(text)
-
-
-def _parse_compression(text: str) -> str:
-    """Read the name of a compression."""
-    if text not in _COMPRESSIONS:
-        raise argparse.ArgumentTypeError(
-            f"There is no such compression. Received: {text!r}. "
-            f"Use one of {', '.join(_COMPRESSIONS)}."
-        )
-    return text

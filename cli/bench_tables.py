@@ -1,5 +1,6 @@
 """The figures of the benchmarks as tables."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from tfdist.benchmarks import format_size
@@ -16,6 +17,29 @@ _TRAINING_ROWS = {
     "strong_efficiency": "efficiency, this batch shared (strong scaling)",
     "waiting_share": "share of a step in the collective (weak)",
 }
+_HOROVOD_TRAINING_ROWS = {
+    "step_seconds.alone": "step: one process",
+    "step_seconds.weak": "step: all processes",
+    "weak_efficiency": "efficiency (weak scaling)",
+}
+_THEIR_TRAINING_ROWS = {
+    "step_seconds.their_alone": "step: one process, Horovod's optimizer in tf-keras",
+    "step_seconds.their_weak": "step: all processes, Horovod's optimizer in tf-keras",
+    "their_weak_efficiency": "efficiency of Horovod's optimizer in tf-keras",
+    "efficiency_against_theirs": "efficiency against that of Horovod's optimizer",
+    "speed_against_theirs": "speed of all processes against Horovod's optimizer",
+}
+_ALLREDUCE_WAYS = {
+    "tfdist": "through tfdist",
+    "graph": "hvd.allreduce, tf.function",
+    "eager": "hvd.allreduce, eager",
+    "torch": "torch with Gloo",
+}
+_NO_TORCH = "torch is not installed and not measured: pip install torch"
+_NO_TF_KERAS = (
+    "tf-keras is not installed, and Horovod's own optimizer not measured: "
+    "pip install tf-keras, in the minor version of TensorFlow"
+)
 
 
 def allreduce_table(figures: list[dict[str, Any]]) -> str:
@@ -31,7 +55,7 @@ def allreduce_table(figures: list[dict[str, Any]]) -> str:
         [
             format_size(row["bytes"]),
             _milliseconds(row["seconds"]),
-            f"{row['bus_bytes_per_second'] / 1e9:.2f} GB/s",
+            _bandwidth(row["bus_bytes_per_second"]),
             _milliseconds(row["single_ring_seconds"]),
             _ratio(row["times_single_ring"]),
         ]
@@ -50,19 +74,53 @@ def training_table(figures: list[dict[str, Any]]) -> str:
     Returns:
         The table.
     """
-    rows = []
-    for path, name in _TRAINING_ROWS.items():
-        key, _, kind = path.partition(".")
-        cells = [
-            _milliseconds(column[key][kind]) if kind else _ratio(column[key])
-            for column in figures
+    return _training_table(_TRAINING_ROWS, figures)
+
+
+def horovod_allreduce_table(figures: list[dict[str, Any]]) -> str:
+    """Make a row for each size of the all-reduce on Horovod.
+
+    Args:
+        figures: What `run_horovod_allreduce` returns.
+
+    Returns:
+        The table, and a line about what was not measured.
+    """
+    ways = {
+        way: name
+        for way, name in _ALLREDUCE_WAYS.items()
+        if way in figures[0]["seconds"]
+    }
+    rows = [
+        [
+            format_size(row["bytes"]),
+            *(
+                f"{_milliseconds(row['seconds'][way])}, "
+                f"{_bandwidth(row['bus_bytes_per_second'][way])}"
+                for way in ways
+            ),
+            *(_ratio(row["share_of_bandwidth"][way]) for way in ("graph", "eager")),
         ]
-        rows.append([name, *cells])
-    header = [
-        f"{figures[0]['processes']} processes",
-        *(f"batch {column['batch_size']}" for column in figures),
+        for row in figures
     ]
-    return format_table(header, rows)
+    shares = ["bandwidth against tf.function", "bandwidth against eager"]
+    table = format_table(["tensor", *ways.values(), *shares], rows)
+    return table if "torch" in ways else f"{table}\n\n{_NO_TORCH}"
+
+
+def horovod_training_table(figures: list[dict[str, Any]]) -> str:
+    """Make a row for each figure of training on Horovod, a column for each batch size.
+
+    Args:
+        figures: What `run_horovod_training` returns, for each batch size.
+
+    Returns:
+        The table, and a line about what was not measured.
+    """
+    if "their_weak_efficiency" in figures[0]:
+        return _training_table(_HOROVOD_TRAINING_ROWS | _THEIR_TRAINING_ROWS, figures)
+    table = _training_table(_HOROVOD_TRAINING_ROWS, figures)
+    return f"{table}\n\n{_NO_TF_KERAS}"
 
 
 def memory_table(figures: dict[str, Any]) -> str:
@@ -91,6 +149,27 @@ def memory_table(figures: dict[str, Any]) -> str:
     rows.append(["without any", "", "", _mebibytes(figures["constant_bytes"]), ""])
     header = ["gradients", "plain Keras", "strategy", "added", "added / gradients"]
     return format_table(header, rows)
+
+
+def _training_table(names: Mapping[str, str], figures: list[dict[str, Any]]) -> str:
+    """Make a row for each figure that has a name, and a column for each batch size."""
+    rows = []
+    for path, name in names.items():
+        key, _, kind = path.partition(".")
+        cells = [
+            _milliseconds(column[key][kind]) if kind else _ratio(column[key])
+            for column in figures
+        ]
+        rows.append([name, *cells])
+    header = [
+        f"{figures[0]['processes']} processes",
+        *(f"batch {column['batch_size']}" for column in figures),
+    ]
+    return format_table(header, rows)
+
+
+def _bandwidth(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.2f} GB/s"
 
 
 def _milliseconds(seconds: float) -> str:

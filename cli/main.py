@@ -3,11 +3,16 @@
 from collections.abc import Sequence
 
 from tfdist import __version__
-from tfdist_cli import bench, run, verify
+from tfdist_cli import bench, horovod, run, verify
 from tfdist_cli.parser import Parser
 
 # Each adds its parser, with the function that carries it out as the default of `func`.
-_COMMANDS = (run.add_parser, bench.add_parser, verify.add_parser)
+_COMMANDS = (
+    run.add_parser,
+    bench.add_parser,
+    verify.add_parser,
+    horovod.add_parser,
+)
 
 
 def build_parser() -> Parser:

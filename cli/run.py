@@ -4,9 +4,18 @@ import argparse
 import sys
 from pathlib import Path
 
-from tfdist.launch import Job, Output, RunResult, plan_here, resolve_command
+from tfdist.launch import (
+    Job,
+    Output,
+    RunResult,
+    plan_here,
+    resolve_command,
+    shell_lines,
+)
 from tfdist.launch import run as run_processes
+from tfdist_cli.options import add_command, add_program, without_dashes
 from tfdist_cli.parser import Parser
+from tfdist_cli.run_horovod import add_options_of_horovod, horovod_variables
 
 _DESCRIPTION = """\
 Run a program as several processes on this machine that know of each other.
@@ -21,6 +30,7 @@ examples:
   tfdist run -np 2 train.py --epochs 3        a script, with this Python
   tfdist run -np 2 -m package.train           a module
   tfdist run -np 2 bash -c 'echo $TFDIST_RANK'  any program
+  tfdist run -np 2 --collective horovod train.py  as horovodrun would start it
 
 exit code:
   0 if all is well, that of the rank that failed first (128 and the number of a
@@ -37,30 +47,20 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     Args:
         commands: What `add_subparsers` has returned.
     """
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "run",
-        help="run a program on several processes",
+        "run a program on several processes",
         usage="tfdist run -np N [options] (train.py | -m module | program) [arguments]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.set_defaults(func=run, parser=parser)
+    parser.set_defaults(func=run)
     _add_options(parser)
     _add_options_of_output(parser)
     _add_options_of_cores(parser)
-    parser.add_argument(
-        "-m",
-        dest="module",
-        action="store_true",
-        help="the command is a Python module, as in python -m",
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        help="what to run; all that follows it belongs to it",
-    )
+    add_options_of_horovod(parser)
+    add_program(parser, "what to run; all that follows it belongs to it")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,15 +77,16 @@ def run(args: argparse.Namespace) -> int:
     try:
         specs = plan_here(
             Job(
-                resolve_command(_command(args.command), module=args.module),
+                resolve_command(without_dashes(args.command), module=args.module),
                 size=args.size,
                 bind_to=args.bind_to,
                 threads_per_process=args.threads_per_process,
-                env=dict(args.env),
+                env=dict(args.env) | horovod_variables(args),
+                collective=args.collective,
             )
         )
         if args.dry_run:
-            print(*[spec.shell_line() for spec in specs], sep="\n")
+            print(*shell_lines(specs), sep="\n")
             return 0
         if args.output_dir is not None:
             _make_folder(args.output_dir)
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
             timeout_seconds=args.timeout,
             pass_signals_on=True,
         )
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     _report(result)
     return result.exit_code
@@ -159,11 +160,6 @@ def _add_options_of_cores(parser: Parser) -> None:
         "cores; TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS "
         "keep the values that you have set)",
     )
-
-
-def _command(words: list[str]) -> list[str]:
-    """Return the command without the dashes that may stand between it and options."""
-    return words[1:] if words[:1] == ["--"] else words
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tfdist.launch import resolve_command
 from tfdist.verify import Orders, VerifyError, verify
+from tfdist_cli.options import add_command, add_program, check_json, without_dashes
 from tfdist_cli.parser import Parser
 from tfdist_cli.table import format_table
 
@@ -36,29 +37,19 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     Args:
         commands: What `add_subparsers` has returned.
     """
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "verify",
-        help="check that several processes train a script as one does",
+        "check that several processes train a script as one does",
         usage="tfdist verify [options] (train.py | -m module) [arguments]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.set_defaults(func=run, parser=parser)
+    parser.set_defaults(func=run)
     _add_options(parser)
+    _add_options_of_numbers(parser)
     _add_options_of_output(parser)
-    parser.add_argument(
-        "-m",
-        dest="module",
-        action="store_true",
-        help="the command is a Python module, as in python -m",
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        help="the script; all that follows it belongs to it",
-    )
+    add_program(parser, "the script; all that follows it belongs to it")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,16 +69,16 @@ def run(args: argparse.Namespace) -> int:
             module=args.module,
             float64=args.float64,
             seed=args.seed,
+            collective=args.collective,
         )
-        if args.json is not None:
-            _check_folder(args.json)
+        check_json(args.json)
         verdict = verify(
             orders, timeout_seconds=args.timeout, output_directory=args.output_dir
         )
     except VerifyError as error:
         print(f"{args.parser.prog}: {error}", file=sys.stderr)
         return error.exit_code
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     # It needs NumPy, which no other command is to wait for.
     from tfdist.verify.report import json_of, text_of
@@ -117,6 +108,22 @@ def _add_options(parser: Parser) -> None:
         help="stop the script after this many steps of training (default: %(default)s)",
     )
     parser.add_argument(
+        "--collective",
+        choices=("tensorflow", "horovod"),
+        default="tensorflow",
+        help="what joins the processes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="give up after this time, with exit code 2",
+    )
+
+
+def _add_options_of_numbers(parser: Parser) -> None:
+    """Add the options that say what is computed with."""
+    parser.add_argument(
         "--float64",
         action="store_true",
         help="let Keras compute in float64, where rounding hides nothing; a script "
@@ -128,12 +135,6 @@ def _add_options(parser: Parser) -> None:
         default=1,
         metavar="SEED",
         help="what every process is seeded with (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="give up after this time, with exit code 2",
     )
 
 
@@ -155,7 +156,7 @@ def _add_options_of_output(parser: Parser) -> None:
 
 def _script(words: list[str], *, module: bool) -> tuple[str, ...]:
     """Return the script and its arguments; refuse what is no Python."""
-    words = words[1:] if words[:1] == ["--"] else words
+    words = without_dashes(words)
     if words and not module and not words[0].endswith(".py"):
         raise ValueError(
             "Only a Python script or module can be verified. "
@@ -163,12 +164,3 @@ def _script(words: list[str], *, module: bool) -> tuple[str, ...]:
         )
     resolve_command(words, module=module)
     return tuple(words)
-
-
-def _check_folder(file: Path) -> None:
-    """Refuse a file that cannot be written before the script is run."""
-    if not file.parent.is_dir():
-        raise FileNotFoundError(
-            "--json must be a file in a folder that exists. "
-            f"Received: {file}. Make the folder {file.parent} first."
-        )

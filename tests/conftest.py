@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,11 +11,21 @@ import pytest
 # Before the first import of TensorFlow; the processes that tests start inherit it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+# A shell lets what it starts in the background ignore Ctrl-C. The processes that tests
+# start and interrupt would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Commands that a test may ask for with `@pytest.mark.requires("taskset")`, and the
 # Debian package that holds each. `.ci/run` installs what Debian does not bring itself.
 DEBIAN_PACKAGES = {
+    "mpicxx": "libopenmpi-dev",
+    "mpirun": "openmpi-bin",
     "taskset": "util-linux",
 }
+
+# Those that come into the environment of Python, and what brings them.
+BUILT_COMMANDS = {"horovodrun": "tfdist horovod install"}
 
 # Variables that a library writes when it is imported, and pytest with every test.
 WRITTEN_BY_LIBRARIES = (
@@ -36,15 +48,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """
     for marker in item.iter_markers("requires"):
         for command in marker.args:
-            if shutil.which(command) is None:
+            if find_command(command) is None:
                 reason = missing_command(command)
                 if os.environ.get("CI") == "true":
                     pytest.fail(reason, pytrace=False)
                 pytest.skip(reason)
 
 
+def find_command(command: str) -> str | None:
+    """Find a command; what is built for this Python beside it, active or not."""
+    if command in BUILT_COMMANDS:
+        return shutil.which(command, path=os.path.dirname(sys.executable))
+    return shutil.which(command)
+
+
 def missing_command(command: str) -> str:
-    """Say which command a test lacks and which Debian package holds it."""
+    """Say which command a test lacks, and which Debian package or command brings it."""
+    if command in BUILT_COMMANDS:
+        return (
+            f"this test needs the command {command!r}, which is not beside "
+            f"{sys.executable}. Run: {BUILT_COMMANDS[command]}"
+        )
     package = DEBIAN_PACKAGES[command]
     return (
         f"this test needs the command {command!r}, which is not on PATH. "
@@ -60,7 +84,9 @@ def unchanged_environment() -> Iterator[None]:
     environment after `monkeypatch` has put everything back.
     """
     for name in [*os.environ]:
-        if name == "TF_CONFIG" or name.startswith("TFDIST_"):
+        if name.startswith(
+            ("TF_CONFIG", "TFDIST_", "HOROVOD_", "OMPI_", "PMI_", "MPI_LOCAL")
+        ):
             del os.environ[name]
     before = _environment()
     yield

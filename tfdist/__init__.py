@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfdist import callbacks as callbacks
     from tfdist import cluster as cluster
+    from tfdist import horovod as horovod
     from tfdist import mixed_precision as mixed_precision
     from tfdist import strategies as strategies
     from tfdist import testing as testing
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 _PUBLIC_NAMES = {
     "callbacks": "tfdist.callbacks",
     "cluster": "tfdist.cluster",
+    "horovod": "tfdist.horovod",
     "is_chief": "tfdist.cluster.facts",
     "local_rank": "tfdist.cluster.facts",
     "local_size": "tfdist.cluster.facts",

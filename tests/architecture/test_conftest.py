@@ -18,8 +18,10 @@ def run_test(tmp_path):
         "[pytest]\nmarkers =\n    requires: commands\n"
     )
 
-    def run(code, **env):
-        (tmp_path / "test_it.py").write_text(f"import os\nimport pytest\n{code}\n")
+    def run(code, *, prepare="", **env):
+        (tmp_path / "test_it.py").write_text(
+            f"import os\nimport sys\nimport pytest\n{prepare}\n{code}\n"
+        )
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-ra"],
             cwd=tmp_path,
@@ -84,6 +86,26 @@ def test_a_missing_command_skips_and_in_ci_fails(run_test, ci, outcome):
 
     assert "Install the Debian package 'util-linux'." in report
     assert outcome in report
+
+
+def test_what_is_built_is_looked_for_beside_python(run_test, tmp_path):
+    command = tmp_path / "horovodrun"
+    command.touch(mode=0o755)
+    report = run_test(
+        "@pytest.mark.requires('horovodrun')\ndef test_it():\n    pass\n",
+        prepare="sys.executable = os.path.abspath('python')",
+        CI="true",
+        PATH="/nonexistent",
+    )
+    command.unlink()
+    report_without = run_test(
+        "@pytest.mark.requires('horovodrun')\ndef test_it():\n    pass\n",
+        prepare="sys.executable = os.path.abspath('python')",
+    )
+
+    assert "1 passed" in report
+    assert "1 skipped" in report_without
+    assert "Run: tfdist horovod install" in report_without
 
 
 def test_a_command_that_is_there_is_used(run_test):

@@ -15,9 +15,15 @@ names = [
 ]
 failed = attempted = 0
 for name in ["tfdist", *names]:
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        # What tfdist works without; `make test` builds Horovod first.
+        if error.name in ("horovod", "torch") or "horovod install" in str(error):
+            continue
+        raise
     result = doctest.testmod(
-        importlib.import_module(name),
-        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
+        module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     )
     failed, attempted = failed + result.failed, attempted + result.attempted
 print("examples failed:", failed, "attempted:", attempted)

@@ -13,7 +13,13 @@ UNIT_TESTS = sorted((ROOT / "tests" / "unit").rglob("test_*.py"))
 NAMES_WITHOUT_A_NOUN = {"utils", "util", "helpers", "common", "misc", "tools"}
 
 # Who may touch os.environ: resolvers read it, the launcher writes it for its children.
-ENVIRONMENT = ("tfdist/cluster/", "tfdist/launch/", "tfdist/testing/")
+# `tfdist horovod` hands it to compilers, and Horovod's options with it.
+ENVIRONMENT = (
+    "tfdist/cluster/",
+    "tfdist/launch/",
+    "tfdist/testing/",
+    "cli/horovod.py",
+)
 
 # Tests that may call time.sleep, and why.
 SLEEPERS = {

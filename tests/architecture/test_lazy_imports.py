@@ -26,6 +26,7 @@ def heavy_modules_after(code):
         "tfdist",
         "tfdist.cluster",
         "tfdist.cluster.facts",
+        "tfdist.horovod_build",
         "tfdist.launch",
         "tfdist.scaling",
         "tfdist_cli.main",

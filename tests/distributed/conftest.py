@@ -1,7 +1,7 @@
 """What the modules of the equality matrix share."""
 
 import pytest
-from equality_matrix import PLAIN, SIZES, Cells
+from equality_matrix import PLAIN, Cells
 
 
 @pytest.fixture(scope="module")
@@ -15,5 +15,6 @@ def cells(request):
     asked = [{} if spec is None else spec.params for spec in chosen]
     rows = {params.get("row") for params in asked}
     names = [name for name in request.module.ROWS if name in rows or None in rows]
-    sizes = {params["size"] for params in asked if "size" in params}
-    return Cells(request.module.run, names, [PLAIN, *sorted(sizes or SIZES)])
+    columns = {params["column"] for params in asked if "column" in params}
+    columns = sorted(columns or (2, 3), key=str)
+    return Cells(request.module.run, names, [PLAIN, *columns])

@@ -21,11 +21,20 @@ from pathlib import Path
 
 import pytest
 from equality_comparison import differences, differing_bits
+from packaging.version import Version
 
 import tfdist
 
 PLAIN = "plain"
-SIZES = (2, 3)
+# Where rows run beside: a number of processes, joined by TensorFlow, or on Horovod.
+COLUMNS = (
+    2,
+    3,
+    *(
+        pytest.param(name, marks=pytest.mark.requires("horovodrun"))
+        for name in ("horovod-2", "horovod-3")
+    ),
+)
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
 # A row that leaves the ranks out of step costs a cluster; so many are paid for.
 CLUSTERS = 8
@@ -41,7 +50,7 @@ class OutOfStep(Failure):
 
 
 class Absent(Exception):
-    """The installed Keras lacks what a row is about."""
+    """The installed Keras is an older one, which lacks what a row is about."""
 
 
 class Skipped(str):
@@ -55,7 +64,7 @@ class Cells:
         run: A function at the top of that module, of what `run_rows` takes after its
             rows, and which hands it on with them.
         names: The names of the rows that are wanted.
-        columns: Where to run them: "plain", or a number of processes.
+        columns: Where to run them: "plain", or as in `COLUMNS`.
     """
 
     def __init__(self, run, names, columns):
@@ -72,24 +81,31 @@ class Cells:
                 raise AssertionError(f"{where}:\n{outcome}")
         return outcomes
 
-    def check(self, row, size):
-        """Fail unless that many ranks end with the same bits, and as one process."""
+    def check(self, row, column):
+        """Fail unless all ranks end with the same bits, and as one process."""
         (right,) = self.by_rank(row, PLAIN)
-        outcomes = self.by_rank(row, size)
+        outcomes = self.by_rank(row, column)
         wrong = differing_bits(outcomes)
         wrong += differences(outcomes[0], right, TOLERANCES[right["floatx"]])
         if wrong:
-            lines = [f"{row!r} on {size} processes:", *wrong]
+            lines = [f"{row!r} on {column}:", *wrong]
             raise AssertionError("\n".join(lines))
 
 
 def of_keras(package, name):
-    """Return a class of Keras, e.g. ("optimizers", "Adam"); raise if it has none."""
+    """Return a class of Keras, e.g. ("optimizers", "Adam"), that an older one lacks.
+
+    The newest Keras must have it: a row that is skipped there would be so for ever.
+    """
     import keras
 
-    if not hasattr(getattr(keras, package), name):
+    from tfdist.compat.keras.versions import NEWEST
+
+    classes = getattr(keras, package)
+    is_older = Version(keras.__version__).release[:2] < NEWEST
+    if is_older and not hasattr(classes, name):
         raise Absent(f"Keras {keras.__version__} has no {package}.{name}")
-    return getattr(getattr(keras, package), name)
+    return getattr(classes, name)
 
 
 def run_rows(rows, names, folder, is_plain):
@@ -147,7 +163,8 @@ def _run_row(row, strategy):
 def _run_column(run, names, column):
     """Run rows in as many clusters as they need; what each rank has, by name."""
     is_plain = column == PLAIN
-    size = 1 if is_plain else column
+    engine, _, number = str(column).rpartition("-")
+    size = 1 if is_plain else int(number)
     ended = [{} for _ in range(size)]
     left = list(names)
     for _ in range(CLUSTERS):
@@ -158,6 +175,7 @@ def _run_column(run, names, column):
                 args=(left, folder, is_plain),
                 timeout_seconds=SECONDS,
                 check=False,
+                collective=engine or "tensorflow",
             )
             for rank, by_name in enumerate(ended):
                 by_name.update(_read(_file(folder, rank)))

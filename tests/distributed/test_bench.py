@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())")
 
 
@@ -40,3 +42,24 @@ def test_training():
     for name in ("speed_against_plain", "weak_efficiency", "strong_efficiency"):
         assert column[name]["median"] > 0
     assert 0 <= column["waiting_share"]["median"] < 1
+
+
+@pytest.mark.requires("horovodrun")
+def test_the_all_reduce_on_horovod():
+    [row] = bench(
+        *("allreduce", "--collective", "horovod", "--sizes", "1KiB", "--repeats", "2")
+    )
+
+    assert {"tfdist", "graph", "eager"} <= row["seconds"].keys()
+    assert min(row["seconds"].values()) > 0
+    assert row["share_of_bandwidth"].keys() == {"graph", "eager"}
+
+
+@pytest.mark.requires("horovodrun")
+def test_training_on_horovod():
+    tiny = ("--batch-sizes", "4", "--steps", "2", "--repeats", "1")
+    [column] = bench("training", "--collective", "horovod", *tiny)
+
+    assert (column["batch_size"], column["processes"]) == (4, 2)
+    assert {"alone", "weak"} <= column["step_seconds"].keys()
+    assert column["weak_efficiency"]["median"] > 0

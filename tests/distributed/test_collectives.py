@@ -1,4 +1,4 @@
-"""`TensorFlowCollective` between real processes.
+"""The collectives of TensorFlow and of Horovod between real processes.
 
 TensorFlow takes seconds to start, so each group of processes makes many checks and
 hands the results over; the tests compare them with NumPy.
@@ -17,6 +17,8 @@ import tfdist
 from tfdist.cluster import detect
 from tfdist.testing import cluster
 
+NEEDS_HOROVOD = pytest.mark.requires("horovodrun")
+ENGINES = ("tensorflow", pytest.param("horovod", marks=NEEDS_HOROVOD))
 SECONDS = 90
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["bfloat16", "float16", "float32", "float64"]
@@ -26,6 +28,10 @@ LARGE = {"just beyond": 2**62 + 3, "far beyond": 6 * 10**18}
 
 
 def connect(**options):
+    if "HOROVOD_RANK" in os.environ:
+        from tfdist.collectives.horovod import HorovodCollective
+
+        return HorovodCollective(**options)
     from tfdist.collectives import TensorFlowCollective
 
     return TensorFlowCollective(detect(), **options)
@@ -248,11 +254,20 @@ def refused(collective):
     return messages
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "tensorflow-2",
+        "tensorflow-3",
+        pytest.param("horovod-2", marks=NEEDS_HOROVOD),
+        pytest.param("horovod-3", marks=NEEDS_HOROVOD),
+    ],
+)
 def found(request):
-    """Return what all ranks found, by rank, for each number of processes."""
+    """Return what all ranks found, by rank, for each engine and number of processes."""
+    engine, _, size = request.param.partition("-")
     return cluster(
-        all_types_and_shapes, size=request.param, timeout_seconds=SECONDS
+        all_types_and_shapes, size=int(size), timeout_seconds=SECONDS, collective=engine
     ).values
 
 
@@ -508,6 +523,25 @@ def test_different_calls_are_an_error_that_names_them(how, words):
         assert later == first
 
 
+@NEEDS_HOROVOD
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("order", "^RuntimeError: The ranks are .*all_reduce b .*all_reduce a "),
+        ("shape", r"Mismatched ALLREDUCE tensor shapes: .*\[[23]\].*\[[23]\]"),
+        ("type", "Mismatched data types: .* float(32|64), .* float(32|64)"),
+    ],
+)
+def test_horovod_too_refuses_different_calls(how, words):
+    result = cluster(
+        different_calls, args=(how,), timeout_seconds=SECONDS, collective="horovod"
+    )
+
+    for first, _ in result.values:
+        with pytest.raises(RuntimeError, match=words):
+            raise RuntimeError(first)
+
+
 def different_graphs():
     import tensorflow as tf
 
@@ -528,15 +562,16 @@ def different_graphs():
     return message_of(call)
 
 
-def test_different_graphs_are_an_error_that_names_their_difference():
-    result = cluster(different_graphs, timeout_seconds=SECONDS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_different_graphs_are_an_error_that_names_their_difference(engine):
+    result = cluster(different_graphs, timeout_seconds=SECONDS, collective=engine)
 
     for message in result.values:
         with pytest.raises(
             RuntimeError,
             match="^RuntimeError: The ranks run different graphs in step: collective "
-            "number 1 is all_reduce 'of rank 0' .* on rank 0 .* and all_reduce 'of "
-            "rank 1' .* on rank 1",
+            "number 1 is all_reduce '?of rank 0.* on rank 0 .* and all_reduce '?of "
+            "rank 1.* on rank 1",
         ):
             raise RuntimeError(message)
 
@@ -552,8 +587,9 @@ def too_late():
     return message_of(lambda: collective.barrier("end"))
 
 
-def test_a_rank_that_does_not_come_is_named():
-    result = cluster(too_late, timeout_seconds=SECONDS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_that_does_not_come_is_named(engine):
+    result = cluster(too_late, timeout_seconds=SECONDS, collective=engine)
 
     for message in result.values:
         with pytest.raises(
@@ -615,6 +651,7 @@ def one_goes_in_its_own_session(how):
         child.wait()
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -623,17 +660,18 @@ def one_goes_in_its_own_session(how):
             r"rank 2 .* has ended with ValueError: bad weather\. Look at the end",
         ),
         ("leave", r"rank 2 .* has ended its program while rank \d .* waits for it in"),
-        ("kill", r"rank 2 .* is gone: its connection closed\. Look at the end of the"),
+        ("kill", r"rank 2 .* is gone: its connection closed\. Look at the end of its"),
         ("stop", r"rank 2 .* has been silent for 3 s"),
     ],
 )
-def test_a_rank_that_goes_is_named_by_the_others(how, words, tmp_path):
+def test_a_rank_that_goes_is_named_by_the_others(how, words, engine, tmp_path):
     cluster(
         one_goes_in_its_own_session,
         size=3,
         args=(how,),
         env={"NOTES": str(tmp_path)},
         timeout_seconds=SECONDS,
+        collective=engine,
     )
 
     for rank in range(2):

@@ -5,7 +5,7 @@ shows. What a row is and how to add one is told in `equality_matrix`.
 """
 
 import pytest
-from equality_matrix import SIZES, run_rows
+from equality_matrix import COLUMNS, run_rows
 from equality_models import (
     EVEN,
     adam,
@@ -51,7 +51,7 @@ def run(*job):
     run_rows(ROWS, *job)
 
 
-@pytest.mark.parametrize("size", [1, *SIZES])
+@pytest.mark.parametrize("column", [1, *COLUMNS])
 @pytest.mark.parametrize("row", ROWS)
-def test_n_processes_end_as_one(cells, size, row):
-    cells.check(row, size)
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import SIZES, run_rows
+from equality_matrix import COLUMNS, run_rows
 from equality_models import arrays, compiled, data, optimizer, sequential, state
 
 import tfdist
@@ -182,13 +182,13 @@ def run(*job):
     run_rows(ROWS, *job)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("row", ROWS)
-def test_n_processes_end_as_one(cells, size, row):
-    cells.check(row, size)
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize(
     ("row", "epochs"),
     [
@@ -198,13 +198,13 @@ def test_n_processes_end_as_one(cells, size, row):
         ("stop, one rank, epoch begin", 2),
     ],
 )
-def test_the_wish_of_one_rank_stops_all(cells, size, row, epochs):
-    for ended in cells.by_rank(row, size):
+def test_the_wish_of_one_rank_stops_all(cells, column, row, epochs):
+    for ended in cells.by_rank(row, column):
         assert ended["agreed"]["stopped"]
         assert len(ended["agreed"]["epochs"]) == epochs
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_early_stopping_did_stop(cells, size):
-    for ended in cells.by_rank("EarlyStopping", size):
+@pytest.mark.parametrize("column", COLUMNS)
+def test_early_stopping_did_stop(cells, column):
+    for ended in cells.by_rank("EarlyStopping", column):
         assert 2 <= len(ended["epochs"]) < 6

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equality_matrix import SIZES, run_rows
+from equality_matrix import COLUMNS, run_rows
 from equality_models import (
     BATCH,
     EVEN,
@@ -347,7 +347,7 @@ def run(*job):
     run_rows(ROWS, *job)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("row", ROWS)
-def test_n_processes_end_as_one(cells, size, row):
-    cells.check(row, size)
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)

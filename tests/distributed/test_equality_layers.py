@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import SIZES, run_rows
+from equality_matrix import COLUMNS, run_rows
 from equality_models import (
     ONE_ROW_LEFT,
     arrays,
@@ -259,15 +259,15 @@ def run(*job):
     run_rows(ROWS, *job)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("row", ROWS)
-def test_n_processes_end_as_one(cells, size, row):
-    cells.check(row, size)
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_model_made_outside_is_told_by_three_variables(cells, size):
-    for ended in cells.by_rank("made outside", size):
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_model_made_outside_is_told_by_three_variables(cells, column):
+    for ended in cells.by_rank("made outside", column):
         assert "was made outside of strategy.scope()" in ended["agreed"]
         assert ended["agreed"].count("dense") == 3
         assert "Make and compile the model in a block" in ended["agreed"]

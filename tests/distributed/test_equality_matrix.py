@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import run_rows
+from equality_matrix import Absent, of_keras, run_rows
 
 import tfdist
 
@@ -64,18 +64,18 @@ def run(*job):
     run_rows(ROWS, *job)
 
 
-@pytest.mark.parametrize("size", [2])
+@pytest.mark.parametrize("column", [2])
 @pytest.mark.parametrize("row", [row for row in ROWS if row.startswith("equal")])
-def test_equal_rows_pass(cells, size, row):
-    cells.check(row, size)
+def test_equal_rows_pass(cells, column, row):
+    cells.check(row, column)
 
 
-@pytest.mark.parametrize("size", [2])
-def test_rounding_passes(cells, size):
-    cells.check("rounded", size)
+@pytest.mark.parametrize("column", [2])
+def test_rounding_passes(cells, column):
+    cells.check("rounded", column)
 
 
-@pytest.mark.parametrize("size", [2])
+@pytest.mark.parametrize("column", [2])
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -87,6 +87,21 @@ def test_rounding_passes(cells, size):
         ("raises on one rank", r"The ranks are out of step:[\s\S]*Error"),
     ],
 )
-def test_planted_faults_fail(cells, size, row, message):
+def test_planted_faults_fail(cells, column, row, message):
     with pytest.raises(AssertionError, match=message):
-        cells.check(row, size)
+        cells.check(row, column)
+
+
+def test_only_an_older_keras_may_lack_what_a_row_is_about(monkeypatch):
+    import keras
+
+    from tfdist.compat.keras.versions import NEWEST
+
+    assert of_keras("optimizers", "Adam") is keras.optimizers.Adam
+    monkeypatch.setattr(keras, "__version__", "3.9.2")
+    with pytest.raises(Absent, match=r"Keras 3\.9\.2 has no optimizers\.Nadir"):
+        of_keras("optimizers", "Nadir")
+    assert of_keras("optimizers", "Adam") is keras.optimizers.Adam
+    monkeypatch.setattr(keras, "__version__", f"{NEWEST[0]}.{NEWEST[1]}.0")
+    with pytest.raises(AttributeError, match="Nadir"):
+        of_keras("optimizers", "Nadir")

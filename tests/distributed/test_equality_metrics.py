@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equality_matrix import PLAIN, SIZES, run_rows
+from equality_matrix import COLUMNS, PLAIN, run_rows
 from equality_models import arrays, compiled, data, state
 
 # By the kind of model that has such outputs: metrics, and their arguments.
@@ -225,17 +225,17 @@ def run(*job):
     run_rows(ROWS, *job)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("row", ROWS)
-def test_n_processes_end_as_one(cells, size, row):
-    cells.check(row, size)
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("count", COUNTS)
-def test_counts_are_exact(cells, size, count):
+def test_counts_are_exact(cells, column, count):
     (right,) = cells.by_rank("binary", PLAIN)
-    ended = cells.by_rank("binary", size)[0]
+    ended = cells.by_rank("binary", column)[0]
 
     np.testing.assert_array_equal(ended["history"][count], right["history"][count])
     np.testing.assert_array_equal(ended["evaluate"][count], right["evaluate"][count])

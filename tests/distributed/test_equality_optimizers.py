@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import SIZES, of_keras, run_rows
+from equality_matrix import COLUMNS, of_keras, run_rows
 from equality_models import (
     arrays,
     compiled,
@@ -142,10 +142,10 @@ def run(*job):
     run_rows(ROWS, *job)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("row", ROWS)
-def test_n_processes_end_as_one(cells, size, row):
-    cells.check(row, size)
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)
 
 
 def test_every_optimizer_of_keras_has_a_row():
@@ -162,7 +162,7 @@ def test_every_optimizer_of_keras_has_a_row():
     assert optimizers - {row.split(",")[0] for row in ROWS} == set()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_scaled_step_is_skipped_on_all_ranks_or_on_none(cells, size):
-    for ended in cells.by_rank("LossScaleOptimizer, one rank infinite", size):
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_scaled_step_is_skipped_on_all_ranks_or_on_none(cells, column):
+    for ended in cells.by_rank("LossScaleOptimizer, one rank infinite", column):
         assert all(np.isfinite(array).all() for array in ended["weights"])

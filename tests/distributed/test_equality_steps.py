@@ -1,7 +1,7 @@
 """The equality matrix: steps and models that do more by themselves."""
 
 import pytest
-from equality_matrix import SIZES, run_rows
+from equality_matrix import COLUMNS, run_rows
 from equality_models import fit, fitting, large_batches, sequential, sgd
 
 import tfdist
@@ -195,7 +195,7 @@ def run(*job):
     run_rows(ROWS, *job)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("row", ROWS)
-def test_n_processes_end_as_one(cells, size, row):
-    cells.check(row, size)
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)

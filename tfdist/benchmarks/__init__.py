@@ -1,6 +1,7 @@
 """Measuring speed and memory: what `tfdist bench` runs; TensorFlow is not loaded."""
 
 from tfdist.benchmarks.run import run_allreduce, run_memory, run_training
+from tfdist.benchmarks.run_horovod import run_horovod_allreduce, run_horovod_training
 from tfdist.benchmarks.sizes import format_size, parse_size
 from tfdist.benchmarks.start import BenchmarkError
 
@@ -9,6 +10,8 @@ __all__ = [
     "format_size",
     "parse_size",
     "run_allreduce",
+    "run_horovod_allreduce",
+    "run_horovod_training",
     "run_memory",
     "run_training",
 ]

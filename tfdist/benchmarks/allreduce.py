@@ -2,21 +2,21 @@
 
 import sys
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.benchmarks.calls import Ways, time_sizes
 from tfdist.benchmarks.program import run_program
 from tfdist.benchmarks.turns import Turn
 from tfdist.cluster import detect
 from tfdist.collectives import Collective, TensorFlowCollective
 
 _FLOAT_BYTES = 4
-_WARM_UP_CALLS = 3
 # The baseline must not meet the groups and keys of the collective.
 _BASELINE_GROUP = 1_000_000
 _BASELINE_KEY = 1
+_CALL = "an all-reduce of the benchmark"
 
 
 def measure(
@@ -36,31 +36,47 @@ def measure(
         For each size the seconds of each call: "tfdist", and "single_ring".
     """
     collective = TensorFlowCollective(detect())
-    turn.take()
-    times = [_measure_size(collective, size, repeats) for size in sizes_bytes]
-    turn.pass_on()
-    return times
+
+    def make_ways(size_bytes: int) -> Ways:
+        tensor = make_tensor(size_bytes)
+        ring = tf.function(lambda flat: _single_ring(flat, collective.size))
+
+        def reduce_by_ring() -> None:
+            with collective.call(_CALL):
+                ring(tensor)
+
+        return {
+            "tfdist": reducer_of(collective, tensor),
+            "single_ring": reduce_by_ring,
+        }
+
+    return time_sizes(turn, sizes_bytes, repeats, make_ways)
 
 
-def _measure_size(
-    collective: Collective, size_bytes: int, repeats: int
-) -> dict[str, list[float]]:
-    """Time both ways for one size, in alternation."""
-    tensor = tf.random.stateless_normal([size_bytes // _FLOAT_BYTES], [0, 0])
-    ways: dict[str, Callable[[Any], Any]] = {
-        "tfdist": tf.function(
-            lambda flat: collective.all_reduce([flat], name="benchmark")[0]
-        ),
-        "single_ring": tf.function(lambda flat: _single_ring(flat, collective.size)),
-    }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(_WARM_UP_CALLS + repeats):
-        for name, way in ways.items():
-            start = perf_counter()
-            with collective.call("an all-reduce of the benchmark"):
-                way(tensor)
-            times[name].append(perf_counter() - start)
-    return {name: seconds[_WARM_UP_CALLS:] for name, seconds in times.items()}
+def make_tensor(size_bytes: int) -> Any:
+    """Make a tensor of float32 numbers.
+
+    Args:
+        size_bytes: Its size, a multiple of 4.
+    """
+    return tf.random.stateless_normal([size_bytes // _FLOAT_BYTES], [0, 0])
+
+
+def reducer_of(collective: Collective, tensor: Any) -> Callable[[], None]:
+    """Return a function that reduces a tensor as a strategy does, inside of a graph.
+
+    Args:
+        collective: What reduces it.
+        tensor: What is summed over all ranks, again in each call.
+    """
+    name = f"benchmark of {tensor.shape}"
+    reduce = tf.function(lambda flat: collective.all_reduce([flat], name=name)[0])
+
+    def reduce_now() -> None:
+        with collective.call(_CALL):
+            reduce(tensor)
+
+    return reduce_now
 
 
 def _single_ring(flat: Any, size: int) -> Any:

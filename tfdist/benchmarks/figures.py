@@ -50,6 +50,36 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median, low, high)
 
 
+def seconds_by_call(
+    by_rank: Sequence[Mapping[str, Sequence[float]]], way: str
+) -> list[float]:
+    """Return how long each call took; it is over when the last rank has its result.
+
+    Args:
+        by_rank: The seconds of each call on each rank, by the name of the way.
+        way: The name of the way.
+
+    Example:
+        >>> seconds_by_call([{"way": [1.0, 2.0]}, {"way": [3.0, 1.0]}], "way")
+        [3.0, 2.0]
+    """
+    return [max(calls) for calls in zip(*(rank[way] for rank in by_rank), strict=True)]
+
+
+def seconds_by_round(ranks: Sequence[Blocks]) -> list[float]:
+    """Return the median step of each block, on the rank where that is longest.
+
+    Args:
+        ranks: The blocks of each rank.
+
+    Example:
+        >>> seconds_by_round([[[1.0, 2.0, 9.0]], [[3.0, 3.0, 3.0]]])
+        [3.0]
+    """
+    medians = [[statistics.median(block) for block in blocks] for blocks in ranks]
+    return [max(of_round) for of_round in zip(*medians, strict=True)]
+
+
 def allreduce_figures(
     size_bytes: int, by_rank: Sequence[Mapping[str, Sequence[float]]]
 ) -> dict[str, Any]:
@@ -63,11 +93,7 @@ def allreduce_figures(
         Bytes, seconds and bytes per second; and how many times faster than the single
         ring, as a `Spread` over the calls.
     """
-    # A call is over when the last rank has its result.
-    ours, ring = (
-        [max(calls) for calls in zip(*(rank[way] for rank in by_rank), strict=True)]
-        for way in ("tfdist", "single_ring")
-    )
+    ours, ring = (seconds_by_call(by_rank, way) for way in ("tfdist", "single_ring"))
     seconds = statistics.median(ours)
     ratios = [slow / fast for slow, fast in zip(ring, ours, strict=True)]
     return {
@@ -96,7 +122,7 @@ def training_figures(
     Returns:
         The median step of each kind in seconds, and each ratio as a `Spread`.
     """
-    rounds = {name: _by_round(ranks) for name, ranks in steps.items()}
+    rounds = {name: seconds_by_round(ranks) for name, ranks in steps.items()}
 
     def compare(law: Any, name: str, base: str, *arguments: int) -> dict[str, Any]:
         pairs = zip(rounds[name], rounds[base], strict=True)
@@ -147,9 +173,3 @@ def memory_figures(
         "growth_times_gradients": slope,
         "constant_bytes": added[0] - slope * small,
     }
-
-
-def _by_round(ranks: Sequence[Blocks]) -> list[float]:
-    """Return the median step of each block, on the rank where that is longest."""
-    medians = [[statistics.median(block) for block in blocks] for blocks in ranks]
-    return [max(of_round) for of_round in zip(*medians, strict=True)]

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -11,8 +10,12 @@ _SHAPE = (28, 28, 1)
 _CLASSES = 10
 
 
-def build_cnn() -> keras.Model:
+def build_cnn(keras: Any, optimizer: Any = "adam") -> Any:
     """Build and compile the small convolutional network of the first examples.
+
+    Args:
+        keras: The module `keras`, or that of Keras 2.
+        optimizer: What trains it. Default "adam".
 
     Returns:
         A model of 1.2 million weights, 4.8 MB of gradients in each step.
@@ -31,7 +34,9 @@ def build_cnn() -> keras.Model:
         ]
     )
     model.compile(
-        optimizer="adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"]
+        optimizer=optimizer,
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
     )
     return model
 

@@ -28,7 +28,8 @@ def run_program(measure: Callable[..., Any], arguments: Sequence[str]) -> None:
             them: the orders as JSON.
     """
     orders = json.loads(arguments[0])
-    with Turn(orders["port"], group=orders["group"]) as turn:
+    turn = Turn(orders["port"], group=orders["group"], is_stopped=orders["is_stopped"])
+    with turn:
         result = measure(turn, **orders["settings"])
     file = report_file(Path(orders["folder"]), orders["process"])
     file.write_text(json.dumps(result))

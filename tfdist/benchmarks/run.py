@@ -8,6 +8,7 @@ from tfdist.benchmarks.figures import (
     memory_figures,
     training_figures,
 )
+from tfdist.benchmarks.limits import check_at_least, check_size
 from tfdist.benchmarks.start import Group, start
 
 _LAYER_BYTES = 4 * 2**20
@@ -30,8 +31,8 @@ def run_allreduce(
         BenchmarkError: If a process has failed.
         ValueError: If an argument is impossible here.
     """
-    _check_size(size)
-    _check_at_least(1, repeats=repeats)
+    check_size(size)
+    check_at_least(1, repeats=repeats)
     settings = {"sizes_bytes": [*sizes_bytes], "repeats": repeats}
     [ranks] = start([Group("all-reduce", "allreduce", settings, size)])
     return [
@@ -76,15 +77,15 @@ def run_training(
         BenchmarkError: If a process has failed.
         ValueError: If an argument is impossible here.
     """
-    _check_size(size)
-    _check_at_least(1, batch_size=batch_size, repeats=repeats)
-    _check_at_least(2, steps=steps)
+    check_size(size)
+    check_at_least(1, batch_size=batch_size, repeats=repeats)
+    check_at_least(2, steps=steps)
 
     def group(
         name: str, batch_size: int, size: int = 1, *, joined: bool = True
     ) -> Group:
         settings = {
-            "distributed": name != "plain",
+            "collective": None if name == "plain" else "tensorflow",
             "batch_size": batch_size,
             "steps": steps,
             "repeats": repeats,
@@ -123,7 +124,7 @@ def run_memory(size: int, layers: Sequence[int] = (16, 64)) -> dict[str, Any]:
         BenchmarkError: If a process has failed.
         ValueError: If an argument is impossible here.
     """
-    _check_size(size)
+    check_size(size)
     peaks = []
     for count in layers:
         groups = [
@@ -138,22 +139,3 @@ def run_memory(size: int, layers: Sequence[int] = (16, 64)) -> dict[str, Any]:
         [plain], distributed = start(groups)
         peaks.append((plain, max(distributed)))
     return memory_figures([count * _LAYER_BYTES for count in layers], peaks)
-
-
-def _check_size(size: int) -> None:
-    """Refuse a single process, which has nobody to talk to."""
-    if size < 2:
-        raise ValueError(
-            f"size (-np) must be at least 2. Received: size={size}. "
-            "One process alone is measured beside them in any case."
-        )
-
-
-def _check_at_least(least: int, **arguments: int) -> None:
-    """Refuse arguments with which nothing would be measured."""
-    for name, value in arguments.items():
-        if value < least:
-            raise ValueError(
-                f"{name} must be at least {least}. Received: {name}={value}. "
-                "Leave it out for the default."
-            )

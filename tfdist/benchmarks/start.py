@@ -4,7 +4,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class Group:
         settings: The keyword arguments of its `measure`.
         size: How many processes. Default 1.
         joined: Whether they form one job; otherwise each trains alone. Default True.
+        collective: What joins them; see `Job`. Default "tensorflow".
+        env: Variables for each of them. Default none.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Group:
     settings: Mapping[str, Any]
     size: int = 1
     joined: bool = True
+    collective: str = "tensorflow"
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class BenchmarkError(RuntimeError):
@@ -73,6 +77,7 @@ def start(groups: Sequence[Group]) -> list[list[Any]]:
                 "port": keeper.port,
                 "group": number,
                 "folder": name,
+                "is_stopped": group.collective == "horovod",
                 "settings": dict(group.settings),
             }
             specs += _plan(group, orders, first=len(specs))
@@ -99,6 +104,8 @@ def _plan(group: Group, orders: dict[str, Any], *, first: int) -> list[ProcessSp
         size=group.size if group.joined else 1,
         bind_to="none",
         threads_per_process=1,
+        env=group.env,
+        collective=group.collective,
     )
     jobs = 1 if group.joined else group.size
     planned = [spec for _ in range(jobs) for spec in plan_here(job)]

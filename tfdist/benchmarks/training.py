@@ -2,59 +2,25 @@
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from time import perf_counter
 from typing import Any
 
 import keras
 
 from tfdist.benchmarks.model import build_cnn, make_dataset
 from tfdist.benchmarks.program import run_program
+from tfdist.benchmarks.step_timer import StepTimer
 from tfdist.benchmarks.turns import Turn
 from tfdist.strategies import AllReduceStrategy
 
 
-class BlockTimer(keras.callbacks.Callback):  # type: ignore[misc]
-    """Times the steps of one long `fit`, which has its turn a block of steps at a time.
-
-    A step is timed from the end of the step before, so that input and callbacks count;
-    the first step of each block, before which the process has slept, is left out.
-
-    Args:
-        turn: When this process may work.
-        steps: Steps of a block.
-    """
-
-    def __init__(self, turn: Turn, steps: int) -> None:
-        super().__init__()
-        self.blocks: list[list[float]] = []
-        self._turn = turn
-        self._block_steps = steps
-        self._last = 0.0
-
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Wait for the turn before a block."""
-        if batch % self._block_steps == 0:
-            self._turn.take()
-            self.blocks.append([])
-
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Note the time; pass the turn on after a block."""
-        now = perf_counter()
-        if batch % self._block_steps:
-            self.blocks[-1].append(now - self._last)
-        self._last = now
-        if (batch + 1) % self._block_steps == 0:
-            self._turn.pass_on()
+class BlockTimer(StepTimer, keras.callbacks.Callback):  # type: ignore[misc]
+    """`StepTimer` as a callback of Keras."""
 
 
 def measure(
     turn: Turn,
     *,
-    distributed: bool,
+    collective: str | None,
     batch_size: int,
     steps: int,
     repeats: int,
@@ -64,7 +30,7 @@ def measure(
 
     Args:
         turn: When this process may work.
-        distributed: Whether under `AllReduceStrategy`; otherwise in plain Keras.
+        collective: That of the `AllReduceStrategy`; None for plain Keras.
         batch_size: Examples of a step over all processes.
         steps: Steps of a block, at least 2.
         repeats: How many blocks.
@@ -75,10 +41,10 @@ def measure(
         TensorFlow compiles is left out.
     """
     scope: AbstractContextManager[Any] = nullcontext()
-    if distributed:
-        scope = AllReduceStrategy(compression=compression).scope()
+    if collective is not None:
+        scope = AllReduceStrategy(collective, compression=compression).scope()
     with scope:
-        model = build_cnn()
+        model = build_cnn(keras)
     timer = BlockTimer(turn, steps)
     model.fit(
         make_dataset(batch_size),

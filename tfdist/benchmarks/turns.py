@@ -6,12 +6,18 @@ not.
 """
 
 import contextlib
+import os
+import signal
 import socket
+import struct
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 _TURN = b"\1"
+# The group of a process, and its number if it is to be stopped between turns.
+_HELLO = struct.Struct("!BI")
 
 
 class TurnKeeper:
@@ -53,7 +59,7 @@ class TurnKeeper:
 
     def _keep(self) -> None:
         """Give turns until every process has ended."""
-        groups: list[list[socket.socket]] = [[] for _ in self._sizes]
+        groups: list[list[_Member]] = [[] for _ in self._sizes]
         with contextlib.ExitStack() as stack:
             for _ in range(sum(self._sizes)):
                 try:
@@ -61,8 +67,9 @@ class TurnKeeper:
                 except OSError:
                     return
                 stack.enter_context(connection)
-                if group := _receive(connection):
-                    groups[group[0]].append(connection)
+                if hello := _receive(connection, _HELLO.size):
+                    group, pid = _HELLO.unpack(hello)
+                    groups[group].append(_Member(connection, pid))
             while any(groups):
                 for group_of_turn in groups:
                     _give_turn(group_of_turn)
@@ -74,11 +81,15 @@ class Turn:
     Args:
         port: Where the keeper listens.
         group: The number of the group of this process.
+        is_stopped: Whether it is stopped by a signal while others have their turn. One
+            that sleeps may have threads that do not, as Horovod's, which asks its peers
+            a thousand times a second for news. Default False.
     """
 
-    def __init__(self, port: int, *, group: int) -> None:
+    def __init__(self, port: int, *, group: int, is_stopped: bool = False) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port))
-        self._connection.sendall(bytes([group]))
+        pid = os.getpid() if is_stopped else 0
+        self._connection.sendall(_HELLO.pack(group, pid))
 
     def __enter__(self) -> "Turn":
         return self
@@ -108,21 +119,38 @@ class Turn:
         self._connection.sendall(_TURN)
 
 
-def _give_turn(group: list[socket.socket]) -> None:
+@dataclass(frozen=True)
+class _Member:
+    """A process as the keeper sees it; its number is 0 if it is never stopped."""
+
+    connection: socket.socket
+    pid: int
+
+    def signal(self, number: signal.Signals) -> None:
+        """Stop the process, or let it go on."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def _give_turn(group: list[_Member]) -> None:
     """Let the processes of a group work, and wait until all of them pass it on."""
-    for connection in [*group]:
+    for member in [*group]:
+        member.signal(signal.SIGCONT)
         try:
-            connection.sendall(_TURN)
+            member.connection.sendall(_TURN)
         except OSError:
-            group.remove(connection)
-    for connection in [*group]:
-        if not _receive(connection):
-            group.remove(connection)
+            group.remove(member)
+    for member in [*group]:
+        if not _receive(member.connection):
+            group.remove(member)
+    for member in group:
+        member.signal(signal.SIGSTOP)
 
 
-def _receive(connection: socket.socket) -> bytes:
-    """Wait for a byte; return none if the other side is gone."""
+def _receive(connection: socket.socket, count: int = 1) -> bytes:
+    """Wait for bytes; return none if the other side is gone."""
     try:
-        return connection.recv(1)
+        return connection.recv(count, socket.MSG_WAITALL)
     except ConnectionResetError:
         return b""

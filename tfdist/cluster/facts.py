@@ -1,6 +1,8 @@
 """What a process may ask about itself: `tfdist.rank()` and its companions."""
 
-from tfdist.cluster.detect import detect
+from tfdist.cluster.detect import detect, detect_place
+from tfdist.cluster.model import Cluster
+from tfdist.cluster.place import Place
 
 
 def rank() -> int:
@@ -18,7 +20,7 @@ def rank() -> int:
         >>> tfdist.rank()
         0
     """
-    return detect().rank
+    return _this_process().rank
 
 
 def size() -> int:
@@ -34,7 +36,7 @@ def size() -> int:
         >>> import tfdist
         >>> global_batch_size = 64 * tfdist.size()
     """
-    return detect().size
+    return _this_process().size
 
 
 def local_rank() -> int:
@@ -54,7 +56,7 @@ def local_rank() -> int:
         >>> tfdist.local_rank()
         0
     """
-    return detect().local_rank
+    return _this_process().local_rank
 
 
 def local_size() -> int:
@@ -72,7 +74,7 @@ def local_size() -> int:
         >>> tfdist.local_size()
         1
     """
-    return detect().local_size
+    return _this_process().local_size
 
 
 def is_chief() -> bool:
@@ -91,4 +93,14 @@ def is_chief() -> bool:
         ...     print("only once")
         only once
     """
-    return detect().is_chief
+    return _this_process().is_chief
+
+
+def _this_process() -> Cluster | Place:
+    """Return what knows this process.
+
+    For a parameter server and an evaluator that is the cluster, as they have no place
+    among those that train.
+    """
+    cluster = detect()
+    return detect_place() if cluster.task.trains else cluster

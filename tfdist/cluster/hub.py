@@ -143,9 +143,9 @@ class Hub:
     def _lose(self, rank: int, how: str) -> None:
         """Tell every rank that one is no longer there."""
         text = (
-            f"{self._names[rank]} {how}. Look at the end of the log of rank {rank} for "
-            "the cause (a crash, a signal, no memory left, a cut network), then start "
-            "all ranks again."
+            f"{self._names[rank]} {how}. Look at the end of its log for the cause (a "
+            "crash, a signal, no memory left, a cut network), then start all ranks "
+            "again."
         )
         self._fail(Failure("lost", text))
 

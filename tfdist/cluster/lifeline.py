@@ -22,7 +22,8 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 # A report with the whole plan is worth its bytes only when this rank has long waited.
 _SEND_PLAN_SECONDS = 3.0
-_REASON_SECONDS = 5.0
+# A rank that has left is believed to be missed after 3 s, and 2 more are on the way.
+_REASON_SECONDS = 10.0
 _LONGEST_TEXT = 2000
 
 

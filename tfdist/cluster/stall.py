@@ -85,7 +85,7 @@ def _left_too_early(
                     "lost",
                     f"{names[gone]} has ended its program while {names[rank]} waits "
                     f"for it in {report.what}. Make the same calls on every rank, and "
-                    f"look at the log of rank {gone} for why it ended.",
+                    "look at the log of the one that has ended for the reason.",
                 )
     return None
 

@@ -1,7 +1,12 @@
 """Ranks talking to each other."""
 
-from tfdist.collectives.base import Collective
+from tfdist.collectives.base import Collective, FusingCollective
 from tfdist.collectives.single import SingleCollective
 from tfdist.collectives.tensorflow import TensorFlowCollective
 
-__all__ = ["Collective", "SingleCollective", "TensorFlowCollective"]
+__all__ = [
+    "Collective",
+    "FusingCollective",
+    "SingleCollective",
+    "TensorFlowCollective",
+]

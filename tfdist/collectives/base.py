@@ -118,6 +118,47 @@ class Collective(ABC):
         """
 
 
+class FusingCollective(Collective):
+    """A collective that itself joins the tensors that are on their way at one time.
+
+    Buckets would only make them wait for each other.
+    """
+
+    @abstractmethod
+    def check_op(self, op: str) -> None:
+        """Refuse an operation that `all_reduce_as` cannot do here.
+
+        Args:
+            op: "average", "sum" or "adasum".
+
+        Raises:
+            ValueError: If it needs what this job does not have.
+        """
+
+    @abstractmethod
+    def all_reduce_as(
+        self,
+        tensors: Sequence[Any],
+        op: str,
+        *,
+        name: str,
+        factors: tuple[float, float] = (1.0, 1.0),
+    ) -> list[Any]:
+        """Combine tensors over all ranks, as a group.
+
+        Args:
+            tensors: Float tensors of one type, of the same shapes on every rank. They
+                set out when the last of them is there.
+            op: "adasum"; "average" and "sum" are a sum, for the factors to divide.
+            name: What is reduced, the same on every rank.
+            factors: What tensors are multiplied by before, and results after.
+                Default 1 and 1.
+
+        Returns:
+            The results in the order of `tensors`.
+        """
+
+
 def check_reduction(reduction: str) -> None:
     """Refuse a reduction that does not exist.
 

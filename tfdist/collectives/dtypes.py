@@ -40,6 +40,18 @@ def to_reduce(tensor: Any, reduction: str) -> Any:
     return tf.cast(tensor, tf.int64 if dtype.size == 4 else tf.int32)
 
 
+def without_bfloat16(tensor: Any) -> Any:
+    """Turn a tensor into one that Horovod knows, which has no bfloat16.
+
+    Args:
+        tensor: A tensor or `tf.IndexedSlices` of any type.
+
+    Returns:
+        The same; in float32, which holds every one of its values, if it was bfloat16.
+    """
+    return tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
+
+
 def from_reduce(tensor: Any, dtype: Any, reduction: str) -> Any:
     """Turn a reduced tensor back into its own type.
 

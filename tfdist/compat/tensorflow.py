@@ -103,6 +103,21 @@ def run_independently(operation: tf.Operation) -> None:
         manager.run_independently(operation)
 
 
+def run_always(operation: tf.Operation) -> None:
+    """Let an operation of a graph run even if nothing needs what it computes.
+
+    A `tf.function` would otherwise leave out what has no side effects.
+
+    Deletable when Horovod says that its operations have side effects.
+
+    Args:
+        operation: An operation of the graph that is being built.
+    """
+    manager = operation.graph.experimental_acd_manager
+    if manager is not None:
+        manager.ops_which_must_run.add(operation)
+
+
 def auto_shard(dataset: tf.data.Dataset, size: int, rank: int) -> tf.data.Dataset:
     """Shard a dataset as its `AutoShardPolicy` says.
 

@@ -1,14 +1,24 @@
 """What happens to gradients on the way from one rank's backward pass to the update."""
 
-from tfdist.gradients.bucketing import check_bucket_bytes, plan_buckets
+from tfdist.gradients.bucketing import (
+    BUCKET_BYTES,
+    check_bucket_bytes,
+    plan_buckets,
+)
 from tfdist.gradients.compression import check_compression
+from tfdist.gradients.groups import Groups
+from tfdist.gradients.horovod import HorovodReducer, check_horovod_options
 from tfdist.gradients.reducer import GradientReducer, weigh
 from tfdist.gradients.sparse import with_sums_dense
 
 __all__ = [
+    "BUCKET_BYTES",
     "GradientReducer",
+    "Groups",
+    "HorovodReducer",
     "check_bucket_bytes",
     "check_compression",
+    "check_horovod_options",
     "plan_buckets",
     "weigh",
     "with_sums_dense",

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
+BUCKET_BYTES = 25 * 2**20
 FIRST_BUCKET_BYTES = 2**20
 # To join a tensor with others costs a copy of it, twice. From about this size on, a
 # journey of its own costs less time, and always less memory.

@@ -6,7 +6,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective
-from tfdist.gradients.bucketing import check_bucket_bytes, plan_buckets, take_along
+from tfdist.gradients.bucketing import (
+    BUCKET_BYTES,
+    check_bucket_bytes,
+    plan_buckets,
+    take_along,
+)
 from tfdist.gradients.compression import Compression
 from tfdist.gradients.sparse import DENSE, NONE, SPARSE, agree, convert, kind_of
 
@@ -35,7 +40,7 @@ class GradientReducer:
         self,
         collective: Collective,
         *,
-        bucket_bytes: int = 25 * 2**20,
+        bucket_bytes: int = BUCKET_BYTES,
         sparse_as_dense: bool = False,
         compression: str = "none",
     ) -> None:
@@ -82,6 +87,17 @@ class GradientReducer:
                 gradients, agreed, variables, strict=True
             )
         ]
+
+    def weight(self, share: Any) -> Any:
+        """Return what the gradients of a rank are multiplied by before they travel.
+
+        Args:
+            share: The rank's part of the rows of the global batch, a scalar tensor.
+
+        Returns:
+            A scalar tensor.
+        """
+        return share
 
     def reduce(
         self,
@@ -143,16 +159,20 @@ class GradientReducer:
         return self._collective.all_reduce(tensors, "sum", name=name)
 
 
-def weigh(gradients: Sequence[Any], own: Any, total: Any) -> list[Any]:
+def weigh(
+    gradients: Sequence[Any], share: Any, *, is_positive: bool = False
+) -> list[Any]:
     """Multiply gradients by this rank's share of the global batch.
 
     Args:
         gradients: Tensors, `tf.IndexedSlices` and None.
-        own: How many rows of the global batch this rank has, a scalar.
-        total: How many rows the global batch has, a scalar.
+        share: This rank's part of the rows, a scalar float64 tensor: a small float
+            type cannot count those of a large batch.
+        is_positive: Whether the share cannot be 0, which saves half of the time.
+            Default False.
 
     Returns:
-        The gradients times own / total; zero, whatever they were, if own is 0.
+        The gradients times the share; zero, whatever they were, if it is 0.
     """
 
     def weigh_one(gradient: Any) -> Any:
@@ -161,11 +181,11 @@ def weigh(gradients: Sequence[Any], own: Any, total: Any) -> list[Any]:
         if isinstance(gradient, tf.IndexedSlices):
             values = weigh_one(gradient.values)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        # A small float type cannot count the rows of a large batch.
-        share = tf.cast(own, tf.float64) / tf.cast(total, tf.float64)
-        share = tf.cast(share, gradient.dtype)
+        factor = tf.cast(share, gradient.dtype)
+        if is_positive:
+            return gradient * factor
         # A rank without rows works on a stand-in, whose gradient may be anything.
-        return tf.math.multiply_no_nan(gradient, share)
+        return tf.math.multiply_no_nan(gradient, factor)
 
     return [weigh_one(gradient) for gradient in gradients]
 

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tfdist.launch.horovod import IDENTITY_VARIABLES
+
 # Set by the launcher for each process, and for nobody else to choose.
 RESERVED_VARIABLES = (
+    *IDENTITY_VARIABLES,
     "TF_CONFIG",
     "TFDIST_LOCAL_RANK",
     "TFDIST_LOCAL_SIZE",
@@ -27,6 +30,8 @@ class Job:
         threads_per_process: How many threads the numerical libraries use in each
             process. Default None: as many as its share of the cores.
         env: Variables for every process, added to the environment. Default none.
+        collective: What will join the processes: "tensorflow", or "horovod", for which
+            they get what `horovodrun` would give them too. Default "tensorflow".
 
     Raises:
         ValueError: If a value is impossible.
@@ -41,6 +46,7 @@ class Job:
     bind_to: str | None = None
     threads_per_process: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    collective: str = "tensorflow"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be started."""
@@ -59,6 +65,12 @@ class Job:
                 "threads_per_process must be at least 1. "
                 f"Received: threads_per_process={self.threads_per_process}. "
                 "Leave it out to give each process its share of the cores."
+            )
+        if self.collective not in ("tensorflow", "horovod"):
+            raise ValueError(
+                "collective must be 'tensorflow' or 'horovod'. "
+                f"Received: collective={self.collective!r}. "
+                "Leave it out for TensorFlow's own."
             )
         self._check_env()
 

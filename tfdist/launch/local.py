@@ -2,9 +2,13 @@
 
 import contextlib
 import os
+import shlex
+import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from tfdist.launch.cores import available_cores
+from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
 from tfdist.launch.job import Job
 from tfdist.launch.output import Output
 from tfdist.launch.plan import ProcessSpec, plan
@@ -35,7 +39,7 @@ def plan_here(job: Job) -> list[ProcessSpec]:
     """
     return plan(
         job,
-        ports=free_ports(job.size),
+        ports=free_ports(job.size + (job.collective == "horovod")),
         cores=available_cores(),
         run_id=os.urandom(_RUN_ID_BYTES).hex(),
         environ=os.environ,
@@ -71,7 +75,9 @@ def run(
 
     Raises:
         ValueError: If the timeout is not positive.
-        OSError: If a process cannot be started.
+        OSError: If a process cannot be started, or a Horovod job cannot be served.
+        ImportError: If it is a Horovod job, and Horovod is not installed or was built
+            without what the job needs.
 
     Example:
         >>> specs = plan_here(Job(("/bin/sh", "-c", "exit $TFDIST_RANK"), size=2))
@@ -83,15 +89,45 @@ def run(
             "timeout_seconds must be positive. "
             f"Received: timeout_seconds={timeout_seconds}. Leave it out for no limit."
         )
-    supervisor = Supervisor(
-        output or Output(),
-        timeout_seconds=timeout_seconds,
-        grace_seconds=grace_seconds,
-    )
     with contextlib.ExitStack() as stack:
+        for port, size in _rendezvous_sizes(specs).items():
+            stack.enter_context(rendezvous(size, port))
+        supervisor = Supervisor(
+            output or Output(),
+            timeout_seconds=timeout_seconds,
+            grace_seconds=grace_seconds,
+        )
         stack.callback(supervisor.close)
         if pass_signals_on:
             caught = signals_as_bytes(supervisor.news.fileno(), PASSED_ON)
             stack.enter_context(caught)
         supervisor.start(specs)
         return supervisor.wait()
+
+
+def shell_lines(specs: Sequence[ProcessSpec]) -> list[str]:
+    """Write processes as lines that can be pasted into as many shells.
+
+    Args:
+        specs: The processes, by rank.
+
+    Returns:
+        A line for each; before them, for each Horovod job, that of the server at which
+        its processes find each other, which the launcher is when it starts them itself.
+
+    Example:
+        >>> len(shell_lines(plan_here(Job(("/bin/true",), size=2))))
+        2
+    """
+    code = "from tfdist.launch.horovod import serve; serve({}, {})"
+    servers = [
+        shlex.join([sys.executable, "-c", code.format(size, port)])
+        for port, size in _rendezvous_sizes(specs).items()
+    ]
+    return servers + [spec.shell_line() for spec in specs]
+
+
+def _rendezvous_sizes(specs: Sequence[ProcessSpec]) -> dict[int, int]:
+    """Return the port of each Horovod job, and how many processes it expects there."""
+    ports = (spec.env.get(PORT_VARIABLE) for spec in specs)
+    return Counter(int(port) for port in ports if port is not None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.launch.cores import share_of_cores
+from tfdist.launch.horovod import IDENTITY_VARIABLES, identity_of
 from tfdist.launch.job import Job
 
 # TensorFlow reads the first two, OpenMP, oneDNN and the BLAS of NumPy the third.
@@ -14,6 +15,8 @@ _THREAD_VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
     "OMP_NUM_THREADS",
 )
+# Unless the user knows better: NCCL would choose an interface by its own rules.
+_NCCL_DEFAULT = {"NCCL_SOCKET_IFNAME": "lo"}
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,14 @@ class ProcessSpec:
         argv: The program, as a path, and its arguments.
         env: The variables in which its environment differs from the launcher's.
         cores: The cores that it is pinned to. Default none: it may use all.
+        unset: The variables of the launcher that it must not inherit. Default none.
     """
 
     rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cores: tuple[int, ...] = ()
+    unset: tuple[str, ...] = ()
 
     def shell_line(self) -> str:
         """Write the process as one line that can be pasted into a shell.
@@ -44,8 +49,9 @@ class ProcessSpec:
             "env X=1 taskset -c 2,3 /bin/echo 'a b'"
         """
         variables = [f"{name}={value}" for name, value in self.env.items()]
+        unset = [word for name in self.unset for word in ("-u", name)]
         pin = ["taskset", "-c", ",".join(map(str, self.cores))] if self.cores else []
-        return shlex.join(["env", *variables, *pin, *self.argv])
+        return shlex.join(["env", *unset, *variables, *pin, *self.argv])
 
 
 def plan(
@@ -62,7 +68,8 @@ def plan(
 
     Args:
         job: What is to be run.
-        ports: A free port for each process, by rank.
+        ports: A free port for each process, by rank; for a Horovod job one more, that
+            of its rendezvous.
         cores: The cores to share, neighbours side by side.
         run_id: What tells this run from every other.
         environ: The environment that the processes inherit. What the user has set
@@ -81,17 +88,22 @@ def plan(
         ('1', (1,))
     """
     bind = _is_bound(job, len(cores))
-    addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+    addresses = tuple(f"127.0.0.1:{port}" for port in ports[: job.size])
     specs = []
     for rank in range(job.size):
         share = share_of_cores(cores, rank=rank, size=job.size)
         cluster = Cluster(workers=addresses, task=Task("worker", rank))
         env = (
-            _defaults(max(1, len(share)), environ)
+            _defaults(job, max(1, len(share)), environ)
             | _explicit(job)
             | _identity(cluster, run_id)
         )
-        specs.append(ProcessSpec(rank, job.command, env, share if bind else ()))
+        if job.collective == "horovod":
+            env |= identity_of(cluster, ports[-1])
+        foreign = environ.keys() - env.keys()
+        unset = tuple(name for name in IDENTITY_VARIABLES if name in foreign)
+        pins = share if bind else ()
+        specs.append(ProcessSpec(rank, job.command, env, pins, unset))
     return specs
 
 
@@ -112,9 +124,11 @@ def _is_bound(job: Job, available: int) -> bool:
     return job.bind_to == "core"
 
 
-def _defaults(threads: int, environ: Mapping[str, str]) -> dict[str, str]:
+def _defaults(job: Job, threads: int, environ: Mapping[str, str]) -> dict[str, str]:
     """Return what we set unless the user has: unbuffered Python, a share of threads."""
     defaults = {"PYTHONUNBUFFERED": "1"} | _threads(threads)
+    if job.collective == "horovod":
+        defaults |= _NCCL_DEFAULT
     return {name: value for name, value in defaults.items() if name not in environ}
 
 

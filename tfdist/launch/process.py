@@ -37,10 +37,11 @@ class GuardedProcess:
         guardian = (sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()))
         command = b"\0".join(map(os.fsencode, spec.argv))
         cores = ",".join(map(str, spec.cores))
+        inherited = {n: v for n, v in os.environ.items() if n not in spec.unset}
         try:
             self._guardian = subprocess.Popen(
                 [*guardian, str(len(command)), cores],
-                env={**os.environ, **spec.env},
+                env={**inherited, **spec.env},
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,

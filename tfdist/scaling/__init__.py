@@ -1,4 +1,4 @@
-"""How fast, and how well did it scale: arithmetic without TensorFlow."""
+"""How fast, how well did it scale, by how much: arithmetic without TensorFlow."""
 
 from tfdist.scaling.laws import (
     bus_bandwidth,
@@ -7,6 +7,7 @@ from tfdist.scaling.laws import (
     waiting_share,
     weak_scaling_efficiency,
 )
+from tfdist.scaling.learning_rates import exponential_multiplier, warmup_multiplier
 from tfdist.scaling.measure import Rate, RateMeter, over_ranks
 
 __all__ = [
@@ -14,8 +15,10 @@ __all__ = [
     "RateMeter",
     "bus_bandwidth",
     "efficiency",
+    "exponential_multiplier",
     "over_ranks",
     "strong_scaling_efficiency",
     "waiting_share",
+    "warmup_multiplier",
     "weak_scaling_efficiency",
 ]

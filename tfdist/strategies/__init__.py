@@ -1,6 +1,7 @@
 """How to train: the strategies."""
 
 from tfdist.strategies.allreduce import AllReduceStrategy
+from tfdist.strategies.horovod import HorovodStrategy
 from tfdist.strategies.registry import create
 
-__all__ = ["AllReduceStrategy", "create"]
+__all__ = ["AllReduceStrategy", "HorovodStrategy", "create"]

@@ -6,14 +6,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster import Cluster, detect
 from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
-from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
+from tfdist.collectives import Collective, FusingCollective
 from tfdist.compat.keras import install
-from tfdist.gradients import GradientReducer, check_bucket_bytes, check_compression
+from tfdist.data.sharding import Shard
+from tfdist.gradients import (
+    BUCKET_BYTES,
+    GradientReducer,
+    HorovodReducer,
+    check_bucket_bytes,
+    check_compression,
+    check_horovod_options,
+)
+from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
-
-_COLLECTIVES = ("auto", "tensorflow")
 
 
 class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
@@ -30,20 +36,24 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     that runs alone it costs nothing.
 
     Args:
-        collective: How the processes talk: "auto" or "tensorflow", which are
-            TensorFlow's own collectives, among those of whom the environment tells; or
-            a `Collective`. Default "auto".
+        collective: How the processes talk: "tensorflow" is TensorFlow's own
+            collectives; "horovod" is Horovod, see `HorovodStrategy`; "auto" is Horovod
+            where `horovodrun` or `mpirun` has started the processes, and TensorFlow
+            elsewhere; or a `Collective`. Default "auto".
         bucket_bytes: How many bytes of gradients travel together; 0 sends each by
-            itself. Default 25 MiB.
+            itself. Horovod joins gradients by a threshold of its own, and takes none.
+            Default None: 25 MiB, where it is not Horovod.
         sparse_as_dense: Whether sparse gradients (`tf.IndexedSlices`) are made dense
             and summed instead of gathered. Default False.
         compression: The type in which float32 and float64 gradients travel: "none" is
-            their own; "fp16" and "bf16" take two bytes an element. Default "none".
+            their own; "fp16" and "bf16", which Horovod does not have, take two bytes
+            an element. Default "none".
         start_timeout_seconds: How long to wait for the last process. Default 300.
         timeout_seconds: How long a process may wait in one call for the others;
             longer than any work that one of them does alone. Default 600.
 
     Raises:
+        ImportError: If Horovod is wanted and not installed for this TensorFlow.
         OSError: If this process cannot listen at its own address.
         RuntimeError: If TensorFlow has already run an operation.
         TimeoutError: If a process is missing when the time is over.
@@ -67,33 +77,38 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         self,
         collective: str | Collective = "auto",
         *,
-        bucket_bytes: int = 25 * 2**20,
+        bucket_bytes: int | None = None,
         sparse_as_dense: bool = False,
         compression: str = "none",
         start_timeout_seconds: float = START_TIMEOUT_SECONDS,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        _check_seconds("start_timeout_seconds", start_timeout_seconds)
-        _check_seconds("timeout_seconds", timeout_seconds)
-        check_bucket_bytes(bucket_bytes)
+        check_seconds("start_timeout_seconds", start_timeout_seconds)
+        check_seconds("timeout_seconds", timeout_seconds)
+        check_bucket_bytes(bucket_bytes or 0)
         check_compression(compression)
+        if collective == "horovod":
+            _check_no_buckets(bucket_bytes)
+            check_horovod_options(compression=compression)
         if isinstance(collective, Collective):
             _check_unused(start_timeout_seconds, timeout_seconds)
         else:
-            collective = _connect(
+            collective = connect(
                 collective,
-                detect(),
                 start_timeout_seconds=start_timeout_seconds,
                 timeout_seconds=timeout_seconds,
             )
-        reducer = GradientReducer(
-            collective,
-            bucket_bytes=bucket_bytes,
-            sparse_as_dense=sparse_as_dense,
-            compression=compression,
-        )
-        super().__init__(ProcessReplicaExtended(self, collective, reducer))
-        install(is_alone=collective.size == 1)
+        how: dict[str, Any] = {
+            "sparse_as_dense": sparse_as_dense,
+            "compression": compression,
+        }
+        if isinstance(collective, FusingCollective):
+            _check_no_buckets(bucket_bytes)
+            self._start(collective, HorovodReducer(collective, **how))
+        else:
+            size = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
+            reducer = GradientReducer(collective, bucket_bytes=size, **how)
+            self._start(collective, reducer)
 
     @property
     def collective(self) -> Collective:
@@ -124,30 +139,18 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             return super(AllReduceStrategy, self).run(fn, args, kwargs, options)
 
         hooks = self.extended.keras_hooks
-        if hooks.is_keras_step(fn, args):
-            return hooks.run_step(fn, call, args[0])
+        if hooks.is_called or any(isinstance(arg, Shard) for arg in args):
+            return hooks.run_step(call, args[0])
         self.extended.start_equal()
         return call(*args)
 
-
-def _connect(name: str, cluster: Cluster, **timeouts: float) -> Collective:
-    """Make the collective of that name for a cluster."""
-    if name not in _COLLECTIVES:
-        raise ValueError(
-            f"collective must be one of {', '.join(_COLLECTIVES)}, or a Collective. "
-            f"Received: collective={name!r}. Use 'auto' for what fits the environment."
-        )
-    if not cluster.task.trains:
-        raise ValueError(
-            "AllReduceStrategy is for the processes that train. Received: a task "
-            f"{cluster.task.type!r}. Start the chief and the workers only."
-        )
-    if cluster.size == 1:
-        return SingleCollective()
-    return TensorFlowCollective(cluster, **timeouts)
+    def _start(self, collective: Collective, reducer: GradientReducer) -> None:
+        """Make the strategy work, over a collective that is connected."""
+        super().__init__(ProcessReplicaExtended(self, collective, reducer))
+        install(is_alone=collective.size == 1)
 
 
-def _check_seconds(name: str, value: float) -> None:
+def check_seconds(name: str, value: float) -> None:
     """Refuse a time that nobody could keep."""
     if not 0 < value < math.inf:
         raise ValueError(
@@ -164,4 +167,14 @@ def _check_unused(start: float, timeout: float) -> None:
             f"strategy makes. Received: start_timeout_seconds={start:g}, "
             f"timeout_seconds={timeout:g} beside a Collective. Give them to the "
             "Collective when you make it."
+        )
+
+
+def _check_no_buckets(bucket_bytes: int | None) -> None:
+    """Refuse what Horovod would not do."""
+    if bucket_bytes is not None:
+        raise ValueError(
+            "bucket_bytes is not for Horovod, which joins the gradients that are there "
+            f"at the same time. Received: bucket_bytes={bucket_bytes}. Use `tfdist run "
+            "--fusion-threshold-mb`, or HorovodStrategy(groups=...)."
         )

@@ -30,7 +30,6 @@ class StrategyKerasHooks(StepHooks):
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
         super().__init__(collective, reducer)
         self._feed = Feed(collective)
-        self._is_own_affair = False
         self._started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._fits: weakref.WeakKeyDictionary[Any, Decisions | None] = (
             weakref.WeakKeyDictionary()
@@ -54,7 +53,7 @@ class StrategyKerasHooks(StepHooks):
         """Start a model from equal states; for single steps only the first time."""
         start = trainer.optimizer or trainer
         started = self._started.get(trainer, lambda: None)()
-        if self._is_own_affair or (is_single_step and started is start):
+        if is_single_step and started is start:
             return
         if trainer not in self._started and self.rank == 0:
             for caveat in caveats(trainer):
@@ -73,11 +72,9 @@ class StrategyKerasHooks(StepHooks):
         start_equal(trainer, self._collective)
 
     @contextmanager
-    def call_of(
-        self, trainer: Any, what: str, *, is_training: bool, is_joint: bool
-    ) -> Iterator[None]:
+    def call_of(self, trainer: Any, what: str, *, is_joint: bool) -> Iterator[None]:
         """Mark a call of a model's function, joint or a rank's own."""
-        before, self._call = self._call, (trainer, is_training)
+        before, self._call = self._call, (trainer, is_joint)
         try:
             with self.joint_call(what) if is_joint else nullcontext():
                 yield
@@ -85,15 +82,6 @@ class StrategyKerasHooks(StepHooks):
                 self._start_late_equal()
         finally:
             self._call = before
-
-    @contextmanager
-    def own_affair(self) -> Iterator[None]:
-        """Mark what this rank does by itself, without any other."""
-        self._is_own_affair = True
-        try:
-            yield
-        finally:
-            self._is_own_affair = False
 
     @contextmanager
     def joint_call(self, what: str) -> Iterator[None]:

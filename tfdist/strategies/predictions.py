@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.strategies.naming import name_in_graph
+from tfdist.collectives.naming import name_in_graph
 
 
 def gather_rows(outputs: Any, collective: Collective) -> Any:

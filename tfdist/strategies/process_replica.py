@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.collectives.naming import name_in_graph
 from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_device
 from tfdist.gradients import GradientReducer
 from tfdist.strategies.keras_hooks import StrategyKerasHooks
-from tfdist.strategies.naming import name_in_graph
 from tfdist.strategies.pipeline import RankDataset, shard_plain
 from tfdist.strategies.replica_context import ProcessReplicaContext
 from tfdist.strategies.state import broadcast_equal

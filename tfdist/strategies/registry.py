@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdist.strategies.allreduce import AllReduceStrategy
+from tfdist.strategies.horovod import HorovodStrategy
 
 # Name -> what makes it, and what it is in one line.
 STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {
@@ -12,6 +13,7 @@ STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {
         AllReduceStrategy,
         "synchronous data parallel, one replica a process",
     ),
+    "horovod": (HorovodStrategy, "the same on Horovod, with Horovod's options"),
 }
 
 

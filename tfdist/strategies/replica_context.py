@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.collectives.checks import to_tensor
 from tfdist.strategies.keras_hooks import StrategyKerasHooks
 
 
@@ -29,7 +30,7 @@ class ProcessReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc]
         In a step of Keras a mean weighs each rank by its rows.
         """
         step = self._hooks.step
-        flat = [_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
+        flat = [to_tensor(leaf) for leaf in tf.nest.flatten(value)]
         is_float = all(
             isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating for leaf in flat
         )
@@ -40,8 +41,3 @@ class ProcessReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc]
         operation = tf.distribute.ReduceOp
         is_mean = reduce_op in (operation.MEAN, operation.MEAN.name)
         return tf.nest.pack_sequence_as(value, step.all_reduce(flat, is_mean=is_mean))
-
-
-def _to_tensor(leaf: Any) -> Any:
-    """Turn a number into a tensor; leave `tf.IndexedSlices` as they are."""
-    return leaf if isinstance(leaf, tf.IndexedSlices) else tf.convert_to_tensor(leaf)

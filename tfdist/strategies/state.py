@@ -91,7 +91,7 @@ def put_back(step: Step) -> Iterator[None]:
     before = {key: tf.identity(v.value) for key, v in variables.items()}
     yield
     for key, variable in variables.items():
-        if key in step.touched and key not in step.reduced:
+        if key in step.assigned:
             now = variable.value
             now.assign(tf.where(is_stand_in, before[key], now))
 

@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.collectives.naming import name_in_graph
 from tfdist.data.sharding import Shard
 from tfdist.gradients import weigh
-from tfdist.strategies.naming import name_in_graph
 
 
 class Step:
@@ -22,17 +22,23 @@ class Step:
         shard: The rows that the step works on; `rows` is known.
         trainer: The model whose step it is, None in predictions.
         collective: How the ranks talk; None in a step that this rank makes by itself.
+        has_rows: Whether this rank is sure to have rows of its own. Default False.
     """
 
-    def __init__(self, shard: Shard, trainer: Any, collective: Collective | None):
+    def __init__(
+        self,
+        shard: Shard,
+        trainer: Any,
+        collective: Collective | None,
+        *,
+        has_rows: bool = False,
+    ) -> None:
         self.shard = shard
         self.trainer = trainer
         self._collective = collective
-        # What the step has assigned, ever and since ranks last reduced it; and what
-        # they have reduced; by id.
-        self.touched: dict[int, Any] = {}
+        self.has_rows = has_rows
+        # The variables that hold what the step made of this rank's rows, by id.
         self.assigned: dict[int, Any] = {}
-        self.reduced: dict[int, Any] = {}
         self._graph = _current_graph()
 
     @property
@@ -61,7 +67,7 @@ class Step:
         return any(isinstance(leaf, tf.SparseTensor) for leaf in leaves)
 
     def share(self) -> Any:
-        """Return this rank's share of the global batch, a float64 scalar."""
+        """Return this rank's share of the global batch, a float64 scalar; 0 of none."""
         own, rows = (tf.cast(n, tf.float64) for n in (self.shard.own, self.shard.rows))
         return tf.math.divide_no_nan(own, rows)
 
@@ -94,19 +100,19 @@ class Step:
         Returns:
             The results, the same on every rank.
         """
-        own, rows = self.shard.own, self.shard.rows
+        share = self.share()
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def reduce(*mine: Any) -> Any:
             if is_mean:
-                mine = tuple(weigh(mine, own, rows))
+                mine = tuple(weigh(mine, share, is_positive=self.has_rows))
             sums = self._sum([self._unless_empty(value) for value in mine], "values")
 
             def backward(*upstream: Any) -> list[Any]:
-                totals = self._sum(weigh(upstream, own, rows), "gradients of values")
+                weighed = weigh(upstream, share, is_positive=self.has_rows)
+                totals = self._sum(weighed, "gradients of values")
                 if is_mean:
                     return totals
-                share = self.share()
                 return [
                     tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
                     for total in totals
@@ -118,7 +124,7 @@ class Step:
 
     def note_assigned(self, variable: Any) -> None:
         """Note that the step has assigned a variable."""
-        self.touched[id(variable)] = self.assigned[id(variable)] = variable
+        self.assigned[id(variable)] = variable
 
     def state(self) -> list[int]:
         """Return which state of layers the step has assigned from its own rows.
@@ -132,11 +138,10 @@ class Step:
         return [i for i, v in enumerate(variables) if id(v) in self.assigned]
 
     def reduced_state(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
-        """Assign what the state of layers is over all ranks."""
+        """Assign the state of layers over all ranks, in place of this rank's own."""
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
             self.assigned.pop(id(variable), None)
-            self.reduced[id(variable)] = variable
 
     def _unless_empty(self, value: Any) -> Any:
         """Return a value; zero on a rank without rows, whatever its stand-in gave."""

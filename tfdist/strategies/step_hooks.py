@@ -5,15 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.collectives.naming import name_in_graph
 from tfdist.data.sharding import Shard, cut_rows, rows_of
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
 from tfdist.strategies.metrics import MetricsOfRanks
-from tfdist.strategies.naming import name_in_graph
 from tfdist.strategies.predictions import gather_rows
 from tfdist.strategies.state import broadcast_equal, put_back
 from tfdist.strategies.step import Step, state_of_layers
@@ -38,7 +37,7 @@ class StepHooks:
         self.step: Step | None = None
         self._are_reduced = False
         # The call of Keras that is going on: a model, None for predictions, and whether
-        # it trains.
+        # all ranks make it together.
         self._call: tuple[Any, bool] | None = None
         # The variables made in the scope, as far as their ranks are not equal yet.
         self.created: list[weakref.ref[Any]] = []
@@ -53,30 +52,33 @@ class StepHooks:
         """Whether a step of Keras is being traced, or run eagerly."""
         return self.step is not None
 
-    def is_keras_step(self, fn: Any, args: Sequence[Any]) -> bool:
-        """Say whether Keras, and not a custom loop, calls `Strategy.run`."""
-        if self._collective.size == 1 or len(args) != 1:
-            return False
-        is_called = self._call is not None or _trainer_of(fn) is not None
-        return isinstance(args[0], Shard) or is_called
+    @property
+    def is_called(self) -> bool:
+        """Whether Keras, and not a custom loop, calls `Strategy.run`."""
+        return self._call is not None
 
-    def run_step(self, fn: Any, call: Callable[[Any], Any], data: Any) -> Any:
-        """Run a step of Keras on this rank's rows.
+    def run_step(self, call: Callable[[Any], Any], data: Any) -> Any:
+        """Run a step of the call of Keras that is going on, on this rank's rows.
 
         Args:
-            fn: The step: a method of a model, or Keras's wrapper around prediction.
-            call: Runs it on a batch.
+            call: Runs the step on a batch.
             data: A `Shard`; or a batch of this rank's own (`train_on_batch`).
 
         Returns:
             What the step returns; for predictions, those of all ranks.
+
+        Raises:
+            RuntimeError: If no call of Keras is going on.
         """
-        trainer = _trainer_of(fn)
-        is_training = trainer is not None and fn.__name__ == "train_step"
-        if self._call is not None:
-            trainer, is_training = self._call
-        # test_on_batch and predict_on_batch are each rank's own affair.
-        is_joint = isinstance(data, Shard) or is_training
+        if self._call is None:
+            raise RuntimeError(
+                "A step of fit, evaluate or predict must run in the function that "
+                "Keras makes for it. Received: one of their batches, in another call "
+                "of strategy.run. Let a make_train_function, make_test_function or "
+                "make_predict_function of your own wrap what that of Keras makes."
+            )
+        trainer, is_joint = self._call
+        has_rows = isinstance(data, Shard) and not data.stand_in
         if not isinstance(data, Shard):
             data = tf.nest.map_structure(_to_tensor, data)
             rows = rows_of(data)
@@ -86,7 +88,8 @@ class StepHooks:
             data = data._replace(
                 rows=self._collective.all_reduce([data.own], name=name)[0]
             )
-        step = Step(data, trainer, self._collective if is_joint else None)
+        collective = self._collective if is_joint else None
+        step = Step(data, trainer, collective, has_rows=has_rows)
         undo: AbstractContextManager[None] = nullcontext()
         if trainer is not None and data.stand_in:
             undo = put_back(step)
@@ -96,10 +99,7 @@ class StepHooks:
         if not is_joint:
             return outputs
         if trainer is None:
-            return gather_rows(
-                tf.nest.map_structure(lambda o: cut_rows(o, 0, data.own), outputs),
-                self._collective,
-            )
+            return gather_rows(cut_rows(outputs, 0, data.own), self._collective)
         self._start_equal(self.created[known:])
         self._metrics.note_share(trainer, step, outputs)
         return outputs
@@ -124,7 +124,8 @@ class StepHooks:
         """
         if self._are_reduced or self.step is None:
             return list(gradients)
-        return weigh(gradients, self.step.shard.own, self.step.shard.rows)
+        weight = self._reducer.weight(self.step.share())
+        return weigh(gradients, weight, is_positive=self.step.has_rows)
 
     def reduce_gradients(
         self, gradients: Sequence[Any], *, is_weighed: bool = False
@@ -143,7 +144,9 @@ class StepHooks:
         step = self.step
         has_state = step is not None and step.is_certain and not is_weighed
         state = self._agreed_state(step) if has_state else []
-        values = self.weigh_gradients([tf.convert_to_tensor(v) for v in state])
+        values = [tf.convert_to_tensor(variable) for variable in state]
+        if step is not None:
+            values = weigh(values, step.share(), is_positive=step.has_rows)
         results = self._reducer.reduce(
             gradients, name, beside=values, are_shares=self.in_step
         )
@@ -228,16 +231,6 @@ class StepHooks:
         late, self._late = self._late, []
         if late:
             broadcast_equal(late, "the first step", self._collective)
-
-
-def _trainer_of(fn: Any) -> Any:
-    """Return the model whose step a function is, if it is one."""
-    trainer = getattr(fn, "__self__", None)
-    is_step = isinstance(trainer, keras.Model) and fn.__name__ in (
-        "train_step",
-        "test_step",
-    )
-    return trainer if is_step else None
 
 
 def _to_tensor(leaf: Any) -> Any:

@@ -23,6 +23,7 @@ def cluster(
     timeout_seconds: float = 120.0,
     env: Mapping[str, str] | None = None,
     check: bool = True,
+    collective: str = "tensorflow",
 ) -> ClusterResult:
     """Run a function or a script in several new processes that form a cluster.
 
@@ -39,12 +40,15 @@ def cluster(
         timeout_seconds: How long all of it may take. Default 120 seconds.
         env: Variables to set in every process. Default none.
         check: Whether to raise if a process fails or the time is up. Default True.
+        collective: "tensorflow", or "horovod" for processes of a Horovod job, as of
+            `tfdist run --collective horovod`. Default "tensorflow".
 
     Returns:
         The values, logs, exit codes and errors, by rank.
 
     Raises:
         ClusterError: If a process failed or the time was up, and `check` is True.
+        ImportError: If it is a Horovod job and Horovod is not installed.
         TypeError: If the target is neither a function nor a path.
         ValueError: If the processes could not find the function.
 
@@ -56,7 +60,12 @@ def cluster(
     __tracebackhide__ = True
     with tempfile.TemporaryDirectory(prefix="tfdist-") as name:
         folder = Path(name)
-        job = Job(_command(target, args, folder), size=size, env=dict(env or {}))
+        job = Job(
+            _command(target, args, folder),
+            size=size,
+            env=dict(env or {}),
+            collective=collective,
+        )
         ended = run(
             plan_here(job),
             output=Output(console=False, directory=folder),

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, facts
 from tfdist.collectives import SingleCollective
 from tfdist.data.sharding import rows_of
-from tfdist.strategies import AllReduceStrategy, allreduce
+from tfdist.strategies import AllReduceStrategy, connecting, horovod
 
 
 class LoneCollective(SingleCollective):
@@ -37,7 +37,9 @@ def stand_for(size: int) -> None:
     Args:
         size: N.
     """
-    setattr(allreduce, "TensorFlowCollective", LoneCollective)  # noqa: B010
+    setattr(connecting, "TensorFlowCollective", LoneCollective)  # noqa: B010
+    for module in (connecting, horovod):
+        setattr(module, "connect_horovod", _connect_nobody)  # noqa: B010
     rank_of_pipeline = [0]
 
     def num_replicas_in_sync(strategy: Any) -> int:
@@ -61,6 +63,12 @@ def stand_for(size: int) -> None:
     AllReduceStrategy.distribute_datasets_from_function = distribute
     for name, fact in (("size", size_of_job), ("rank", lambda: rank_of_pipeline[0])):
         setattr(facts, name, functools.wraps(getattr(facts, name))(fact))
+
+
+def _connect_nobody(process_set: Any = None, **timeouts: float) -> SingleCollective:
+    """Take the place of `connect_horovod`."""
+    del process_set, timeouts
+    return SingleCollective()
 
 
 def join(parts: list[Any]) -> Any:

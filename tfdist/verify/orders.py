@@ -22,6 +22,8 @@ class Orders:
         float64: Whether Keras computes in float64 unless the script says otherwise.
             Default False.
         seed: What every process is seeded with before the script. Default 1.
+        collective: What joins the processes, "tensorflow" or "horovod". Default
+            "tensorflow".
 
     Raises:
         ValueError: If a number is impossible.
@@ -37,6 +39,7 @@ class Orders:
     module: bool = False
     float64: bool = False
     seed: int = 1
+    collective: str = "tensorflow"
 
     def __post_init__(self) -> None:
         """Refuse what would verify nothing."""

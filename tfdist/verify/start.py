@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
+from tfdist.launch.horovod import check_installed
 from tfdist.launch.job import RESERVED_VARIABLES
 from tfdist.verify.orders import (
     EXIT_CODE_OF_PLAIN_TRAINING,
@@ -60,6 +61,7 @@ def verify(
         Whether they agree, and if not, where and why.
 
     Raises:
+        ImportError: If it is to be Horovod that joins the processes, and there is none.
         VerifyError: If the script failed, or trained under no strategy of tfdist.
         ValueError: If an argument is impossible.
         OSError: If a folder cannot be written.
@@ -75,6 +77,9 @@ def verify(
             "timeout_seconds must be positive. Received: "
             f"timeout_seconds={timeout_seconds}. Leave it out for no limit."
         )
+    if orders.collective == "horovod":
+        # Before the one process has run for nothing.
+        check_installed()
     # NumPy would slow down every command of which this is one.
     from tfdist.verify.verdict import judge
 
@@ -93,10 +98,15 @@ def verify(
 def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
     """Work out the processes of both runs, by the folder of each."""
     command = (sys.executable, "-m", _CHILD)
-    several = plan_here(Job(command, size=orders.size))
+    job = Job(command, size=orders.size, collective=orders.collective)
+    several = plan_here(job)
     [alone] = plan_here(Job(command, size=1))
-    # The one process is to see what rank 0 sees.
-    identity = {name: several[0].env[name] for name in RESERVED_VARIABLES}
+    # The one process is to see what rank 0 sees, but for Horovod, which would wait.
+    identity = {
+        name: value
+        for name, value in several[0].env.items()
+        if name in RESERVED_VARIABLES and not name.startswith("HOROVOD_")
+    }
     one, many = folder / "one", folder / "all"
     return {
         one: [

@@ -1,5 +1,6 @@
 """The model is that of the first examples, and the data the same everywhere."""
 
+import keras
 import numpy as np
 
 from tfdist.benchmarks.model import build_cnn, make_dataset
@@ -7,7 +8,11 @@ from tfdist.benchmarks.model import build_cnn, make_dataset
 
 def test_the_size_of_the_gradients():
     # 3x3x1x32+32, 3x3x32x64+64, 12x12x64x128+128, 128x10+10.
-    assert build_cnn().count_params() == 320 + 18_496 + 1_179_776 + 1_290
+    assert build_cnn(keras).count_params() == 320 + 18_496 + 1_179_776 + 1_290
+
+
+def test_the_optimizer_may_be_ones_own():
+    assert isinstance(build_cnn(keras, "sgd").optimizer, keras.optimizers.SGD)
 
 
 def test_the_data_are_endless_and_of_one_shape():

@@ -18,6 +18,7 @@ def test_the_settings_arrive_and_the_result_is_left(tmp_path):
             "group": 0,
             "process": 3,
             "folder": str(tmp_path),
+            "is_stopped": False,
             "settings": {"batch_size": 2, "names": ["a"]},
         }
         run_program(measure, [json.dumps(orders)])

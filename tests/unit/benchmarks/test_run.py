@@ -51,16 +51,16 @@ def test_the_five_groups_of_training(started):
             group.name,
             group.size,
             group.joined,
-            group.settings["distributed"],
+            group.settings["collective"],
             group.settings["batch_size"],
         )
         for group in groups
     ] == [
-        ("plain", 1, True, False, 64),
-        ("alone", 1, True, True, 64),
-        ("apart", 3, False, True, 64),
-        ("weak", 3, True, True, 192),
-        ("strong", 3, True, True, 64),
+        ("plain", 1, True, None, 64),
+        ("alone", 1, True, "tensorflow", 64),
+        ("apart", 3, False, "tensorflow", 64),
+        ("weak", 3, True, "tensorflow", 192),
+        ("strong", 3, True, "tensorflow", 64),
     ]
 
 

@@ -67,6 +67,35 @@ def test_only_a_joined_group_is_one_job(launcher):
     assert clusters[3].addresses != clusters[4].addresses
 
 
+def test_a_job_of_horovod_is_told_so_and_stopped_between_its_turns(launcher):
+    groups = [
+        Group("one", "training", {"batch_size": 1}),
+        *(
+            Group(
+                name,
+                "training",
+                {"batch_size": size},
+                size,
+                collective="horovod",
+                env={"OF_ALL": name},
+            )
+            for name, size in (("alone", 1), ("both", 2))
+        ),
+    ]
+
+    start(groups)
+
+    first, alone, *both = launcher.specs
+    assert "HOROVOD_SIZE" not in first.env
+    assert [spec.env["HOROVOD_SIZE"] for spec in (alone, *both)] == ["1", "2", "2"]
+    ports = [spec.env["HOROVOD_GLOO_RENDEZVOUS_PORT"] for spec in (alone, *both)]
+    assert ports[0] != ports[1] == ports[2]
+    names = [spec.env.get("OF_ALL") for spec in launcher.specs]
+    assert names == [None, "alone", "both", "both"]
+    stopped = [orders["is_stopped"] for orders in launcher.orders]
+    assert stopped == [False, True, True, True]
+
+
 def test_the_output_of_the_processes_is_not_shown(launcher):
     start(GROUPS)
 

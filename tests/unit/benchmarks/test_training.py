@@ -1,9 +1,8 @@
-"""The timer of the steps, with a turn that only notes what happens."""
+"""The steps of one process, with a turn that only notes what happens."""
 
 import pytest
 
-from tfdist.benchmarks import training
-from tfdist.benchmarks.training import BlockTimer, measure
+from tfdist.benchmarks.training import measure
 
 
 class NotedTurn:
@@ -19,28 +18,13 @@ class NotedTurn:
         self.events.append("pass on")
 
 
-def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch):
-    clock = iter([1.0, 1.5, 2.0, 10.0, 10.25, 11.0])
-    monkeypatch.setattr(training, "perf_counter", lambda: next(clock))
-    turn = NotedTurn()
-    timer = BlockTimer(turn, steps=3)
-
-    for batch in range(6):
-        timer.on_train_batch_begin(batch)
-        turn.events.append(batch)
-        timer.on_train_batch_end(batch)
-
-    assert timer.blocks == [[0.5, 0.5], [0.25, 0.75]]
-    assert turn.events == ["take", 0, 1, 2, "pass on", "take", 3, 4, 5, "pass on"]
-
-
-@pytest.mark.parametrize("distributed", [False, True])
-def test_measuring_leaves_out_the_block_that_compiles(distributed):
+@pytest.mark.parametrize("collective", [None, "tensorflow"])
+def test_measuring_leaves_out_the_block_that_compiles(collective):
     turn = NotedTurn()
 
     blocks = measure(
         turn,
-        distributed=distributed,
+        collective=collective,
         batch_size=4,
         steps=2,
         repeats=3,

@@ -1,6 +1,10 @@
 """Who has the turn, and who is left out."""
 
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +44,42 @@ def test_a_group_that_has_ended_is_left_out():
         done = run_members(keeper, [0, 1], rounds={0: 1, 1: 3})
 
     assert done == [0, 1, 1, 1]
+
+
+MEMBER = """
+import sys
+from tfdist.benchmarks.turns import Turn
+with Turn(int(sys.argv[1]), group=0, is_stopped=True) as turn:
+    for _ in range(3):
+        turn.take()
+        turn.pass_on()
+"""
+
+
+def test_a_process_is_stopped_while_another_has_its_turn():
+    with TurnKeeper([1, 1]) as keeper:
+        member = subprocess.Popen([sys.executable, "-c", MEMBER, str(keeper.port)])
+        stops = []
+        with Turn(keeper.port, group=1) as turn:
+            for _ in range(3):
+                turn.take()
+                stops.append(is_soon_stopped(member.pid))
+                turn.pass_on()
+        code = member.wait(SECONDS)
+
+    assert stops == [True, True, True]
+    assert code == 0
+
+
+def is_soon_stopped(pid):
+    """Wait until the kernel has stopped a process."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        # The state stands behind the name, which is in parentheses.
+        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+        if status.split()[0] == "T":
+            return True
+    return False
 
 
 def test_the_keeper_ends_although_nobody_came():

@@ -9,6 +9,16 @@ from tfdist_cli import bench as bench_module
 from tfdist_cli.bench import add_parser
 from tfdist_cli.parser import Parser
 
+HOROVOD_ALLREDUCE = [
+    {
+        "bytes": 1024,
+        "seconds": dict.fromkeys(("tfdist", "graph", "eager"), 0.001),
+        "bus_bytes_per_second": dict.fromkeys(("tfdist", "graph", "eager"), 1e6),
+        "share_of_bandwidth": dict.fromkeys(
+            ("graph", "eager"), {"median": 1.0, "low": 0.9, "high": 1.1}
+        ),
+    }
+]
 ALLREDUCE = [
     {
         "bytes": 1024,
@@ -34,8 +44,10 @@ def calls(monkeypatch):
 
     fake("allreduce", ALLREDUCE)
     fake("training", {"batch_size": 64})
+    fake("horovod_allreduce", HOROVOD_ALLREDUCE)
+    fake("horovod_training", {"batch_size": 64})
     fake("memory", {"models": []})
-    for name in ("training_table", "memory_table"):
+    for name in ("training_table", "horovod_training_table", "memory_table"):
         monkeypatch.setattr(bench_module, name, lambda figures: f"table of {figures}")
     return calls
 
@@ -72,6 +84,30 @@ def test_every_option_arrives(calls):
         ("training", (2, 8), {"steps": 4, "repeats": 5, "compression": "bf16"}),
         ("memory", (3,), {}),
     ]
+
+
+def test_on_horovod_other_things_are_compared(calls, capsys):
+    bench("allreduce", "--collective", "horovod", "--sizes", "1KiB")
+    bench("training", "--collective", "horovod", "--batch-sizes", "8")
+
+    training = {"steps": 10, "repeats": 10, "compression": "none"}
+    assert calls == [
+        ("horovod_allreduce", (2, [1024]), {"repeats": 30}),
+        ("horovod_training", (2, 8), training),
+    ]
+    assert "hvd.allreduce, eager" in capsys.readouterr().out
+
+
+def test_horovod_that_is_not_installed(monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise ModuleNotFoundError("A Horovod job needs Horovod")
+
+    monkeypatch.setattr(bench_module, "run_horovod_allreduce", fail)
+
+    with pytest.raises(SystemExit, match="2"):
+        bench("allreduce", "--collective", "horovod")
+
+    assert "error: A Horovod job needs Horovod" in capsys.readouterr().err
 
 
 def test_a_table_is_printed(calls, capsys):
@@ -121,6 +157,12 @@ def test_the_compressions_are_those_of_the_strategy(calls):
             "argument --compression: There is no such compression. Received: 'zip'. "
             "Use one of none, fp16, bf16.",
         ),
+        (
+            "allreduce --collective mpi",
+            "There is no such collective. Received: 'mpi'. "
+            "Use one of tensorflow, horovod.",
+        ),
+        ("memory --collective horovod", "unrecognized arguments: --collective"),
         ("training --steps two", "argument --steps: invalid int value: 'two'"),
         ("memory --json no/such/f.json", "--json must be a file in a folder that exis"),
     ],

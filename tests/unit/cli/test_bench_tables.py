@@ -1,6 +1,12 @@
 """The tables of the benchmarks, cell by cell."""
 
-from tfdist_cli.bench_tables import allreduce_table, memory_table, training_table
+from tfdist_cli.bench_tables import (
+    allreduce_table,
+    horovod_allreduce_table,
+    horovod_training_table,
+    memory_table,
+    training_table,
+)
 
 
 def spread(median):
@@ -51,6 +57,73 @@ def test_training_has_a_column_for_each_batch_size():
         *("0.70 [0.60, 0.80]", "0.20 [0.10, 0.30]"),
     ]
     assert all(row[1] == row[2] for row in rows)
+
+
+def horovod_allreduce(*ways):
+    return {
+        "bytes": 8 * 2**20,
+        "seconds": {way: i / 1000 for i, way in enumerate(ways, 1)},
+        "bus_bytes_per_second": {way: i * 1e9 for i, way in enumerate(ways, 1)},
+        "share_of_bandwidth": {"graph": spread(1.0), "eager": spread(0.9)},
+    }
+
+
+def test_the_all_reduce_on_horovod():
+    row = horovod_allreduce("tfdist", "graph", "eager", "torch")
+
+    header, *rows = cells(horovod_allreduce_table([row]))
+
+    assert header[4] == "torch with Gloo"
+    assert rows == [
+        [
+            "8 MiB",
+            *("1.00 ms, 1.00 GB/s", "2.00 ms, 2.00 GB/s", "3.00 ms, 3.00 GB/s"),
+            *("4.00 ms, 4.00 GB/s", "1.00 [0.90, 1.10]", "0.90 [0.80, 1.00]"),
+        ]
+    ]
+
+
+def test_a_line_says_how_torch_is_installed():
+    table, _, line = horovod_allreduce_table(
+        [horovod_allreduce("tfdist", "graph", "eager")]
+    ).rpartition("\n\n")
+
+    assert len(cells(table)[0]) == 6
+    assert line.startswith("torch is not installed and not measured: pip install torch")
+
+
+def horovod_training(*kinds):
+    return {
+        "batch_size": 64,
+        "processes": 2,
+        "step_seconds": {kind: i / 1000 for i, kind in enumerate(kinds, 1)},
+        "weak_efficiency": spread(0.8),
+    }
+
+
+def test_training_on_horovod_beside_its_own_optimizer():
+    figures = horovod_training("alone", "weak", "their_alone", "their_weak") | {
+        "their_weak_efficiency": spread(0.75),
+        "efficiency_against_theirs": spread(1.05),
+        "speed_against_theirs": spread(1.1),
+    }
+
+    header, *rows = cells(horovod_training_table([figures]))
+
+    assert header == ["2 processes", "batch 64"]
+    assert [row[1] for row in rows] == [
+        *("1.00 ms", "2.00 ms", "0.80 [0.70, 0.90]", "3.00 ms", "4.00 ms"),
+        *("0.75 [0.65, 0.85]", "1.05 [0.95, 1.15]", "1.10 [1.00, 1.20]"),
+    ]
+
+
+def test_a_line_says_how_tf_keras_is_installed():
+    table, _, line = horovod_training_table(
+        [horovod_training("alone", "weak")]
+    ).rpartition("\n\n")
+
+    assert len(cells(table)) == 4
+    assert "Horovod's own optimizer not measured: pip install tf-keras" in line
 
 
 def test_memory():

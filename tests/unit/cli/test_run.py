@@ -130,6 +130,9 @@ def test_a_program(launcher):
         ("-np 9999 --bind-to core train.py", "use --bind-to none"),
         ("-np 2 --threads-per-process 0 train.py", "must be at least 1"),
         ("-np 2 --output-dir train.py/x train.py", "Received: train.py/x (Not a dir"),
+        ("-np 2 --collective mpi train.py", "invalid choice: 'mpi'"),
+        ("-np 2 --env HOROVOD_RANK=1 train.py", "Leave HOROVOD_RANK out"),
+        ("-np 2 --autotune train.py", "Received: --autotune. Add --collective horovod"),
     ],
 )
 def test_what_is_refused_before_anything_starts(launcher, arguments, error, capsys):
@@ -158,6 +161,37 @@ def test_a_dry_run_prints_a_line_for_each_process(launcher, capsys):
     assert [line[-2:] for line in lines] == [["train.py", "a b"]] * 2
     assert [f"TFDIST_RANK={rank}" in lines[rank] for rank in (0, 1)] == [True, True]
     assert launcher.specs is None
+
+
+def test_a_horovod_job(launcher):
+    line = "-np 2 --collective horovod --cycle-time-ms 2 --env A=1 train.py"
+
+    main(["run", *line.split()])
+
+    env = launcher.specs[1].env
+    assert [env[name] for name in ("HOROVOD_RANK", "HOROVOD_SIZE")] == ["1", "2"]
+    assert [env[name] for name in ("HOROVOD_CYCLE_TIME", "A")] == ["2.0", "1"]
+
+
+def test_a_dry_run_of_a_horovod_job_begins_with_its_rendezvous(launcher, capsys):
+    main(["run", "-np", "2", "--collective", "horovod", "--dry-run", "train.py"])
+
+    server, *ranks = capsys.readouterr().out.splitlines()
+    assert "tfdist.launch.horovod" in server
+    assert [f"HOROVOD_RANK={rank} " in ranks[rank] for rank in (0, 1)] == [True, True]
+
+
+def test_horovod_must_be_installed(launcher, monkeypatch, capsys):
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "horovod", None)
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "-np", "1", "--collective", "horovod", "true"])
+
+    assert capsys.readouterr().err.startswith(
+        "tfdist run: error: A Horovod job needs Horovod, which is not installed. "
+        "Received: collective='horovod'. Run `tfdist horovod install`."
+    )
 
 
 def test_nothing_is_said_when_all_is_well(capsys):

@@ -56,6 +56,17 @@ def test_a_parameter_server_has_no_rank_but_sees_the_size(task):
         facts.rank()
 
 
+def test_facts_follow_a_launcher_that_tells_no_addresses(monkeypatch):
+    for name, value in {"RANK": 3, "SIZE": 4, "LOCAL_RANK": 1, "LOCAL_SIZE": 2}.items():
+        monkeypatch.setenv(f"HOROVOD_{name}", str(value))
+
+    assert facts.rank() == 3
+    assert facts.size() == 4
+    assert facts.local_rank() == 1
+    assert facts.local_size() == 2
+    assert facts.is_chief() is False
+
+
 @pytest.mark.parametrize(
     "name", ["rank", "size", "local_rank", "local_size", "is_chief"]
 )

@@ -87,8 +87,8 @@ def test_everyone_hears_of_a_rank_whose_connection_closed(ranks):
         assert failure["what"] == "lost"
         assert failure["text"] == (
             "rank 1 (worker 1, h:1) is gone: its connection closed. Look at the end of "
-            "the log of rank 1 for the cause (a crash, a signal, no memory left, a cut "
-            "network), then start all ranks again."
+            "its log for the cause (a crash, a signal, no memory left, a cut network), "
+            "then start all ranks again."
         )
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tfdist.collectives import Collective
+from tfdist.collectives import Collective, FusingCollective
 from tfdist.collectives.base import REDUCTIONS, check_reduction, check_root_rank
 
 
@@ -15,6 +15,13 @@ def test_a_collective_has_eight_members():
         "rank",
         "size",
     ]
+
+
+def test_one_that_fuses_has_two_more():
+    more = FusingCollective.__abstractmethods__ - Collective.__abstractmethods__
+
+    assert sorted(more) == ["all_reduce_as", "check_op"]
+    assert issubclass(FusingCollective, Collective)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

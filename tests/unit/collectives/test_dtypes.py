@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives.dtypes import from_move, from_reduce, to_move, to_reduce
+from tfdist.collectives.dtypes import (
+    from_move,
+    from_reduce,
+    to_move,
+    to_reduce,
+    without_bfloat16,
+)
 
 REDUCED_BY_TENSORFLOW = {
     tf.bfloat16,
@@ -154,3 +160,19 @@ def test_what_has_no_fixed_size_is_refused():
         r"gathered\. Received: string\. Turn the tensor into numbers first\.",
     ):
         to_move(tf.constant(["a"]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
+def test_what_is_not_bfloat16_stays_as_it_is(dtype):
+    tensor = tf.constant([1, 2], dtype)
+
+    assert without_bfloat16(tensor) is tensor
+
+
+def test_bfloat16_becomes_a_type_that_holds_its_values():
+    tensor = tf.constant([1 / 3, -0.0], tf.bfloat16)
+    slices = tf.IndexedSlices(tensor, tf.constant([0, 1]))
+
+    assert without_bfloat16(tensor).dtype == tf.float32
+    assert tf.reduce_all(tf.cast(without_bfloat16(tensor), tf.bfloat16) == tensor)
+    assert without_bfloat16(slices).values.dtype == tf.float32

@@ -239,6 +239,51 @@ def test_outside_of_functions_there_is_no_order_to_lift():
         assert compat.run_independently(op) is None
 
 
+def runs_though_nobody_needs_it(must_run):
+    """Say whether a graph runs an operation that has neither effects nor readers."""
+    calls = []
+
+    @tf.function
+    def step(x):
+        unread = tf.numpy_function(
+            lambda x: calls.append(1) or x, [x], tf.float32, stateful=False
+        )
+        if must_run:
+            compat.run_always(unread.op)
+        return x
+
+    step(tf.constant(1.0))
+    return bool(calls)
+
+
+def test_a_graph_leaves_out_what_nobody_needs_unless_it_is_told_not_to():
+    assert not runs_though_nobody_needs_it(must_run=False)
+    assert runs_though_nobody_needs_it(must_run=True)
+
+
+def test_what_must_run_waits_for_nothing_else():
+    """Otherwise collectives would run one after the other."""
+
+    @tf.function
+    def step(x):
+        for _ in range(2):
+            compat.run_always(tf.square(x).op)
+        return x
+
+    graph = step.get_concrete_function(tf.TensorSpec([2])).graph
+    squares = [op for op in graph.get_operations() if op.type == "Square"]
+
+    assert [list(op.control_inputs) for op in squares] == [[], []]
+
+
+def test_outside_of_functions_nothing_is_left_out():
+    with tf.Graph().as_default():
+        op = tf.constant(1).op
+
+        assert op.graph.experimental_acd_manager is None
+        assert compat.run_always(op) is None
+
+
 def test_a_dataset_is_sharded_by_its_policy():
     options = tf.data.Options()
     policy = tf.data.experimental.AutoShardPolicy.DATA

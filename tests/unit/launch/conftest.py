@@ -14,11 +14,13 @@ SECONDS = 30
 class Rank:
     """A shell script under a guardian, and what it prints."""
 
-    def __init__(self, script, *, argv=None, cores=(), env=()):
+    def __init__(self, script, *, argv=None, cores=(), env=(), unset=()):
         argv = argv or ("/bin/bash", "-c", script)
         read_end, write_end = os.pipe()
         self.process = GuardedProcess(
-            ProcessSpec(0, argv, dict(env), cores), stdout=write_end, stderr=write_end
+            ProcessSpec(0, argv, dict(env), cores, unset),
+            stdout=write_end,
+            stderr=write_end,
         )
         os.close(write_end)
         self.printed = open(read_end)  # noqa: SIM115

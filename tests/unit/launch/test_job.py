@@ -8,6 +8,7 @@ from tfdist.launch.job import RESERVED_VARIABLES, Job
 def test_everything_but_command_and_size_has_a_default():
     job = Job(("/bin/true",), size=3)
 
+    assert job.collective == "tensorflow"
     assert (job.bind_to, job.threads_per_process, job.env) == (None, None, {})
 
 
@@ -27,10 +28,20 @@ def test_threads_per_process_is_at_least_one():
         Job(("/bin/true",), size=1, threads_per_process=0)
 
 
+def test_the_collective_is_one_of_two_words():
+    with pytest.raises(ValueError, match=r"'horovod'\. Received: collective='mpi'\. L"):
+        Job(("/bin/true",), size=1, collective="mpi")
+
+
 @pytest.mark.parametrize("name", ["", "A=B"])
 def test_env_has_names_that_an_environment_can_hold(name):
     with pytest.raises(ValueError, match=r"Received: the name '.*'\. Write it as"):
         Job(("/bin/true",), size=1, env={name: "1"})
+
+
+def test_what_tells_a_process_who_it_is_is_reserved():
+    assert {"TF_CONFIG", "TFDIST_RANK", "HOROVOD_RANK"} <= set(RESERVED_VARIABLES)
+    assert "HOROVOD_CYCLE_TIME" not in RESERVED_VARIABLES
 
 
 @pytest.mark.parametrize("name", RESERVED_VARIABLES)

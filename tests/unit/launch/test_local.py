@@ -1,13 +1,15 @@
 """A job on this machine, as a library starts it."""
 
 import os
+import shlex
 import signal
+import sys
 import threading
 
 import pytest
 
 from tfdist.cluster import detect
-from tfdist.launch import Job, Output, ProcessSpec, plan_here, run
+from tfdist.launch import Job, Output, ProcessSpec, plan_here, run, shell_lines
 
 QUIET = Output(console=False)
 
@@ -38,6 +40,71 @@ def test_run_returns_how_it_ended():
     result = run([script("exit 0"), script("exit 4", rank=1)], output=QUIET)
 
     assert (result.failed_rank, result.exit_code) == (1, 4)
+
+
+def test_the_rendezvous_of_a_horovod_job_has_a_port_of_its_own():
+    specs = plan_here(Job(("/bin/true",), size=2, collective="horovod"))
+
+    port = specs[0].env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    assert f"127.0.0.1:{port}" not in detect(specs[0].env).addresses
+
+
+def test_lines_for_a_shell():
+    job = Job(("/bin/true",), size=2)
+    specs = plan_here(job)
+    assert shell_lines(specs) == [spec.shell_line() for spec in specs]
+
+
+def test_lines_for_a_shell_begin_with_the_rendezvous_of_a_horovod_job():
+    specs = plan_here(Job(("/bin/true",), size=2, collective="horovod"))
+
+    server, *ranks = shell_lines(specs)
+
+    assert ranks == [spec.shell_line() for spec in specs]
+    port = specs[0].env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    code = f"from tfdist.launch.horovod import serve; serve(2, {port})"
+    assert shlex.split(server) == [sys.executable, "-c", code]
+
+
+def test_each_horovod_job_has_a_rendezvous_of_its_own():
+    program = ("/bin/true",)
+    alone, *both = (
+        spec
+        for size in (1, 2)
+        for spec in plan_here(Job(program, size=size, collective="horovod"))
+    )
+
+    servers = shell_lines([alone, *plan_here(Job(program, size=1)), *both])[:2]
+
+    assert [line.split("serve(")[1].split(",")[0] for line in servers] == ["1", "2"]
+
+
+PING = (
+    "import http.client, os\n"
+    "port = os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT']\n"
+    "server = http.client.HTTPConnection('127.0.0.1', int(port))\n"
+    "server.request('GET', '/global/key')\n"
+    "raise SystemExit(server.getresponse().status != 404)\n"
+)
+
+
+@pytest.mark.requires("horovodrun")
+def test_a_horovod_job_is_served_while_it_runs():
+    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    job = Job((sys.executable, "-c", PING), size=2, collective="horovod")
+
+    result = run(plan_here(job), output=QUIET)
+
+    assert result.exit_code == 0, result.exits
+    assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_a_job_without_horovod_does_not_look_for_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+
+    assert run([script("exit 0")], output=QUIET).exit_code == 0
+    with pytest.raises(ImportError, match="Run `tfdist horovod install`"):
+        run(plan_here(Job(("/bin/true",), size=1, collective="horovod")))
 
 
 @pytest.mark.parametrize("seconds", [0, -1.5])

@@ -7,6 +7,8 @@ import subprocess
 import pytest
 
 from tfdist.cluster import detect
+from tfdist.cluster.detect import detect_place
+from tfdist.cluster.place import Place
 from tfdist.launch.job import Job
 from tfdist.launch.plan import ProcessSpec, plan
 
@@ -14,9 +16,10 @@ THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"
 
 
 def specs_of(*, size=2, cores=(0, 1, 2, 3), environ=(), **options):
+    job = Job(("/bin/prog", "arg"), size=size, **options)
     return plan(
-        Job(("/bin/prog", "arg"), size=size, **options),
-        ports=range(2000, 2000 + size),
+        job,
+        ports=range(2000, 2000 + size + (job.collective == "horovod")),
         cores=cores,
         run_id="5f",
         environ=dict(environ),
@@ -48,6 +51,49 @@ def test_each_rank_knows_who_it_is():
         "TFDIST_LOCAL_SIZE": "3",
         "TFDIST_RUN_ID": "5f",
     }
+
+
+def test_each_rank_of_a_horovod_job_has_its_identity_besides():
+    specs = specs_of(collective="horovod")
+
+    assert [spec.env["HOROVOD_RANK"] for spec in specs] == ["0", "1"]
+    assert {spec.env["HOROVOD_GLOO_RENDEZVOUS_PORT"] for spec in specs} == {"2002"}
+    assert [detect(spec.env).addresses for spec in specs] == [
+        ("127.0.0.1:2000", "127.0.0.1:2001")
+    ] * 2
+    assert detect_place(specs[1].env) == Place(1, 2, 1, 2, "tfdist run")
+    assert specs[0].env["NCCL_SOCKET_IFNAME"] == "lo"
+
+
+def test_users_may_choose_the_interface_of_nccl():
+    inherited = specs_of(collective="horovod", environ={"NCCL_SOCKET_IFNAME": "eth0"})
+    given = specs_of(collective="horovod", env={"NCCL_SOCKET_IFNAME": "eth0"})
+
+    assert "NCCL_SOCKET_IFNAME" not in inherited[0].env
+    assert given[0].env["NCCL_SOCKET_IFNAME"] == "eth0"
+
+
+def test_other_jobs_have_nothing_of_horovod():
+    assert not [name for name in specs_of()[0].env if "HOROVOD" in name]
+
+
+@pytest.mark.parametrize(
+    ("collective", "unset"),
+    [
+        ("tensorflow", ("HOROVOD_CONTROLLER", "HOROVOD_ELASTIC", "HOROVOD_RANK")),
+        ("horovod", ("HOROVOD_ELASTIC",)),
+    ],
+)
+def test_the_identity_in_another_job_is_not_inherited(collective, unset):
+    outside = {
+        "HOROVOD_CONTROLLER": "mpi",
+        "HOROVOD_CYCLE_TIME": "2",
+        "HOROVOD_ELASTIC": "1",
+        "HOROVOD_RANK": "7",
+    }
+    specs = specs_of(collective=collective, environ=outside)
+
+    assert [spec.unset for spec in specs] == [unset] * 2
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -129,6 +175,12 @@ def test_the_shell_line_keeps_every_character():
         "a  'b'",
         "$HOME",
     ]
+
+
+def test_the_shell_line_unsets():
+    spec = ProcessSpec(0, ("/bin/true",), {"X": "1"}, unset=("A", "B"))
+
+    assert spec.shell_line() == "env -u A -u B X=1 /bin/true"
 
 
 @pytest.mark.requires("taskset")

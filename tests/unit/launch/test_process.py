@@ -28,6 +28,15 @@ def test_the_environment_is_changed_and_otherwise_inherited(start, monkeypatch):
     assert rank.printed.read() == "1 2\n"
 
 
+def test_what_is_unset_is_not_inherited(start, monkeypatch):
+    monkeypatch.setenv("INHERITED", "1")
+    monkeypatch.setenv("FOREIGN", "2")
+
+    rank = start("echo $INHERITED ${FOREIGN-none}", unset=("FOREIGN", "MISSING"))
+
+    assert rank.printed.read() == "1 none\n"
+
+
 def test_there_is_nothing_to_read_on_stdin(start):
     assert start("cat; echo end").printed.read() == "end\n"
 

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.collectives import SingleCollective
+from tfdist.data.sharding import Shard
 from tfdist.strategies import AllReduceStrategy
 
 
@@ -29,8 +30,8 @@ def compiled(**options):
         (
             {"collective": "mpi"},
             ValueError,
-            r"collective must be one of auto, tensorflow, or a Collective\. Received: "
-            r"collective='mpi'\. Use 'auto' for what fits the environment\.",
+            r"collective must be one of auto, tensorflow, horovod, or a Collective\. "
+            r"Received: collective='mpi'\. Use 'auto' for what fits the environment\.",
         ),
         (
             {"collective": None},
@@ -175,6 +176,13 @@ def test_alone_single_batches_work():
     assert last < first
     assert model.test_on_batch(x, y)[0] < first
     assert model.predict_on_batch(x).shape == (20, 1)
+
+
+def test_a_batch_of_fit_outside_of_keras_s_functions_is_refused():
+    data = Shard(tf.ones([1, 4]), 1, 1, ())
+
+    with pytest.raises(RuntimeError, match="must run in the function that Keras makes"):
+        AllReduceStrategy().run(lambda data: data, (data,))
 
 
 def test_alone_a_custom_loop_works():

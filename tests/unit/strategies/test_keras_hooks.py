@@ -91,30 +91,6 @@ def test_a_model_without_an_optimizer_starts_once_for_single_steps_too():
     assert collective.sent.count("variables of the model") == 1
 
 
-def test_what_a_rank_does_by_itself_starts_nothing():
-    collective, model = Noting(), compiled()
-    hooks = hooks_on(collective)
-
-    with hooks.own_affair():
-        hooks.build(model, is_single_step=True)
-    alone = [*collective.sent]
-    hooks.build(model, is_single_step=True)
-
-    assert alone == []
-    assert "variables of the model" in collective.sent
-
-
-def test_an_own_affair_that_fails_is_over():
-    collective = Noting()
-    hooks = hooks_on(collective)
-
-    with pytest.raises(KeyError), hooks.own_affair():
-        raise KeyError
-    hooks.build(compiled(), is_single_step=True)
-
-    assert "variables of the model" in collective.sent
-
-
 def test_the_chief_warns_once_of_what_depends_on_the_number_of_processes():
     model = compiled(keras.layers.BatchNormalization(name="norm"))
     hooks = hooks_on(Noting())
@@ -171,22 +147,18 @@ def test_other_errors_stay_what_they_are():
 
 def test_a_call_is_known_until_it_ends():
     hooks, model, found = hooks_on(Elsewhere()), compiled(), []
-    call = {"is_training": True, "is_joint": True}
-
-    def is_step():
-        return hooks.is_keras_step(len, (1,))
 
     def nested():
-        with hooks.call_of(model, "train_step", **call):
-            with hooks.call_of(None, "x", is_training=False, is_joint=False):
-                found.append((is_step(), hooks._call))
-            found.append((is_step(), hooks._call))
+        with hooks.call_of(model, "train_step", is_joint=True):
+            with hooks.call_of(None, "x", is_joint=False):
+                found.append((hooks.is_called, hooks._call))
+            found.append((hooks.is_called, hooks._call))
             raise KeyError
 
     with pytest.raises(KeyError):
         nested()
     assert found == [(True, (None, False)), (True, (model, True))]
-    assert not is_step()
+    assert not hooks.is_called
 
 
 def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks):
@@ -205,10 +177,10 @@ def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks
         @tf.function(autograph=False)
         def step(x):
             shard = Shard(x, rows * 2, rows, ())
-            return hooks.run_step(model.train_step, call, shard)
+            return hooks.run_step(call, shard)
 
         for _ in range(2):
-            with hooks.call_of(model, "train_step", is_training=True, is_joint=True):
+            with hooks.call_of(model, "train_step", is_joint=True):
                 step(tf.constant(collective.rank + 2.0))
         sent = collective.calls.count("broadcast variables of the first step")
         return made[0].numpy().tolist(), sent
@@ -222,7 +194,7 @@ def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks
 def test_only_a_joint_call_meets_errors_of_the_shared_data(is_joint, error):
     hooks = hooks_on(SingleCollective())
     hooks._feed.error = RuntimeError("the data differs")
-    call = hooks.call_of(None, "x", is_training=False, is_joint=is_joint)
+    call = hooks.call_of(None, "x", is_joint=is_joint)
 
     with pytest.raises(error), call:
         raise tf.errors.UnknownError(None, None, "in a numpy_function")
@@ -327,7 +299,8 @@ def test_what_ranks_have_apart_is_averaged_when_results_are_asked_for(on_ranks):
             return step.share()
 
         shard = Shard(x, rows * 2, rows, ())
-        hooks.run_step(model.train_step, assign, shard)
+        with hooks.call_of(model, "train_step", is_joint=True):
+            hooks.run_step(assign, shard)
         mine = norm.moving_mean.numpy().tolist()
         hooks.metrics_result(model, lambda logs: logs, [])
         return mine, norm.moving_mean.numpy().tolist()
@@ -347,7 +320,8 @@ def test_state_that_one_rank_only_has_apart_is_averaged_on_all(on_ranks):
                 hooks.note_assigned(norm.moving_mean)
 
         shard = Shard(np.ones((1, 2)), rows * 2, rows, ())
-        hooks.run_step(model.train_step, assign, shard)
+        with hooks.call_of(model, "train_step", is_joint=True):
+            hooks.run_step(assign, shard)
         hooks.metrics_result(model, lambda logs: logs, [])
         return norm.moving_mean.numpy().tolist()
 

@@ -16,6 +16,8 @@ def test_the_environment_chooses_by_default():
 def test_options_reach_the_constructor():
     with pytest.raises(ValueError, match="bucket_bytes must not be negative"):
         create("all_reduce", bucket_bytes=-1)
+    with pytest.raises(ValueError, match="op must be one of average, sum, adasum"):
+        create("horovod", op="mean")
     with pytest.raises(TypeError, match="consistency"):
         create("all_reduce", consistency="sync")
 

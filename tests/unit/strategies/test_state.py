@@ -219,6 +219,21 @@ def test_what_the_step_got_from_other_ranks_stays():
     np.testing.assert_array_equal(variance, before)
 
 
+def test_what_the_step_assigns_again_after_it_was_reduced_is_undone():
+    model = model_of(0)
+    mean = model.layers[1].moving_mean
+    before = mean.numpy()
+    step = step_of(model, is_stand_in=True)
+
+    with put_back(step):
+        step.note_assigned(mean)
+        step.reduced_state([mean], [tf.constant([3.0, 4.0])])
+        mean.assign([float("nan"), 0.0])
+        step.note_assigned(mean)
+
+    np.testing.assert_array_equal(mean, before)
+
+
 def test_what_the_step_did_not_assign_is_not_written_to():
     model = model_of(0)
     written = []

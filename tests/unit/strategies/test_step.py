@@ -27,7 +27,11 @@ def steps_of(*owns, empty=()):
     return make
 
 
-@pytest.mark.parametrize(("own", "rows", "share"), [(1, 4, 0.25), (0, 3, 0), (0, 0, 0)])
+# Among them is a batch that a small float type could not count.
+@pytest.mark.parametrize(
+    ("own", "rows", "share"),
+    [(1, 4, 0.25), (50_001, 100_002, 0.5), (0, 3, 0), (0, 0, 0)],
+)
 def test_the_share_is_a_part_of_the_rows(own, rows, share):
     found = step(own, rows).share()
 
@@ -200,8 +204,7 @@ def test_what_ranks_have_reduced_is_assigned_and_no_longer_apart(on_ranks, model
 
     assert mean.numpy().tolist() == [3.0, 4.0]
     assert left == [1]
-    assert made.reduced == {id(mean): mean}
-    assert id(mean) in made.touched.keys() - made.assigned.keys()
+    assert id(mean) not in made.assigned
 
 
 def test_frozen_weights_are_state_of_layers_and_metrics_are_not(model):

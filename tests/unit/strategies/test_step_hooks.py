@@ -23,6 +23,15 @@ def model_of():
     return model
 
 
+def run_step(hooks, model, call, data, *, is_joint=True):
+    """Run a step within a call of Keras; the model of predictions is None."""
+    hooks._call = (model, is_joint)
+    try:
+        return hooks.run_step(call, data)
+    finally:
+        hooks._call = None
+
+
 def shard(data, own, rows, *stand_in):
     own, rows = (tf.constant(n, tf.int64) for n in (own, rows))
     return Shard(data, rows, own, tuple(tf.constant(flag) for flag in stand_in))
@@ -31,15 +40,16 @@ def shard(data, own, rows, *stand_in):
 OWNS = [1, 3]
 
 
-def on_shards(on_ranks, act, *, name="train_step", owns=OWNS):
-    """Run `act(hooks, model)` as the step of a model, on the shards of all ranks."""
+def on_shards(on_ranks, act, *, owns=OWNS):
+    """Run `act(hooks, model)` as a step of a model, on the shards of all ranks."""
 
     def run(collective):
         hooks, model = hooks_on(collective), model_of()
         own = owns[collective.rank]
         stand_in = [own == 0] if 0 in owns else []
-        return hooks.run_step(
-            getattr(model, name),
+        return run_step(
+            hooks,
+            model,
             lambda data: act(hooks, model),
             shard(np.ones((max(own, 1), 2), "float32"), own, sum(owns), *stand_in),
         )
@@ -50,26 +60,18 @@ def on_shards(on_ranks, act, *, name="train_step", owns=OWNS):
 # What a step is.
 
 
-def test_steps_are_told_from_custom_loops(on_ranks):
-    model = model_of()
-    data = shard(np.ones((1, 2)), 1, 1)
+def test_a_step_outside_of_a_call_of_keras_is_refused():
+    hooks = hooks_on(SingleCollective())
 
-    def tell(collective):
-        hooks = hooks_on(collective)
-        return [
-            hooks.is_keras_step(fn, args)
-            for fn, args in [
-                (model.train_step, (1,)),
-                (model.test_step, (1,)),
-                (len, (data,)),
-                (len, (1,)),
-                (model.train_step, (1, 2)),
-                (model.predict_step, (1,)),
-            ]
-        ]
-
-    assert on_ranks(2, tell) == [[True, True, True, False, False, False]] * 2
-    assert tell(SingleCollective()) == [False] * 6
+    assert not hooks.is_called
+    with pytest.raises(
+        RuntimeError,
+        match=r"A step of fit, evaluate or predict must run in the function that Keras "
+        r"makes for it\. Received: one of their batches, in another call of "
+        r"strategy\.run\. Let a make_train_function, make_test_function or "
+        r"make_predict_function of your own wrap what that of Keras makes\.",
+    ):
+        hooks.run_step(len, shard(np.ones((1, 2)), 1, 1))
 
 
 def test_a_step_knows_its_rows_and_no_longer_than_it_takes(on_ranks):
@@ -87,33 +89,38 @@ def test_a_step_that_fails_is_over(on_ranks):
     def run(collective):
         hooks, model = hooks_on(collective), model_of()
         with pytest.raises(KeyError):
-            hooks.run_step(model.test_step, lambda data: {}["x"], shard(1, 1, 1))
+            run_step(hooks, model, lambda data: {}["x"], shard(1, 1, 1))
         return hooks.in_step
 
     assert on_ranks(1, run) == [False]
 
 
 @pytest.mark.parametrize(
-    ("name", "shares", "calls"),
+    ("is_joint", "shares", "calls"),
     [
-        ("train_step", [0.25, 0.75], ["all_reduce rows of the batch"]),
-        ("test_step", [1.0, 1.0], []),
+        (True, [0.25, 0.75], ["all_reduce rows of the batch"]),
+        (False, [1.0, 1.0], []),
     ],
 )
-def test_of_single_batches_those_that_train_are_parts_of_one(
-    on_ranks, name, shares, calls
+def test_batches_of_one_s_own_are_parts_of_one_in_joint_calls(
+    on_ranks, is_joint, shares, calls
 ):
     def run(collective):
         hooks, model = hooks_on(collective), model_of()
         batch = np.ones((OWNS[collective.rank], 2), "float32")
-        step = getattr(model, name)
         data = (tf.constant(batch), None, None)
-        share = hooks.run_step(step, lambda data: float(hooks.share()), data)
+        share = run_step(
+            hooks,
+            model,
+            lambda data: (hooks.step.trainer is model, float(hooks.share())),
+            data,
+            is_joint=is_joint,
+        )
         return share, collective.calls
 
     found = on_ranks(2, run)
 
-    assert [share for share, _ in found] == shares
+    assert [share for share, _ in found] == [(True, share) for share in shares]
     assert [its for _, its in found] == [calls] * 2
 
 
@@ -122,8 +129,12 @@ def test_a_test_of_one_s_own_asks_nobody(on_ranks):
         hooks, model = hooks_on(collective), model_of()
         own = float(collective.rank + 5)
         data = (tf.ones([1, 2]), None, None)
-        found = hooks.run_step(
-            model.test_step, lambda data: float(hooks.sum_over_ranks(own, "x")), data
+        found = run_step(
+            hooks,
+            model,
+            lambda data: float(hooks.sum_over_ranks(own, "x")),
+            data,
+            is_joint=False,
         )
         return found, collective.calls
 
@@ -142,38 +153,17 @@ def test_predictions_are_joined_without_stand_ins(on_ranks):
         own = [2, 0][collective.rank]
         rows = tf.fill([max(own, 1), 1], float(collective.rank + 1))
         step = shard(None, own, 2, own == 0)
-        found = hooks_on(collective).run_step(
-            lambda data: None, lambda data: rows, step
-        )
-        return found.numpy().tolist()
+        found = run_step(hooks_on(collective), None, lambda data: {"y": [rows]}, step)
+        return found["y"][0].numpy().tolist()
 
     assert on_ranks(2, run) == [[[1.0], [1.0]]] * 2
-
-
-# Calls of Keras.
-
-
-def test_in_a_call_any_function_is_the_step_of_its_model(on_ranks):
-    def run(collective):
-        hooks, model = hooks_on(collective), model_of()
-        batch = (tf.ones([OWNS[collective.rank], 2]),)
-        hooks._call = (model, True)
-        is_step = hooks.is_keras_step(len, (batch,))
-
-        def look(data):
-            return hooks.step.trainer is model, float(hooks.share())
-
-        return is_step, *hooks.run_step(len, look, batch)
-
-    assert on_ranks(2, run) == [(True, True, 0.25), (True, True, 0.75)]
 
 
 def test_predictions_of_one_s_own_batch_are_its_own(on_ranks):
     def run(collective):
         hooks = hooks_on(collective)
-        hooks._call = (None, False)
         rows = tf.fill([collective.rank + 1, 1], 2.0)
-        found = hooks.run_step(len, lambda data: rows, (rows,))
+        found = run_step(hooks, None, lambda data: rows, (rows,), is_joint=False)
         return found.shape[0], collective.calls
 
     assert on_ranks(2, run) == [(1, []), (2, [])]
@@ -186,7 +176,7 @@ def test_a_step_gets_arrays_as_tensors():
     def look(data):
         return [type(leaf) for leaf in tf.nest.flatten(data)], hooks.step.shard.own
 
-    types, own = hooks.run_step(model.test_step, look, data)
+    types, own = run_step(hooks, model, look, data, is_joint=False)
 
     assert [issubclass(one, tf.Tensor) for one in types] == [True, False, True]
     assert int(own) == 3
@@ -211,7 +201,7 @@ def test_variables_that_a_step_makes_get_the_values_of_rank_zero(on_ranks):
         def call(data):
             made.append(creating(hooks, 1.0 + collective.rank))
 
-        hooks.run_step(model.train_step, call, shard(np.ones((1, 2)), 1, 2))
+        run_step(hooks, model, call, shard(np.ones((1, 2)), 1, 2))
         return float(made[0]), float(before)
 
     # What was made before waits for its own start.
@@ -225,7 +215,7 @@ def test_a_step_of_one_s_own_sends_no_variables(on_ranks):
         def call(data):
             made.append(creating(hooks, float(collective.rank)))
 
-        hooks.run_step(model.test_step, call, (tf.ones([1, 2]),))
+        run_step(hooks, model, call, (tf.ones([1, 2]),), is_joint=False)
         return float(made[0]), collective.calls
 
     assert on_ranks(2, run) == [(0.0, []), (1.0, [])]
@@ -243,7 +233,7 @@ def test_a_stand_in_leaves_no_trace_in_metrics_and_state(on_ranks):
             hooks.note_assigned(variable)
         return loss, norm
 
-    (_, (loss, norm)) = on_shards(on_ranks, act, name="test_step", owns=[2, 0])
+    (_, (loss, norm)) = on_shards(on_ranks, act, owns=[2, 0])
 
     assert float(loss.count.numpy()) == 0.0
     assert norm.moving_mean.numpy().tolist() == [0.0, 0.0]
@@ -328,7 +318,7 @@ def test_ranks_agree_on_state_once_in_graphs_and_in_every_eager_step(on_ranks):
             return 0.0
 
         def step():
-            return hooks.run_step(model.train_step, call, data)
+            return run_step(hooks, model, call, data)
 
         counts = []
         for one in (tf.function(step), tf.function(step), step, step):
@@ -353,7 +343,7 @@ def test_state_does_not_travel_from_a_branch(on_ranks):
 
         @tf.function
         def step(x):
-            total, state = hooks.run_step(model.train_step, call, shard(x, 1, 1))
+            total, state = run_step(hooks, model, call, shard(x, 1, 1))
             return total, tf.constant(state)
 
         total, state = step(tf.constant(1.0))
@@ -423,7 +413,7 @@ def test_assignments_are_noted_in_steps_only():
         hooks.note_assigned(variable)
         noted.extend(hooks.step.assigned.values())
 
-    hooks.run_step(model.test_step, call, shard(None, 1, 1))
+    run_step(hooks, model, call, shard(None, 1, 1), is_joint=False)
 
     assert noted == [variable]
 
@@ -443,7 +433,7 @@ def test_xla_compiles_a_step_that_wants_it_and_no_eager_one(jit_compile, monkeyp
 
     def run():
         data = shard(None, 1, 1)
-        return hooks.run_step(model.test_step, lambda data: tf.constant(1.0), data)
+        return run_step(hooks, model, lambda data: tf.constant(1.0), data)
 
     run()
     assert scopes == []

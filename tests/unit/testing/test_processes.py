@@ -54,6 +54,14 @@ def test_a_function_is_handed_over_by_its_file(launcher):
     assert launcher.output.console is False
 
 
+def test_the_collective_reaches_the_job(launcher):
+    cluster(train, collective="horovod")
+    assert launcher.specs[1].env["HOROVOD_RANK"] == "1"
+
+    cluster(train)
+    assert "HOROVOD_RANK" not in launcher.specs[1].env
+
+
 def test_a_script_gets_its_arguments_as_text(launcher, tmp_path):
     script = tmp_path / "train.py"
     script.touch()

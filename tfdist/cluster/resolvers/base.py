@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tfdist.cluster.model import Cluster
+from tfdist.cluster.place import Place
 
 
 class Resolver(Protocol):
@@ -14,9 +15,11 @@ class Resolver(Protocol):
 
     Attributes:
         name: What it reads, as `tfdist env` prints it.
+        launcher: What started the process, as a `Place` tells it.
     """
 
     name: str
+    launcher: str
 
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Say whether these variables are there. It never raises.
@@ -40,5 +43,42 @@ class Resolver(Protocol):
 
         Raises:
             ValueError: If the values describe no possible cluster.
+        """
+        ...
+
+
+class PlaceResolver(Protocol):
+    """Reads the place of a process from a launcher that tells no addresses.
+
+    Its methods are pure functions of the mapping, as those of a `Resolver`.
+
+    Attributes:
+        name: What it reads, as `tfdist env` prints it.
+    """
+
+    name: str
+
+    def recognises(self, env: Mapping[str, str]) -> bool:
+        """Say whether these variables are there. It never raises.
+
+        Args:
+            env: The environment, by variable.
+
+        Returns:
+            True if `resolve` is the one to ask, even if the values turn out wrong.
+        """
+        ...
+
+    def resolve(self, env: Mapping[str, str]) -> Place:
+        """Read the place from variables that this resolver recognises.
+
+        Args:
+            env: The environment, by variable.
+
+        Returns:
+            The place of the process with this environment.
+
+        Raises:
+            ValueError: If the values describe no possible place.
         """
         ...

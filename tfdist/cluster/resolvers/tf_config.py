@@ -18,6 +18,7 @@ class TFConfigResolver:
     """
 
     name = "tf_config"
+    launcher = "TF_CONFIG"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Say whether TF_CONFIG has a value."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tfdist.cluster import tf_config
 from tfdist.cluster.model import Cluster
+from tfdist.cluster.resolvers.variables import number
 
 
 class TfdistResolver:
@@ -21,6 +22,7 @@ class TfdistResolver:
     """
 
     name = "tfdist"
+    launcher = "tfdist run"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Say whether `tfdist run` has started this process."""
@@ -34,7 +36,9 @@ class TfdistResolver:
                 "process. Received: TFDIST_RUN_ID without TF_CONFIG. "
                 "Leave TF_CONFIG as it is, or unset TFDIST_RUN_ID too to train alone."
             )
-        rank, size = _number(env, "TFDIST_RANK"), _number(env, "TFDIST_SIZE")
+        rank, size = (
+            number(env, name, self.launcher) for name in ("TFDIST_RANK", "TFDIST_SIZE")
+        )
         cluster = tf_config.loads(env["TF_CONFIG"])
         found_rank = cluster.rank if cluster.task.trains else None
         if (found_rank, cluster.size) != (rank, size):
@@ -46,16 +50,3 @@ class TfdistResolver:
                 "Remove what sets TF_CONFIG from the script: the launcher does it."
             )
         return replace(cluster, run_id=env["TFDIST_RUN_ID"])
-
-
-def _number(env: Mapping[str, str], name: str) -> int:
-    """Return a variable of the launcher as a number."""
-    value = env.get(name)
-    if value is None or not (value.isascii() and value.isdigit()):
-        received = f"{name}={value!r}" if value is not None else f"no {name}"
-        raise ValueError(
-            f"{name} must be a whole number, as `tfdist run` sets it. "
-            f"Received: {received}. "
-            "Start the program with `tfdist run`, and do not change TFDIST_ variables."
-        )
-    return int(value)

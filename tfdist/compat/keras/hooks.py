@@ -45,12 +45,9 @@ class KerasHooks(Protocol):
         """Give all ranks rank 0's variables of a model."""
 
     def call_of(
-        self, trainer: Any, what: str, *, is_training: bool, is_joint: bool
+        self, trainer: Any, what: str, *, is_joint: bool
     ) -> AbstractContextManager[None]:
         """Mark a call of a model's function, joint or a rank's own."""
-
-    def own_affair(self) -> AbstractContextManager[None]:
-        """Mark what this rank does by itself, without any other."""
 
     def complete_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]

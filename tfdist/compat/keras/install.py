@@ -35,6 +35,7 @@ def _patch() -> None:
         losses,
         metrics,
         optimizer,
+        own_reduction,
         regularizers,
         saving,
         trainer,
@@ -47,6 +48,7 @@ def _patch() -> None:
     losses.patch()
     metrics.patch()
     optimizer.patch()
+    own_reduction.patch()
     regularizers.patch()
     trainer.patch()
     saving.patch()

@@ -16,6 +16,8 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.trainers.trainer import Trainer
 
 from tfdist.compat.keras.hooks import any_hooks_of_model, current_hooks
+from tfdist.compat.keras.optimizer import check_replica_context
+from tfdist.compat.keras.own_reduction import OwnReduction
 
 _common_apply = LossScaleOptimizer._common_apply
 _compile = Trainer.compile
@@ -49,18 +51,15 @@ def apply_reduced(
     Raises:
         RuntimeError: If it is called outside of a replica.
     """
-    if tf.distribute.in_cross_replica_context():
-        raise RuntimeError(
-            "An optimizer must be applied inside of strategy.run. Received: "
-            f"{optimizer.name}.apply called under strategy.scope() alone. Put the step "
-            "into a function and call strategy.run(function, args=...)."
-        )
-    hooks = current_hooks()
+    check_replica_context(optimizer)
+    hooks, inner = current_hooks(), getattr(optimizer, "inner_optimizer", None)
     if hooks is not None:
         grads = hooks.complete_gradients(grads, variables)
         grads = hooks.reduce_gradients(grads)
         with hooks.gradients_are_reduced():
             apply(grads)
+    elif isinstance(inner, OwnReduction):
+        inner.apply_reduced(grads, variables, apply)
     elif tf.__internal__.distribute.strategy_supports_no_merge_call():
         apply(grads)
     else:

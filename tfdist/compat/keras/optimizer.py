@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-from tfdist.compat.keras.hooks import any_hooks_of, current_hooks, hooks_of
+from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
 from tfdist.compat.keras.learning_rates import inner_optimizers
 
 _overwrite = BaseOptimizer._overwrite_variables_directly_with_gradients
@@ -41,6 +41,23 @@ def adopt(optimizer: Any) -> None:
         adopt(inner)
 
 
+def check_replica_context(optimizer: Any) -> None:
+    """Refuse gradients of which nobody knows whether they are one rank's or all's.
+
+    Args:
+        optimizer: Which is given them.
+
+    Raises:
+        RuntimeError: If this code runs outside of a replica.
+    """
+    if tf.distribute.in_cross_replica_context():
+        raise RuntimeError(
+            "An optimizer must be applied inside of strategy.run. Received: "
+            f"{optimizer.name}.apply called under strategy.scope() alone. Put the step "
+            "into a function and call strategy.run(function, args=...)."
+        )
+
+
 def _refuse_overwriting(self: Any, grads: Sequence[Any], variables: Any) -> Any:
     """Refuse variables whose gradients are new values, which no sum of ranks is."""
     if current_hooks() is not None:
@@ -62,7 +79,7 @@ def _complete_then_filter(
         adopt(self)
     hooks = current_hooks()
     if hooks is not None:
-        _check_replica_context(self)
+        check_replica_context(self)
         grads = hooks.complete_gradients(grads, variables)
     return _filter_empty_gradients(self, grads, variables)
 
@@ -89,14 +106,3 @@ def _already_reduced(self: Any, grads_and_vars: Any) -> Any:
     if current_hooks() is not None:
         return grads_and_vars
     return _all_reduce_sum_gradients(self, grads_and_vars)
-
-
-def _check_replica_context(optimizer: Any) -> None:
-    """Refuse gradients of which nobody knows whether they are one rank's or all's."""
-    strategy = tf.distribute.get_strategy()
-    if tf.distribute.in_cross_replica_context() and hooks_of(strategy) is not None:
-        raise RuntimeError(
-            "An optimizer must be applied inside of strategy.run. Received: "
-            f"{optimizer.name}.apply called under strategy.scope() alone. Put the step "
-            "into a function and call strategy.run(function, args=...)."
-        )

@@ -1,7 +1,6 @@
 """Models: the data of a step, the start, and the results."""
 
 import functools
-from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -28,7 +27,6 @@ _make_function = _TensorFlowTrainer._make_function
 _make_predict_function = _TensorFlowTrainer.make_predict_function
 _predict = _TensorFlowTrainer.predict
 _fit = _TensorFlowTrainer.fit
-_test_on_batch = _TensorFlowTrainer.test_on_batch
 _get_metrics_result_or_logs = Trainer._get_metrics_result_or_logs
 _next_seed = SeedGenerator.next
 
@@ -41,7 +39,6 @@ def patch() -> None:
     _TensorFlowTrainer.make_predict_function = _make_joint_predict_function
     _TensorFlowTrainer.predict = functools.wraps(_predict)(_predict_equal)
     _TensorFlowTrainer.fit = functools.wraps(_fit)(_fit_together)
-    _TensorFlowTrainer.test_on_batch = functools.wraps(_test_on_batch)(_test_alone)
     Trainer._get_metrics_result_or_logs = _reduced_metrics
     SeedGenerator.next = _next_seed_of_rank
 
@@ -75,7 +72,10 @@ class _ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
 
 
 def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-    """Build from the data's spec, without taking data, and start from equal states."""
+    """Build from the data's spec, without taking data, and start from equal states.
+
+    A single batch may be this rank's own affair: the others are not asked here.
+    """
     hooks = any_hooks_of_model(self)
     if hooks is None:
         _maybe_symbolic_build(self, iterator, data_batch)
@@ -95,8 +95,8 @@ def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> Non
             _build_by_tracing(self, spec)
         else:
             self._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
-    if not hooks.is_alone:
-        hooks.build(self, is_single_step=iterator is None)
+    if iterator is not None and not hooks.is_alone:
+        hooks.build(self, is_single_step=False)
 
 
 def _symbolic(spec: Any) -> Any:
@@ -161,9 +161,12 @@ def _make_joint_function(self: Any, step_function: Any) -> Any:
         self.jit_compile = is_compiled
 
     def call(iterator: Any) -> Any:
+        is_single_step = not isinstance(iterator, tf.data.Iterator)
+        if is_training and is_single_step:
+            hooks.build(self, is_single_step=True)
         # test_on_batch is each rank's own affair.
-        is_joint = is_training or isinstance(iterator, tf.data.Iterator)
-        with hooks.call_of(self, what, is_training=is_training, is_joint=is_joint):
+        is_joint = is_training or not is_single_step
+        with hooks.call_of(self, what, is_joint=is_joint):
             return function(iterator)
 
     return call
@@ -200,17 +203,10 @@ def _make_joint_predict_function(self: Any, force: bool = False) -> None:
     def call(data: list[Any]) -> Any:
         # predict_on_batch is each rank's own affair.
         is_joint = isinstance(data[0], Shard)
-        with hooks.call_of(None, "predict_step", is_training=False, is_joint=is_joint):
+        with hooks.call_of(None, "predict_step", is_joint=is_joint):
             return function(data)
 
     self.predict_function = call
-
-
-def _test_alone(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Test a batch of this rank's, without the others."""
-    hooks = hooks_of_model(self)
-    with nullcontext() if hooks is None else hooks.own_affair():
-        return _test_on_batch(self, *args, **kwargs)
 
 
 def _predict_equal(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:

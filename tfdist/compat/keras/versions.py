@@ -21,6 +21,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 SYMBOLS = {
     "keras": {
         "Variable.assign": "self value",
+        "layers.BatchNormalization._moments": "self inputs mask",
         "regularizers.L1.__call__": "self x",
         "regularizers.L1L2.__call__": "self x",
         "regularizers.L2.__call__": "self x",
@@ -35,7 +36,6 @@ SYMBOLS = {
         "TensorFlowTrainer.fit": "self",
         "TensorFlowTrainer.make_predict_function": "self force",
         "TensorFlowTrainer.predict": "self x",
-        "TensorFlowTrainer.test_on_batch": "self x",
     },
     "keras.src.callbacks.backup_and_restore": {
         "BackupAndRestore": "",

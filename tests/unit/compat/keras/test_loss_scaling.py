@@ -131,6 +131,18 @@ def test_keras_asks_there_whether_it_must_merge():
         assert not supports()
 
 
+def test_outside_of_the_replicas_we_reduce_nothing():
+    gradients, variables = gradient_and_variable()
+    optimizer, applied = scaled(variables), []
+
+    with (
+        tf.distribute.OneDeviceStrategy("CPU:0").scope(),
+        pytest.raises(RuntimeError, match="must be applied inside of strategy"),
+    ):
+        patches.apply_reduced(optimizer, gradients, variables, applied.append)
+    assert applied == []
+
+
 def test_outside_of_the_replicas_keras_reduces_nothing():
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():

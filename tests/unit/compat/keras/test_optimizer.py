@@ -113,6 +113,22 @@ def test_missing_gradients_are_dropped_by_the_first_call(calls):
     np.testing.assert_array_equal(unused, np.ones(3))
 
 
+def test_outside_of_a_replica_no_optimizer_is_applied():
+    optimizer = keras.optimizers.SGD(1.0, name="mine")
+
+    patches.check_replica_context(optimizer)
+    with (
+        tf.distribute.OneDeviceStrategy("CPU:0").scope(),
+        pytest.raises(
+            RuntimeError,
+            match=r"An optimizer must be applied inside of strategy\.run\. Received: "
+            r"mine\.apply called under strategy\.scope\(\) alone\. Put the step into a "
+            r"function and call strategy\.run\(function, args=\.\.\.\)\.",
+        ),
+    ):
+        patches.check_replica_context(optimizer)
+
+
 def test_an_optimizer_knows_its_variables():
     gradients, variables = gradient_and_variable()
     sgd = keras.optimizers.SGD(1.0)

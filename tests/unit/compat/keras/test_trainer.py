@@ -26,7 +26,6 @@ REPLACED = [
     (Model, "make_predict_function"),
     (Model, "predict"),
     (Model, "fit"),
-    (Model, "test_on_batch"),
     (Trainer, "_get_metrics_result_or_logs"),
     (SeedGenerator, "next"),
 ]
@@ -258,12 +257,9 @@ class Hooks:
         yield
         self.inside.remove(what)
 
-    def call_of(self, model, what, *, is_training, is_joint):
-        self.called.append((model, what, is_training, is_joint))
+    def call_of(self, model, what, *, is_joint):
+        self.called.append((model, what, is_joint))
         return self._within(what)
-
-    def own_affair(self):
-        return self._within("own affair")
 
     def fitting(self, model):
         return self._within("fit")
@@ -345,7 +341,9 @@ def test_a_model_is_built_before_its_first_step(hooks, make, layers, is_single):
         patches._build_equal(model, iterator)
 
     assert is_built(model)
-    assert hooks.asked[-1] == ("build", is_single, True)
+    # A single batch may be this rank's own affair.
+    builds = [asked for asked in hooks.asked if "build" in asked]
+    assert builds == ([] if is_single else [("build", False, True)])
 
 
 def test_every_optimizer_of_a_model_is_adopted(hooks, monkeypatch):
@@ -448,10 +446,6 @@ def step_of(model, name="train_step"):
     return patches._make_joint_function(model, getattr(model, name))
 
 
-def is_joint(hooks):
-    return [is_joint for *_, is_joint in hooks.called]
-
-
 @pytest.mark.parametrize("name", ["train_step", "test_step"])
 def test_steps_over_an_iterator_are_made_together(hooks, name):
     model = compiled(run_eagerly=True)
@@ -459,18 +453,22 @@ def test_steps_over_an_iterator_are_made_together(hooks, name):
 
     step_of(model, name)(iterator)
 
-    assert hooks.called == [(model, name, name == "train_step", True)]
-    assert hooks.inside == []
+    assert hooks.called == [(model, name, True)]
+    assert hooks.inside == hooks.asked == []
 
 
 @pytest.mark.parametrize("name", ["train_step", "test_step"])
-def test_of_single_steps_those_that_train_are_made_together(hooks, name):
+def test_of_single_steps_those_that_train_start_equal_and_are_made_together(
+    hooks, name
+):
     is_training = name == "train_step"
     model = compiled(run_eagerly=True)
+    model.optimizer.build(model.trainable_variables)
 
     step_of(model, name)(iter([(X, Y)]))
 
-    assert hooks.called == [(model, name, is_training, is_training)]
+    assert hooks.asked == [("build", True, True)] * is_training
+    assert hooks.called == [(model, name, is_training)]
 
 
 def test_a_step_runs_within_its_call(hooks, monkeypatch):
@@ -499,7 +497,7 @@ def test_a_training_step_may_have_any_name(hooks):
     step_of(model)(iter([(X, Y)]))
 
     assert model.train_step.__name__ == "other"
-    assert hooks.called == [(model, "train_step", True, True)]
+    assert hooks.called == [(model, "train_step", True)]
 
 
 def test_a_training_step_may_be_set_on_the_model():
@@ -589,24 +587,6 @@ def test_another_name_of_the_training_step_is_refused_as_well():
         patches._make_function_under_strategy(model, model.train_step)
 
 
-def test_a_batch_is_tested_by_this_rank_alone(hooks, monkeypatch):
-    monkeypatch.setattr(
-        patches, "_test_on_batch", lambda *args, **kwargs: (kwargs, [*hooks.inside])
-    )
-
-    found = patches._test_alone(compiled(), X, Y, return_dict=True)
-
-    assert found == ({"return_dict": True}, ["own affair"])
-    assert hooks.inside == []
-
-
-def test_alone_a_batch_is_tested_as_keras_does(hooks, monkeypatch):
-    monkeypatch.setattr(patches, "hooks_of_model", lambda _: None)
-    monkeypatch.setattr(patches, "_test_on_batch", lambda *args: [*hooks.inside])
-
-    assert patches._test_alone(compiled(), X, Y) == []
-
-
 # Predictions.
 
 
@@ -618,7 +598,7 @@ def test_predictions_over_shards_are_made_together(hooks):
 
     assert model.predict_function is function
     model.predict_function([(X,)])
-    assert hooks.called == [(None, "predict_step", False, False)]
+    assert hooks.called == [(None, "predict_step", False)]
 
 
 def test_a_shard_of_predictions_is_a_joint_call(hooks, monkeypatch):
@@ -633,7 +613,7 @@ def test_a_shard_of_predictions_is_a_joint_call(hooks, monkeypatch):
     model.predict_function(data)
 
     assert given == [(data, ["predict_step"])]
-    assert is_joint(hooks) == [True]
+    assert hooks.called == [(None, "predict_step", True)]
 
 
 def test_predictions_start_from_equal_weights(hooks, monkeypatch):
@@ -678,10 +658,9 @@ def test_the_patches_are_on_once_they_are_installed():
     assert tf_trainer.TFEpochIterator is patches._ShardIterator
     assert keras.Model.fit is Model.fit is patches._fit_together
     assert keras.Model.predict is Model.predict is patches._predict_equal
-    assert keras.Model.test_on_batch is Model.test_on_batch is patches._test_alone
 
 
-@pytest.mark.parametrize("name", ["fit", "predict", "test_on_batch"])
+@pytest.mark.parametrize("name", ["fit", "predict"])
 def test_a_method_keeps_the_signature_and_the_words_of_keras(name):
     install(is_alone=True)
     ours, keras_s = getattr(keras.Model, name), getattr(patches, f"_{name}")

@@ -21,4 +21,6 @@ def name_in_graph(name: str) -> str:
     # Branches and loops have graphs of their own, which run beside one another.
     while (outer := getattr(graph, "outer_graph", None)) and outer.building_function:
         graph = outer
-    return str(graph.unique_name(f"tfdist/{name}")).removeprefix("tfdist/")
+    # Scopes of Keras count the layers made so far, of which the chief may have more.
+    with graph.name_scope(None):
+        return str(graph.unique_name(f"tfdist/{name}")).removeprefix("tfdist/")

@@ -1,6 +1,6 @@
 import tensorflow as tf
 
-from tfdist.strategies.naming import name_in_graph
+from tfdist.collectives.naming import name_in_graph
 
 
 def test_outside_of_graphs_a_name_stays():
@@ -20,6 +20,15 @@ def test_in_a_graph_every_call_has_a_name_of_its_own():
         names += [name_in_graph("gradients")]
 
     assert names_of(three) == ["gradients", "metrics", "gradients_1"]
+
+
+def test_scopes_which_may_differ_between_ranks_are_no_part_of_a_name():
+    def two(names):
+        for scope in ("sequential_1", "sequential_2"):
+            with tf.name_scope(scope):
+                names += [name_in_graph("values")]
+
+    assert names_of(two) == ["values", "values_1"]
 
 
 def test_every_graph_counts_for_itself():

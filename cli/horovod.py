@@ -1,0 +1,128 @@
+"""`tfdist horovod`: building Horovod for the installed TensorFlow, and checking it."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from tfdist.horovod_build import HOROVOD_VERSION, BuildError, check, install
+from tfdist.horovod_build.log import default_path
+from tfdist_cli.options import add_command
+from tfdist_cli.parser import Parser
+
+_DESCRIPTION = """\
+Build Horovod for the installed TensorFlow, or check it. Horovod runs the collectives of
+AllReduceStrategy(collective="horovod"), on Gloo, MPI or NCCL.
+"""
+
+_INSTALL = f"""\
+Build Horovod {HOROVOD_VERSION} for the TensorFlow of this environment, and install it.
+
+Needs a C++ compiler and make, and neither root nor a GPU. It takes two to four minutes
+on two cores, and ends with an all-reduce on two processes. Where a fitting Horovod is
+installed and works, nothing is built.
+
+Horovod's own options are passed on, as environment variables: HOROVOD_WITH_MPI,
+HOROVOD_WITHOUT_MPI, HOROVOD_GPU_OPERATIONS, HOROVOD_NCCL_HOME, HOROVOD_CUDA_HOME and
+others. Gloo is built in unless HOROVOD_WITHOUT_GLOO=1, MPI where mpicxx is there.
+"""
+
+_INSTALL_EPILOG = """\
+examples:
+  tfdist horovod install
+  HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_HOME=/opt/nccl tfdist horovod install
+  MAKEFLAGS=-j1 tfdist horovod install        little memory: one file at a time
+
+exit code:
+  0 if Horovod works, 1 if the build or the all-reduce failed, 2 if something that it
+  needs is missing; 130 after Ctrl-C.
+"""
+
+_CHECK = """\
+Say what is built into the installed Horovod, for which TensorFlow, and whether two
+processes can add up through it here.
+"""
+
+_CHECK_EPILOG = """\
+exit code:
+  0 if Horovod can be used here, otherwise 1; 130 after Ctrl-C.
+"""
+
+_INTERRUPTED = 130
+
+
+def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist horovod`.
+
+    Args:
+        commands: What `add_subparsers` has returned.
+    """
+    parser = add_command(
+        commands,
+        "horovod",
+        "build Horovod for the installed TensorFlow, or check it",
+        description=_DESCRIPTION,
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    _add_install(actions)
+    check_parser = add_command(
+        actions,
+        "check",
+        "say what is built in, and try it",
+        description=_CHECK,
+        epilog=_CHECK_EPILOG,
+    )
+    check_parser.set_defaults(func=_check)
+
+
+def _add_install(actions: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist horovod install`."""
+    parser = add_command(
+        actions,
+        "install",
+        "build and install Horovod, and try it",
+        description=_INSTALL,
+        epilog=_INSTALL_EPILOG,
+    )
+    parser.set_defaults(func=_install)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="build also where a fitting Horovod works",
+    )
+    parser.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="where to write what the build prints "
+        "(default: tfdist/horovod-install.log in XDG_CACHE_HOME or ~/.cache)",
+    )
+
+
+def _install(args: argparse.Namespace) -> int:
+    """Carry out `tfdist horovod install`, and return the exit code."""
+    env = dict(os.environ)
+    log = args.log or default_path(env, Path("~").expanduser())
+    try:
+        install(env, log=log, stream=sys.stdout, force=args.force)
+    except BuildError as error:
+        print(f"{args.parser.prog}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"{args.parser.prog}: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    """Carry out `tfdist horovod check`, and return the exit code."""
+    try:
+        report = check(os.environ)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    for line in report.lines():
+        print(line, flush=True)
+    if report.problem is not None:
+        print(f"{args.parser.prog}: {report.problem}", file=sys.stderr)
+        return 1
+    return 0

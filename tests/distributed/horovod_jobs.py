@@ -1,0 +1,99 @@
+"""Calling a function on the ranks of a job that Horovod's own runner starts."""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from dataclasses import astuple
+from pathlib import Path
+
+from tfdist.testing.child import load_function
+from tfdist.testing.reference import reference_to
+
+SECONDS_TO_END = 15
+RUNNER = (sys.executable, "-m", "horovod.runner.launch", "--gloo")
+# mpirun refuses root, and more processes than cores, unless told otherwise.
+MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
+
+
+class JobError(AssertionError):
+    """A job whose ranks did not all return; the text is all that they printed."""
+
+
+def run(
+    function,
+    size=2,
+    args=(),
+    env=None,
+    timeout_seconds=120,
+    launcher=RUNNER,
+):
+    """Call `function(*args)` on every rank and return the values, by rank.
+
+    The function stands at the top of a module, and itself calls `hvd.init()`. Starting
+    costs seconds, so one function should make many checks. Give `launcher=MPIRUN` for
+    Horovod's MPI controller.
+    """
+    with tempfile.TemporaryDirectory(prefix="tfdist-horovod-") as name:
+        folder = Path(name)
+        with open(folder / "job.pickle", "wb") as job:
+            pickle.dump((sys.path, astuple(reference_to(function))), job)
+            pickle.dump(tuple(args), job)
+        command = [*launcher, "-np", str(size), sys.executable, "-P", __file__, name]
+        end = _run(command, env or {}, folder / "log", timeout_seconds)
+        files = [folder / f"rank.{rank}.pickle" for rank in range(size)]
+        if end != "exit code 0" or not all(file.exists() for file in files):
+            log = (folder / "log").read_text(errors="replace")
+            raise JobError(f"{' '.join(command)}: {end}\n{log}")
+        return [pickle.loads(file.read_bytes()) for file in files]
+
+
+def _run(command, env, log, timeout_seconds):
+    """Run a launcher in a session of its own; end it when the time is up; say how."""
+    defaults = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            env={**defaults, **os.environ, **env},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                return f"exit code {process.wait(timeout_seconds)}"
+            except subprocess.TimeoutExpired:
+                # The runner ends its ranks itself when it is asked to end.
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(SECONDS_TO_END)
+                return f"still running after {timeout_seconds} seconds"
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def main(folder):
+    """Call the function on this rank and leave its value in a file."""
+    rank = os.environ.get("HOROVOD_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
+    try:
+        with open(folder / "job.pickle", "rb") as job:
+            path, reference = pickle.load(job)
+            sys.path[:] = path
+            function = load_function(*reference)
+            arguments = pickle.load(job)
+        value = pickle.dumps(function(*arguments))
+    except Exception:
+        print(f"rank {rank}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        return 1
+    (folder / f"rank.{rank}.pickle").write_bytes(value)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

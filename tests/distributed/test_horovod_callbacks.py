@@ -1,0 +1,289 @@
+"""Horovod's callbacks on two ranks that Horovod's runner starts, in real `fit` calls.
+
+One job makes all checks, because to start one takes longer than they do.
+"""
+
+import keras
+import numpy as np
+import pytest
+from horovod_jobs import run
+
+pytestmark = pytest.mark.requires("horovodrun")
+
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    """What each rank has found in each check, by rank."""
+    return run(make_all_checks, args=(str(folder),), timeout_seconds=300)
+
+
+def make_all_checks(folder):
+    import tfdist.horovod as hvd
+
+    hvd.init()
+    return {
+        "start": {case: train_from_one_start(*case) for case in STARTS},
+        "loaded": train_what_one_rank_has_loaded(),
+        "local": keep_local_variables(),
+        "different": broadcast_different_models(),
+        "average": average_metrics(),
+        "warm-up": warm_up(),
+        "best": save_the_best(folder),
+    }
+
+
+def model_of(rank, *, is_built=True, **compile_options):
+    """Return a model of which each rank begins with its own weights."""
+    import tfdist.horovod as hvd
+
+    keras.utils.set_random_seed(rank + 1)
+    layers = [
+        keras.layers.Dense(3, activation="relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(1),
+    ]
+    model = keras.Sequential([keras.Input((4,)), *layers] if is_built else layers)
+    optimizer = keras.optimizers.SGD(0.01 * (rank + 1), momentum=0.9)
+    model.compile(hvd.DistributedOptimizer(optimizer), "mse", **compile_options)
+    return model
+
+
+def data_of(rank, size=STEPS * 8):
+    """Return this rank's own rows."""
+    generator = np.random.default_rng(rank)
+    x = generator.normal(size=(size, 4)).astype("float32")
+    return x, x[:, :1]
+
+
+# Whether the model is built before `fit`, and whether its steps run eagerly.
+STARTS = [(True, False), (False, False), (False, True)]
+
+
+class StartRecorder(keras.callbacks.Callback):
+    """Notes the variables before the second step and when the training has ended."""
+
+    def on_train_begin(self, logs=None):
+        self.after = {}
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.after[batch] = values_of(self.model)
+
+
+def values_of(model):
+    trainable = [variable.numpy() for variable in model.trainable_variables]
+    optimizer = [variable.numpy() for variable in model.optimizer.variables]
+    return [value.tolist() for value in (*trainable, *optimizer)]
+
+
+def train_from_one_start(is_built, run_eagerly):
+    import tfdist.horovod as hvd
+
+    rank = hvd.rank()
+    model = model_of(rank, is_built=is_built, run_eagerly=run_eagerly)
+    recorder = StartRecorder()
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(1)
+    first, second = [], []
+    for found in (first, second):
+        # One rank has changed its weights between the two.
+        if model.built and rank == 1:
+            model.set_weights([value + 1 for value in model.get_weights()])
+        options = {"batch_size": 8, "verbose": 0, "callbacks": [broadcast, recorder]}
+        model.fit(*data_of(rank), **options)
+        found.extend([recorder.after[0], recorder.after[STEPS - 1]])
+    seed_states = [v.numpy().tolist() for v in model.variables if "seed" in v.path]
+    return {"values": [first, second], "seeds": seed_states}
+
+
+@pytest.mark.parametrize("case", STARTS)
+def test_all_ranks_begin_with_the_values_of_one(found, case):
+    one, other = (rank["start"][case] for rank in found)
+
+    assert one["values"] == other["values"]
+    # Rank 1's learning rate is among them.
+    assert any(value == pytest.approx(0.02) for value in one["values"][0][0])
+    # Dropout differs.
+    assert one["seeds"] != other["seeds"]
+    assert len(one["seeds"]) == 1
+
+
+def train_what_one_rank_has_loaded():
+    import tfdist.horovod as hvd
+
+    rank = hvd.rank()
+    # A checkpoint gives rank 0 a model and an optimizer that are built.
+    model = model_of(rank, is_built=rank == 0)
+    if rank == 0:
+        model.optimizer.build(model.trainable_variables)
+        model.optimizer.iterations.assign(100)
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(*data_of(rank), batch_size=8, verbose=0, callbacks=[broadcast])
+    return values_of(model)
+
+
+def test_a_model_that_one_rank_has_loaded_reaches_the_others(found):
+    one, other = (rank["loaded"] for rank in found)
+
+    assert one == other
+    assert 100 + STEPS in one
+
+
+def keep_local_variables():
+    import tfdist.horovod as hvd
+
+    rank = hvd.rank()
+    constant = {"kernel_initializer": keras.initializers.Constant(rank)}
+    layers = [keras.layers.Dense(2, use_bias=False, **constant) for _ in range(3)]
+    for layer in layers:
+        layer.trainable = False
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    model.compile(loss="mse")
+    x = np.ones((4, 2), "float32")
+    one = layers[0].variables[0]
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(1, local_variables=one)
+    broadcast.register_local_var(layers[1].variables[0].value)
+    model.fit(x, x, verbose=0, callbacks=[broadcast])
+    return [float(layer.kernel.numpy()[0, 0]) for layer in layers]
+
+
+def test_local_variables_stay_as_they_are(found):
+    assert [rank["local"] for rank in found] == [[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]]
+
+
+def broadcast_different_models():
+    import tfdist.horovod as hvd
+
+    units = 2 + hvd.rank()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(units)])
+    model.compile(keras.optimizers.SGD(), "mse")
+    found = []
+    for count in (1, 2):
+        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        try:
+            model.fit(np.ones((4, 2)), np.ones((4, units)), callbacks=callbacks)
+        except RuntimeError as error:
+            found.append(str(error))
+        if count == 1:
+            # The second time rank 1 has more variables, and the first are alike.
+            more = [keras.layers.Dense(2)] * hvd.rank()
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), *more])
+            model.compile(keras.optimizers.SGD(), "mse")
+            units = 2
+    return found
+
+
+def test_ranks_with_different_models_are_told_so(found):
+    one, other = (rank["different"] for rank in found)
+
+    assert one[0].startswith("The ranks have different variables in model 'sequential")
+    assert (
+        "Received: variable 0 is (2, 2) float32 on rank 0 and (2, 3) float32 on rank 1"
+        ". Make the same model and the same optimizer on every rank." in one[0]
+    )
+    assert "variable 2 is () int64 on rank 0 and (2, 2) float32 on rank 1" in one[1]
+    assert [message.split(" in model")[0] for message in one] == [
+        message.split(" in model")[0] for message in other
+    ]
+
+
+def average_metrics():
+    import tfdist.horovod as hvd
+
+    rank = hvd.rank()
+    seen = []
+
+    class Later(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(dict(logs))
+
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Dense(1, trainable=False)(inputs))
+    model.compile(loss=lambda y, _: y, metrics=["mae"])
+    # The loss is the target: 1 on rank 0, and 2 on rank 1.
+    x, y = np.zeros((8, 1), "float32"), np.full((8, 1), rank + 1.0, "float32")
+    average = hvd.callbacks.MetricAverageCallback()
+    history = []
+    for _ in range(2):
+        options = {"validation_data": (x, 10 * y), "epochs": 2, "verbose": 0}
+        fitted = model.fit(x, y, callbacks=[average, Later()], **options)
+        history.append(fitted.history)
+    error = None
+    validation = {"validation_data": (x, y)} if rank == 0 else {}
+    try:
+        model.fit(x, y, callbacks=[average], verbose=0, **validation)
+    except RuntimeError as raised:
+        error = str(raised)
+    return {"seen": seen, "history": history, "error": error}
+
+
+def test_logs_are_the_mean_over_ranks(found):
+    averaged = [rank["average"] for rank in found]
+    expected = {"loss": [1.5] * 2, "val_loss": [15.0] * 2}
+
+    for rank in averaged:
+        for history in rank["history"]:
+            assert {name: history[name] for name in expected} == expected
+    assert averaged[0]["seen"] == averaged[1]["seen"]
+    assert averaged[0]["seen"][0]["mae"] == 1.5
+
+
+def test_ranks_that_log_different_names_are_told_so(found):
+    one, other = (rank["average"]["error"] for rank in found)
+
+    assert one == other
+    assert one.startswith(
+        "MetricAverageCallback needs the same names in the logs of every rank. "
+        "Received: rank 1 lacks ['val_loss', 'val_mae'] of "
+        "['loss', 'mae', 'val_loss', 'val_mae']. Compile with the same metrics"
+    )
+
+
+def warm_up():
+    import tfdist.horovod as hvd
+
+    rates = []
+
+    class Rates(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            rates.append(round(float(self.model.optimizer.learning_rate.numpy()), 6))
+
+    model = model_of(hvd.rank())
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.08, warmup_epochs=2, verbose=1)
+    x, y = data_of(hvd.rank())
+    for _ in range(2):
+        options = {"batch_size": 8, "epochs": 3, "verbose": 0}
+        model.fit(x, y, callbacks=[warmup, Rates()], **options)
+    return rates
+
+
+def test_the_warm_up_goes_from_the_rate_of_one_to_that_of_both(found):
+    one, other = (rank["warm-up"] for rank in found)
+
+    # 0.04, and then another 0.04 in eight steps; the third epoch keeps it.
+    expected = [0.045, 0.05, 0.055, 0.06, 0.065, 0.07, 0.075, *[0.08] * 5]
+    assert one == pytest.approx(expected * 2)
+    assert other == one
+
+
+def save_the_best(folder):
+    import tfdist.horovod as hvd
+
+    model = model_of(hvd.rank())
+    checkpoint = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    checkpoint.filepath = f"{folder}/{hvd.rank()}.keras"
+    for _ in range(2):
+        callbacks = [hvd.callbacks.MetricAverageCallback(), checkpoint]
+        model.fit(*data_of(hvd.rank()), callbacks=callbacks, verbose=0)
+
+
+def test_the_best_model_is_written_once(found, folder):
+    assert [path.name for path in folder.iterdir()] == ["0.keras"]
+    model = keras.models.load_model(folder / "0.keras")
+    assert model.count_params() == 31

@@ -1,0 +1,154 @@
+"""The tables of docs/horovod.md against the installed Horovod and against ours.
+
+Horovod's names are read from its source, because it was written for Keras 2 and need
+not import under Keras 3.
+"""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.requires("horovodrun")
+
+PAGE = Path(__file__).parents[2] / "docs" / "horovod.md"
+MODULES = ("horovod.tensorflow.keras", "horovod.keras")
+# Heading of the table -> what Horovod calls it within these modules, and we.
+TABLES = {"hvd": "", "hvd.callbacks": ".callbacks", "hvd.elastic": ".elastic"}
+STATES = {"same", "made right", "changed", "raises"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table."""
+
+    modules: frozenset[str]
+    state: str
+    remark: str
+
+
+def rows_under(heading):
+    """Return the rows of the table under a heading of the page, by name."""
+    section = PAGE.read_text().partition(f"### `{heading}`\n")[2].partition("\n#")[0]
+    cells = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.*?) ?\|$", section, re.M)
+    names = [name for name, *_ in cells]
+    assert names == sorted(names)
+    assert len(names) == len(set(names))
+    return {
+        name: Row(
+            frozenset(MODULES if where == "both" else [where.strip("`")]), state, remark
+        )
+        for name, where, state, remark in cells
+    }
+
+
+def source_of(module):
+    """Return the parsed source of a module of Horovod, without importing it."""
+    root = Path(importlib.util.find_spec("horovod").origin).parent
+    path = root.joinpath(*module.split(".")[1:])
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text())
+
+
+def definitions_in(module):
+    """Return the public names of a module of Horovod, with their definitions if any."""
+    found = {}
+    for node in source_of(module).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.ImportFrom) and is_for_users(node.module):
+            found |= {alias.asname or alias.name: None for alias in node.names}
+    return {name: node for name, node in found.items() if not name.startswith("_")}
+
+
+def is_for_users(module):
+    """Tell whether what is imported from a module is meant to be imported again."""
+    return module.startswith("horovod") and module != "horovod.common.util"
+
+
+def parameters_of(definition):
+    """Return the names of the arguments of a function, or of a class."""
+    if isinstance(definition, ast.ClassDef):
+        (definition,) = (
+            node
+            for node in definition.body
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+        )
+    names = [argument.arg for argument in definition.args.args]
+    return [name for name in names if name != "self"]
+
+
+def table_cases():
+    return [(heading, module) for heading in TABLES for module in MODULES]
+
+
+@pytest.mark.parametrize(("heading", "module"), table_cases())
+def test_the_table_holds_every_public_name(heading, module):
+    listed = {
+        name for name, row in rows_under(heading).items() if module in row.modules
+    }
+
+    assert listed == set(definitions_in(module + TABLES[heading]))
+
+
+@pytest.mark.parametrize("heading", TABLES)
+def test_each_name_is_in_the_state_that_the_table_says(heading):
+    ours = importlib.import_module(f"tfdist.horovod{TABLES[heading]}")
+    rows = rows_under(heading)
+
+    assert {row.state for row in rows.values()} <= STATES
+    assert all(row.remark for row in rows.values() if row.state != "same")
+    assert [name for name in rows if not hasattr(ours, name)] == []
+
+
+@pytest.mark.parametrize(("heading", "module"), table_cases())
+def test_arguments_are_horovods_in_its_order(heading, module):
+    ours = importlib.import_module(f"tfdist.horovod{TABLES[heading]}")
+    rows = rows_under(heading)
+    different = {}
+    for name, definition in definitions_in(module + TABLES[heading]).items():
+        if definition is None or rows[name].state == "changed":
+            continue
+        expected = parameters_of(definition)
+        found = [*inspect.signature(getattr(ours, name)).parameters]
+        if found[: len(expected)] != expected:
+            different[name] = (expected, found)
+
+    assert different == {}
+
+
+def test_what_changed_has_the_arguments_of_tensorflow_keras():
+    ours = importlib.import_module("tfdist.horovod")
+    for heading, dots in TABLES.items():
+        definitions = definitions_in(MODULES[0] + dots)
+        for name, row in rows_under(heading).items():
+            if row.state == "changed":
+                expected = parameters_of(definitions[name])
+                owner = getattr(ours, dots[1:]) if dots else ours
+                found = [*inspect.signature(getattr(owner, name)).parameters]
+                assert found[: len(expected)] == expected
+
+
+def test_what_raises_says_what_to_write_instead():
+    ours = importlib.import_module("tfdist.horovod")
+    raising = [name for name, row in rows_under("hvd").items() if row.state == "raises"]
+
+    assert raising == ["broadcast_global_variables"]
+    with pytest.raises(RuntimeError, match=r"Write broadcast_variables\(model\."):
+        ours.broadcast_global_variables(0)
+
+
+def test_further_names_are_there():
+    ours = importlib.import_module("tfdist.horovod")
+    text = PAGE.read_text()
+    (paragraph,) = re.findall(r"^From `horovod\.tensorflow` .*?\n\n", text, re.M | re.S)
+    names = set(re.findall(r"`(\w+)`", paragraph))
+    listed = names | set(rows_under("hvd"))
+
+    assert listed == set(ours.__all__)
+    assert "TensorFlowState" in ours.elastic.__all__

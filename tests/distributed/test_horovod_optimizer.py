@@ -1,0 +1,137 @@
+"""`DistributedOptimizer` on two ranks: they end with the weights of one process.
+
+Each rank trains with its half of every batch. Rank 0 also trains alone, with whole
+batches and a plain optimizer. All rows run in one job, because starting costs seconds.
+"""
+
+import numpy as np
+import pytest
+from horovod_jobs import run
+
+pytestmark = pytest.mark.requires("horovodrun")
+
+EPOCHS, BATCHES, BATCH_SIZE = 2, 3, 4
+WORDS, LENGTH = 6, 3
+
+# By name: the optimizer, and the arguments of it, of DistributedOptimizer, of compile.
+PLAIN = {
+    "Adadelta": ("Adadelta", {}, {}, {}),
+    "Adafactor": ("Adafactor", {}, {}, {}),
+    "Adagrad": ("Adagrad", {}, {}, {}),
+    "Adam": ("Adam", {}, {}, {}),
+    "AdamW": ("AdamW", {"weight_decay": 0.1}, {}, {}),
+    "Adamax": ("Adamax", {}, {}, {}),
+    "Ftrl": ("Ftrl", {}, {}, {}),
+    "Lamb": ("Lamb", {}, {}, {}),
+    "Lion": ("Lion", {}, {}, {}),
+    "Nadam": ("Nadam", {}, {}, {}),
+    "RMSprop": ("RMSprop", {"momentum": 0.9}, {}, {}),
+    "SGD": ("SGD", {"momentum": 0.9, "nesterov": True}, {}, {}),
+}
+OF_KERAS = {
+    "clipnorm": ("SGD", {"clipnorm": 0.05}, {}, {}),
+    "global_clipnorm": ("Adam", {"global_clipnorm": 0.05}, {}, {}),
+    "clipvalue": ("SGD", {"clipvalue": 0.01}, {}, {}),
+    "accumulation": ("Adam", {"gradient_accumulation_steps": 3}, {}, {}),
+    "averages": ("Adam", {"use_ema": True, "ema_overwrite_frequency": 2}, {}, {}),
+    "constant loss scale": ("SGD", {"loss_scale_factor": 64.0}, {}, {}),
+    "run_eagerly": ("Adam", {}, {}, {"run_eagerly": True}),
+    "steps_per_execution": ("Adam", {}, {}, {"steps_per_execution": 2}),
+}
+OF_HOROVOD = {
+    "sparse_as_dense": ("SGD", {}, {"sparse_as_dense": True}, {}),
+    "predivide": ("Adam", {}, {"gradient_predivide_factor": 4.0}, {}),
+    "predivide eagerly": (
+        "SGD",
+        {},
+        {"gradient_predivide_factor": 4.0},
+        {"run_eagerly": True},
+    ),
+    "one group": ("Adam", {}, {"groups": 1}, {}),
+    "two groups": ("SGD", {}, {"groups": 2}, {}),
+    "groups eagerly": ("SGD", {}, {"groups": 2}, {"run_eagerly": True}),
+    "many groups": ("SGD", {}, {"groups": 50, "sparse_as_dense": True}, {}),
+    "devices": ("SGD", {}, {"device_dense": "/cpu:0", "device_sparse": "/cpu:0"}, {}),
+    "name": ("SGD", {}, {"name": "Mine"}, {}),
+}
+ROWS = PLAIN | OF_KERAS | OF_HOROVOD
+
+
+def make_model(is_sparse):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    words = [keras.layers.Embedding(WORDS, 4), keras.layers.Flatten()]
+    return keras.Sequential(
+        [
+            keras.Input((LENGTH,), dtype="int32"),
+            *(words if is_sparse else [keras.layers.Rescaling(0.1)]),
+            keras.layers.Dense(5, activation="tanh"),
+            keras.layers.Dense(2),
+        ]
+    )
+
+
+def data():
+    generator = np.random.default_rng(7)
+    rows = BATCHES * BATCH_SIZE
+    return generator.integers(0, WORDS, (rows, LENGTH)), generator.normal(
+        size=(rows, 2)
+    )
+
+
+def trained(optimizer, x, y, batch_size, **compile_options):
+    # Keras itself divides only dense gradients by a constant loss scale.
+    model = make_model(is_sparse=optimizer.loss_scale_factor is None)
+    model.compile(optimizer, "mse", **compile_options)
+    options = {"shuffle": False, "verbose": 0}
+    model.fit(x, y, batch_size=batch_size, epochs=EPOCHS, **options)
+    return [weight.numpy() for weight in model.weights]
+
+
+def train_rows(names):
+    """Return the weights of this rank by row; on rank 0, also of a lone process."""
+    import keras
+
+    import tfdist.horovod as hvd
+
+    hvd.init()
+    keras.config.set_floatx("float64")
+    x, y = data()
+    half = BATCH_SIZE // hvd.size()
+    own = np.arange(len(x)) // half % hvd.size() == hvd.rank()
+    shared, alone = {}, {}
+    for name in names:
+        kind, arguments, wrapping, compile_options = ROWS[name]
+        make = getattr(keras.optimizers, kind)
+        arguments = {"learning_rate": 0.05} | arguments
+        wrapped = hvd.DistributedOptimizer(make(**arguments), **wrapping)
+        shared[name] = trained(wrapped, x[own], y[own], half, **compile_options)
+        if hvd.rank() == 0:
+            plain = make(**arguments)
+            alone[name] = trained(plain, x, y, BATCH_SIZE, **compile_options)
+    return shared, alone
+
+
+@pytest.fixture(scope="module")
+def results(request):
+    """Train in two processes, by the rows of the tests that were chosen."""
+    tests = [item for item in request.session.items if item.module is request.module]
+    rows = dict.fromkeys(test.callspec.params["row"] for test in tests)
+    (first, alone), (second, _) = run(train_rows, args=([*rows],), timeout_seconds=500)
+    return first, second, alone
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_two_ranks_end_with_the_weights_of_one_process(results, row):
+    first, _, alone = results
+
+    for weight, expected in zip(first[row], alone[row], strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_all_ranks_have_the_same_bits(results, row):
+    first, second, _ = results
+
+    assert all(map(np.array_equal, first[row], second[row]))

@@ -1,0 +1,208 @@
+"""`tfdist run --collective horovod` with real processes, from the outside."""
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import tfdist
+
+pytestmark = pytest.mark.requires("horovodrun")
+
+SECONDS = 120
+TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
+HOROVOD = ("-np", "2", "--collective", "horovod")
+# Says who it is and what it has summed up, in one line.
+TALK = """
+import json, os, sys
+import horovod.tensorflow as hvd
+import tensorflow as tf
+import tfdist
+hvd.init()
+total = hvd.allreduce(tf.constant([1.0, hvd.rank()]), op=hvd.Sum, name="total")
+facts = [tfdist.rank(), tfdist.size(), tfdist.local_rank(), tfdist.local_size()]
+theirs = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()]
+names = sorted(name for name in os.environ if name.startswith(("HOROVOD", "NCCL")))
+print(json.dumps({
+    "facts": facts, "theirs": theirs, "total": total.numpy().tolist(),
+    "cross": [hvd.cross_rank(), hvd.cross_size()],
+    "env": {name: os.environ[name] for name in names},
+}))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return a function that writes a script and returns its path."""
+
+    def write(code):
+        (tmp_path / "train.py").write_text(code)
+        return str(tmp_path / "train.py")
+
+    return write
+
+
+@contextlib.contextmanager
+def started(*arguments):
+    """Start `tfdist run`, and kill it in the end if it is still there."""
+    process = subprocess.Popen(
+        [*TFDIST, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def run(*arguments, **env):
+    """Run `tfdist run` to its end."""
+    return subprocess.run(
+        [*TFDIST, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def assert_end(pids):
+    """Wait until all of these processes have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            ended = select.select([descriptor], [], [], SECONDS)[0]
+            os.close(descriptor)
+            assert ended, f"process {pid} was left behind"
+
+
+def test_the_processes_join_and_get_the_tuning(script, tmp_path):
+    timeline = tmp_path / "timeline.json"
+    tuning = ("--fusion-threshold-mb", "2", "--cycle-time-ms", "0.5")
+
+    done = run(
+        *(*HOROVOD, *tuning, "--timeline", str(timeline), script(TALK)),
+        HOROVOD_RANK="7",
+        HOROVOD_ELASTIC="1",
+        HOROVOD_CACHE_CAPACITY="9",
+    )
+
+    assert done.returncode == 0, done.stderr
+    lines = dict(re.findall(r"^\[(\d)\] (\{.*)$", done.stdout, re.M))
+    for rank in (0, 1):
+        told = json.loads(lines[str(rank)])
+        assert told["facts"] == told["theirs"] == [rank, 2, rank, 2]
+        assert told["cross"] == [0, 1]
+        assert told["total"] == [2.0, 1.0]
+        env = told["env"]
+        assert env["HOROVOD_FUSION_THRESHOLD"] == str(2 * 2**20)
+        assert env["HOROVOD_CYCLE_TIME"] == "0.5"
+        assert env["HOROVOD_CACHE_CAPACITY"] == "9"
+        assert env["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
+        assert "HOROVOD_ELASTIC" not in env
+    assert "HorovodAllreduce" in timeline.read_text()
+
+
+def test_one_process_is_a_job_too(script):
+    done = run("-np", "1", "--collective", "horovod", script(TALK))
+
+    assert done.returncode == 0, done.stderr
+    assert '"theirs": [0, 1, 0, 1], "total": [1.0, 0.0]' in done.stdout
+
+
+@pytest.mark.requires("taskset")
+def test_a_dry_run_can_be_pasted(script):
+    done = run(*HOROVOD, "--dry-run", script(TALK))
+    server, *ranks = done.stdout.splitlines()
+
+    with subprocess.Popen(["bash", "-c", f"exec {server}"]) as serving:
+        processes = [
+            subprocess.Popen(["bash", "-c", line], stdout=subprocess.PIPE, text=True)
+            for line in ranks
+        ]
+        told = [process.communicate(timeout=SECONDS)[0] for process in processes]
+        serving.send_signal(signal.SIGINT)
+        assert serving.wait(SECONDS) == 0
+
+    totals = [json.loads(text.splitlines()[-1])["total"] for text in told]
+    assert totals == [[2.0, 1.0]] * 2
+
+
+def test_a_rank_that_fails_is_named(script):
+    code = "import horovod.tensorflow as hvd\nhvd.init()\n"
+    code += "if hvd.rank() == 1: raise SystemExit(3)\nimport signal\nsignal.pause()\n"
+
+    done = run(*HOROVOD, script(code))
+
+    assert done.returncode == 3
+    assert re.fullmatch(
+        r"tfdist run: rank 1 failed with exit code 3 after \d+\.\d s; "
+        r"rank 0 was still running and was ended\.",
+        done.stderr.splitlines()[-1],
+    )
+
+
+WAIT = """
+import os
+import horovod.tensorflow as hvd
+import tensorflow as tf
+hvd.init()
+print("pid", os.getpid(), os.getppid(), flush=True)
+if hvd.rank() == 1:
+    hvd.allreduce(tf.constant(1.0), name="never")
+import signal
+signal.pause()
+"""
+
+
+def pids_of(process):
+    """Return the numbers of all ranks and their guardians."""
+    lines = [process.stdout.readline() for _ in range(2)]
+    assert all("pid" in line for line in lines), lines
+    return [int(word) for line in lines for word in line.split()[2:]]
+
+
+def test_ctrl_c_in_a_collective_leaves_nothing_behind(script):
+    with started(*HOROVOD, script(WAIT)) as process:
+        pids = pids_of(process)
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(SECONDS) == 130
+        assert_end(pids)
+
+
+def test_time_is_up_while_processes_are_served():
+    wait = "echo pid $$ $PPID; while :; do sleep 1000 & wait $!; done"
+    with started(*HOROVOD, "--timeout", "2", "bash", "-c", wait) as process:
+        pids = pids_of(process)
+
+        assert process.wait(SECONDS) == 124
+        assert "did not end within 2 s" in process.stderr.read()
+        assert_end(pids)
+
+
+def sum_of_ranks():
+    """Add up the ranks on each of them; the function of a test in a user's pytest."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    total = hvd.allreduce(tf.constant(float(hvd.rank())), op=hvd.Sum, name="ranks")
+    return hvd.rank(), tfdist.rank(), float(total)
+
+
+def test_a_cluster_in_a_test_can_be_a_horovod_job():
+    result = tfdist.testing.cluster(sum_of_ranks, size=3, collective="horovod")
+
+    assert result.values == ((0, 0, 3.0), (1, 1, 3.0), (2, 2, 3.0))

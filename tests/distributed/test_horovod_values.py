@@ -1,0 +1,446 @@
+"""The functions of `tfdist.horovod` between two ranks, and three for process sets."""
+
+import os
+
+import numpy as np
+import pytest
+from horovod_jobs import MPIRUN, run
+
+pytestmark = pytest.mark.requires("horovodrun")
+
+
+def reduced_values(hvd):
+    import keras
+    import tensorflow as tf
+
+    one = 1.0 + hvd.rank()
+    values = {
+        "number": one,
+        "array": np.array([one, 2.0], "float64"),
+        "int16": np.array([one, 3.0], "int16"),
+        "tensor": tf.constant([one]),
+        "variable": tf.Variable([one]),
+        "keras variable": keras.Variable([one]),
+        "bfloat16": tf.constant([one], tf.bfloat16),
+    }
+    seen = {name: np.asarray(hvd.allreduce(v)).tolist() for name, v in values.items()}
+    ops = {"Sum": hvd.Sum, "Min": hvd.Min, "Max": hvd.Max, "Product": hvd.Product}
+    seen |= {name: float(hvd.allreduce(one, op=op)) for name, op in ops.items()}
+    seen["average=False"] = float(hvd.allreduce(one, average=False))
+    seen["scaled"] = float(
+        hvd.allreduce(one, prescale_factor=2.0, postscale_factor=5.0)
+    )
+    seen["fp16"] = float(hvd.allreduce(one, compression=hvd.Compression.fp16))
+    slices = tf.IndexedSlices(tf.constant([[one]]), tf.constant([hvd.rank()]))
+    seen["slices"] = hvd.allreduce(slices, op=hvd.Sum).values.numpy().tolist()
+    seen["in a graph"] = float(tf.function(lambda: hvd.allreduce(tf.constant(one)))())
+    return seen
+
+
+def moved_values(hvd):
+    import tensorflow as tf
+
+    rank = hvd.rank()
+    gathered = {
+        dtype: hvd.allgather(tf.cast([rank] * (rank + 1), dtype)).numpy().tolist()
+        for dtype in ("bool", "uint32", "int16", "bfloat16", "float32", "complex64")
+    }
+    return {
+        "gathered": gathered,
+        "broadcast": int(hvd.broadcast(np.uint32(7 + rank), root_rank=1)),
+        "scattered": hvd.reducescatter(np.arange(2.0) + rank).numpy().tolist(),
+        "scattered bfloat16": hvd.reducescatter(tf.cast([rank, 2.0], "bfloat16"))
+        .numpy()
+        .tolist(),
+        "exchanged": np.asarray(hvd.alltoall(np.array([rank, 10 + rank]))).tolist(),
+        "objects": hvd.allgather_object({"rank": rank}),
+        "object": hvd.broadcast_object(rank, root_rank=1),
+        "grouped": [
+            float(tensor) for tensor in hvd.grouped_allreduce([rank + 1.0, 3.0])
+        ],
+    }
+
+
+def broadcast_of_differing_names(hvd):
+    """Give rank 1's variables to all, though rank 0 has made layers more."""
+    import keras
+    import tensorflow as tf
+
+    if hvd.rank() == 0:
+        keras.layers.Dense(1).build((None, 2))
+    keras.utils.set_random_seed(hvd.rank())
+    layers = [keras.layers.Dense(2), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    own = [tf.Variable(hvd.rank() == 1), tf.Variable(hvd.rank() + 1.5)]
+    hvd.broadcast_variables([*model.variables, *own], root_rank=1)
+    names = [variable.path for variable in model.variables]
+    return names, [np.array(variable) for variable in [*model.variables, *own]]
+
+
+def training_of_differing_names(hvd):
+    """Train one step, though rank 0 has made a model and an optimizer more."""
+    import keras
+
+    if hvd.rank() == 0:
+        keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        keras.optimizers.SGD()
+    layers = [keras.layers.Dense(2, kernel_initializer="zeros") for _ in range(2)]
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), "mse")
+    model.fit(np.ones((2, 2)), np.full((2, 2), hvd.rank()), verbose=0)
+    return model.get_weights()
+
+
+def two_optimizers_in_one_step(hvd):
+    """Update two variables by two optimizers of one name in one graph."""
+    import keras
+    import tensorflow as tf
+
+    optimizers = [hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)) for _ in range(2)]
+    variables = [keras.Variable(0.0), keras.Variable(0.0)]
+
+    @tf.function
+    def step():
+        for factor, optimizer, variable in zip(
+            (1.0, 10.0), optimizers, variables, strict=True
+        ):
+            gradient = tf.constant(factor * (1 + hvd.rank()))
+            optimizer.apply([gradient], [variable])
+
+    step()
+    step()
+    return [float(variable) for variable in variables]
+
+
+def applied_gradients(hvd):
+    """Return what is applied of a dense and a sparse gradient of 1 + rank / 3."""
+    import keras
+    import tensorflow as tf
+
+    def apply(**options):
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **options)
+        variables = [keras.Variable([0.0]), keras.Variable([[0.0], [0.0]])]
+        dense = tf.constant([1.0 + hvd.rank() / 3])
+        place = tf.constant([hvd.rank()])
+        sparse = tf.IndexedSlices(dense[None], place, tf.constant([2, 1]))
+        optimizer.apply([dense, sparse], variables)
+        return [-np.array(variable).ravel() for variable in variables]
+
+    return {
+        "average": apply(),
+        "sum": apply(op=hvd.Sum),
+        "fp16": apply(compression=hvd.Compression.fp16, sparse_as_dense=True),
+        "predivided": apply(gradient_predivide_factor=2.0),
+        "grouped": apply(groups=1, op=hvd.Sum),
+    }
+
+
+def tapes(hvd):
+    import keras
+    import tensorflow as tf
+
+    x, y = keras.Variable(1.0), tf.Variable([1.0, 1.0])
+
+    def gradients(**options):
+        with tf.GradientTape() as recorder:
+            loss = (x + tf.reduce_sum(tf.gather(y, [hvd.rank()]))) * (1.0 + hvd.rank())
+        tape = hvd.DistributedGradientTape(recorder, **options)
+        of_x, of_y = tape.gradient(loss, [x, y])
+        return float(of_x), tf.convert_to_tensor(of_y).numpy().tolist()
+
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    with hvd.PartialDistributedGradientTape(tf.GradientTape()) as recorder:
+        loss = layer(tf.ones([1, 1])) * (1.0 + hvd.rank())
+    return {
+        "average": gradients(),
+        "in a graph": tuple(map(np.ndarray.tolist, in_a_graph(hvd))),
+        "sum": gradients(op=hvd.Sum, sparse_as_dense=True),
+        "context": recorder.gradient(loss, layer.trainable_weights)[0].numpy().tolist(),
+    }
+
+
+def in_a_graph(hvd):
+    import tensorflow as tf
+
+    x = tf.Variable([3.0])
+
+    @tf.function
+    def gradient():
+        with tf.GradientTape() as recorder:
+            loss = x * (1.0 + hvd.rank())
+        return hvd.DistributedGradientTape(recorder).gradient(loss, [x])
+
+    return [value.numpy() for value in gradient()]
+
+
+def normalization_of_differing_names(hvd):
+    """Train two steps, though rank 0 has made a model more of the same layers."""
+    import keras
+
+    def make():
+        return [keras.layers.Dense(2), hvd.SyncBatchNormalization()]
+
+    keras.utils.set_random_seed(1)
+    if hvd.rank() == 0:
+        keras.Sequential([keras.Input((2,)), *make(), *make()])
+        keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((2,)), *make(), *make()])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    x = np.random.default_rng(hvd.rank()).normal(size=(8, 2))
+    model.fit(x, x, batch_size=4, verbose=0)
+    return model.get_weights()
+
+
+def normalized(hvd):
+    """Return what a batch of two rows, one on each rank, becomes."""
+    layer = hvd.SyncBatchNormalization(momentum=0.5, epsilon=0.0)
+    output = layer(np.array([[1.0 + 2 * hvd.rank()]]), training=True)
+    return float(output[0, 0]), float(layer.moving_mean[0])
+
+
+def tapes_of_a_rank_that_traces_alone(hvd):
+    """Make two steps in a graph; rank 0 has a row less in the second."""
+    import keras
+    import tensorflow as tf
+
+    x = keras.Variable(1.0)
+
+    @tf.function
+    def gradient(rows):
+        with tf.GradientTape() as recorder:
+            loss = tf.reduce_mean(rows) * x
+        return hvd.DistributedGradientTape(recorder).gradient(loss, x)
+
+    sizes = (8, 7 if hvd.rank() == 0 else 8)
+    return [float(gradient(tf.fill([size], float(size)))) for size in sizes]
+
+
+def descriptors_of_eager_tapes(hvd):
+    """Return how many files are open after 2 steps, and after 20."""
+    import tensorflow as tf
+
+    x, counts = tf.Variable([1.0]), []
+    for step in range(20):
+        with tf.GradientTape() as recorder:
+            loss = x * x
+        hvd.DistributedGradientTape(recorder).gradient(loss, [x])
+        if step in (1, 19):
+            counts.append(len(os.listdir("/proc/self/fd")))
+    return counts
+
+
+def an_optimizer_made_anew_on_one_rank(hvd):
+    """Train, then go on with an optimizer that rank 0 alone has made anew."""
+    import keras
+
+    x = keras.Variable(0.0)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.apply([1.0 + hvd.rank()], [x])
+    if hvd.rank() == 0:
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.apply([1.0 + hvd.rank()], [x])
+    return float(x)
+
+
+def see_all():
+    import tfdist.horovod as hvd
+
+    hvd.init()
+    return {
+        "reduced": reduced_values(hvd),
+        "moved": moved_values(hvd),
+        "broadcast": broadcast_of_differing_names(hvd),
+        "trained": training_of_differing_names(hvd),
+        "two optimizers": two_optimizers_in_one_step(hvd),
+        "applied": applied_gradients(hvd),
+        "tapes": tapes(hvd),
+        "normalized": normalized(hvd),
+        "trained with normalization": normalization_of_differing_names(hvd),
+        "traced alone": tapes_of_a_rank_that_traces_alone(hvd),
+        "descriptors": descriptors_of_eager_tapes(hvd),
+        "made anew": an_optimizer_made_anew_on_one_rank(hvd),
+    }
+
+
+@pytest.fixture(scope="module")
+def by_rank():
+    return run(see_all, timeout_seconds=200)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    {
+        "number": 1.5,
+        "array": [1.5, 2.0],
+        "int16": [1, 3],
+        "tensor": [1.5],
+        "variable": [1.5],
+        "keras variable": [1.5],
+        "bfloat16": [1.5],
+        "Sum": 3.0,
+        "Min": 1.0,
+        "Max": 2.0,
+        "Product": 2.0,
+        "average=False": 3.0,
+        "scaled": 15.0,
+        "fp16": 1.5,
+        "slices": [[1.0], [2.0]],
+        "in a graph": 1.5,
+    }.items(),
+)
+def test_values_of_all_kinds_are_reduced(by_rank, what, expected):
+    assert [seen["reduced"][what] for seen in by_rank] == [expected, expected]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint32", "int16", "bfloat16", "complex64"])
+def test_values_of_all_types_are_gathered(by_rank, dtype):
+    expected = [False, True, True] if dtype == "bool" else [0, 1, 1]
+
+    assert [seen["moved"]["gathered"][dtype] for seen in by_rank] == [expected] * 2
+
+
+def test_values_are_moved_between_ranks(by_rank):
+    for rank, seen in enumerate(by_rank):
+        moved = {k: v for k, v in seen["moved"].items() if k != "gathered"}
+        assert moved == {
+            "broadcast": 8,
+            "scattered": [0.5 + rank],
+            "scattered bfloat16": [[0.5], [2.0]][rank],
+            "exchanged": [10 * rank, 10 * rank + 1],
+            "objects": [{"rank": 0}, {"rank": 1}],
+            "object": 1,
+            "grouped": [1.5, 3.0],
+        }
+
+
+def test_variables_are_paired_by_place_whatever_they_are_called(by_rank):
+    (names, first), (other_names, second) = (seen["broadcast"] for seen in by_rank)
+
+    assert names != other_names
+    assert all(map(np.array_equal, first, second))
+    assert first[-2:] == [True, 2.5]
+
+
+def test_gradients_are_paired_by_place_whatever_layers_are_called(by_rank):
+    first, second = (seen["trained"] for seen in by_rank)
+
+    assert all(map(np.array_equal, first, second))
+    assert any(weight.any() for weight in first)
+
+
+def test_two_optimizers_may_work_in_one_step(by_rank):
+    assert [seen["two optimizers"] for seen in by_rank] == [[-3.0, -30.0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("how", "factor", "tolerance"),
+    [
+        ("average", 0.5, 1e-6),
+        ("sum", 1.0, 1e-6),
+        ("fp16", 0.5, 1e-3),
+        ("predivided", 0.5, 1e-6),
+        ("grouped", 1.0, 1e-6),
+    ],
+)
+def test_dense_and_sparse_gradients_are_combined(by_rank, how, factor, tolerance):
+    for seen in by_rank:
+        dense, sparse = seen["applied"][how]
+        expected = factor * np.array([1.0, 4 / 3])
+        np.testing.assert_allclose(dense, [expected.sum()], rtol=tolerance)
+        np.testing.assert_allclose(sparse, expected, rtol=tolerance)
+        # Between float16 and float32 something is lost, or nothing was compressed.
+        assert (how == "fp16") == (abs(sparse[1] - expected[1]) > 1e-6)
+
+
+def test_tapes_return_the_gradients_of_all_ranks(by_rank):
+    for seen in by_rank:
+        assert seen["tapes"] == {
+            "average": (1.5, [0.5, 1.0]),
+            "in a graph": ([1.5],),
+            "sum": (3.0, [1.0, 2.0]),
+            "context": [[1.5]],
+        }
+
+
+def test_batches_of_all_ranks_are_normalized_together(by_rank):
+    assert [seen["normalized"] for seen in by_rank] == [(-1.0, 1.0), (1.0, 1.0)]
+
+
+def test_layers_may_be_called_differently_where_batches_are_normalized(by_rank):
+    first, second = (seen["trained with normalization"] for seen in by_rank)
+
+    assert all(map(np.array_equal, first, second))
+    assert len(first) == 12
+
+
+def test_a_rank_may_trace_a_tape_alone(by_rank):
+    assert [seen["traced alone"] for seen in by_rank] == [[8.0, 7.5]] * 2
+
+
+def test_a_tape_per_step_leaves_nothing_open(by_rank):
+    for seen in by_rank:
+        after_two, after_twenty = seen["descriptors"]
+        assert after_twenty <= after_two
+
+
+def test_a_rank_may_make_its_optimizer_anew(by_rank):
+    assert [seen["made anew"] for seen in by_rank] == [-3.0, -3.0]
+
+
+# Process sets, and Adasum.
+
+
+def train_in_process_set():
+    import keras
+
+    import tfdist.horovod as hvd
+
+    outer = hvd.ProcessSet([0, 2])
+    hvd.init(process_sets=[outer])
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), process_set=outer, groups=1
+    )
+    variables = [keras.Variable(0.0), keras.Variable([0.0])]
+    optimizer.apply([hvd.rank() ** 2, [2.0 + hvd.rank() ** 2]], variables)
+    # The first rank that ends shuts Horovod down on all.
+    hvd.allgather_object(None)
+    try:
+        hvd.DistributedOptimizer(
+            keras.optimizers.SGD(), process_set=hvd.ProcessSet([1, 2])
+        )
+    except ValueError as error:
+        return [float(variables[0]), float(variables[1][0])], str(error)
+
+
+def test_only_the_ranks_of_a_process_set_share_gradients():
+    seen = run(train_in_process_set, size=3)
+
+    assert [values for values, _ in seen] == [[-2.0, -4.0], [-1.0, -3.0], [-2.0, -4.0]]
+    assert all("process_set must be known to Horovod" in error for _, error in seen)
+
+
+def train_with_adasum():
+    import keras
+
+    import tfdist.horovod as hvd
+
+    hvd.init()
+    try:
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Adasum)
+    except RuntimeError as error:
+        return str(error)
+    parallel, orthogonal = keras.Variable([0.0, 0.0]), keras.Variable([0.0, 0.0])
+    along = np.array([1.0, 2.0]) * (1 + hvd.rank())
+    across = np.eye(2)[hvd.rank()]
+    optimizer.apply([along, across], [parallel, orthogonal])
+    return [np.array(parallel).tolist(), np.array(orthogonal).tolist()]
+
+
+@pytest.mark.requires("mpirun")
+def test_adasum_averages_parallel_gradients_and_adds_orthogonal_ones():
+    assert run(train_with_adasum, launcher=MPIRUN) == [[[-1.5, -3.0], [-1.0, -1.0]]] * 2
+
+
+def test_adasum_is_refused_where_horovod_cannot_do_it():
+    for error in run(train_with_adasum):
+        assert "2 ranks that talk through Gloo" in error

@@ -1,0 +1,103 @@
+"""`tfdist horovod`: what it reads and prints; nothing is built."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tfdist.horovod_build import BuildError, Report
+from tfdist.horovod_build.installed import Installed
+from tfdist_cli import horovod
+from tfdist_cli.main import main
+
+HOROVOD = Installed("0.28.1", Path("/site/horovod"), "2.21.0", ("TensorFlow",))
+
+
+class FakeInstall:
+    """Remembers what it is asked for, and answers as told."""
+
+    def __init__(self):
+        self.error = None
+        self.calls = []
+
+    def __call__(self, env, *, log, stream, force):
+        self.calls.append((env, log, force))
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def install(monkeypatch):
+    fake = FakeInstall()
+    monkeypatch.setattr(horovod, "install", fake)
+    return fake
+
+
+def test_the_shortest_call(install, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+
+    assert main(["horovod", "install"]) == 0
+    log = Path("/caches/tfdist/horovod-install.log")
+    assert install.calls == [(dict(os.environ), log, False)]
+
+
+def test_every_option_arrives(install):
+    assert main(["horovod", "install", "--force", "--log", "my.log"]) == 0
+
+    assert install.calls[0][1:] == (Path("my.log"), True)
+
+
+@pytest.mark.parametrize("exit_code", [1, 2])
+def test_a_build_that_fails(install, capsys, exit_code):
+    install.error = BuildError("A compiler must be installed.", exit_code)
+
+    assert main(["horovod", "install"]) == exit_code
+    message = "tfdist horovod install: A compiler must be installed.\n"
+    assert capsys.readouterr().err == message
+
+
+def test_a_build_that_is_interrupted(install, capsys):
+    install.error = KeyboardInterrupt()
+
+    assert main(["horovod", "install"]) == 130
+    assert capsys.readouterr().err == "tfdist horovod install: interrupted\n"
+
+
+def test_a_horovod_that_can_be_used(monkeypatch, capsys):
+    monkeypatch.setattr(horovod, "check", lambda env: Report(HOROVOD))
+
+    assert main(["horovod", "check"]) == 0
+    assert capsys.readouterr().out.startswith("Horovod 0.28.1  /site/horovod\n")
+
+
+def test_one_that_cannot(monkeypatch, capsys):
+    report = Report(None, problem="Run: tfdist horovod install")
+    monkeypatch.setattr(horovod, "check", lambda env: report)
+
+    assert main(["horovod", "check"]) == 1
+    message = "tfdist horovod check: Run: tfdist horovod install\n"
+    assert capsys.readouterr() == ("", message)
+
+
+def test_a_check_that_is_interrupted(monkeypatch):
+    def interrupt(env):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(horovod, "check", interrupt)
+    assert main(["horovod", "check"]) == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("", "the following arguments are required: ACTION"),
+        ("instal", "invalid choice: 'instal'"),
+        ("install --forse", "there is no option --forse. Did you mean --force?"),
+    ],
+)
+def test_what_is_refused(install, arguments, error, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["horovod", *arguments.split()])
+
+    assert error in capsys.readouterr().err
+    assert install.calls == []

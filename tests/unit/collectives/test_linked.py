@@ -1,0 +1,248 @@
+"""What `LinkedCollective` adds to an engine, here to one of two equal ranks."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import linked
+from tfdist.collectives.linked import LinkedCollective
+
+
+class PeerError(tf.errors.OpError):
+    """What the engine raises when a peer is at fault."""
+
+    def __init__(self, message):
+        super().__init__(None, None, message, tf.errors.UNKNOWN)
+
+
+class Line:
+    """A lifeline that notes what it is told, and knows of one failure at most."""
+
+    def __init__(self):
+        self.told = []
+        self.failure = None
+
+    @contextmanager
+    def call(self, what):
+        self.told.append(f"call {what}")
+        yield
+
+    def check(self):
+        if self.failure is not None:
+            raise self.failure
+
+    def wait_for_failure(self):
+        self.told.append("wait for failure")
+        self.check()
+
+    def report_error(self, what, error):
+        self.told.append(f"{type(error).__name__} in {what}")
+
+    def wait_for_all(self, timeout_seconds):
+        self.told.append("wait for all")
+
+    def close(self):
+        self.told.append("close")
+
+    def exchange(self, name, value, *, joint=True):
+        self.told.append(f"exchange {name} {joint}")
+        return [value, value]
+
+
+class Engine(LinkedCollective):
+    """Notes the types that it is given to move."""
+
+    _PEER_ERRORS = (PeerError,)
+
+    def __init__(self, rank, size, lifeline, hub):
+        super().__init__(rank, size, lifeline, hub)
+        self.moved = []
+
+    def _reduce(self, tensors, reduction, name):
+        self.moved.append((name, [tensor.dtype.name for tensor in tensors]))
+        return [t if reduction in ("min", "max") else t * 2 for t in tensors]
+
+    def _gather(self, tensor, name):
+        self.moved.append((name, [tensor.dtype.name]))
+        return tf.concat([tensor, tensor], 0)
+
+    def _broadcast(self, tensors, root_rank, name):
+        self.moved.append((name, [tensor.dtype.name for tensor in tensors]))
+        return tensors
+
+
+@pytest.fixture
+def at_exit(monkeypatch):
+    """What is to be done when the interpreter ends; here nothing is."""
+    calls = []
+    monkeypatch.setattr(linked.atexit, "register", lambda *call: calls.append(call))
+    return calls
+
+
+@pytest.fixture
+def line():
+    return Line()
+
+
+@pytest.fixture
+def engine(at_exit, line):
+    return Engine(1, 2, line, None)
+
+
+# What travels.
+
+
+def test_it_knows_its_place(engine):
+    assert (engine.rank, engine.size) == (1, 2)
+
+
+def test_tensors_of_one_type_travel_together(engine):
+    values = [1.0, tf.constant(2.0, tf.float64), np.float32(3.0)]
+
+    found = engine.all_reduce(values, name="x")
+
+    assert engine.moved == [("x", ["float32", "float32"]), ("x", ["float64"])]
+    assert [float(total) for total in found] == [2.0, 4.0, 6.0]
+    assert [total.dtype for total in found] == [tf.float32, tf.float64, tf.float32]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "mean"),
+    [
+        (3.0, tf.float32, 3.0),
+        (3, tf.int8, 3),
+        (-3, tf.int64, -3),
+        (2**63 + 1, tf.uint64, None),
+    ],
+)
+def test_the_mean_is_of_the_tensor_s_own_type(value, dtype, mean, engine):
+    found = engine.all_reduce([tf.constant(value, dtype)], "mean", name="x")[0]
+
+    assert found.dtype == dtype
+    if mean is not None:
+        assert found.numpy() == mean
+    else:
+        # The sum has left the type, as on one process.
+        assert found.numpy() == ((2 * value) % 2**64) // 2
+
+
+@pytest.mark.parametrize(("reduction", "value"), [("sum", 1.0), ("mean", 0.5)])
+def test_slices_are_gathered(reduction, value, engine):
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([2]), tf.constant([3, 2]))
+
+    found = engine.all_reduce([slices], reduction, name="x")[0]
+
+    assert [name for name, _ in engine.moved] == ["x/0/values", "x/0/indices"]
+    assert found.indices.numpy().tolist() == [2, 2]
+    assert found.values.numpy().tolist() == [[value, value]] * 2
+
+
+def test_strings_travel_as_bytes(engine):
+    found = engine.all_gather(tf.constant([["a", "bcd"]]), name="x")
+
+    assert [name for name, _ in engine.moved] == ["x/lengths", "x/bytes"]
+    assert found.numpy().tolist() == [[b"a", b"bcd"]] * 2
+
+
+def test_how_many_rows_are_gathered_is_not_known_but_their_shape(engine):
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.bool)])
+    def gather(tensor):
+        # What an engine returns may have lost all of it.
+        engine._gather = lambda tensor, name: tf.numpy_function(
+            lambda t: t, [tensor], tensor.dtype
+        )
+        return engine.all_gather(tensor, name="x")
+
+    assert gather.get_concrete_function().output_shapes.as_list() == [None, 3]
+
+
+def test_what_is_broadcast_keeps_type_and_order(engine):
+    values = [tf.constant(True), tf.constant(1.5), tf.constant([2], tf.uint8)]
+
+    found = engine.broadcast(values, 1, name="x")
+
+    assert [value.dtype for value in found] == [value.dtype for value in values]
+    assert [value.numpy().tolist() for value in found] == [True, 1.5, [2]]
+
+
+def test_values_and_barriers_go_by_the_lifeline(engine, line):
+    assert engine.exchange("x", 1, joint=False) == [1, 1]
+    engine.barrier("end")
+
+    assert line.told == ["exchange x False", "exchange barrier end True"]
+    assert engine.moved == []
+
+
+def test_wrong_calls_are_refused_before_anything_travels(engine):
+    with pytest.raises(ValueError, match="reduction must be one of"):
+        engine.all_reduce([1.0], "average", name="x")
+    with pytest.raises(ValueError, match="root_rank must be from 0 to 1"):
+        engine.broadcast([1.0], 2, name="x")
+    with pytest.raises(ValueError, match="all_gather needs a tensor with rows"):
+        engine.all_gather(1.0, name="x")
+    assert engine.moved == []
+
+
+# What goes wrong.
+
+
+def raising(engine, error):
+    with engine.call("step"):
+        raise error
+
+
+def test_a_call_is_marked(engine, line):
+    with engine.call("step"):
+        pass
+
+    assert line.told == ["call step"]
+
+
+def test_no_call_begins_when_a_peer_has_failed(engine, line):
+    line.failure = ConnectionError("rank 0 is gone")
+
+    with pytest.raises(ConnectionError, match="rank 0 is gone"), engine.call("step"):
+        pass
+    assert line.told == []
+
+
+def test_an_error_of_a_peer_leaves_with_the_peer_named(engine, line):
+    def fail():
+        with engine.call("step"):
+            line.failure = ConnectionError("rank 0 is gone")
+            raise PeerError("Connection reset by peer")
+
+    with pytest.raises(ConnectionError, match="rank 0 is gone"):
+        fail()
+    assert "wait for failure" in line.told
+
+
+def test_an_error_of_a_peer_that_nobody_names_leaves_as_it_is(engine, line):
+    with pytest.raises(PeerError, match="Connection reset"):
+        raising(engine, PeerError("Connection reset by peer"))
+    assert line.told == ["call step", "wait for failure", "PeerError in step"]
+
+
+def test_an_error_of_one_s_own_is_told_to_the_others(engine, line):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bad shape"):
+        raising(engine, tf.errors.InvalidArgumentError(None, None, "bad shape"))
+    assert line.told == ["call step", "InvalidArgumentError in step"]
+
+
+@pytest.mark.parametrize(
+    "error", [tf.errors.OutOfRangeError(None, None, "end of data"), KeyError("x")]
+)
+def test_the_end_of_the_data_is_no_failure(error, engine, line):
+    with pytest.raises(type(error)):
+        raising(engine, error)
+    assert line.told == ["call step"]
+
+
+def test_it_says_goodbye(engine, line, at_exit):
+    ((leave, hub),) = at_exit
+
+    leave(hub)
+
+    assert line.told == ["wait for all", "close"]

@@ -1,0 +1,69 @@
+"""BestModelCheckpoint writes a model that plain Keras loads, and only the best."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.requires("horovodrun")
+
+
+@pytest.fixture
+def compiled(model):
+    """The model with a loss that falls to 0 as w nears 1."""
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def test_the_path_is_set_before_fit(hvd, compiled, fit, tmp_path):
+    path = tmp_path / "best.keras"
+    checkpoint = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    assert checkpoint.filepath is None
+    checkpoint.filepath = str(path)
+
+    fit(checkpoint, epochs=2)
+    best = compiled.get_weights()
+    written = os.stat(path).st_mtime_ns
+    # From here it only gets worse, so that the second fit writes nothing.
+    compiled.set_weights([np.array([[9.0]], "float32")])
+    fit(checkpoint, epochs=1)
+
+    assert os.stat(path).st_mtime_ns == written
+    np.testing.assert_array_equal(keras.models.load_model(path).get_weights(), best)
+
+
+def test_the_path_can_be_given_at_once(hvd, compiled, fit, tmp_path):
+    path = tmp_path / "best.weights.h5"
+    fit(
+        hvd.callbacks.BestModelCheckpoint(
+            monitor="loss", save_weights_only=True, filepath=path
+        )
+    )
+
+    assert path.exists()
+
+
+def test_other_ranks_write_nothing(hvd, compiled, fit, tmp_path, monkeypatch):
+    native = type("Native", (), {"rank": lambda: 1})
+    module = "tfdist.horovod.callbacks.best_model_checkpoint"
+    monkeypatch.setattr(f"{module}.native", native)
+    path = tmp_path / "best.keras"
+    every_batch = {"monitor": "loss", "save_freq": 1}
+    fit(hvd.callbacks.BestModelCheckpoint(**every_batch, filepath=path))
+    fit(hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=path))
+
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("path", [None, "best.txt"])
+def test_training_without_a_place_is_refused(hvd, compiled, fit, path):
+    checkpoint = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    checkpoint.filepath = path
+
+    with pytest.raises(
+        ValueError,
+        match=r"^BestModelCheckpoint needs a filepath that ends in '\.keras'\. "
+        r"Received: filepath=.*\. Set it before fit: callback\.filepath = 'best\.ker",
+    ):
+        fit(checkpoint)

@@ -1,0 +1,55 @@
+"""A job of one process, as Horovod gives it to a script that is run by itself."""
+
+import keras
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def hvd():
+    """The drop-in, started; import it in tests through this, after the marker."""
+    import tfdist.horovod as hvd
+
+    hvd.init()
+    return hvd
+
+
+@pytest.fixture
+def model():
+    """A model y = w x of which every gradient is 1, so that steps can be foretold."""
+    keras.utils.clear_session()
+    inputs = keras.Input((1,))
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Model(inputs, layer(inputs))
+    model.compile(keras.optimizers.SGD(0.1), lambda _, y: keras.ops.mean(y))
+    return model
+
+
+@pytest.fixture
+def fit(model):
+    """Train with batches of 1, and return the history."""
+
+    def fit(*callbacks, steps=4, **options):
+        x = np.ones((steps, 1), "float32")
+        options = {"verbose": 0, "batch_size": 1} | options
+        return model.fit(x, x, callbacks=list(callbacks), **options).history
+
+    return fit
+
+
+class Recorder(keras.callbacks.Callback):
+    """Calls a function before each step, and keeps what it returns."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.values = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.values.append(self.function())
+
+
+@pytest.fixture
+def rates(model):
+    """A callback that notes the learning rate of each step; put it last."""
+    return Recorder(lambda: round(float(model.optimizer.learning_rate.numpy()), 6))

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+pytestmark = pytest.mark.requires("horovodrun")
+
+
+def test_alone_every_value_stays_what_it_is(hvd):
+    value = np.array([[1.0, 2.0]])
+    for result in (
+        hvd.allreduce(value),
+        hvd.allgather(value),
+        hvd.broadcast(value, 0),
+        hvd.reducescatter(value),
+        hvd.alltoall(value),
+        hvd.grouped_allreduce([value])[0],
+    ):
+        assert result.numpy().tolist() == value.tolist()
+    assert hvd.allgather_object("x") == ["x"]
+    assert hvd.broadcast_object("x") == "x"
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.uint32, tf.bool, tf.complex64])
+def test_types_that_horovod_does_not_know_are_moved(hvd, dtype):
+    value = tf.cast([0, 1], dtype)
+
+    assert hvd.allgather(value).dtype == dtype
+    assert hvd.broadcast(value, 0).numpy().tolist() == value.numpy().tolist()
+
+
+@pytest.mark.parametrize(
+    "dtype", [tf.bfloat16, tf.int8, tf.uint8, tf.int16, tf.uint16, tf.uint32, tf.int64]
+)
+def test_types_that_horovod_does_not_know_are_reduced(hvd, dtype):
+    value = tf.cast([1, 2], dtype)
+
+    for reduce in (hvd.allreduce, hvd.reducescatter):
+        result = reduce(value, op=hvd.Sum)
+        assert result.dtype == dtype
+        assert tf.cast(result, tf.int32).numpy().tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("value", [True, "text", 1j, tf.constant(1, tf.uint64)])
+def test_what_cannot_be_reduced_is_refused(hvd, value):
+    for reduce in (hvd.allreduce, hvd.reducescatter):
+        with pytest.raises(
+            TypeError, match=r"^value must be of floats, or of .* Received: .* Cast it"
+        ):
+            reduce([value])
+
+
+def test_a_part_is_of_the_rows_of_a_sum(hvd):
+    with pytest.raises(ValueError, match=r"^op must be Average or Sum.*Use allreduce"):
+        hvd.reducescatter([1.0], op=hvd.Min)
+    with pytest.raises(ValueError, match=r"^value must have rows.*Use allreduce\.$"):
+        hvd.reducescatter(1.0)

@@ -1,0 +1,62 @@
+"""Finding Horovod without importing it; the folders are made here."""
+
+import sys
+import sysconfig
+
+import pytest
+
+from tfdist.horovod_build.installed import (
+    Installed,
+    find_installed,
+    frameworks_of,
+    tensorflow_of,
+)
+
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Be in an environment that holds nothing; return its folder."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    return tmp_path
+
+
+def write(site):
+    (site / "horovod/tensorflow").mkdir(parents=True)
+    (site / "horovod/__init__.py").write_text("raise ImportError('imported')\n")
+    (site / f"horovod/tensorflow/mpi_lib{SUFFIX}").touch()
+    note = '{\n"tensorflow": "2.21.0",\n"dummy": "none"\n}'
+    (site / "horovod/metadata.json").write_text(note)
+    info = site / "horovod-0.28.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: horovod\nVersion: 0.28.1\n")
+
+
+def test_what_is_installed(site):
+    write(site)
+
+    before = set(sys.modules)
+    expected = Installed("0.28.1", site / "horovod", "2.21.0", ("TensorFlow",))
+    assert find_installed() == expected
+    assert set(sys.modules) == before
+
+
+def test_nothing(site):
+    assert find_installed() is None
+
+
+@pytest.mark.parametrize("note", [None, "", '{"dummy": "none"}', '{"tensorflow": 2}'])
+def test_a_horovod_that_was_not_built_for_tensorflow(tmp_path, note):
+    if note is not None:
+        (tmp_path / "metadata.json").write_text(note)
+
+    assert tensorflow_of(tmp_path) is None
+
+
+def test_the_libraries_of_the_frameworks(tmp_path):
+    for name in ("torch/mpi_lib_v2", "mxnet/mpi_lib"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / f"{name}{SUFFIX}").touch()
+
+    assert frameworks_of(tmp_path) == ("PyTorch", "MXNet")

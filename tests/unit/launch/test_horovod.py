@@ -1,0 +1,172 @@
+"""What a Horovod job gets: variables, and a server that only this machine reaches."""
+
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tfdist.cluster import Cluster, Task
+from tfdist.cluster.detect import detect_place, horovod_launcher
+from tfdist.cluster.place import Place
+from tfdist.launch.horovod import IDENTITY_VARIABLES, identity_of, rendezvous, serve
+from tfdist.launch.ports import free_ports
+
+THREE = Cluster(workers=("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))
+
+
+@pytest.fixture
+def port():
+    return free_ports(1)[0]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Return a function that installs a Horovod whose library holds some bytes."""
+
+    def install(content=None):
+        folder = tmp_path / "horovod"
+        (folder / "tensorflow").mkdir(parents=True)
+        (folder / "__init__.py").touch()
+        if content is not None:
+            (folder / "tensorflow" / "mpi_lib.x.so").write_bytes(content)
+        for name in [n for n in sys.modules if n.split(".")[0] == "horovod"]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+def test_each_process_knows_who_it_is():
+    cluster = Cluster(workers=THREE.workers, task=Task("worker", 2))
+
+    env = identity_of(cluster, 2000)
+
+    assert env == {
+        "HOROVOD_RANK": "2",
+        "HOROVOD_SIZE": "3",
+        "HOROVOD_LOCAL_RANK": "2",
+        "HOROVOD_LOCAL_SIZE": "3",
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "2000",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": "lo",
+    }
+    assert {*env, "HOROVOD_ELASTIC"} == set(IDENTITY_VARIABLES)
+
+
+def test_our_own_resolver_understands_it():
+    env = identity_of(THREE, 2000)
+
+    assert detect_place(env) == Place(0, 3, 0, 3, "horovodrun")
+    assert horovod_launcher(env) == "horovodrun"
+    assert horovod_launcher({**env, "TFDIST_RUN_ID": "5f"}) == "tfdist run"
+
+
+@pytest.mark.requires("horovodrun")
+def test_the_variables_are_those_of_horovods_own_runner():
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+
+    slots = get_host_assignments(parse_hosts("localhost:3"), 3)
+    for rank, slot in enumerate(slots):
+        cluster = Cluster(workers=THREE.workers, task=Task("worker", rank))
+        theirs = create_slot_env_vars(slot)
+        theirs |= create_run_env_vars("127.0.0.1", {"lo"}, 2000)
+        del theirs["NCCL_SOCKET_IFNAME"]  # In plan.py, where users may set another.
+        ours = identity_of(cluster, 2000)
+        assert ours == {name: str(value) for name, value in theirs.items()}
+
+
+@pytest.mark.requires("horovodrun")
+def test_the_server_keeps_what_the_processes_leave_there(port):
+    url = f"http://127.0.0.1:{port}/global/key"
+    with rendezvous(2, port):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(url)
+        put = urllib.request.Request(url, data=b"value", method="PUT")
+        with urllib.request.urlopen(put) as answer:
+            assert answer.status == 200
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == b"value"
+
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(url)
+
+
+@pytest.mark.requires("horovodrun")
+def test_the_server_listens_on_one_address_of_this_machine(port):
+    with rendezvous(2, port):
+        socket.create_connection(("127.0.0.1", port)).close()
+        # Whoever listens on all addresses listens on this one too.
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port))
+
+
+@pytest.mark.requires("horovodrun")
+def test_a_port_that_is_taken(port):
+    with socket.create_server(("127.0.0.1", port)):
+        message = f"^Horovod's rendezvous .* Received: port {port} .* Run it again"
+        with pytest.raises(OSError, match=message), rendezvous(2, port):
+            pass
+
+
+@pytest.mark.requires("horovodrun")
+def test_serving_by_hand_ends_with_ctrl_c(port, monkeypatch):
+    answers = []
+
+    def interrupt():
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            answers.append(connection.getpeername())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("signal.pause", interrupt)
+
+    serve(2, port)
+
+    assert answers == [("127.0.0.1", port)]
+
+
+@pytest.mark.requires("horovodrun")
+def test_the_server_needs_no_tensorflow(port):
+    program = (
+        "import sys; from tfdist.launch.horovod import rendezvous\n"
+        f"with rendezvous(2, {port}): print(sorted("
+        "{'horovod', 'keras', 'numpy', 'tensorflow'} & set(sys.modules)))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "['horovod']"
+
+
+def test_a_missing_horovod(port, monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    message = (
+        "^A Horovod job needs Horovod, .* Received: collective='horovod'. "
+        "Run `tfdist horovod install`.$"
+    )
+    with pytest.raises(ModuleNotFoundError, match=message), rendezvous(2, port):
+        pass
+
+
+def test_a_horovod_without_tensorflow(port, installed):
+    installed()
+    message = "^Horovod was built without TensorFlow. .* Run `tfdist horovod install`"
+    with pytest.raises(ImportError, match=message), rendezvous(2, port):
+        pass
+
+
+def test_a_horovod_without_gloo(port, installed):
+    installed(b"MPIController")
+    message = "^Horovod was built without Gloo, .* Run `tfdist horovod install`"
+    with pytest.raises(ImportError, match=message), rendezvous(2, port):
+        pass

@@ -1,0 +1,79 @@
+"""The learning rate of an optimizer, and the velocities that hold it."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.compat.keras.learning_rates import inner_optimizers
+from tfdist.horovod.variables import tensorflow_variable
+
+
+def learning_rate_variable(optimizer: Any) -> Any:
+    """Return the variable of a learning rate, which can be set between steps.
+
+    Args:
+        optimizer: An optimizer of Keras.
+
+    Raises:
+        ValueError: If a schedule of Keras gives the learning rate.
+    """
+    rate = optimizer.learning_rate
+    if not isinstance(rate, keras.Variable):
+        raise ValueError(
+            "The learning rate of an optimizer must be a number where a callback sets "
+            f"it. Received: {type(optimizer).__name__} with a LearningRateSchedule or "
+            "a function. Give the optimizer a number, or leave out the callback."
+        )
+    return rate
+
+
+def set_learning_rate(
+    optimizer: Any, learning_rate: float, momentum_correction: bool
+) -> None:
+    """Set the learning rate of the steps that follow.
+
+    The velocity of SGD and of RMSprop is a sum of gradients that were multiplied by the
+    learning rates of their steps. With momentum correction it is multiplied by the new
+    rate over the old one, as if all of them had been made with the new one (Goyal et
+    al. 2017, section 3). Horovod multiplies the momentum instead, for one step, which
+    comes to the same where momentum is a variable; in Keras 3 it is a constant of the
+    compiled step.
+
+    Args:
+        optimizer: An optimizer of Keras.
+        learning_rate: The new one.
+        momentum_correction: Whether to correct the velocity.
+    """
+    variable = learning_rate_variable(optimizer)
+    old = float(variable.numpy())
+    variable.assign(learning_rate)
+    # A rate of 0 has left nothing in the velocity that could be corrected.
+    if momentum_correction and old not in (0.0, learning_rate):
+        velocities = _velocities(optimizer)
+        if velocities:
+            _multiply(velocities, tf.constant(learning_rate / old, "float64"))
+
+
+def _velocities(optimizer: Any) -> list[Any]:
+    """Return the variables of an optimizer that hold the learning rate.
+
+    Other optimizers keep plain gradients and multiply by the rate afterwards.
+    """
+    inner = inner_optimizers(optimizer)
+    if inner:
+        return [velocity for one in inner for velocity in _velocities(one)]
+    if not isinstance(optimizer, keras.optimizers.SGD | keras.optimizers.RMSprop):
+        return []
+    return [
+        tensorflow_variable(variable)
+        for variable in optimizer.variables
+        if variable.name.endswith("_momentum")
+    ]
+
+
+@tf.function  # type: ignore[untyped-decorator]
+def _multiply(variables: list[Any], factor: tf.Tensor) -> None:
+    """Multiply variables in place."""
+    for variable in variables:
+        variable.assign(variable * tf.cast(factor, variable.dtype))

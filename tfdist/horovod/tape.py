@@ -1,0 +1,227 @@
+"""Gradient tapes whose gradients are those of all ranks."""
+
+import functools
+from collections.abc import Hashable
+from types import TracebackType
+from typing import Any, Self
+
+import tensorflow as tf
+
+from tfdist.horovod.basics import Average, Compression, global_process_set
+from tfdist.horovod.options import local_variables, make_reduction
+from tfdist.horovod.reduction import Reduction, key_of
+
+
+class ReducingTape:
+    """A tape that reduces the gradients that it returns.
+
+    All that is not here is the tape's own.
+
+    Args:
+        tape: The tape that records.
+        reduction: How gradients are combined.
+    """
+
+    def __init__(self, tape: tf.GradientTape, reduction: Reduction) -> None:
+        self._tape, self._reduction = tape, reduction
+        self._local_keys: frozenset[Hashable] = frozenset()
+
+    def __enter__(self) -> Self:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tape.__exit__(kind, error, trace)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    def register_local_source(self, source: Any) -> None:
+        """Leave a variable's gradient to this rank.
+
+        Args:
+            source: A variable of Keras or of TensorFlow.
+        """
+        self._local_keys |= {key_of(source)}
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> Any:
+        """Return the gradients of all ranks.
+
+        Args:
+            target: What is differentiated.
+            sources: Variables or tensors, in any structure.
+            output_gradients: As in `tf.GradientTape.gradient`. Default None.
+            use_generic_names: Whether gradients travel under names that are equal on
+                ranks whose variables are called differently. It has no effect, because
+                they always do. Default False.
+
+        Returns:
+            One gradient for each source, in the same structure.
+        """
+        own = self._tape.gradient(target, sources, output_gradients)
+        variables = tf.nest.flatten(sources)
+        gradients = tf.nest.flatten(own, expand_composites=False)
+        reduced = self._reduction.reduce(gradients, variables, self._local_keys)
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: Any = global_process_set,
+    scale_local_gradients: bool = True,
+) -> ReducingTape:
+    """Wrap a gradient tape, so that its gradients are averaged over ranks.
+
+    It is for training loops of one's own with a plain optimizer; a wrapped optimizer
+    would average once more.
+
+    Args:
+        gradtape: The tape that records.
+        device_dense: As in `DistributedOptimizer`, like all that follows.
+        device_sparse: As there.
+        compression: As there.
+        sparse_as_dense: As there.
+        op: As there.
+        gradient_predivide_factor: As there.
+        num_groups: As there.
+        groups: As there.
+        process_set: As there.
+        scale_local_gradients: As there.
+
+    Returns:
+        A tape. `register_local_source(variable)` leaves a gradient to each rank.
+
+    Raises:
+        RuntimeError: If this Horovod, or this number of ranks, cannot do Adasum.
+        ValueError: If an argument cannot be honoured.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> x = tf.Variable(3.0)
+        >>> with tf.GradientTape() as tape:
+        ...     loss = x * x
+        >>> float(hvd.DistributedGradientTape(tape).gradient(loss, x))
+        6.0
+    """
+    reduction = make_reduction(
+        name="DistributedGradientTape",
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        # A rank that traces its step anew makes a tape that the others do not make.
+        ties_ranks=False,
+    )
+    return ReducingTape(gradtape, _shared(reduction))
+
+
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: Any = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> ReducingTape:
+    """Wrap a gradient tape as `DistributedGradientTape` does, except for some layers.
+
+    Args:
+        gradtape: The tape that records.
+        device_dense: As in `DistributedOptimizer`, like all that is not explained here.
+        device_sparse: As there.
+        compression: As there.
+        sparse_as_dense: As there.
+        op: As there.
+        gradient_predivide_factor: As there.
+        num_groups: As there.
+        groups: As there.
+        process_set: As there.
+        local_layers: A layer, or several, that have been built. Default None: none.
+        scale_local_gradients: Whether their gradients are divided by the number of
+            ranks. Default True.
+
+    Returns:
+        A tape.
+
+    Raises:
+        ValueError: If `local_layers` are no layers, or have not been built.
+
+    Example:
+        >>> import keras
+        >>> import tensorflow as tf
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> layer = keras.layers.Dense(1)
+        >>> with tf.GradientTape() as tape:
+        ...     loss = layer(tf.ones([1, 2]))
+        >>> tape = hvd.PartialDistributedGradientTape(tape, local_layers=layer)
+        >>> [g.shape[0] for g in tape.gradient(loss, layer.trainable_weights)]
+        [2, 1]
+    """
+    variables = local_variables(local_layers)
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for variable in variables:
+        tape.register_local_source(variable)
+    return tape
+
+
+def _shared(reduction: Reduction) -> Reduction:
+    """Return the first of equal reductions, with the functions that it has compiled.
+
+    A tape lives for one step, and would compile its own in every eager one.
+    """
+    try:
+        return _first_equal(reduction)
+    except TypeError:  # Lists of groups have no hash.
+        return reduction
+
+
+@functools.lru_cache
+def _first_equal(reduction: Reduction) -> Reduction:
+    """Return the reduction; the cache returns the first one that was equal."""
+    return reduction

@@ -1,0 +1,174 @@
+"""The collectives on anything that can be made a tensor."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives.dtypes import (
+    from_move,
+    to_move,
+    to_reduce,
+    without_bfloat16,
+)
+from tfdist.horovod.basics import Average, Compression, Sum
+from tfdist.horovod.native import native
+
+alltoall = native.alltoall
+grouped_allreduce = native.grouped_allreduce
+grouped_allgather = native.grouped_allgather
+grouped_reducescatter = native.grouped_reducescatter
+join = native.join
+allgather_object = native.allgather_object
+broadcast_object = native.broadcast_object
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: Any = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """Combine a value over all ranks, by default into its average.
+
+    Integers of 8 and 16 bits are summed in 32, and floats of 8 and 16 bits other than
+    float16 in float32; an average of integers is rounded towards zero.
+
+    Args:
+        value: A number, an array, a tensor, a variable, or `tf.IndexedSlices`; of
+            floats, or of integers but for uint64; of the same shape on all ranks.
+        name: What the operation is called in graphs. Default None: one is made.
+        average: The old name of `op`: True for `Average`, False for `Sum`.
+        prescale_factor: What to multiply with before. Default 1.
+        postscale_factor: What to multiply with after. Default 1.
+        op: `Average`, `Sum`, `Min`, `Max`, `Product` or `Adasum`. Default `Average`.
+        compression: `Compression.none` or `Compression.fp16`. Default none.
+
+    Returns:
+        A tensor of the same shape and type, the same on all ranks.
+
+    Raises:
+        TypeError: If the value holds neither floats nor such integers.
+
+    Example:
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> float(hvd.allreduce(2.0, op=hvd.Sum))
+        2.0
+    """
+    is_sparse = isinstance(value, tf.IndexedSlices)
+    tensor = value if is_sparse else tf.convert_to_tensor(value)
+    reduced = native.allreduce(
+        _to_reduce(tensor),
+        name=name,
+        average=average,
+        op=op,
+        compression=compression,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+    )
+    return tf.cast(reduced, tensor.dtype)
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """Join the rows of a value of all ranks.
+
+    Args:
+        value: An array, a tensor or a variable; of the same shape on all ranks but for
+            the number of rows.
+        name: What the operation is called in graphs. Default None: one is made.
+
+    Returns:
+        A tensor of the same type with the rows of rank 0, then of rank 1, and so on.
+
+    Raises:
+        TypeError: If the type has no fixed size, as strings.
+
+    Example:
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> hvd.allgather([[1, 2]]).shape
+        TensorShape([1, 2])
+    """
+    tensor = tf.convert_to_tensor(value)
+    return from_move(native.allgather(to_move(tensor), name=name), tensor.dtype)
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+    """Give all ranks the value of one.
+
+    Args:
+        value: A number, an array, a tensor or a variable; of the same shape on all
+            ranks.
+        root_rank: The rank whose value all get.
+        name: What the operation is called in graphs. Default None: one is made.
+
+    Returns:
+        A tensor of the same shape and type, the same on all ranks.
+
+    Raises:
+        TypeError: If the type has no fixed size, as strings.
+
+    Example:
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> int(hvd.broadcast(7, root_rank=0))
+        7
+    """
+    tensor = tf.convert_to_tensor(value)
+    moved = native.broadcast(to_move(tensor), root_rank, name=name)
+    return from_move(moved, tensor.dtype)
+
+
+def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any:
+    """Combine a value over all ranks, and leave each of them its part of the rows.
+
+    Args:
+        value: An array, a tensor or a variable; of the types that `allreduce` takes,
+            and of the same shape on all ranks.
+        name: What the operation is called in graphs. Default None: one is made.
+        op: `Average` or `Sum`. Default `Average`.
+
+    Returns:
+        A tensor of the same type with the rows of this rank.
+
+    Raises:
+        TypeError: If the value holds neither floats nor integers below 2**63.
+        ValueError: If `op` is another, or the value has no rows.
+
+    Example:
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> hvd.reducescatter([1.0, 2.0]).numpy().tolist()
+        [1.0, 2.0]
+    """
+    tensor = tf.convert_to_tensor(value)
+    if op not in (Average, Sum):
+        raise ValueError(
+            "op must be Average or Sum, of which alone a rank can have a part. "
+            f"Received: op={op!r}. Use allreduce and take the rows of this rank."
+        )
+    if tensor.shape.rank == 0:
+        raise ValueError(
+            "value must have rows, of which each rank gets a part. Received: a scalar "
+            f"of {tensor.dtype.name}. Use allreduce."
+        )
+    reduced = native.reducescatter(_to_reduce(tensor), name=name, op=op)
+    return tf.cast(reduced, tensor.dtype)
+
+
+def _to_reduce(tensor: Any) -> Any:
+    """Turn a tensor into one that Horovod can reduce, of a type that holds its values.
+
+    Raises:
+        TypeError: If there is none.
+    """
+    dtype = tensor.dtype
+    if not (dtype.is_floating or dtype.is_integer) or dtype == tf.uint64:
+        raise TypeError(
+            "value must be of floats, or of integers below 2**63. Received: a value of "
+            f"{dtype.name}. Cast it first, for example to int32 or float32."
+        )
+    return without_bfloat16(to_reduce(tensor, "sum"))
