@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from tfdist.launch import (
+    DEFAULT_RESTARTS,
     Job,
     Output,
     RunResult,
@@ -23,6 +24,10 @@ Run a program as several processes on this machine that know of each other.
 Each process gets TF_CONFIG and its rank, its share of the cores, and its rank before
 each line that it prints. If one fails, all are ended, and so is everything they have
 started; the last line says which rank failed first, and how.
+
+With --workers and --ps they are a chief, workers and parameter servers, and the run is
+what the chief does. When it has ended well, the others have a few seconds to end. If it
+fails, or a server, the run does. A worker that fails is started again.
 """
 
 _EPILOG = """\
@@ -31,9 +36,10 @@ examples:
   tfdist run -np 2 -m package.train           a module
   tfdist run -np 2 bash -c 'echo $TFDIST_RANK'  any program
   tfdist run -np 2 --collective horovod train.py  as horovodrun would start it
+  tfdist run --workers 2 --ps 1 train.py      a chief with parameter servers
 
 exit code:
-  0 if all is well, that of the rank that failed first (128 and the number of a
+  0 if all is well, that of the process that failed first (128 and the number of a
   signal), 124 when the time is up, 130 after Ctrl-C. Ctrl-C twice kills at once.
 """
 
@@ -51,11 +57,13 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         commands,
         "run",
         "run a program on several processes",
-        usage="tfdist run -np N [options] (train.py | -m module | program) [arguments]",
+        usage="tfdist run (-np N | --workers N --ps M) [options] "
+        "(train.py | -m module | program) [arguments]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
     parser.set_defaults(func=run)
+    _add_options_of_size(parser)
     _add_options(parser)
     _add_options_of_output(parser)
     _add_options_of_cores(parser)
@@ -72,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    if args.size is None:
-        args.parser.error("-np is missing: give the number of processes, as in -np 2")
+    _check_options_of_size(args)
     try:
         specs = plan_here(
             Job(
@@ -83,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
                 threads_per_process=args.threads_per_process,
                 env=dict(args.env) | horovod_variables(args),
                 collective=args.collective,
+                workers=args.workers,
+                ps=args.ps,
             )
         )
         if args.dry_run:
@@ -95,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
             output=Output(tag=args.tag_output, directory=args.output_dir),
             timeout_seconds=args.timeout,
             pass_signals_on=True,
+            restarts=DEFAULT_RESTARTS if args.restarts is None else args.restarts,
         )
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
@@ -102,11 +112,50 @@ def run(args: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _add_options(parser: Parser) -> None:
-    """Add the options, in the order of the help."""
+def _check_options_of_size(args: argparse.Namespace) -> None:
+    """Refuse a call that does not say how many, and what has no effect."""
+    if args.size is None and args.workers is None and args.ps is None:
+        args.parser.error(
+            "-np is missing: give the number of processes, as in -np 2, or for "
+            "parameter servers --workers and --ps"
+        )
+    if args.restarts is not None and args.workers is None:
+        args.parser.error(
+            "--restarts has no effect on ranks, none of which can be missed. "
+            f"Received: --restarts {args.restarts} without --workers. Leave it out."
+        )
+
+
+def _add_options_of_size(parser: Parser) -> None:
+    """Add the options that say how many processes, and of which kind."""
     parser.add_argument(
-        "-np", dest="size", type=int, metavar="N", help="how many processes (required)"
+        "-np",
+        dest="size",
+        type=int,
+        metavar="N",
+        help="how many processes (required, unless there are parameter servers)",
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="in place of -np, with --ps: how many workers, besides the chief",
+    )
+    parser.add_argument(
+        "--ps", type=int, metavar="M", help="how many parameter servers"
+    )
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        metavar="R",
+        help="how many times workers that fail are started again, all of them together "
+        f"(default: {DEFAULT_RESTARTS}); after that the run goes on without them, as "
+        "long as one is left",
+    )
+
+
+def _add_options(parser: Parser) -> None:
+    """Add the options that are for every kind of run."""
     parser.add_argument(
         "--timeout",
         type=float,
@@ -134,13 +183,14 @@ def _add_options_of_output(parser: Parser) -> None:
         "--output-dir",
         type=Path,
         metavar="DIR",
-        help="also write what each rank prints to DIR/rank.0.log and so on",
+        help="also write what each process prints to DIR/rank.0.log and so on, or to "
+        "DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log",
     )
     parser.add_argument(
         "--no-tag-output",
         dest="tag_output",
         action="store_false",
-        help="do not put the rank before each line",
+        help="do not put before each line whose it is",
     )
 
 
@@ -157,8 +207,8 @@ def _add_options_of_cores(parser: Parser) -> None:
         type=int,
         metavar="N",
         help="threads of the numerical libraries (default: the process's share of the "
-        "cores; TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS "
-        "keep the values that you have set)",
+        "cores, or with --workers that of a worker; TF_NUM_INTRAOP_THREADS, "
+        "TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS keep the values that you have set)",
     )
 
 
@@ -184,13 +234,13 @@ def _make_folder(folder: Path) -> None:
 
 
 def _report(result: RunResult) -> None:
-    """Say which rank failed, how, and what it printed last; nothing if all is well."""
+    """Say who failed, how, and what it printed last; nothing if all is well."""
     if result.reason == "done":
         return
     lines = []
     failed = None if result.failed_rank is None else result.exits[result.failed_rank]
     if failed and failed.tail:
-        lines.append(f"tfdist run: the last lines of rank {failed.rank}:")
+        lines.append(f"tfdist run: the last lines of {failed.name}:")
         lines += [f"    {line[:_LONGEST_SHOWN]}" for line in failed.tail]
     lines.append(f"tfdist run: {result.headline()}")
     print(*lines, sep="\n", file=sys.stderr)

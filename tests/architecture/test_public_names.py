@@ -86,7 +86,12 @@ PUBLIC = {
         "stop_timeline",
     },
     "tfdist.mixed_precision": {"LossScaleOptimizer", "loss_scale", "set_policy"},
-    "tfdist.strategies": {"AllReduceStrategy", "HorovodStrategy", "create"},
+    "tfdist.strategies": {
+        "AllReduceStrategy",
+        "HorovodStrategy",
+        "ParameterServerStrategy",
+        "create",
+    },
     "tfdist.testing": {"ClusterError", "ClusterResult", "RankError", "cluster"},
 }
 

@@ -133,13 +133,49 @@ def name_of(cluster: Cluster, rank: int) -> str:
 
 def listen(cluster: Cluster) -> socket.socket:
     """Open rank 0's own address for the roll-call."""
+    listener = _bind(cluster)
+    listener.listen(1024)
+    return listener
+
+
+def check_port(cluster: Cluster, name: str) -> None:
+    """Make sure that TensorFlow will be able to listen where the others look.
+
+    Nobody who looks meanwhile finds the port open and takes TensorFlow for started.
+
+    Args:
+        cluster: Who is in the job.
+        name: What to call this process in an error.
+
+    Raises:
+        OSError: If this process cannot have its own address.
+    """
+    try:
+        _bind(cluster).close()
+    except OSError as error:
+        raise OSError(
+            f"This process cannot listen at its own address: {error}. Received: "
+            f"{name}. Stop what uses the port, or give this task another one, on every "
+            "process."
+        ) from error
+
+
+def _bind(cluster: Cluster) -> socket.socket:
+    """Take this process's own address without listening there yet."""
     host, port = split_address(cluster.address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    is_ipv6 = ":" in host
     # By its name or outer address a host may not know itself (NAT, containers).
     bound = host if is_loopback(host) else ""
-    listener = socket.create_server((bound, port), family=family, backlog=1024)
-    listener.set_inheritable(False)
-    return listener
+    bearer = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
+    try:
+        bearer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_ipv6:
+            bearer.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bearer.bind((bound, port))
+    except BaseException:
+        bearer.close()
+        raise
+    return bearer
 
 
 def _describe_missing(cluster: Cluster, rank: int) -> str:

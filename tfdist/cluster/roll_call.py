@@ -14,7 +14,7 @@ from tfdist.cluster.roll import (
     FIRST_NOTICE_SECONDS,
     NOTICE_SECONDS,
     Roll,
-    listen,
+    check_port,
     name_of,
 )
 from tfdist.cluster.wire import Message, Reader, receive, send
@@ -124,11 +124,4 @@ def _report(
 
 def _check_own_port(cluster: Cluster) -> None:
     """Make sure that TensorFlow will be able to listen where the others look."""
-    try:
-        listen(cluster).close()
-    except OSError as error:
-        raise OSError(
-            f"This process cannot listen at its own address: {error}. Received: "
-            f"{name_of(cluster, cluster.rank)}. Stop what uses the port, or give this "
-            "task another one, on every process."
-        ) from error
+    check_port(cluster, name_of(cluster, cluster.rank))

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 # A traceback from longer before a rank's end was not the reason of its failure.
 _TEARDOWN_SECONDS = 10.0
+# The kernel closes the connections of a process that it kills before anybody is told of
+# its end; on a busy machine peers fail in between.
+_UNNOTICED_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -15,11 +18,13 @@ class Failure:
         rank: The number of the rank.
         ended_seconds: When its process ended.
         traceback_seconds: When its last traceback was printed; infinite without one.
+        was_killed: Whether it was ended by SIGKILL, which no peer's failure does.
     """
 
     rank: int
     ended_seconds: float
     traceback_seconds: float = float("inf")
+    was_killed: bool = False
 
     @property
     def failed_seconds(self) -> float:
@@ -28,6 +33,8 @@ class Failure:
         TensorFlow can take longer for that than a peer takes to see that the rank is
         gone and to abort.
         """
+        if self.was_killed:
+            return self.ended_seconds - _UNNOTICED_SECONDS
         earliest = self.ended_seconds - _TEARDOWN_SECONDS
         if earliest < self.traceback_seconds < self.ended_seconds:
             return self.traceback_seconds

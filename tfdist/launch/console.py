@@ -22,7 +22,7 @@ class Console:
     every ten seconds, and the last, which ends like any line, always.
 
     Args:
-        tag: Whether to put the rank before each line. Without tags every byte is
+        tag: Whether to put before each line whose it is. Without tags every byte is
             passed on as it came.
         clock: Returns the time in seconds. Default: the monotonic clock.
     """
@@ -36,19 +36,19 @@ class Console:
         # The terminal on which a state waits for the next line to take its place.
         self._unfinished: int | None = None
 
-    def show(self, descriptor: int, rank: int, lines: list[bytes]) -> None:
-        """Show lines of one rank.
+    def show(self, descriptor: int, tag: str, lines: list[bytes]) -> None:
+        """Show lines of one process.
 
         Args:
             descriptor: This process's stdout or stderr.
-            rank: Who has written them.
+            tag: Who has written them; empty for the launcher itself.
             lines: The lines, as `LineSplitter` gives them.
 
         Raises:
             OSError: If nobody reads them any more, or they cannot be written.
         """
         if self._tag:
-            lines = [self._tagged(descriptor, rank, line) for line in lines]
+            lines = [self._tagged(descriptor, tag, line) for line in lines]
         write_all(descriptor, b"".join(lines))
 
     def finish(self) -> None:
@@ -57,12 +57,12 @@ class Console:
             write_all(self._unfinished, b"\n")
             self._unfinished = None
 
-    def _tagged(self, descriptor: int, rank: int, line: bytes) -> bytes:
+    def _tagged(self, descriptor: int, tag: str, line: bytes) -> bytes:
         """Return what to write for a line."""
         # Keras goes back over a bar with backspaces before the carriage return.
         text = line.rstrip(b"\b\r\n")
         is_state = line.endswith(b"\r")
-        tagged = b"[%d] %s" % (rank, text)
+        tagged = b"[%s] %s" % (tag.encode(), text) if tag else text
         if is_state and (not text or not self._shows_state(descriptor)):
             return b""
         erase = b"" if self._unfinished is None else _ERASE_LINE

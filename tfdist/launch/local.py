@@ -17,6 +17,8 @@ from tfdist.launch.result import RunResult
 from tfdist.launch.signals import PASSED_ON, signals_as_bytes
 from tfdist.launch.supervisor import Supervisor
 
+DEFAULT_RESTARTS = 3
+
 _RUN_ID_BYTES = 8
 
 
@@ -27,7 +29,7 @@ def plan_here(job: Job) -> list[ProcessSpec]:
         job: What is to be run.
 
     Returns:
-        One spec for each process, by rank.
+        One spec for each process: by rank, and after the ranks the parameter servers.
 
     Raises:
         OSError: If this is not Linux or there are not enough free ports.
@@ -39,7 +41,7 @@ def plan_here(job: Job) -> list[ProcessSpec]:
     """
     return plan(
         job,
-        ports=free_ports(job.size + (job.collective == "horovod")),
+        ports=free_ports(job.process_count + (job.collective == "horovod")),
         cores=available_cores(),
         run_id=os.urandom(_RUN_ID_BYTES).hex(),
         environ=os.environ,
@@ -53,6 +55,7 @@ def run(
     timeout_seconds: float | None = None,
     grace_seconds: float = 5.0,
     pass_signals_on: bool = False,
+    restarts: int = DEFAULT_RESTARTS,
 ) -> RunResult:
     """Run processes until all have ended, and leave nothing of them behind.
 
@@ -60,21 +63,28 @@ def run(
     after the failure, and killed if they do not. A rank that ends well does not.
     Whatever a rank has started ends with it.
 
+    With parameter servers the run is what the chief does. When it has ended well, the
+    others have the time to see that and end by themselves, and are asked to after it.
+    If it fails, or a server, the run does. A worker that fails is started again.
+
     Args:
         specs: What to run, by rank.
         output: Where the output of the ranks goes. Default: to the console, tagged.
         timeout_seconds: How long the run may take. Default None: for ever.
         grace_seconds: How long ranks may take to end when asked to, before they are
-            killed. Default 5 seconds.
+            killed, and to end by themselves when the chief has. Default 5 seconds.
         pass_signals_on: Whether to catch the signals of this process and pass them on.
             A launcher wants that; in a library a KeyboardInterrupt ends the run as it
             passes through here. Only in the main thread. Default False.
+        restarts: How many times workers of parameter servers are started again, all of
+            them together. The run goes on without those that fail after that, as long
+            as one is left. Default 3.
 
     Returns:
         How the run has ended.
 
     Raises:
-        ValueError: If the timeout is not positive.
+        ValueError: If the timeout is not positive, or `restarts` negative.
         OSError: If a process cannot be started, or a Horovod job cannot be served.
         ImportError: If it is a Horovod job, and Horovod is not installed or was built
             without what the job needs.
@@ -89,6 +99,11 @@ def run(
             "timeout_seconds must be positive. "
             f"Received: timeout_seconds={timeout_seconds}. Leave it out for no limit."
         )
+    if restarts < 0:
+        raise ValueError(
+            "restarts must not be negative. "
+            f"Received: restarts={restarts}. Use 0 to start no worker again."
+        )
     with contextlib.ExitStack() as stack:
         for port, size in _rendezvous_sizes(specs).items():
             stack.enter_context(rendezvous(size, port))
@@ -96,6 +111,7 @@ def run(
             output or Output(),
             timeout_seconds=timeout_seconds,
             grace_seconds=grace_seconds,
+            restarts=restarts,
         )
         stack.callback(supervisor.close)
         if pass_signals_on:

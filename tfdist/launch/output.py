@@ -1,4 +1,4 @@
-"""What the ranks print: to the console with their tags, and to a log file each."""
+"""What processes print: to the console with their tags, and to a log file each."""
 
 import contextlib
 import os
@@ -6,12 +6,13 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist.launch.console import Console, write_all
 from tfdist.launch.lines import LineSplitter
+from tfdist.launch.plan import ProcessSpec
 
 _CHUNK_BYTES = 65_536
 _TAIL_LINES = 10
@@ -27,9 +28,9 @@ class Output:
     Args:
         console: Whether to pass it on to this process's own stdout and stderr. Default
             True.
-        tag: Whether each line there begins with its rank, as in "[0] text". Default
-            True.
-        directory: Folder for one file a rank, rank.0.log and so on, that holds both
+        tag: Whether each line there begins with whose it is, as in "[0] text" or
+            "[worker 0] text". Default True.
+        directory: Folder for one file a process, rank.0.log and so on, that holds both
             streams as they came. It must exist. Default None: no files.
     """
 
@@ -46,7 +47,8 @@ class OutputPump:
 
     Args:
         output: Where the output goes.
-        on_end: Called in that thread when every rank has closed its output.
+        on_end: Called in that thread when every rank has ended and nothing is left that
+            holds its output.
         on_error: Called in that thread when something cannot be written; `error` then
             says why, and the output is only kept in memory from there on.
     """
@@ -63,36 +65,52 @@ class OutputPump:
         self._console = Console(tag=output.tag)
         self._on_end = on_end
         self._on_error = on_error
-        self._ranks: list[_RankOutput] = []
+        self._ranks: dict[int, _RankOutput] = {}
+        self._launcher = _RankOutput("")
         self._selector = selectors.DefaultSelector()
         # As a daemon it cannot keep a launcher alive whose console stands still.
         self._thread = threading.Thread(target=self._pump, daemon=True)
 
-    @contextlib.contextmanager
-    def pipes(self) -> Iterator[tuple[int, int]]:
-        """Make the pipes of the next rank, before `start`.
+    def open(self, spec: ProcessSpec) -> None:
+        """Make the pipes of a rank, before `start`.
 
-        Yields:
-            The file descriptors that the rank writes its output and its errors to,
-            closed again in this process afterwards.
+        They stay open until `end`, so that a process that takes the place of another
+        has the same ones.
+
+        Args:
+            spec: The rank.
         """
-        rank = _RankOutput(len(self._ranks), self._output.directory)
-        self._ranks.append(rank)
-        ends = []
+        if not self._ranks:
+            self._add_pipe(self._launcher, _STDERR)
+        folder = self._output.directory
+        log = None if folder is None else folder / spec.log_name
+        rank = self._ranks[spec.rank] = _RankOutput(spec.tag, log)
         for console in (_STDOUT, _STDERR):
-            read_end, write_end = os.pipe()
-            stream = _Stream(rank, console, LineSplitter())
-            self._selector.register(read_end, selectors.EVENT_READ, stream)
-            ends.append(write_end)
-        try:
-            yield ends[0], ends[1]
-        finally:
-            for end in ends:
-                os.close(end)
+            self._add_pipe(rank, console)
 
     def start(self) -> None:
         """Begin to move output."""
         self._thread.start()
+
+    def ends_of(self, rank: int) -> tuple[int, int]:
+        """Return the file descriptors for the output and for the errors of a rank."""
+        stdout, stderr = self._ranks[rank].write_ends
+        return stdout, stderr
+
+    def end(self, rank: int) -> None:
+        """Close the pipes of a rank in this process, as none will take its place."""
+        self._ranks[rank].close_pipes()
+        if not any(other.write_ends for other in self._ranks.values()):
+            self._launcher.close_pipes()
+
+    def announce(self, line: str) -> None:
+        """Show a line of the launcher's own among those of the ranks, on stderr.
+
+        Args:
+            line: The line, without its end.
+        """
+        for end in self._launcher.write_ends:
+            write_all(end, f"{line}\n".encode())
 
     def tail(self, rank: int) -> tuple[str, ...]:
         """Return the last lines that a rank has printed, on either stream."""
@@ -110,14 +128,23 @@ class OutputPump:
 
     def close(self) -> None:
         """Let go of everything, unless a console that stands still prevents it."""
+        for output in (self._launcher, *self._ranks.values()):
+            output.close_pipes()
         self.join()
         if not self._thread.is_alive():
             for key in [*self._selector.get_map().values()]:
                 self._selector.unregister(key.fd)
                 os.close(key.fd)
             self._selector.close()
-            for rank in self._ranks:
-                rank.close()
+            for rank in self._ranks.values():
+                rank.close_log()
+
+    def _add_pipe(self, rank: "_RankOutput", console: int) -> None:
+        """Make a pipe for one of the streams of a rank."""
+        read_end, write_end = os.pipe()
+        stream = _Stream(rank, console, LineSplitter())
+        self._selector.register(read_end, selectors.EVENT_READ, stream)
+        rank.write_ends.append(write_end)
 
     def _pump(self) -> None:
         """Move output until all ranks have closed theirs."""
@@ -141,23 +168,24 @@ class OutputPump:
         try:
             stream.rank.log(lines)
             if self._output.console:
-                self._console.show(stream.console, stream.rank.rank, lines)
+                self._console.show(stream.console, stream.rank.tag, lines)
         except OSError as error:
             self.error = error
             self._on_error()
 
 
 class _RankOutput:
-    """What is kept of one rank's output."""
+    """What is kept of one rank's output, and where it comes in."""
 
-    def __init__(self, rank: int, directory: Path | None) -> None:
-        self.rank = rank
+    def __init__(self, tag: str, log: Path | None = None) -> None:
+        self.tag = tag
+        self.write_ends: list[int] = []
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self.traceback_seconds = float("inf")
         self._log: int | None = None
-        if directory is not None:
+        if log is not None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            self._log = os.open(directory / f"rank.{rank}.log", flags, 0o666)
+            self._log = os.open(log, flags, 0o666)
 
     def remember(self, lines: list[bytes], *, is_error: bool) -> None:
         """Keep the last lines, and when the last traceback began."""
@@ -174,7 +202,12 @@ class _RankOutput:
         if self._log is not None:
             write_all(self._log, b"".join(lines))
 
-    def close(self) -> None:
+    def close_pipes(self) -> None:
+        """Close the ends that are written to."""
+        while self.write_ends:
+            os.close(self.write_ends.pop())
+
+    def close_log(self) -> None:
         """Close the log file."""
         if self._log is not None:
             os.close(self._log)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.launch.cores import share_of_cores
-from tfdist.launch.horovod import IDENTITY_VARIABLES, identity_of
-from tfdist.launch.job import Job
+from tfdist.launch.horovod import identity_of
+from tfdist.launch.job import RESERVED_VARIABLES, Job
+from tfdist.launch.roles import clusters_of, name_of
 
 # TensorFlow reads the first two, OpenMP, oneDNN and the BLAS of NumPy the third.
 _THREAD_VARIABLES = (
@@ -24,11 +25,14 @@ class ProcessSpec:
     """One process that is to be started.
 
     Args:
-        rank: Its number, from 0.
+        rank: Its number among the processes of the run, from 0; for a process that
+            trains it is its rank.
         argv: The program, as a path, and its arguments.
         env: The variables in which its environment differs from the launcher's.
         cores: The cores that it is pinned to. Default none: it may use all.
         unset: The variables of the launcher that it must not inherit. Default none.
+        task: Its task in a job with parameter servers. Default None: one of several
+            ranks that are all alike.
     """
 
     rank: int
@@ -36,6 +40,22 @@ class ProcessSpec:
     env: Mapping[str, str]
     cores: tuple[int, ...] = ()
     unset: tuple[str, ...] = ()
+    task: Task | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages: "rank 0", "chief", "worker 0", "ps 0"."""
+        return name_of(self.rank, self.task)
+
+    @property
+    def tag(self) -> str:
+        """What stands before each line that it prints: its name, or only its rank."""
+        return str(self.rank) if self.task is None else self.name
+
+    @property
+    def log_name(self) -> str:
+        """The name of its log file: "rank.0.log", "chief.log", "worker.0.log"."""
+        return f"{self.name.replace(' ', '.')}.log"
 
     def shell_line(self) -> str:
         """Write the process as one line that can be pasted into a shell.
@@ -68,15 +88,15 @@ def plan(
 
     Args:
         job: What is to be run.
-        ports: A free port for each process, by rank; for a Horovod job one more, that
-            of its rendezvous.
+        ports: A free port for each process, in the order of the specs; for a Horovod
+            job one more, that of its rendezvous.
         cores: The cores to share, neighbours side by side.
         run_id: What tells this run from every other.
         environ: The environment that the processes inherit. What the user has set
             there wins over our defaults, but not over the options of the job.
 
     Returns:
-        One spec for each process, by rank.
+        One spec for each process: by rank, and after the ranks the parameter servers.
 
     Raises:
         ValueError: If a core for each process is wanted and there are too few.
@@ -88,22 +108,27 @@ def plan(
         ('1', (1,))
     """
     bind = _is_bound(job, len(cores))
-    addresses = tuple(f"127.0.0.1:{port}" for port in ports[: job.size])
     specs = []
-    for rank in range(job.size):
-        share = share_of_cores(cores, rank=rank, size=job.size)
-        cluster = Cluster(workers=addresses, task=Task("worker", rank))
+    for rank, cluster in enumerate(clusters_of(job, ports)):
+        share = share_of_cores(cores, rank=rank, size=job.process_count)
+        threads = len(share)
+        if job.workers is not None and not bind:
+            # While workers compute, the chief waits, and servers do little: with shares
+            # for them, cores would be idle. While a server applies an update, or the
+            # chief prepares a batch, workers may wait: both get what a worker gets.
+            threads = len(cores) // job.workers
         env = (
-            _defaults(job, max(1, len(share)), environ)
+            _defaults(job, max(1, threads), environ)
             | _explicit(job)
             | _identity(cluster, run_id)
         )
         if job.collective == "horovod":
             env |= identity_of(cluster, ports[-1])
         foreign = environ.keys() - env.keys()
-        unset = tuple(name for name in IDENTITY_VARIABLES if name in foreign)
+        unset = tuple(name for name in RESERVED_VARIABLES if name in foreign)
         pins = share if bind else ()
-        specs.append(ProcessSpec(rank, job.command, env, pins, unset))
+        task = cluster.task if cluster.ps else None
+        specs.append(ProcessSpec(rank, job.command, env, pins, unset, task))
     return specs
 
 
@@ -113,14 +138,14 @@ def _is_bound(job: Job, available: int) -> bool:
     Pinned to shares that make up the whole machine, steps were 5 to 8 % faster than
     unpinned with the same number of threads, and two jobs at once still share evenly.
     """
-    if job.bind_to == "core" and job.size > available:
+    if job.bind_to == "core" and job.process_count > available:
         raise ValueError(
             "bind_to='core' needs a core for each process. "
-            f"Received: {job.size} processes and {available} cores. "
+            f"Received: {job.process_count} processes and {available} cores. "
             "Start fewer processes, or use --bind-to none."
         )
     if job.bind_to is None:
-        return 1 < job.size <= available
+        return 1 < job.process_count <= available
     return job.bind_to == "core"
 
 
@@ -145,11 +170,17 @@ def _threads(count: int) -> dict[str, str]:
 
 def _identity(cluster: Cluster, run_id: str) -> dict[str, str]:
     """Return the variables by which a process knows who it is."""
-    return {
+    identity = {
         "TF_CONFIG": tf_config.dumps(cluster),
-        "TFDIST_RANK": str(cluster.rank),
         "TFDIST_SIZE": str(cluster.size),
-        "TFDIST_LOCAL_RANK": str(cluster.local_rank),
-        "TFDIST_LOCAL_SIZE": str(cluster.local_size),
         "TFDIST_RUN_ID": run_id,
     }
+    if cluster.task.trains:
+        identity |= {
+            "TFDIST_RANK": str(cluster.rank),
+            "TFDIST_LOCAL_RANK": str(cluster.local_rank),
+            "TFDIST_LOCAL_SIZE": str(cluster.local_size),
+        }
+    if cluster.ps:
+        identity["TFDIST_TASK"] = str(cluster.task)
+    return identity

@@ -28,6 +28,7 @@ class GuardedProcess:
     """
 
     def __init__(self, spec: ProcessSpec, *, stdout: int, stderr: int) -> None:
+        self.spec = spec
         self.rank = spec.rank
         self.exit_code: int | None = None
         self.ended_seconds = float("inf")

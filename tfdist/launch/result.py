@@ -4,6 +4,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tfdist.cluster import Task
+from tfdist.launch.roles import name_of
+
 # What a shell, and timeout(1), return.
 EXIT_CODE_OF_SIGNAL = 128
 EXIT_CODE_OF_TIMEOUT = 124
@@ -11,13 +14,15 @@ EXIT_CODE_OF_TIMEOUT = 124
 
 @dataclass(frozen=True)
 class Exit:
-    """How one rank has ended.
+    """How one process has ended.
 
     Args:
-        rank: Its number.
+        rank: Its number among the processes of the run, from 0.
         code: Its exit code, or minus the number of the signal that killed it.
         seconds: When that was, from the start of the run.
-        tail: The last lines that it printed.
+        tail: The last lines that it printed. Default none.
+        task: Its task in a job with parameter servers. Default None: one of several
+            ranks that are all alike.
 
     Example:
         >>> Exit(0, -15, 2.5).describe()
@@ -28,20 +33,19 @@ class Exit:
     code: int
     seconds: float
     tail: tuple[str, ...] = ()
+    task: Task | None = None
+
+    @property
+    def name(self) -> str:
+        """What the process is called: "rank 0", "chief", "worker 0" or "ps 0"."""
+        return name_of(self.rank, self.task)
 
     def describe(self) -> str:
-        """Say how the rank has ended, in a few words."""
-        return f"rank {self.rank} {self._how()} after {self.seconds:.1f} s"
-
-    def _how(self) -> str:
-        if self.code == 0:
-            return "ended well"
-        if self.code > 0:
-            return f"failed with exit code {self.code}"
-        how = f"was killed by {_name_of(-self.code)}"
+        """Say how the process has ended, in a few words."""
+        how = how_it_ended(self.code)
         if self.code == -signal.SIGKILL:
             how += " (by the kernel, if by nobody else: memory ran out)"
-        return how
+        return f"{self.name} {how} after {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,14 @@ class RunResult:
     """How a run has ended.
 
     Args:
-        exits: How each rank has ended, by rank.
+        exits: How each process has ended, by its number; of a worker that was started
+            again, how it has ended last.
         reason: Why the run ended: "done", "failed", "timeout", "signal" or "output".
         detail: The time limit in seconds, the name of the signal, or what could not be
             written. Default none.
-        failed_rank: The rank that failed first, if the reason is "failed".
-        ended_ranks: The ranks that were still running and had to be ended. Default
-            none.
+        failed_rank: The number of the process that failed first, if the reason is
+            "failed".
+        ended_ranks: Those that were still running and had to be ended. Default none.
 
     Example:
         >>> run = RunResult((Exit(0, 0, 1.0), Exit(1, 3, 2.0)), "failed", failed_rank=1)
@@ -73,9 +78,9 @@ class RunResult:
     def exit_code(self) -> int:
         """What the launcher returns, as a shell would.
 
-        0 if all is well; the code of the rank that failed first, or 128 and the number
-        of its signal; 124 when the time was up; 128 and the number of the signal that
-        ended the run, SIGPIPE if nobody reads the output any more.
+        0 if all is well; the code of the process that failed first, or 128 and the
+        number of its signal; 124 when the time was up; 128 and the number of the signal
+        that ended the run, SIGPIPE if nobody reads the output any more.
         """
         if self.failed_rank is not None:
             code = self.exits[self.failed_rank].code
@@ -105,15 +110,39 @@ class RunResult:
                 return ""
         if not self.ended_ranks:
             return f"{what}."
-        return f"{what}; {_were_ended(self.ended_ranks)}."
+        ended = [self.exits[rank] for rank in self.ended_ranks]
+        return f"{what}; {_were_ended(ended)}."
 
 
-def _were_ended(ranks: Sequence[int]) -> str:
-    """Say which ranks did not end by themselves."""
-    *most, last = map(str, ranks)
+def how_it_ended(code: int) -> str:
+    """Say how a process has ended.
+
+    Args:
+        code: Its exit code, or minus the number of the signal that killed it.
+
+    Returns:
+        Words to follow its name.
+
+    Example:
+        >>> how_it_ended(3), how_it_ended(-9)
+        ('failed with exit code 3', 'was killed by SIGKILL')
+    """
+    if code == 0:
+        return "ended well"
+    if code > 0:
+        return f"failed with exit code {code}"
+    return f"was killed by {_name_of(-code)}"
+
+
+def _were_ended(ended: Sequence[Exit]) -> str:
+    """Say which processes did not end by themselves."""
+    *most, last = [exit_.name for exit_ in ended]
     if not most:
-        return f"rank {last} was still running and was ended"
-    return f"ranks {', '.join(most)} and {last} were still running and were ended"
+        return f"{last} was still running and was ended"
+    if all(exit_.task is None for exit_ in ended):
+        *numbers, last = [str(exit_.rank) for exit_ in ended]
+        most = [f"ranks {numbers[0]}", *numbers[1:]]
+    return f"{', '.join(most)} and {last} were still running and were ended"
 
 
 def _name_of(number: int) -> str:

@@ -7,13 +7,15 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from tfdist.launch.blame import Failure, first_failure
+from tfdist.launch.agenda import Agenda
+from tfdist.launch.group import ProcessGroup
 from tfdist.launch.output import Output, OutputPump
 from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.policy import Action, Policy
 from tfdist.launch.process import GuardedProcess
-from tfdist.launch.result import Exit, RunResult
+from tfdist.launch.result import RunResult
 from tfdist.launch.signals import ENDING_SIGNALS
 
 # Two bytes among the signals that are news of the output; we catch neither as signal.
@@ -24,33 +26,45 @@ _OUTPUT_FAILED = int(signal.SIGPIPE)
 # they miss, and a rank whose traceback is already printed may take longer to exit than
 # the peers that fail because of it.
 _SETTLE_SECONDS = 1.0
+# Who ends well may have seen the chief's end before the launcher. If the chief still
+# runs after this time, it is said.
+_NOTICE_SECONDS = 5.0
 # What Kubernetes and Slurm allow for saving a checkpoint after their SIGTERM.
 _PREEMPTION_SECONDS = 30.0
 
 
 class Supervisor:
-    """Runs processes and decides what happens when one fails or somebody interferes.
+    """Runs processes and does what must be when one ends or somebody interferes.
 
-    A run that must end goes through stages: the ranks are asked to end with a signal,
-    and killed if they do not. At any time at most one next stage is due.
+    What the end of a process means is for `Policy` to say. A run that must end goes
+    through stages: the ranks are asked to end with a signal, and killed if they do not.
+    At any time at most one next stage is due.
 
     Args:
         output: Where the output of the ranks goes.
         timeout_seconds: How long the run may take; None for ever.
         grace_seconds: How long ranks may take to end when they are asked to.
+        restarts: How many times workers are started again, in a job that has some.
     """
 
     def __init__(
-        self, output: Output, *, timeout_seconds: float | None, grace_seconds: float
+        self,
+        output: Output,
+        *,
+        timeout_seconds: float | None,
+        grace_seconds: float,
+        restarts: int,
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self._grace_seconds = grace_seconds
+        self._restarts = restarts
         self._started = time.monotonic()
-        self._next_stage: tuple[float, Callable[[], None]] | None = None
+        self._agenda = Agenda()
         self._reason, self._detail = "done", ""
         self._asked_to_end = float("inf")
         self._ended_ranks: tuple[int, ...] = ()
-        self._processes: list[GuardedProcess] = []
+        self._culprits: set[int] = set()
+        self._to_start_again: set[int] = set()
         self._is_printing, self._was_killed = True, False
         self._ear, self.news = socket.socketpair()
         self.news.setblocking(False)
@@ -61,6 +75,7 @@ class Supervisor:
             on_end=lambda: self._tell(_OUTPUT_ENDED),
             on_error=lambda: self._tell(_OUTPUT_FAILED),
         )
+        self._processes = ProcessGroup(self._pump)
 
     def start(self, specs: Sequence[ProcessSpec]) -> None:
         """Start every process.
@@ -68,15 +83,12 @@ class Supervisor:
         Args:
             specs: What to start, by rank.
         """
+        self._policy = Policy([spec.task for spec in specs], restarts=self._restarts)
         for spec in specs:
-            with self._pump.pipes() as (stdout, stderr):
-                process = GuardedProcess(spec, stdout=stdout, stderr=stderr)
-            self._processes.append(process)
-            listen = functools.partial(self._listen, process)
-            self._selector.register(process, selectors.EVENT_READ, listen)
+            self._start(spec)
         self._pump.start()
         if self._timeout_seconds is not None:
-            self._plan(self._timeout_seconds, self._time_out)
+            self._agenda.plan(self._timeout_seconds, self._time_out)
 
     def wait(self) -> RunResult:
         """Wait until nothing of any rank is left and all that it printed is passed on.
@@ -85,42 +97,32 @@ class Supervisor:
             How the run has ended.
         """
         while self._has_work():
-            for key, _ in self._selector.select(self._seconds_to_next_stage()):
+            for key, _ in self._selector.select(self._agenda.seconds_to_next()):
                 key.data()
-            if self._next_stage is not None and self._seconds_to_next_stage() == 0:
-                _, stage = self._next_stage
-                self._next_stage = None
-                stage()
+            self._agenda.do_due()
         self._pump.join()
         return self._result()
 
     def close(self) -> None:
         """End at once whatever still runs, and wait until it is gone."""
-        for process in self._processes:
-            process.hang_up()
-        for process in self._processes:
-            process.wait()
+        self._processes.close()
         self._pump.close()
         self._selector.close()
         self._ear.close()
         self.news.close()
 
+    def _start(self, spec: ProcessSpec) -> None:
+        """Start a process, and listen for its end."""
+        process = self._processes.start(spec)
+        listen = functools.partial(self._listen, process)
+        self._selector.register(process, selectors.EVENT_READ, listen)
+
     def _has_work(self) -> bool:
         """Tell whether there is something to wait for."""
-        if any(not process.is_gone for process in self._processes):
+        if not self._processes.is_gone:
             return True
         # Who has had everything killed does not wait for a console that stands still.
         return self._is_printing and not self._was_killed
-
-    def _plan(self, seconds: float, stage: Callable[[], None]) -> None:
-        """Let a stage be due after some time, in place of any other."""
-        self._next_stage = (time.monotonic() + seconds, stage)
-
-    def _seconds_to_next_stage(self) -> float | None:
-        """Return how long nothing is due; None if nothing ever is."""
-        if self._next_stage is None:
-            return None
-        return max(0.0, self._next_stage[0] - time.monotonic())
 
     def _tell(self, news: int) -> None:
         """Wake the loop from another thread, as a signal would."""
@@ -137,19 +139,52 @@ class Supervisor:
             elif news in ENDING_SIGNALS:
                 self._interrupt(signal.Signals(news))
             elif news == signal.SIGTSTP:
-                self._send(signal.SIGSTOP)
+                self._processes.send(signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGSTOP)
             else:
-                self._send(signal.Signals(news))
+                self._processes.send(signal.Signals(news))
 
     def _listen(self, process: GuardedProcess) -> None:
-        """Take note of the end of a rank."""
+        """Take note of the end of a rank, then of the end of all that came from it."""
+        has_ended_before = process.exit_code is not None
         process.receive()
+        if not has_ended_before:
+            self._judge(process)
         if process.is_gone:
             self._selector.unregister(process)
-        if process.exit_code and self._reason == "done":
+            # Not before: what it has left behind may hold its address.
+            if process.rank in self._to_start_again and self._reason == "done":
+                self._to_start_again.remove(process.rank)
+                self._start(process.spec)
+            else:
+                self._pump.end(process.rank)
+
+    def _judge(self, process: GuardedProcess) -> None:
+        """Do what the end of a rank asks for, unless the run is ending anyway."""
+        assert process.exit_code is not None
+        decision = self._policy.judge(process.rank, process.exit_code)
+        has_been_asked = process.ended_seconds > self._asked_to_end
+        if decision.action is Action.FAIL and not has_been_asked:
+            self._culprits.add(process.rank)
+        if self._reason != "done":
+            return
+        if decision.notice:
+            seconds = 0.0 if process.exit_code else _NOTICE_SECONDS
+            announce = functools.partial(self._announce, decision.notice)
+            self._agenda.add(seconds, announce)
+        if decision.action is Action.FAIL:
             self._reason = "failed"
-            self._plan(_SETTLE_SECONDS, self._end_peers)
+            self._agenda.plan(_SETTLE_SECONDS, self._end_peers)
+        elif decision.action is Action.START_AGAIN:
+            self._to_start_again.add(process.rank)
+        elif decision.action is Action.FINISH:
+            self._to_start_again.clear()
+            self._agenda.plan(self._grace_seconds, self._end_peers)
+
+    def _announce(self, notice: str) -> None:
+        """Tell the user what has become of a process that the job can do without."""
+        if self._reason == "done" and not self._policy.is_done:
+            self._pump.announce(f"tfdist run: {notice}")
 
     def _interrupt(self, number: signal.Signals) -> None:
         """Pass on a signal that ends the run; the second is an impatient one."""
@@ -162,7 +197,7 @@ class Supervisor:
 
     def _time_out(self) -> None:
         """End the run because its time is up."""
-        if self._running():
+        if self._processes.running():
             detail = f"{self._timeout_seconds:g}"
             self._end_because("timeout", detail, signal.SIGTERM)
 
@@ -185,50 +220,27 @@ class Supervisor:
     def _ask_to_end(self, number: signal.Signals, grace_seconds: float) -> None:
         """Send a signal to the ranks that run; kill them if they take too long."""
         self._asked_to_end = time.monotonic()
-        self._ended_ranks = self._running()
-        self._send(number)
-        self._plan(grace_seconds, self._kill)
+        self._ended_ranks = self._processes.running()
+        self._processes.send(number)
+        self._agenda.plan(grace_seconds, self._kill)
 
     def _kill(self) -> None:
         """Kill everything: TensorFlow in a collective is deaf to any other signal."""
-        self._was_killed = True
-        self._send(signal.SIGKILL)
-        self._plan(self._grace_seconds, self._give_up)
-
-    def _give_up(self) -> None:
-        """Stop waiting for guardians that are stopped, or stuck with their rank."""
-        for process in self._processes:
-            process.kill_guardian()
-
-    def _send(self, number: signal.Signals) -> None:
-        """Send a signal to all ranks."""
-        for process in self._processes:
-            process.send(number)
-
-    def _running(self) -> tuple[int, ...]:
-        """Return the ranks that have not ended."""
-        return tuple(p.rank for p in self._processes if p.exit_code is None)
+        # What a chief that has ended well has printed is passed on all the same.
+        self._was_killed = self._reason != "done"
+        self._processes.send(signal.SIGKILL)
+        self._agenda.plan(self._grace_seconds, self._processes.give_up)
 
     def _result(self) -> RunResult:
         """Return how the run has ended."""
-        exits = tuple(
-            Exit(
-                process.rank,
-                -signal.SIGKILL if process.exit_code is None else process.exit_code,
-                process.ended_seconds - self._started,
-                self._pump.tail(process.rank),
-            )
-            for process in self._processes
-        )
-        failed_rank = self._first_failure() if self._reason == "failed" else None
+        failed_rank = None
+        if self._reason == "failed":
+            suspects = self._policy.suspects(self._culprits)
+            failed_rank = self._processes.first_failure(suspects)
         return RunResult(
-            exits, self._reason, self._detail, failed_rank, self._ended_ranks
-        )
-
-    def _first_failure(self) -> int:
-        """Return the rank that failed first, of those that were not asked to end."""
-        return first_failure(
-            Failure(p.rank, p.ended_seconds, self._pump.traceback_seconds(p.rank))
-            for p in self._processes
-            if p.exit_code and p.ended_seconds <= self._asked_to_end
+            self._processes.exits(self._started),
+            self._reason,
+            self._detail,
+            failed_rank,
+            self._ended_ranks,
         )

@@ -12,6 +12,7 @@ from tfdist.collectives import Collective
 from tfdist.compat.keras.caveats import caveats
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.strategies.checks import check_built
 from tfdist.strategies.decisions import Decisions
 from tfdist.strategies.feed import Feed
 from tfdist.strategies.state import average_state, start_equal
@@ -45,9 +46,20 @@ class StrategyKerasHooks(StepHooks):
         """Whether there is no other process."""
         return self._collective.size == 1
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether other processes run the same calls of Keras, on their own rows."""
+        return not self.is_alone
+
     def distribute(self, adapter: Any) -> tf.data.Dataset:
         """Return this rank's `Shard`s of what a Keras data adapter holds."""
         return self._feed.distribute(adapter)
+
+    def function_of(self, trainer: Any, step: Any, *, is_training: bool) -> None:
+        """Let Keras's own function make the steps, on this rank's rows."""
+
+    def predict_function_of(self, trainer: Any) -> None:
+        """Let Keras's own function predict, from this rank's rows."""
 
     def build(self, trainer: Any, *, is_single_step: bool) -> None:
         """Start a model from equal states; for single steps only the first time."""
@@ -63,13 +75,14 @@ class StrategyKerasHooks(StepHooks):
 
     def synchronize(self, trainer: Any) -> None:
         """Give all ranks rank 0's variables of a model."""
-        if not trainer.built:
-            raise ValueError(
-                f"The model {trainer.name!r} has no weights to predict with. Received: "
-                "predict on a model that is not built. Call model.build, fit or "
-                "evaluate first, or load weights."
-            )
         start_equal(trainer, self._collective)
+
+    @contextmanager
+    def predicting(self, trainer: Any) -> Iterator[None]:
+        """Mark a `predict` of a model, which all ranks begin with equal variables."""
+        check_built(trainer)
+        self.synchronize(trainer)
+        yield
 
     @contextmanager
     def call_of(self, trainer: Any, what: str, *, is_joint: bool) -> Iterator[None]:
@@ -109,6 +122,9 @@ class StrategyKerasHooks(StepHooks):
             if apart:
                 average_state([variables[i] for i in apart], self._collective)
         return self._metrics.result(trainer, result, logs)
+
+    def metrics_reset(self, trainer: Any) -> None:
+        """Let all that was begun be counted: nothing is under way between steps."""
 
     @contextmanager
     def fitting(self, trainer: Any) -> Iterator[None]:

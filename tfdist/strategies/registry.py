@@ -4,8 +4,10 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
+from tfdist.cluster import detect
 from tfdist.strategies.allreduce import AllReduceStrategy
 from tfdist.strategies.horovod import HorovodStrategy
+from tfdist.strategies.parameter_server import ParameterServerStrategy
 
 # Name -> what makes it, and what it is in one line.
 STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {
@@ -14,6 +16,10 @@ STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {
         "synchronous data parallel, one replica a process",
     ),
     "horovod": (HorovodStrategy, "the same on Horovod, with Horovod's options"),
+    "parameter_server": (
+        ParameterServerStrategy,
+        "variables on servers, gradients from workers at their own pace or in step",
+    ),
 }
 
 
@@ -37,8 +43,7 @@ def create(name: str = "auto", **options: Any) -> Any:
         1
     """
     if name == "auto":
-        # Every environment that this version can detect is one for all-reduce.
-        name = "all_reduce"
+        name = "parameter_server" if detect().ps else "all_reduce"
     if name not in STRATEGIES:
         nearest = difflib.get_close_matches(name, STRATEGIES, n=1)
         advice = f"Did you mean {nearest[0]!r}? " if nearest else ""

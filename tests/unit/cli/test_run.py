@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.cluster import Task
 from tfdist.launch import Exit, Output, RunResult
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main
@@ -50,6 +51,7 @@ def test_the_shortest_call(launcher):
         "output": Output(console=True, tag=True, directory=None),
         "timeout_seconds": None,
         "pass_signals_on": True,
+        "restarts": 3,
     }
 
 
@@ -132,6 +134,26 @@ def test_a_program(launcher):
         ("-np 2 --output-dir train.py/x train.py", "Received: train.py/x (Not a dir"),
         ("-np 2 --collective mpi train.py", "invalid choice: 'mpi'"),
         ("-np 2 --env HOROVOD_RANK=1 train.py", "Leave HOROVOD_RANK out"),
+        ("--restarts 1 train.py", "-np is missing: give the number of processes"),
+        ("--workers 2 train.py", "Received: workers=2. For a chief with"),
+        ("--ps 1 train.py", "Received: ps=1. For a chief with parameter servers"),
+        ("--workers 0 --ps 1 train.py", "workers (--workers) must be at least 1"),
+        ("--workers 1 --ps 0 train.py", "ps (--ps) must be at least 1"),
+        ("--worker 1 --ps 1 train.py", "Did you mean --workers?"),
+        (
+            "-np 2 --workers 2 --ps 1 train.py",
+            "size (-np) does not go with workers and ps (--workers, --ps). Received: "
+            "size=2, workers=2, ps=1. Give -np for ranks",
+        ),
+        (
+            "--workers 2 --ps 1 --collective horovod train.py",
+            "Give -np instead of --workers and --ps, or leave --collective out",
+        ),
+        (
+            "-np 2 --restarts 1 train.py",
+            "--restarts has no effect on ranks, none of which can be missed. Received: "
+            "--restarts 1 without --workers. Leave it out",
+        ),
         ("-np 2 --autotune train.py", "Received: --autotune. Add --collective horovod"),
     ],
 )
@@ -161,6 +183,34 @@ def test_a_dry_run_prints_a_line_for_each_process(launcher, capsys):
     assert [line[-2:] for line in lines] == [["train.py", "a b"]] * 2
     assert [f"TFDIST_RANK={rank}" in lines[rank] for rank in (0, 1)] == [True, True]
     assert launcher.specs is None
+
+
+def test_a_job_with_parameter_servers(launcher):
+    main(["run", "--workers", "2", "--ps", "1", "--restarts", "0", "train.py"])
+
+    names = [spec.name for spec in launcher.specs]
+    assert names == ["chief", "worker 0", "worker 1", "ps 0"]
+    assert launcher.options["restarts"] == 0
+
+
+def test_what_the_launcher_refuses_of_restarts(monkeypatch, capsys):
+    monkeypatch.undo()
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--workers", "1", "--ps", "1", "--restarts", "-1", "true"])
+
+    assert "Received: restarts=-1" in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_a_line_for_each_task(launcher, capsys):
+    main(["run", "--workers", "1", "--ps", "1", "--dry-run", "train.py"])
+
+    lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    tasks = ["chief 0", "worker 0", "ps 0"]
+    assert [f"TFDIST_TASK={task}" in lines[i] for i, task in enumerate(tasks)] == [
+        True
+    ] * 3
+    assert len(lines) == 3
 
 
 def test_a_horovod_job(launcher):
@@ -213,6 +263,19 @@ def test_a_failure_is_told_with_the_last_lines(launcher, capsys):
         "    " + "x" * 300,
         "tfdist run: rank 1 failed with exit code 3 after 1.0 s; "
         "rank 0 was still running and was ended.",
+    ]
+
+
+def test_a_task_is_told_by_its_name(launcher, capsys):
+    exits = (Exit(0, 1, 1.0, ("no",), task=Task("chief", 0)),)
+    launcher.result = RunResult(exits, "failed", failed_rank=0)
+
+    main(["run", "--workers", "1", "--ps", "1", "train.py"])
+
+    assert capsys.readouterr().err.splitlines() == [
+        "tfdist run: the last lines of chief:",
+        "    no",
+        "tfdist run: chief failed with exit code 1 after 1.0 s.",
     ]
 
 

@@ -19,6 +19,10 @@ from tfdist.launch.blame import Failure, first_failure
         ([Failure(0, 5.0, 5.2), Failure(1, 5.1)], 0),
         # Of two at the same time, the lower.
         ([Failure(0, 5.0), Failure(1, 5.0)], 0),
+        # A peer saw the closed connection before anybody was told of the kill.
+        ([Failure(0, 9.0, 5.0), Failure(1, 5.2, was_killed=True)], 1),
+        # Killed because the other had failed: the traceback is much older.
+        ([Failure(0, 9.0, 5.0), Failure(1, 8.0, was_killed=True)], 0),
     ],
 )
 def test_first_failure(failures, rank):

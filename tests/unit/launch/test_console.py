@@ -69,7 +69,18 @@ def terminal():
 def test_each_line_is_tagged(pipe, line, shown):
     descriptor, written = pipe
 
-    Console(tag=True).show(descriptor, 3, [line])
+    Console(tag=True).show(descriptor, "3", [line])
+
+    assert written() == shown
+
+
+@pytest.mark.parametrize(
+    ("tag", "shown"), [("worker 0", b"[worker 0] text\n"), ("", b"text\n")]
+)
+def test_a_tag_is_a_name_or_nothing(pipe, tag, shown):
+    descriptor, written = pipe
+
+    Console(tag=True).show(descriptor, tag, [b"text\n"])
 
     assert written() == shown
 
@@ -78,7 +89,7 @@ def test_without_tags_every_byte_is_passed_on(pipe):
     descriptor, written = pipe
     lines = [b"1\b\r", b"2\b\r", b"3\n", b"rest"]
 
-    Console(tag=False).show(descriptor, 0, lines)
+    Console(tag=False).show(descriptor, "0", lines)
 
     assert written() == b"1\b\r2\b\r3\nrest"
 
@@ -90,8 +101,8 @@ def test_in_a_file_a_progress_bar_has_a_line_every_ten_seconds(pipe):
 
     for seconds in range(25):
         clock.seconds = 100.0 + seconds
-        console.show(descriptor, 0, [b"%d of 25\b\b\b\r" % seconds])
-    console.show(descriptor, 0, [b"done\n"])
+        console.show(descriptor, "0", [b"%d of 25\b\b\b\r" % seconds])
+    console.show(descriptor, "0", [b"done\n"])
     console.finish()
 
     assert written() == b"[0] 10 of 25\n[0] 20 of 25\n[0] done\n"
@@ -101,11 +112,11 @@ def test_on_a_terminal_each_state_takes_the_place_of_the_last(terminal):
     descriptor, read = terminal
     console = Console(tag=True)
 
-    console.show(descriptor, 0, [b"\r", b"1 of 2\b\b\r"])
+    console.show(descriptor, "0", [b"\r", b"1 of 2\b\b\r"])
     first = read()
-    console.show(descriptor, 1, [b"1 of 2\r"])
+    console.show(descriptor, "1", [b"1 of 2\r"])
     second = read()
-    console.show(descriptor, 0, [b"2 of 2\n", b"next\n"])
+    console.show(descriptor, "0", [b"2 of 2\n", b"next\n"])
     third = read()
 
     assert first == NO_WRAP + b"[0] 1 of 2" + WRAP
@@ -117,9 +128,9 @@ def test_a_terminal_and_a_file_do_not_disturb_each_other(terminal, pipe):
     (screen, read), (file, written) = terminal, pipe
     console = Console(tag=True)
 
-    console.show(screen, 0, [b"1 of 2\r"])
-    console.show(file, 0, [b"warning\n"])
-    console.show(screen, 0, [b"2 of 2\n"])
+    console.show(screen, "0", [b"1 of 2\r"])
+    console.show(file, "0", [b"warning\n"])
+    console.show(screen, "0", [b"2 of 2\n"])
 
     assert written() == b"[0] warning\n"
     assert read().endswith(ERASE + b"[0] 2 of 2\n")
@@ -128,7 +139,7 @@ def test_a_terminal_and_a_file_do_not_disturb_each_other(terminal, pipe):
 def test_the_last_state_is_left_standing(terminal):
     descriptor, read = terminal
     console = Console(tag=True)
-    console.show(descriptor, 0, [b"1 of 2\r"])
+    console.show(descriptor, "0", [b"1 of 2\r"])
 
     console.finish()
     console.finish()
@@ -160,6 +171,6 @@ def test_nobody_reads_any_more():
     os.close(read_end)
 
     with pytest.raises(BrokenPipeError):
-        Console(tag=True).show(write_end, 0, [b"text\n"])
+        Console(tag=True).show(write_end, "0", [b"text\n"])
 
     os.close(write_end)

@@ -113,6 +113,19 @@ def test_the_timeout_is_positive(seconds):
         run([script("exit 0")], timeout_seconds=seconds)
 
 
+def test_restarts_are_not_negative():
+    with pytest.raises(ValueError, match=r"restarts=-1\. Use 0 to start no worker"):
+        run([script("exit 0")], restarts=-1)
+
+
+def test_the_plan_has_a_port_for_each_task():
+    specs = plan_here(Job(("/bin/true",), workers=2, ps=1))
+
+    assert [spec.name for spec in specs] == ["chief", "worker 0", "worker 1", "ps 0"]
+    jobs = detect(specs[3].env).jobs
+    assert len({address for job in jobs.values() for address in job}) == 4
+
+
 def test_run_leaves_no_descriptor_or_thread_behind():
     before = set(os.listdir("/proc/self/fd")), threading.active_count()
 

@@ -5,8 +5,10 @@ import threading
 
 import pytest
 
+from tfdist.cluster import Task
 from tfdist.launch import output as output_module
 from tfdist.launch.output import Output, OutputPump
+from tfdist.launch.plan import ProcessSpec
 
 SECONDS = 30
 
@@ -34,14 +36,21 @@ def console(monkeypatch):
     return Console(monkeypatch)
 
 
-def pump_of(output, *writers):
+def spec_of(rank, task=None):
+    return ProcessSpec(rank, ("/bin/true",), {}, task=task)
+
+
+def pump_of(output, *writers, tasks=()):
     """Run a pump to its end; each writer gets the two descriptors of one rank."""
+    tasks = tasks or [None] * len(writers)
     ended, failed = threading.Event(), threading.Event()
     pump = OutputPump(output, on_end=ended.set, on_error=failed.set)
-    for write in writers:
-        with pump.pipes() as descriptors:
-            write(*descriptors)
+    for rank, write in enumerate(writers):
+        pump.open(spec_of(rank, tasks[rank]))
+        write(*pump.ends_of(rank))
     pump.start()
+    for rank in range(len(writers)):
+        pump.end(rank)
     assert ended.wait(SECONDS)
     pump.close()
     assert failed.is_set() == (pump.error is not None)
@@ -144,9 +153,59 @@ def test_a_full_disk_is_an_error(tmp_path):
 def test_pipes_are_closed_when_the_pump_never_starts():
     pump = OutputPump(Output(), on_end=lambda: None, on_error=lambda: None)
     before = set(os.listdir("/proc/self/fd"))
-    with pump.pipes():
-        pass
+    pump.open(spec_of(0))
 
     pump.close()
 
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+TASKS = (Task("chief", 0), Task("worker", 1))
+
+
+def test_tasks_have_their_names_for_tags_and_files(console, tmp_path):
+    pump_of(Output(directory=tmp_path), rank_0, rank_1, tasks=TASKS)
+
+    out, err = console.read()
+    assert sorted(out.splitlines()) == [
+        b"[chief] one",
+        b"[chief] two",
+        b"[worker 1] 20 %",
+    ]
+    assert err == b"[chief] oh\xff\n"
+    assert sorted(os.listdir(tmp_path)) == ["chief.log", "worker.1.log"]
+
+
+def test_who_takes_the_place_of_a_rank_writes_to_the_same_end():
+    ended = threading.Event()
+    pump = OutputPump(Output(console=False), on_end=ended.set, on_error=lambda: None)
+    pump.open(spec_of(0))
+    pump.open(spec_of(1))
+    pump.start()
+    os.write(pump.ends_of(0)[0], b"first\n")
+    pump.end(1)
+    os.write(pump.ends_of(0)[0], b"second\n")
+    assert not ended.is_set()
+    pump.end(0)
+
+    assert ended.wait(SECONDS)
+    assert pump.tail(0) == ("first", "second")
+    pump.close()
+
+
+def test_the_launcher_has_lines_of_its_own(console):
+    def write(stdout, stderr):
+        os.write(stderr, b"text\n")
+
+    ended = threading.Event()
+    pump = OutputPump(Output(), on_end=ended.set, on_error=lambda: None)
+    pump.open(spec_of(0))
+    pump.start()
+    pump.announce("news")
+    write(*pump.ends_of(0))
+    pump.end(0)
+
+    assert ended.wait(SECONDS)
+    pump.close()
+    assert sorted(console.read()[1].splitlines()) == [b"[0] text", b"news"]
+    assert pump.tail(0) == ("text",)

@@ -26,6 +26,16 @@ def specs_of(*, size=2, cores=(0, 1, 2, 3), environ=(), **options):
     )
 
 
+def role_specs_of(*, workers=2, ps=1, cores=(0, 1), environ=(), **options):
+    return plan(
+        Job(("/bin/prog",), workers=workers, ps=ps, **options),
+        ports=range(2000, 2001 + workers + ps),
+        cores=cores,
+        run_id="5f",
+        environ=dict(environ),
+    )
+
+
 def threads_of(spec):
     return [spec.env.get(name) for name in THREADS]
 
@@ -163,6 +173,98 @@ def test_no_pins_without_a_core_for_each():
 
 def test_threads_follow_the_share_without_pins_too():
     assert threads_of(specs_of(bind_to="none")[0]) == ["2"] * 3
+
+
+def test_each_task_is_a_process():
+    specs = role_specs_of()
+
+    assert [spec.rank for spec in specs] == [0, 1, 2, 3]
+    assert [spec.name for spec in specs] == ["chief", "worker 0", "worker 1", "ps 0"]
+    assert [spec.tag for spec in specs] == ["chief", "worker 0", "worker 1", "ps 0"]
+    assert [spec.log_name for spec in specs] == [
+        "chief.log",
+        "worker.0.log",
+        "worker.1.log",
+        "ps.0.log",
+    ]
+
+
+def test_a_rank_has_its_number_for_a_tag():
+    spec = specs_of()[1]
+
+    assert (spec.name, spec.tag, spec.log_name) == ("rank 1", "1", "rank.1.log")
+
+
+def test_each_task_knows_who_it_is():
+    chief, _, worker, ps = (spec.env for spec in role_specs_of())
+
+    assert json.loads(worker["TF_CONFIG"]) == {
+        "cluster": {
+            "chief": ["127.0.0.1:2000"],
+            "worker": ["127.0.0.1:2001", "127.0.0.1:2002"],
+            "ps": ["127.0.0.1:2003"],
+        },
+        "task": {"type": "worker", "index": 1},
+    }
+    assert {name: worker[name] for name in worker if name.startswith("TFDIST_")} == {
+        "TFDIST_TASK": "worker 1",
+        "TFDIST_RANK": "2",
+        "TFDIST_SIZE": "3",
+        "TFDIST_LOCAL_RANK": "2",
+        "TFDIST_LOCAL_SIZE": "3",
+        "TFDIST_RUN_ID": "5f",
+    }
+    assert {name: ps[name] for name in ps if name.startswith("TFDIST_")} == {
+        "TFDIST_TASK": "ps 0",
+        "TFDIST_SIZE": "3",
+        "TFDIST_RUN_ID": "5f",
+    }
+    assert chief["TFDIST_TASK"] == "chief 0"
+
+
+def test_our_own_resolver_understands_each_task():
+    specs = role_specs_of(workers=2, ps=2)
+    clusters = [detect(spec.env) for spec in specs]
+
+    assert [cluster.task for cluster in clusters] == [spec.task for spec in specs]
+    assert [cluster.rank for cluster in clusters[:3]] == [0, 1, 2]
+    assert {cluster.run_id for cluster in clusters} == {"5f"}
+    assert detect_place(specs[0].env) == Place(0, 3, 0, 3, "tfdist run")
+
+
+def test_the_identity_of_another_kind_is_not_inherited():
+    outside = {"TFDIST_RANK": "1", "TFDIST_LOCAL_RANK": "1", "TFDIST_TASK": "ps 0"}
+
+    assert role_specs_of(environ=outside)[3].unset == (
+        "TFDIST_LOCAL_RANK",
+        "TFDIST_RANK",
+    )
+    assert specs_of(environ=outside)[1].unset == ("TFDIST_TASK",)
+
+
+@pytest.mark.parametrize(
+    ("cores", "bind_to", "pins", "threads"),
+    [
+        # Two workers share the cores, and the others have as many threads.
+        (3, None, [()] * 4, ["1"] * 4),
+        (2, "none", [()] * 4, ["1"] * 4),
+        (8, "none", [()] * 4, ["4"] * 4),
+        (1, None, [()] * 4, ["1"] * 4),
+        # Nobody has more threads than the cores that it is pinned to.
+        (4, None, [(0,), (1,), (2,), (3,)], ["1"] * 4),
+        (5, "core", [(0, 1), (2,), (3,), (4,)], ["2", "1", "1", "1"]),
+    ],
+)
+def test_cores_and_threads_of_each_task(cores, bind_to, pins, threads):
+    specs = role_specs_of(cores=range(cores), bind_to=bind_to)
+
+    assert [spec.cores for spec in specs] == pins
+    assert [spec.env["OMP_NUM_THREADS"] for spec in specs] == threads
+
+
+def test_no_pins_without_a_core_for_each_task():
+    with pytest.raises(ValueError, match="Received: 4 processes and 3 cores"):
+        role_specs_of(cores=range(3), bind_to="core")
 
 
 def test_the_shell_line_keeps_every_character():

@@ -2,9 +2,17 @@
 
 import pytest
 
+from tfdist.cluster import Task
 from tfdist.launch.result import Exit, RunResult
 
 TWO = (Exit(0, -15, 3.04), Exit(1, 7, 2.0))
+SIX = tuple(Exit(rank, -2, 1.0) for rank in range(6))
+TASKS = (
+    Exit(0, -15, 3.0, task=Task("chief", 0)),
+    Exit(1, -15, 3.0, task=Task("worker", 0)),
+    Exit(2, -15, 3.0, task=Task("worker", 1)),
+    Exit(3, -9, 2.0, task=Task("ps", 0)),
+)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +63,23 @@ def test_exit_code(result, code):
             "ranks 0 and 1 were still running and were ended.",
         ),
         (
-            RunResult(TWO, "signal", "SIGINT", ended_ranks=(0, 2, 5)),
+            RunResult(SIX, "signal", "SIGINT", ended_ranks=(0, 2, 5)),
             "SIGINT ended the run; ranks 0, 2 and 5 were still running and were ended.",
+        ),
+        (
+            RunResult(TASKS, "failed", failed_rank=3, ended_ranks=(0, 1, 2)),
+            "ps 0 was killed by SIGKILL (by the kernel, if by nobody else: memory ran "
+            "out) after 2.0 s; "
+            "chief, worker 0 and worker 1 were still running and were ended.",
+        ),
+        (
+            RunResult(TASKS, "timeout", "9", ended_ranks=(0, 3)),
+            "the run did not end within 9 s; "
+            "chief and ps 0 were still running and were ended.",
+        ),
+        (
+            RunResult(TASKS, "timeout", "9", ended_ranks=(2,)),
+            "the run did not end within 9 s; worker 1 was still running and was ended.",
         ),
         (
             RunResult(TWO, "output", "No space left"),

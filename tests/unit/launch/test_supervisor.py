@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from tfdist.cluster import Task
 from tfdist.launch.output import Output
 from tfdist.launch.plan import ProcessSpec
 from tfdist.launch.supervisor import Supervisor
@@ -16,16 +17,29 @@ def supervise():
     """Return a function that starts shell scripts; end them all afterwards."""
     supervisors = []
 
-    def start(*scripts, timeout_seconds=None, grace_seconds=0.2, output=None):
+    def start(
+        *scripts,
+        timeout_seconds=None,
+        grace_seconds=0.2,
+        output=None,
+        tasks=None,
+        restarts=0,
+    ):
         supervisor = Supervisor(
             output or Output(console=False),
             timeout_seconds=timeout_seconds,
             grace_seconds=grace_seconds,
+            restarts=restarts,
         )
         supervisors.append(supervisor)
         supervisor.start(
             [
-                ProcessSpec(rank, ("/bin/bash", "-c", script), {})
+                ProcessSpec(
+                    rank,
+                    ("/bin/bash", "-c", script),
+                    {},
+                    task=None if tasks is None else tasks[rank],
+                )
                 for rank, script in enumerate(scripts)
             ]
         )
@@ -128,6 +142,132 @@ def test_a_run_that_ends_in_time_does_not_time_out(supervise):
     assert supervise("exit 0", timeout_seconds=60).wait().reason == "done"
 
 
+ROLES = (Task("chief", 0), Task("worker", 0), Task("worker", 1), Task("ps", 0))
+
+
+def test_the_run_is_what_the_chief_does(supervise, meet):
+    """The others are asked to end, and killed if need be: all is well."""
+    deaf = f"trap '' TERM; {meet['ready']}; {FOREVER}"
+
+    result = supervise(meet["met"], FOREVER, deaf, FOREVER, tasks=ROLES).wait()
+
+    assert (result.reason, result.exit_code) == ("done", 0)
+    assert codes_of(result) == [0, -15, -9, -15]
+
+
+def test_others_have_time_to_end_by_themselves(supervise, meet):
+    late = f"trap 'exit 7' TERM; {meet['ready']}; read -t 0.3 <> <(:); echo late"
+
+    supervisor = supervise(meet["met"], late, tasks=ROLES, grace_seconds=1000)
+    result = supervisor.wait()
+
+    assert (codes_of(result), result.exits[1].tail) == ([0, 0], ("late",))
+
+
+def test_who_fails_after_the_chief_has_ended_well_is_no_failure(supervise, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    failing = f"read -r chief < {fifo}; tail --pid=$chief -f /dev/null; exit 4"
+
+    supervisor = supervise(
+        f"echo $$ > {fifo}", failing, tasks=ROLES, restarts=9, grace_seconds=1000
+    )
+    result = supervisor.wait()
+
+    assert (result.reason, codes_of(result)) == ("done", [0, 4])
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_run_fails_with_the_chief_and_with_a_server(supervise, rank):
+    scripts = [FOREVER] * 4
+    scripts[rank] = "exit 5"
+
+    result = supervise(*scripts, tasks=ROLES, restarts=3).wait()
+
+    assert (result.reason, result.failed_rank, result.exit_code) == ("failed", rank, 5)
+    assert codes_of(result) == [5 if other == rank else -15 for other in range(4)]
+
+
+def test_a_chief_that_fails_for_want_of_a_server_is_not_blamed(supervise, meet):
+    chief = f"{meet['met']}; read -t 0.2 <> <(:); exit 1"
+
+    result = supervise(
+        chief, FOREVER, FOREVER, f"{meet['ready']}; kill -9 $$", tasks=ROLES
+    ).wait()
+
+    assert result.headline().startswith("ps 0 was killed by SIGKILL")
+
+
+def test_a_worker_that_fails_is_started_again(supervise, meet, tmp_path):
+    """It has the same output, and the chief waits for the second one."""
+    script = f"if [ -e {tmp_path}/mark ]; then {meet['ready']}; {FOREVER}; fi; "
+    script += f"touch {tmp_path}/mark; echo first; kill -9 $$"
+
+    result = supervise(meet["met"], script, tasks=ROLES, restarts=1).wait()
+
+    assert (result.reason, codes_of(result)) == ("done", [0, -15])
+    assert result.exits[1].tail == ("first",)
+
+
+def test_the_last_worker_without_restarts_ends_the_run(supervise):
+    supervisor = supervise(FOREVER, "exit 3", "exit 3", tasks=ROLES, restarts=1)
+
+    result = supervisor.wait()
+
+    assert (result.reason, result.exit_code) == ("failed", 3)
+    assert result.failed_rank in (1, 2)
+    assert result.exits[0].code == -15
+
+
+def test_nobody_is_started_again_while_the_run_ends(supervise, meet):
+    supervisor = supervise(FOREVER, FOREVER, tasks=ROLES, restarts=1000)
+    send(supervisor, signal.SIGTERM)
+
+    result = supervisor.wait()
+
+    assert (result.reason, result.exit_code) == ("signal", 143)
+
+
+def test_what_becomes_of_a_process_is_said(supervise, monkeypatch):
+    announced = []
+    monkeypatch.setattr(
+        "tfdist.launch.output.OutputPump.announce",
+        lambda self, line: announced.append(line),
+    )
+    monkeypatch.setattr("tfdist.launch.supervisor._NOTICE_SECONDS", 0.0)
+    supervisor = supervise(
+        FOREVER, "exit 2", FOREVER, "exit 0", tasks=ROLES, restarts=1
+    )
+    while len(announced) < 3:
+        step(supervisor)
+        supervisor._agenda.do_due()
+
+    assert sorted(announced) == [
+        "tfdist run: ps 0 ended well; it is not started again, and the chief goes on "
+        "without it.",
+        "tfdist run: worker 0 failed with exit code 2; it is not started again "
+        "(1 of 1 restarts are used), and the run goes on without it.",
+        "tfdist run: worker 0 failed with exit code 2; it is started again (1 of 1).",
+    ]
+
+
+def test_who_ends_with_the_chief_is_not_news(supervise, monkeypatch, meet):
+    """A server sees the chief's end by itself, and may be gone before it."""
+    announced = []
+    monkeypatch.setattr(
+        "tfdist.launch.output.OutputPump.announce",
+        lambda self, line: announced.append(line),
+    )
+    chief = f"{meet['met']}; read -t 0.3 <> <(:); exit 0"
+
+    supervisor = supervise(
+        chief, f"{meet['ready']}; exit 0", tasks=ROLES, grace_seconds=1000
+    )
+    result = supervisor.wait()
+
+    assert (codes_of(result), announced) == ([0, 0], [])
+
+
 def send(supervisor, *numbers):
     """Let signals arrive, as `signals_as_bytes` would."""
     for number in numbers:
@@ -151,7 +291,7 @@ def test_a_signal_ends_the_run(supervise, number, exit_code):
 def test_the_second_signal_kills_at_once(supervise, meet):
     deaf = f"trap '' INT; {meet['ready']}; {FOREVER}"
     supervisor = supervise(deaf, meet["met"], grace_seconds=1000)
-    while supervisor._running() == (0, 1):
+    while supervisor._processes.running() == (0, 1):
         step(supervisor)
     send(supervisor, signal.SIGINT, signal.SIGINT)
 
@@ -163,7 +303,7 @@ def test_the_second_signal_kills_at_once(supervise, meet):
 
 def test_a_guardian_that_does_nothing_is_not_waited_for(supervise):
     supervisor = supervise("exec sleep 1000", FOREVER)
-    os.kill(supervisor._processes[0]._guardian.pid, signal.SIGSTOP)
+    os.kill(supervisor._processes._processes[0]._guardian.pid, signal.SIGSTOP)
     send(supervisor, signal.SIGINT, signal.SIGINT)
 
     result = supervisor.wait()
@@ -193,7 +333,7 @@ def step(supervisor):
 def test_other_signals_are_passed_on(supervise, meet):
     rank = f"trap 'echo usr1; exit 0' USR1; {meet['ready']}; {FOREVER}"
     supervisor = supervise(rank, f"{meet['met']}; trap '' USR1; kill -USR1 $$")
-    while supervisor._running() == (0, 1):
+    while supervisor._processes.running() == (0, 1):
         step(supervisor)
     send(supervisor, signal.SIGUSR1)
 
@@ -207,7 +347,7 @@ def test_stop_and_continue(supervise, meet, monkeypatch):
     monkeypatch.setattr(os, "kill", lambda pid, number: stops.append((pid, number)))
     rank = f"trap 'echo continued; exit 0' CONT; {meet['ready']}; {FOREVER}"
     supervisor = supervise(rank, f"{meet['met']}")
-    while supervisor._running() == (0, 1):
+    while supervisor._processes.running() == (0, 1):
         step(supervisor)
     send(supervisor, signal.SIGTSTP, signal.SIGCONT)
 
@@ -244,7 +384,7 @@ def test_who_kills_does_not_wait_for_a_console(supervise, monkeypatch):
 
 def test_close_ends_everything(assert_ends):
     supervisor = Supervisor(
-        Output(console=False), timeout_seconds=None, grace_seconds=1000
+        Output(console=False), timeout_seconds=None, grace_seconds=1000, restarts=0
     )
     supervisor.start([ProcessSpec(0, ("/bin/bash", "-c", f"echo $$; {FOREVER}"), {})])
     while not supervisor._pump.tail(0):

@@ -121,7 +121,21 @@ def test_a_model_that_is_not_built_cannot_predict():
         r"a model that is not built\. Call model\.build, fit or evaluate first, or "
         r"load weights\.",
     ):
-        hooks_on(SingleCollective()).synchronize(model)
+        hooks_on(SingleCollective()).predicting(model).__enter__()
+
+
+def test_a_prediction_begins_with_equal_variables():
+    collective, model = Noting(), compiled()
+
+    with hooks_on(collective).predicting(model):
+        assert "variables of the model" in collective.sent
+
+
+def test_keras_makes_the_steps_itself():
+    hooks, model = hooks_on(Elsewhere()), compiled()
+
+    assert hooks.function_of(model, model.train_step, is_training=True) is None
+    assert hooks.predict_function_of(model) is None
 
 
 # Calls that all ranks make together.

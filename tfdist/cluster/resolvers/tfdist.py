@@ -13,7 +13,8 @@ class TfdistResolver:
 
     The addresses are in TF_CONFIG. A script written for another launcher may set
     TF_CONFIG itself; then its processes would wait for addresses that nobody has. The
-    launcher's own TFDIST_RANK and TFDIST_SIZE show that.
+    launcher's own TFDIST_RANK and TFDIST_SIZE show that; in a job with parameter
+    servers, which have no rank, TFDIST_TASK takes the part of TFDIST_RANK.
 
     Example:
         >>> resolver = TfdistResolver()
@@ -36,17 +37,18 @@ class TfdistResolver:
                 "process. Received: TFDIST_RUN_ID without TF_CONFIG. "
                 "Leave TF_CONFIG as it is, or unset TFDIST_RUN_ID too to train alone."
             )
-        rank, size = (
-            number(env, name, self.launcher) for name in ("TFDIST_RANK", "TFDIST_SIZE")
-        )
+        task = env.get("TFDIST_TASK")
+        rank = None if task else number(env, "TFDIST_RANK", self.launcher)
+        size = number(env, "TFDIST_SIZE", self.launcher)
         cluster = tf_config.loads(env["TF_CONFIG"])
-        found_rank = cluster.rank if cluster.task.trains else None
-        if (found_rank, cluster.size) != (rank, size):
-            who = cluster.task if found_rank is None else f"rank {found_rank}"
+        by_rank = not task and cluster.task.trains
+        found = f"rank {cluster.rank}" if by_rank else str(cluster.task)
+        if (found, cluster.size) != (task or f"rank {rank}", size):
+            given = f"TFDIST_TASK={task}" if task else f"TFDIST_RANK={rank}"
             raise ValueError(
                 "TF_CONFIG is not the one that `tfdist run` gave to this process. "
-                f"Received: TFDIST_RANK={rank} and TFDIST_SIZE={size}, but TF_CONFIG "
-                f"says {who}, with {cluster.size} training. "
+                f"Received: {given} and TFDIST_SIZE={size}, but TF_CONFIG "
+                f"says {found}, with {cluster.size} training. "
                 "Remove what sets TF_CONFIG from the script: the launcher does it."
             )
         return replace(cluster, run_id=env["TFDIST_RUN_ID"])

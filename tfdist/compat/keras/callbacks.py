@@ -62,7 +62,7 @@ def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
         **params: Any,
     ) -> None:
         hooks = None if model is None else hooks_of_model(model)
-        if hooks is not None and add_progbar:
+        if hooks is not None and hooks.has_peers and add_progbar:
             add_progbar = False
             if hooks.rank == 0:
                 given = (

@@ -17,6 +17,19 @@ def caveats(model: Any) -> list[str]:
     return [*_of_layers(model), *_of_losses(model)]
 
 
+def synchronized_layers(model: Any) -> list[str]:
+    """Return the names of the layers that take statistics of the whole batch.
+
+    Args:
+        model: A model.
+    """
+    return [
+        layer.name
+        for layer in model._flatten_layers()
+        if getattr(layer, "synchronized", False)
+    ]
+
+
 def _of_layers(model: Any) -> list[str]:
     """Name layers that take statistics of a rank's rows."""
     apart = [

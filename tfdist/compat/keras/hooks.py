@@ -32,17 +32,29 @@ class KerasHooks(Protocol):
         """Whether there is no other process."""
 
     @property
+    def has_peers(self) -> bool:
+        """Whether other processes run the same calls of Keras, each on its own rows."""
+
+    @property
     def in_step(self) -> bool:
         """Whether a step of Keras is being traced, or run eagerly."""
 
-    def distribute(self, adapter: Any) -> tf.data.Dataset:
-        """Return this rank's `Shard`s of what a Keras data adapter holds."""
+    def distribute(self, adapter: Any) -> Any:
+        """Return the batches that a Keras data adapter holds, or `Shard`s of them."""
+
+    def function_of(
+        self, trainer: Any, step: Any, *, is_training: bool
+    ) -> Callable[[Any], Any] | None:
+        """Return what makes a step of Keras, None if Keras's own function does."""
+
+    def predict_function_of(self, trainer: Any) -> Callable[[Any], Any] | None:
+        """Return what predicts batches, None if Keras's own function does."""
 
     def build(self, trainer: Any, *, is_single_step: bool) -> None:
         """Start a model, just built, from equal states on all ranks."""
 
-    def synchronize(self, trainer: Any) -> None:
-        """Give all ranks rank 0's variables of a model."""
+    def predicting(self, trainer: Any) -> AbstractContextManager[None]:
+        """Mark a `predict` of a model."""
 
     def call_of(
         self, trainer: Any, what: str, *, is_joint: bool
@@ -72,6 +84,9 @@ class KerasHooks(Protocol):
         self, trainer: Any, result: Callable[[Any], Any], logs: Any
     ) -> Any:
         """Call `result(logs)` with the metric states of all ranks."""
+
+    def metrics_reset(self, trainer: Any) -> None:
+        """Let all that was begun be counted: the metrics of a model are reset next."""
 
     def fold_seed(self, seed: Any) -> Any:
         """Make a random seed this rank's own, where ranks must differ."""

@@ -36,6 +36,7 @@ def _patch() -> None:
         metrics,
         optimizer,
         own_reduction,
+        pure_step,
         regularizers,
         saving,
         trainer,
@@ -49,6 +50,7 @@ def _patch() -> None:
     metrics.patch()
     optimizer.patch()
     own_reduction.patch()
+    pure_step.patch()
     regularizers.patch()
     trainer.patch()
     saving.patch()

@@ -65,7 +65,8 @@ class _ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         EpochIterator.__init__(self, *args, **kwargs)
         self._distribute_strategy = distribute_strategy
         self._distributed_dataset = hooks.distribute(self.data_adapter)
-        if isinstance(self.data_adapter, TFDatasetAdapter):
+        is_dataset = isinstance(self._distributed_dataset, tf.data.Dataset)
+        if is_dataset and isinstance(self.data_adapter, TFDatasetAdapter):
             # Ranks that were given parts of different lengths take equally many steps.
             self.data_adapter = TFDatasetAdapter(self._distributed_dataset)
             self._num_batches = self.data_adapter.num_batches
@@ -84,10 +85,9 @@ def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> Non
         return  # A validation within fit: the model is built, and equal.
     if iterator is None:
         spec = keras.tree.map_structure(_without_rows, data_batch)
-    elif hooks.is_alone:
-        spec = iterator._distributed_dataset.element_spec
     else:
-        spec = iterator._distributed_dataset.element_spec.data
+        spec = iterator._distributed_dataset.element_spec
+        spec = spec.data if isinstance(spec, Shard) else spec
     with self.distribute_strategy.scope():
         for optimizer in optimizers_of(self):
             adopt(optimizer)
@@ -153,6 +153,9 @@ def _make_joint_function(self: Any, step_function: Any) -> Any:
             f"Received: a tf.function of the model {self.name!r}. Leave out the "
             "decorator @tf.function."
         )
+    own = hooks.function_of(self, step_function, is_training=is_training)
+    if own is not None:
+        return own
     # XLA cannot hold a collective: the strategy compiles what lies between them.
     is_compiled, self.jit_compile = self.jit_compile, False
     try:
@@ -198,6 +201,10 @@ def _make_joint_predict_function(self: Any, force: bool = False) -> None:
     hooks = hooks_of_model(self)
     if hooks is None or is_made:
         return
+    own = hooks.predict_function_of(self)
+    if own is not None:
+        self.predict_function = own
+        return
     function = self.predict_function
 
     def call(data: list[Any]) -> Any:
@@ -212,9 +219,10 @@ def _make_joint_predict_function(self: Any, force: bool = False) -> None:
 def _predict_equal(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Predict with the same weights on every rank."""
     hooks = hooks_of_model(self)
-    if hooks is not None:
-        hooks.synchronize(self)
-    return _predict(self, x, *args, **kwargs)
+    if hooks is None:
+        return _predict(self, x, *args, **kwargs)
+    with hooks.predicting(self):
+        return _predict(self, x, *args, **kwargs)
 
 
 def _fit_together(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -231,9 +239,8 @@ def _reduced_metrics(self: Any, logs: Any) -> Any:
     hooks = hooks_of_model(self)
     if hooks is None:
         return _get_metrics_result_or_logs(self, logs)
-    return hooks.metrics_result(
-        self, lambda logs: _get_metrics_result_or_logs(self, logs), logs
-    )
+    result = functools.partial(_get_metrics_result_or_logs, self)
+    return hooks.metrics_result(self, result, logs)
 
 
 def _next_seed_of_rank(self: Any, ordered: bool = True) -> Any:

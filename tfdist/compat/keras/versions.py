@@ -20,11 +20,17 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # Keras may have more of them, if these can be left out.
 SYMBOLS = {
     "keras": {
+        "Variable._initialize_with_initializer": "self initializer",
         "Variable.assign": "self value",
+        "Variable.handle": "",
         "layers.BatchNormalization._moments": "self inputs mask",
+        "layers.Embedding.call": "self inputs",
         "regularizers.L1.__call__": "self x",
         "regularizers.L1L2.__call__": "self x",
         "regularizers.L2.__call__": "self x",
+    },
+    "keras.src.backend.common.stateless_scope": {
+        "get_stateless_scope": "",
     },
     "keras.src.backend.tensorflow.optimizer": {
         "TFOptimizer._all_reduce_sum_gradients": "self grads_and_vars",
@@ -103,6 +109,7 @@ SYMBOLS = {
         "Trainer._compute_loss": "self x y y_pred sample_weight training",
         "Trainer._get_metrics_result_or_logs": "self logs",
         "Trainer.compile": "self optimizer",
+        "Trainer.reset_metrics": "self",
     },
     "keras.src.utils.python_utils": {
         "is_default": "method",

@@ -55,6 +55,59 @@ def test_a_tf_config_that_the_script_has_changed_is_refused(cluster, found):
         TfdistResolver().resolve(launched(cluster))
 
 
+ROLES = {"chief": "a:1", "workers": ("a:2", "a:3"), "ps": ("a:4",)}
+
+
+def with_servers(task, **changes):
+    """Return the environment of a task as the launcher makes it, then changed."""
+    cluster = Cluster(**ROLES, task=task)
+    names = {"TFDIST_TASK": str(task), "TFDIST_SIZE": "3", "TFDIST_RANK": None}
+    if task.trains:
+        names["TFDIST_RANK"] = str(cluster.rank)
+    return launched(cluster, **names | changes)
+
+
+@pytest.mark.parametrize(
+    "task", [Task("chief", 0), Task("worker", 0), Task("worker", 1), Task("ps", 0)]
+)
+def test_every_task_of_a_job_with_parameter_servers(task):
+    cluster = TfdistResolver().resolve(with_servers(task))
+
+    assert cluster == Cluster(**ROLES, task=task)
+    assert cluster.run_id == "5f2c"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "found"),
+    [
+        (TWO, "worker 1, with 2"),
+        (Cluster(**ROLES, task=Task("worker", 1)), "worker 1, with 3"),
+        (Cluster(**ROLES, task=Task("chief", 0)), "chief 0, with 3"),
+        (Cluster(), "worker 0, with 1"),
+        (
+            Cluster(workers=("a:2",), ps=("a:4",), task=Task("ps", 0)),
+            "ps 0, with 1",
+        ),
+    ],
+)
+def test_a_tf_config_that_the_script_of_a_server_has_changed_is_refused(cluster, found):
+    received = f"TFDIST_TASK=ps 0 and TFDIST_SIZE=3, but TF_CONFIG says {found}"
+    env = with_servers(Task("ps", 0), TF_CONFIG=dumps(cluster))
+
+    with pytest.raises(ValueError, match=f"{CHANGED}{received}.* Remove what sets"):
+        TfdistResolver().resolve(env)
+
+
+def test_a_worker_is_not_the_rank_that_it_would_be_without_a_chief():
+    env = with_servers(
+        Task("worker", 0),
+        TF_CONFIG=dumps(Cluster(workers=("a:1", "a:2", "a:3"), task=Task("worker", 1))),
+    )
+
+    with pytest.raises(ValueError, match="says worker 1, with 3 training"):
+        TfdistResolver().resolve(env)
+
+
 @pytest.mark.parametrize("tf_config", [None, "", " "])
 def test_a_tf_config_that_the_script_has_removed_is_refused(tf_config):
     message = (

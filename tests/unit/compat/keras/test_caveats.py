@@ -1,7 +1,7 @@
 import keras
 import pytest
 
-from tfdist.compat.keras.caveats import caveats
+from tfdist.compat.keras.caveats import caveats, synchronized_layers
 
 
 def model(*layers, loss="mse"):
@@ -58,3 +58,15 @@ def test_a_loss_of_pairs_is_named(loss):
 
 def test_a_model_that_is_not_compiled_has_no_loss():
     assert caveats(keras.Sequential([keras.layers.Dense(1)])) == []
+
+
+def test_layers_that_need_the_whole_batch_are_named():
+    layers = [
+        keras.layers.BatchNormalization(),
+        keras.layers.BatchNormalization(synchronized=True, name="whole"),
+        keras.layers.Dense(1),
+    ]
+    inner = keras.Sequential([keras.Input((2,)), *layers])
+    model = keras.Sequential([keras.Input((2,)), inner])
+
+    assert synchronized_layers(model) == ["whole"]

@@ -164,3 +164,40 @@ def test_a_sum_adds_rows_and_what_has_a_weight_as_keras_does(rank):
 
     assert sum_after([tf.constant([6.0, 4.0])]) == 10.0
     assert sum_after([6.0, 2.0]) == 12.0
+
+
+# What metrics return, and when they are reset.
+
+
+def test_what_metrics_return_in_a_block_is_noted():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    model.evaluate(np.ones((2, 2)), np.ones((2, 1)), verbose=0)
+    loss, compiled = model.metrics
+    with metrics.noted_results(model) as noted:
+        returned = model.get_metrics_result()
+    model.get_metrics_result()
+
+    assert [(metric, name) for _, metric, name in noted] == [
+        (loss, None),
+        (compiled, "mae"),
+    ]
+    assert [value for value, _, _ in noted] == [returned["loss"], returned["mae"]]
+    assert "result" not in vars(loss)
+
+
+def test_metrics_are_reset_after_the_strategy_was_told(monkeypatch):
+    class Telling:
+        def metrics_reset(self, trainer):
+            seen.append(float(trainer.metrics[0].total))
+
+    seen = []
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.evaluate(np.zeros((2, 2)), np.ones((2, 1)), verbose=0)
+    monkeypatch.setattr(keras.Model, "reset_metrics", metrics._reset_when_all_is_in)
+    monkeypatch.setattr(metrics, "hooks_of_model", lambda model: Telling())
+    model.reset_metrics()
+
+    assert seen == [2.0]
+    assert float(model.metrics[0].total) == 0.0

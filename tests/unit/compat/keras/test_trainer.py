@@ -250,6 +250,9 @@ class Hooks:
         self.asked = []
         self.called = []
         self.inside = []
+        # What makes the steps in place of Keras's own function.
+        self.own_function = None
+        self.steps = []
 
     @contextmanager
     def _within(self, what):
@@ -271,8 +274,16 @@ class Hooks:
     def build(self, model, *, is_single_step):
         self.asked.append(("build", is_single_step, model.optimizer.built))
 
-    def synchronize(self, model):
-        self.asked.append("synchronize")
+    def function_of(self, model, step, *, is_training):
+        self.steps.append((step, is_training))
+        return self.own_function
+
+    def predict_function_of(self, model):
+        return self.own_function
+
+    def predicting(self, model):
+        self.asked.append("predicting")
+        return self._within("predict")
 
     def metrics_result(self, model, result, logs):
         return {"of all": result(logs)}
@@ -617,14 +628,50 @@ def test_a_shard_of_predictions_is_a_joint_call(hooks, monkeypatch):
 
 
 def test_predictions_start_from_equal_weights(hooks, monkeypatch):
-    monkeypatch.setattr(patches, "_predict", lambda *args, **kwargs: (args, kwargs))
+    monkeypatch.setattr(
+        patches, "_predict", lambda *args, **kwargs: (args, kwargs, [*hooks.inside])
+    )
     model = compiled()
 
     assert patches._predict_equal(model, X, 4, verbose=0) == (
         (model, X, 4),
         {"verbose": 0},
+        ["predict"],
     )
-    assert hooks.asked == ["synchronize"]
+    assert hooks.asked == ["predicting"]
+    assert hooks.inside == []
+
+
+def test_a_strategy_may_predict_by_itself(hooks):
+    hooks.own_function = object()
+    model = compiled()
+    patches._make_joint_predict_function(model)
+
+    assert model.predict_function is hooks.own_function
+
+
+# Steps that a strategy makes by itself.
+
+
+@pytest.mark.parametrize(
+    ("name", "is_training"), [("train_step", True), ("test_step", False)]
+)
+def test_a_strategy_may_make_the_steps_by_itself(hooks, name, is_training):
+    hooks.own_function = object()
+    model = compiled()
+
+    assert step_of(model, name) is hooks.own_function
+    assert hooks.steps == [(getattr(model, name), is_training)]
+
+
+def test_batches_need_not_be_a_dataset(hooks, monkeypatch):
+    batches = object()
+    monkeypatch.setattr(hooks, "distribute", lambda adapter: batches)
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2)
+    iterator = patches._ShardIterator(object(), x=data)
+
+    assert iterator._distributed_dataset is batches
+    assert iterator._num_batches == len(data)
 
 
 # The rest.

@@ -1,6 +1,10 @@
+from contextlib import contextmanager
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfdist.compat.keras import variables
 
@@ -73,3 +77,62 @@ def test_metrics_and_weights_assign_by_it_too(hooks):
     mean.update_state(3.0)
 
     assert [v.name for v in hooks.assigned] == ["total", "count"]
+
+
+# Sizes.
+
+
+class Placing:
+    """A strategy's extended part that is told how large what is made will be."""
+
+    def __init__(self):
+        self.sizes = []
+
+    @contextmanager
+    def making(self, path, size_bytes):
+        self.sizes.append(size_bytes)
+        yield
+        self.sizes.append("made")
+
+
+@pytest.fixture
+def placing(monkeypatch):
+    """Put the patch on, under a strategy that wants to know of sizes."""
+    made = Placing()
+    monkeypatch.setattr(
+        keras.Variable,
+        "_initialize_with_initializer",
+        variables._initialize_where_it_fits,
+    )
+    monkeypatch.setattr(
+        tf.distribute, "get_strategy", lambda: SimpleNamespace(extended=made)
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "size_bytes"),
+    [
+        ((3, 4), "float32", 48),
+        ((5,), "int64", 40),
+        ((), "float64", 8),
+        ((0,), "bool", 0),
+    ],
+)
+def test_the_size_is_known_before_the_variable(placing, shape, dtype, size_bytes):
+    variable = keras.Variable(
+        initializer=keras.initializers.get("zeros"), shape=shape, dtype=dtype
+    )
+
+    assert placing.sizes == [size_bytes, "made"]
+    assert variable.numpy().shape == shape
+
+
+def test_under_other_strategies_variables_are_made_as_ever(placing, monkeypatch):
+    monkeypatch.setattr(
+        tf.distribute, "get_strategy", lambda: SimpleNamespace(extended=object())
+    )
+    variable = keras.Variable(initializer=keras.initializers.Ones(), shape=(2,))
+
+    assert variable.numpy().tolist() == [1.0, 1.0]
+    assert placing.sizes == []

@@ -55,11 +55,13 @@ COMPARE = """
 
     def takes_what_keras_gives(ours, theirs):
         mine, keras_s = named(ours), named(theirs)
-        passes_on = len(mine) < len(inspect.signature(ours).parameters)
+        getter = getattr(ours, "fget", ours)
+        passes_on = len(mine) < len(inspect.signature(getter).parameters)
         return mine == keras_s[: len(mine)] if passes_on else mine == keras_s
 
 
     def named(function):
+        function = getattr(function, "fget", function)  # A property is its getter.
         found = inspect.signature(function).parameters.values()
         return [repr(p.default) for p in found if p.kind not in versions._VARIADIC]
 

@@ -1,0 +1,130 @@
+"""Calling a function in every process of a job with parameter servers.
+
+Starting a job costs seconds, so the rows of a module share one: as in the equality
+matrix, whose rows these are, a row is a function of a strategy that returns what must
+be equal. Only the chief comes to them.
+"""
+
+import os
+import pickle
+import sys
+import tempfile
+import traceback
+from dataclasses import astuple
+from pathlib import Path
+
+import tfdist
+from tfdist.cluster import detect
+from tfdist.launch import Job, Output, plan_here
+from tfdist.launch import run as launch
+from tfdist.testing.child import load_function
+from tfdist.testing.reference import reference_to
+
+# Each of these processes would take all cores, and wait for the others.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+}
+
+
+class JobError(AssertionError):
+    """A job whose chief did not return; the text is all that was printed."""
+
+
+class Failure(str):
+    """The traceback of a row that raised."""
+
+
+def run(function, *args, workers=2, ps=1, timeout_seconds=150):
+    """Call `function(*args)` in every process, and return the chief's value.
+
+    The function stands at the top of a module, and itself makes the strategy. With
+    `workers=None` it is called in one process that belongs to no job.
+    """
+    roles = {"size": 1} if workers is None else {"workers": workers, "ps": ps}
+    with tempfile.TemporaryDirectory(prefix="tfdist-servers-") as name:
+        folder = Path(name)
+        with open(folder / "job.pickle", "wb") as job:
+            pickle.dump((sys.path, astuple(reference_to(function))), job)
+            pickle.dump(args, job)
+        specs = plan_here(
+            Job(
+                (sys.executable, "-P", __file__, name),
+                bind_to="none",
+                env=ENVIRONMENT,
+                **roles,
+            )
+        )
+        result = launch(
+            specs,
+            output=Output(console=False, directory=folder),
+            timeout_seconds=timeout_seconds,
+        )
+        file = folder / "value.pickle"
+        if result.exit_code or not file.exists():
+            logs = [
+                f"{log.name}:\n{log.read_text(errors='replace')}"
+                for log in sorted(folder.glob("*.log"))
+            ]
+            raise JobError("\n".join([result.headline(), *logs]))
+        return pickle.loads(file.read_bytes())
+
+
+def run_rows(rows, names, **options):
+    """Run rows under parameter servers, or in plain Keras if there are no options.
+
+    Args:
+        rows: All rows of a module, by name.
+        names: Which of them to run.
+        **options: Of `ParameterServerStrategy`.
+
+    Returns:
+        What each ended with, by name.
+    """
+    import tensorflow as tf
+
+    if options:
+        strategy = tfdist.strategies.ParameterServerStrategy(**options)
+    else:
+        strategy = tf.distribute.get_strategy()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        return {name: run_row(rows[name], strategy) for name in names}
+
+
+def run_row(row, strategy):
+    """Run a row in a process as fresh as it can be made."""
+    import keras
+
+    keras.backend.clear_session()
+    keras.config.set_floatx("float64")
+    keras.utils.set_random_seed(1)
+    try:
+        return {**row(strategy), "floatx": keras.config.floatx()}
+    except Exception:
+        return Failure(traceback.format_exc())
+
+
+def pid_of(task):
+    """Return the process id of a task of this job, such as "worker 1", on the chief."""
+    return int((Path(sys.argv[1]) / f"{task}.pid").read_text())
+
+
+def main(folder):
+    """Call the function, and leave the value where there is one."""
+    cluster = detect()
+    if cluster is not None:
+        (folder / f"{cluster.task}.pid").write_text(str(os.getpid()))
+    with open(folder / "job.pickle", "rb") as job:
+        path, reference = pickle.load(job)
+        sys.path[:] = path
+        function = load_function(*reference)
+        arguments = pickle.load(job)
+    value = pickle.dumps(function(*arguments))
+    (folder / "value.pickle").write_bytes(value)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,130 @@
+"""Processes that serve as worker or ps: how they come, come back, and end."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tfdist.cluster import Cluster, Task
+from tfdist.cluster.presence import wait_for_servers
+from tfdist.cluster.tf_config import dumps
+from tfdist.launch.ports import free_ports
+
+SECONDS = 90
+SERVE = """
+import sys
+from tfdist.cluster import detect
+from tfdist.strategies.parameter_server.servers import serve
+
+print("not flushed yet", end="")
+serve(detect(), start_timeout_seconds=float(sys.argv[1]))
+print("not reached")
+"""
+COORDINATE = """
+import sys
+import tensorflow as tf
+from tfdist.cluster import detect
+from tfdist.cluster.presence import check_own_port, wait_for_servers
+
+check_own_port(detect())
+wait_for_servers(detect(), 90)
+strategy = tf.distribute.ParameterServerStrategy(
+    tf.distribute.cluster_resolver.TFConfigClusterResolver()
+)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+with strategy.scope():
+    steps = tf.Variable(0)
+step = tf.function(lambda: steps.assign_add(1))
+for line in sys.stdin:
+    coordinator.schedule(step)
+    coordinator.join()
+    print(int(steps), flush=True)
+"""
+
+
+class Tasks:
+    """The processes of a cluster of one chief, one worker and one ps."""
+
+    def __init__(self, stack):
+        self._stack = stack
+        self._addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+
+    def cluster_of(self, job):
+        chief, worker, ps = self._addresses
+        return Cluster(chief=chief, workers=(worker,), ps=(ps,), task=Task(job, 0))
+
+    def start(self, job, start_timeout_seconds=SECONDS):
+        program = COORDINATE if job == "chief" else SERVE
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(start_timeout_seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TF_CONFIG": dumps(self.cluster_of(job))},
+        )
+        self._stack.callback(process.communicate)
+        self._stack.callback(process.kill)
+        return process
+
+
+@pytest.fixture
+def tasks():
+    with contextlib.ExitStack() as stack:
+        yield Tasks(stack)
+
+
+def end(process):
+    """Wait for the end of a process; return its exit code, output and errors."""
+    output, errors = process.communicate(timeout=SECONDS)
+    return process.returncode, output, errors
+
+
+def test_servers_come_and_come_back_and_end_with_their_chief(tasks):
+    chief, ps, worker = (tasks.start(job) for job in ("chief", "ps", "worker"))
+
+    def run_step():
+        print("step", file=chief.stdin, flush=True)
+        return chief.stdout.readline()
+
+    assert run_step() == "1\n", chief.stderr.read()
+    worker.kill()
+    worker.wait(SECONDS)
+    rejoined = tasks.start("worker")
+    assert run_step() == "2\n", "only the worker that came back can have done it"
+
+    assert end(chief)[0] == 0
+    for server in (ps, rejoined):
+        code, output, errors = end(server)
+        assert (code, output) == (0, "not flushed yet"), errors
+
+
+def test_servers_end_when_their_chief_is_killed(tasks):
+    chief, ps, worker = (tasks.start(job) for job in ("chief", "ps", "worker"))
+    print("step", file=chief.stdin, flush=True)
+    assert chief.stdout.readline() == "1\n", chief.stderr.read()
+    chief.kill()
+
+    assert [end(server)[0] for server in (ps, worker)] == [0, 0]
+
+
+def test_signals_end_a_server(tasks):
+    ps, worker = tasks.start("ps"), tasks.start("worker")
+    wait_for_servers(tasks.cluster_of("chief"), SECONDS)
+    ps.send_signal(signal.SIGTERM)
+    worker.send_signal(signal.SIGINT)
+
+    assert end(ps)[:2] == (143, "not flushed yet")
+    assert end(worker)[:2] == (130, "not flushed yet")
+
+
+def test_a_server_whose_chief_does_not_come_ends(tasks):
+    code, output, errors = end(tasks.start("ps", start_timeout_seconds=1))
+
+    assert (code, output) == (1, "not flushed yet")
+    assert (
+        "TimeoutError: The chief cannot be reached after 1 s. Present: ps 0" in errors
+    )

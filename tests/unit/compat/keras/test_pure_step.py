@@ -1,0 +1,407 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.compat.keras import pure_step
+from tfdist.compat.keras.pure_step import PureScope, captured, current_scope
+
+
+@pytest.fixture(autouse=True)
+def patched(monkeypatch):
+    """Put the patches on."""
+    monkeypatch.setattr(keras.Variable, "handle", property(pure_step._handle_of_read))
+    monkeypatch.setattr(keras.layers.Embedding, "call", pure_step._look_up_rows)
+
+
+def graph_of(function, *args):
+    """Return the concrete function of something that makes a scope of its own."""
+    return tf.function(function, autograph=False).get_concrete_function(*args)
+
+
+def scope_of(*zeros):
+    return PureScope(tf.constant(0, tf.int64), zeros)
+
+
+def nodes(concrete, op):
+    """Count operations, also in the functions that are called."""
+    graph = concrete.graph.as_graph_def()
+    found = list(graph.node)
+    for function in graph.library.function:
+        found += function.node_def
+    return sum(node.op == op for node in found)
+
+
+# Reading.
+
+
+def test_each_variable_is_read_once():
+    a, b = keras.Variable(2.0), keras.Variable(3.0)
+
+    def compute():
+        with scope_of():
+            return a * b + a + a.value
+
+    concrete = graph_of(compute)
+    assert nodes(concrete, "ReadVariableOp") == 2
+    assert float(concrete()) == 10.0
+
+
+def test_a_variable_is_read_after_the_version():
+    version = tf.Variable(0, dtype=tf.int64)
+    a = keras.Variable(2.0)
+
+    def compute():
+        read = version.read_value()
+        with PureScope(read, ()):
+            return a.value, read
+
+    graph = graph_of(compute).graph
+    reads = [op for op in graph.get_operations() if op.type == "ReadVariableOp"]
+    assert len(reads) == 2
+    first, second = reads
+    before = {op.name for op in second.control_inputs} | {
+        t.op.name for op in second.control_inputs for t in op.inputs
+    }
+    assert first.name in before
+
+
+def gradients(function, variables, *, plain):
+    """Return the gradients of a function with a tape that Keras's steps use."""
+
+    def compute():
+        def run():
+            with tf.GradientTape() as tape:
+                loss = function()
+            return [tf.convert_to_tensor(one) for one in tape.gradient(loss, variables)]
+
+        if plain:
+            return run()
+        with scope_of():
+            return run()
+
+    return [one.numpy() for one in tf.function(compute, autograph=False)()]
+
+
+def in_a_branch(a, b):
+    return tf.cond(a * 1.0 > 0.0, lambda: a * b * b, lambda: b * 1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda a, b: a * b, [3.0, 2.0]),
+        (lambda a, b: a * a * b + a, [13.0, 4.0]),
+        (lambda a, b: a.value * tf.convert_to_tensor(b), [3.0, 2.0]),
+        (in_a_branch, [9.0, 12.0]),
+        (lambda a, b: in_a_branch(a, b) + a * b, [12.0, 14.0]),
+        (lambda a, b: a * b + in_a_branch(a, b), [12.0, 14.0]),
+    ],
+)
+def test_gradients_are_those_of_plain_reading(function, expected):
+    a, b = keras.Variable(2.0), keras.Variable(3.0)
+
+    for plain in (True, False):
+        found = gradients(lambda: function(a, b), [a, b], plain=plain)
+        assert found == expected
+
+
+def test_two_tapes_both_know_of_what_is_read():
+    a = keras.Variable(3.0)
+
+    def compute():
+        with scope_of(), tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                cube = a * a * a
+            first = inner.gradient(cube, a)
+        return first, outer.gradient(first, a)
+
+    found = tf.function(compute, autograph=False)()
+    assert [float(one) for one in found] == [27.0, 18.0]
+
+
+def test_a_tape_begun_after_the_read_knows_of_it_too():
+    a = keras.Variable(3.0)
+
+    def compute():
+        with scope_of():
+            before = a * 2.0
+            with tf.GradientTape() as tape:
+                square = a * a
+            return before, tape.gradient(square, a)
+
+    found = tf.function(compute, autograph=False)()
+    assert [float(one) for one in found] == [6.0, 6.0]
+
+
+def test_a_branch_keeps_no_value_for_itself():
+    a = keras.Variable(3.0)
+
+    def compute():
+        with scope_of():
+            found = tf.cond(tf.constant(True), lambda: a * 2.0, lambda: a * 3.0)
+            return found + a
+
+    concrete = graph_of(compute)
+    assert nodes(concrete, "ReadVariableOp") == 1
+    assert float(concrete()) == 9.0
+
+
+# Assigning.
+
+
+def test_what_is_assigned_is_kept_and_the_variables_do_not_change():
+    a, b, c = (keras.Variable(float(i)) for i in (1, 2, 3))
+
+    def compute():
+        with scope_of() as scope:
+            b.assign(10.0)
+            a.assign_add(5.0)
+            b.assign(b + 1.0)
+            assert [id(v) for v in scope.assigned] == [id(b), id(a)]
+            assert [scope.is_assigned(v) for v in (a, b, c)] == [True, True, False]
+            return (
+                [scope.get_current_value(v) for v in (a, b, c)],
+                [scope.before(v) for v in (a, b, c)],
+            )
+
+    after, before = tf.function(compute, autograph=False)()
+    assert [float(one) for one in after] == [6.0, 11.0, 3.0]
+    assert [float(one) for one in before] == [1.0, 2.0, 3.0]
+    assert [float(one.numpy()) for one in (a, b, c)] == [1.0, 2.0, 3.0]
+
+
+def test_metrics_start_at_zero_without_being_read():
+    mean = keras.metrics.Mean()
+    mean.update_state([100.0, 100.0])
+
+    def compute():
+        with scope_of(*mean.variables) as scope:
+            mean.update_state([1.0, 2.0, 6.0])
+            assert [id(v) for v in scope.assigned] == [id(v) for v in mean.variables]
+            return [
+                (scope.get_current_value(v), scope.before(v)) for v in mean.variables
+            ]
+
+    concrete = graph_of(compute)
+    found = [[float(one) for one in pair] for pair in concrete()]
+    assert found == [[9.0, 0.0], [3.0, 0.0]]
+    assert nodes(concrete, "ReadVariableOp") == 0
+    assert float(mean.result()) == 100.0
+
+
+def test_a_random_state_moves_as_without_a_scope():
+    plain, kept = (keras.random.SeedGenerator(5) for _ in range(2))
+    expected = [keras.random.uniform((3,), seed=plain).numpy() for _ in range(2)]
+
+    def compute():
+        with scope_of() as scope:
+            drawn = [keras.random.uniform((3,), seed=kept) for _ in range(2)]
+            assert scope.assigned == [kept.state]
+            return drawn, scope.get_current_value(kept.state)
+
+    drawn, state = tf.function(compute, autograph=False)()
+    np.testing.assert_array_equal(drawn, expected)
+    assert state.numpy().tolist() == plain.state.numpy().tolist()
+    assert kept.state.numpy().tolist() == [5, 0]
+
+
+# Optimizers.
+
+
+class Two(keras.Model):
+    """A model that holds an optimizer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = keras.optimizers.SGD(0.5)
+        self.dense = keras.layers.Dense(1)
+
+
+def test_an_optimizer_is_not_applied_but_what_it_is_given_is_kept():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd")
+    weights, before = model.trainable_variables, model.get_weights()
+    gradient = [tf.ones((2, 1)), None]
+    with captured(model) as given:
+        model.optimizer.apply(gradient, weights)
+
+    [one] = given
+    assert one.optimizer is model.optimizer
+    assert one.gradients[0] is gradient[0]
+    assert one.gradients[1] is None
+    assert [id(v) for v in one.variables] == [id(v) for v in weights]
+    for found, kept in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, kept)
+    assert int(model.optimizer.iterations) == 0
+
+
+def test_without_variables_they_are_those_it_was_built_with():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd")
+    model.optimizer.build(model.trainable_variables)
+    with captured(model) as given:
+        model.optimizer.apply([tf.ones((2, 1)), tf.ones(1)])
+
+    assert given[0].variables == model.optimizer._trainable_variables
+    assert len(given[0].variables) == 2
+
+
+def test_every_optimizer_of_a_model_is_kept_from_applying_by_any_name():
+    model = Two()
+    model.build((None, 2))
+    model.compile("sgd")
+    model.dense.build((None, 2))
+    pairs = [(tf.ones(v.shape), v) for v in model.trainable_variables]
+    with captured(model) as given:
+        model.other.apply_gradients(pairs)
+        model.optimizer.apply_gradients(pairs)
+
+    assert [one.optimizer for one in given] == [model.other, model.optimizer]
+
+
+def test_afterwards_the_optimizer_applies_again():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(1.0))
+    model.set_weights([np.ones((1, 1))])
+    with pytest.raises(KeyError), captured(model):
+        raise KeyError
+
+    model.optimizer.apply([tf.ones((1, 1))], model.trainable_variables)
+    assert model.get_weights()[0].tolist() == [[0.0]]
+
+
+# Lookups.
+
+
+def embedding(**options):
+    layer = keras.layers.Embedding(5, 2, **options)
+    layer.build(())
+    layer.set_weights([np.arange(10.0).reshape(5, 2)])
+    return layer
+
+
+def looked_up(layer, indices, *, plain=False):
+    def compute():
+        def run():
+            with tf.GradientTape() as tape:
+                rows = layer(indices)
+                loss = tf.reduce_sum(rows * rows)
+            return rows, tape.gradient(loss, layer.trainable_variables[0])
+
+        if plain:
+            return run()
+        with scope_of():
+            return run()
+
+    return graph_of(compute)
+
+
+INDICES = [
+    np.array([0, 4, 4], "int32"),
+    np.array([[1], [3]], "int64"),
+    np.array([-1, -5, 2], "int32"),
+    np.array([0.0, 3.0], "float32"),
+    np.array(2, "int64"),
+]
+
+
+@pytest.mark.parametrize("indices", INDICES, ids=str)
+def test_a_lookup_is_keras_s_own_and_moves_only_its_rows(indices):
+    layer = embedding()
+    plain, pure = looked_up(layer, indices, plain=True), looked_up(layer, indices)
+    expected, expected_gradient = plain()
+    rows, gradient = pure()
+
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_array_equal(
+        tf.convert_to_tensor(gradient), tf.convert_to_tensor(expected_gradient)
+    )
+    assert isinstance(gradient, tf.IndexedSlices)
+    assert gradient.values.shape.num_elements() == 2 * indices.size
+    assert nodes(pure, "ResourceGather") == 1
+    assert nodes(pure, "ReadVariableOp") == 0
+
+
+def test_rows_have_the_type_in_which_the_layer_computes():
+    layer = embedding(dtype="mixed_bfloat16")
+
+    assert looked_up(layer, INDICES[0])()[0].dtype == tf.bfloat16
+
+
+def test_a_table_that_the_step_has_assigned_is_taken_from_the_step():
+    layer = embedding()
+
+    def compute():
+        with scope_of():
+            layer.embeddings.assign(tf.ones((5, 2)))
+            return layer(np.array([1, 2]))
+
+    assert tf.function(compute, autograph=False)().numpy().tolist() == [[1.0, 1.0]] * 2
+    assert layer.get_weights()[0][1].tolist() == [2.0, 3.0]
+
+
+def test_a_table_with_low_rank_changes_is_keras_s_affair():
+    layer = embedding()
+    layer.enable_lora(1)
+    layer.lora_embeddings_a.assign(np.ones((5, 1)))
+    layer.lora_embeddings_b.assign(np.ones((1, 2)))
+
+    def compute():
+        with scope_of():
+            return layer(np.array([1]))
+
+    assert tf.function(compute, autograph=False)().numpy().tolist() == [[3.0, 4.0]]
+
+
+def test_outside_of_a_step_a_lookup_is_keras_s(monkeypatch):
+    called = []
+    monkeypatch.setattr(
+        pure_step, "_look_up", lambda layer, inputs: called.append(inputs) or inputs
+    )
+    indices = tf.constant([1, 2])
+    embedding().call(indices)
+
+    assert called == [indices]
+
+
+# What Keras must have for this.
+
+
+def test_outside_of_a_step_nothing_is_current():
+    seen = []
+
+    def compute():
+        with scope_of() as scope:
+            seen.extend([current_scope() is scope, len(scope.assigned)])
+        return tf.constant(0)
+
+    graph_of(compute)
+    with keras.StatelessScope():
+        assert current_scope() is None
+    assert current_scope() is None
+    assert seen == [True, 0]
+
+
+def test_outside_of_a_step_the_handle_is_that_of_the_value():
+    variable = keras.Variable(1.0)
+
+    assert variable.handle is variable._value.handle
+    assert isinstance(variable._value, tf.Variable)
+
+
+def test_the_patch_puts_both_on(monkeypatch):
+    monkeypatch.setattr(keras.Variable, "handle", None)
+    monkeypatch.setattr(keras.layers.Embedding, "call", None)
+    pure_step.patch()
+
+    assert keras.Variable.handle.fget is pure_step._handle_of_read
+    assert keras.layers.Embedding.call is pure_step._look_up_rows
+
+
+def test_keras_has_the_attributes_of_a_table():
+    layer = embedding()
+
+    assert isinstance(layer._embeddings, keras.Variable)
+    assert layer.lora_enabled is False
+    assert layer.quantization_mode is None

@@ -1,0 +1,205 @@
+"""What tfdist needs of TensorFlow's parameter servers is there, and does that."""
+
+import inspect
+import os
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator import (
+    cluster_coordinator,
+    coordinator_context,
+)
+
+from tfdist.compat import parameter_server as compat
+
+OVERRIDDEN = [
+    "_call_for_each_replica",
+    "_create_variable",
+    "_num_replicas_in_sync",
+    "_replica_ctx_all_reduce",
+    "_replica_ctx_update",
+    "_update",
+    "_use_merge_call",
+]
+
+
+def parameters(function):
+    return list(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+def test_what_strategies_override_is_there(name):
+    assert hasattr(compat.ServerExtended, name)
+
+
+def test_the_base_class_takes_what_we_give_it():
+    assert parameters(compat.ServerExtended.__init__)[1:] == [
+        "container_strategy",
+        "cluster_resolver",
+        "variable_partitioner",
+    ]
+
+
+def test_tensorflow_s_strategy_connects_where_we_do():
+    given = parameters(tf.distribute.ParameterServerStrategy._connect_to_cluster)
+
+    assert given == ["self", "coordinator_name"]
+
+
+def test_work_is_given_to_the_cluster_as_a_function():
+    calls = []
+    cluster = SimpleNamespace(
+        schedule=lambda function, args, kwargs: calls.append((function, args, kwargs))
+    )
+    compat.schedule(SimpleNamespace(_cluster=cluster), len)
+
+    assert calls == [(len, (), {})]
+    assert parameters(cluster_coordinator.Cluster.schedule) == [
+        "self",
+        "function",
+        "args",
+        "kwargs",
+    ]
+    source = inspect.getsource(tf.distribute.coordinator.ClusterCoordinator.__init__)
+    assert "self._cluster = Cluster(" in source
+
+
+def test_the_worker_for_which_work_is_done_is_known():
+    with coordinator_context.with_dispatch_context(SimpleNamespace(worker_index=3)):
+        assert compat.current_worker() == 3
+
+
+WORKER = "from remote peer: /job:worker/replica:0/task:1"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (tf.errors.UnavailableError(None, None, WORKER), True),
+        (tf.errors.AbortedError(None, None, WORKER), True),
+        (tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:1"), False),
+        (tf.errors.ResourceExhaustedError(None, None, WORKER), False),
+        (ValueError(WORKER), False),
+    ],
+)
+def test_the_loss_of_a_worker_is_told_from_other_errors(error, expected):
+    assert compat.is_lost_worker(error) is expected
+
+
+# Reading.
+
+
+def test_a_tape_takes_a_value_for_a_read_of_the_variable():
+    variable = tf.Variable(3.0)
+    value = variable.read_value()
+    with tf.GradientTape() as tape:
+        read = compat.as_read(variable, value)
+        square = read * read
+
+    assert tape.watched_variables() == (variable,)
+    assert float(tape.gradient(square, variable)) == 6.0
+
+
+def test_every_tape_does_and_gradients_of_gradients_too():
+    variable = tf.Variable(3.0)
+    value = variable.read_value()
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            read = compat.as_read(variable, value)
+            cube = read * read * read
+        first = inner.gradient(cube, variable)
+    assert float(first) == 27.0
+    assert float(outer.gradient(first, variable)) == 18.0
+
+
+def test_forward_gradients_flow_too():
+    variable = tf.Variable(3.0)
+    value = variable.read_value()
+    with tf.autodiff.ForwardAccumulator(variable, tf.constant(1.0)) as forward:
+        read = compat.as_read(variable, value)
+        square = read * read
+
+    assert float(forward.jvp(square)) == 6.0
+
+
+def test_the_value_is_not_read_again():
+    variable = tf.Variable(3.0)
+
+    @tf.function
+    def compute(value):
+        with tf.GradientTape() as tape:
+            square = compat.as_read(variable, value) ** 2
+        return tape.gradient(square, variable)
+
+    graph = compute.get_concrete_function(tf.TensorSpec([])).graph
+    assert "ReadVariableOp" not in {op.type for op in graph.get_operations()}
+    assert float(compute(tf.constant(5.0))) == 10.0
+
+
+def test_without_a_tape_the_value_is_the_value():
+    assert float(compat.as_read(tf.Variable(3.0), tf.constant(4.0))) == 4.0
+
+
+def test_operations_run_in_an_executor_of_their_own(monkeypatch):
+    made = []
+    new_executor = compat._executor.new_executor
+    monkeypatch.setattr(
+        compat._executor,
+        "new_executor",
+        lambda *, enable_async: made.append(enable_async) or new_executor(enable_async),
+    )
+    with compat.own_executor():
+        assert not compat._context.context().executor.is_async()
+        assert float(tf.constant(1.0) + 1.0) == 2.0
+    assert made == [False]
+
+
+# Connecting.
+
+
+class Filters:
+    def __init__(self):
+        self.set = {}
+
+    def set_device_filters(self, job, index, visible):
+        self.set[job, index] = visible
+
+
+def test_servers_see_each_other_and_workers_do_not(monkeypatch):
+    calls = []
+    for name in (
+        "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE",
+        "TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY",
+    ):
+        monkeypatch.setenv(name, "unset")
+    monkeypatch.setattr(tf.config.experimental, "ClusterDeviceFilters", Filters)
+    monkeypatch.setattr(
+        tf.config,
+        "experimental_connect_to_cluster",
+        lambda *args, **kwargs: calls.append((args, kwargs)),
+    )
+    monkeypatch.setattr(
+        compat._context, "ensure_initialized", lambda: calls.append("started")
+    )
+    jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+    compat.connect(tf.train.ClusterSpec(jobs))
+
+    [((spec,), options), started] = calls
+    assert started == "started"
+    assert spec.as_dict() == jobs
+    assert options.pop("cluster_device_filters").set == {
+        ("worker", 0): ["/job:ps", "/job:chief"],
+        ("worker", 1): ["/job:ps", "/job:chief"],
+        ("ps", 0): ["/job:ps", "/job:worker", "/job:chief"],
+    }
+    assert options == {"job_name": "chief", "protocol": "grpc"}
+    assert os.environ["TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] == "False"
+    assert os.environ["TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"] == "True"
+
+
+def test_tensorflow_s_strategy_sets_the_same_variables():
+    source = inspect.getsource(inspect.getmodule(tf.distribute.ParameterServerStrategy))
+
+    assert "TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY" in source
+    assert '"TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] = "False"' in source

@@ -1,0 +1,50 @@
+"""Who is in a job, by hand."""
+
+import pytest
+
+from tfdist.cluster import Cluster, Task
+from tfdist.launch.job import Job
+from tfdist.launch.roles import clusters_of, name_of
+
+
+def test_ranks_are_all_workers():
+    clusters = clusters_of(Job(("/bin/true",), size=2), [7, 8, 9])
+
+    workers = ("127.0.0.1:7", "127.0.0.1:8")
+    assert clusters == [
+        Cluster(workers=workers, task=Task("worker", 0)),
+        Cluster(workers=workers, task=Task("worker", 1)),
+    ]
+
+
+def test_parameter_servers_come_after_the_ranks():
+    clusters = clusters_of(Job(("/bin/true",), workers=2, ps=2), range(1, 7))
+
+    assert {(cluster.chief, cluster.workers, cluster.ps) for cluster in clusters} == {
+        (
+            "127.0.0.1:1",
+            ("127.0.0.1:2", "127.0.0.1:3"),
+            ("127.0.0.1:4", "127.0.0.1:5"),
+        )
+    }
+    assert [cluster.task for cluster in clusters] == [
+        Task("chief", 0),
+        Task("worker", 0),
+        Task("worker", 1),
+        Task("ps", 0),
+        Task("ps", 1),
+    ]
+    assert [cluster.rank for cluster in clusters[:3]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        (None, "rank 4"),
+        (Task("chief", 0), "chief"),
+        (Task("worker", 1), "worker 1"),
+        (Task("ps", 0), "ps 0"),
+    ],
+)
+def test_names(task, name):
+    assert name_of(4, task) == name

@@ -1,0 +1,70 @@
+"""Parameter servers in one process: its devices are all, and work is done at once.
+
+TensorFlow's own strategy takes over the whole process; tests/distributed has that.
+"""
+
+from types import SimpleNamespace
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tfdist.cluster import Cluster
+from tfdist.compat.keras import pure_step
+from tfdist.strategies.parameter_server import engine
+from tfdist.strategies.parameter_server.extended import ParameterServerExtended
+from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
+from tfdist.strategies.parameter_server.update import LONGEST_STALENESS
+
+HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+class LocalExtended:
+    """The part of the mechanism that any device can have."""
+
+    count = ParameterServerExtended.count
+    keep_logs = ParameterServerExtended.keep_logs
+    reader_of = ParameterServerExtended.reader_of
+    chief = server_of_state = HERE
+
+    def __init__(self, strategy):
+        self.keras_hooks = ServerKerasHooks(strategy)
+        self.version = tf.Variable(0, dtype=tf.int64)
+        self.staleness = tf.Variable(tf.zeros([LONGEST_STALENESS + 1], tf.int64))
+        self._logs = tf.Variable([0.0], shape=[None])
+
+
+class LocalStrategy:
+    """What steps and updates ask of a strategy."""
+
+    workers = 2
+    heartbeat = SimpleNamespace(workers=2, silent=dict)
+    cluster = Cluster(chief="a:1", workers=("b:1", "c:1"), ps=("d:1",))
+
+    def __init__(self, consistency="async", max_staleness=None):
+        self.consistency = consistency
+        self.max_staleness = max_staleness
+        self.coordinator = SimpleNamespace(done=lambda: False, waiting=None)
+        self.extended = LocalExtended(self)
+
+    def run(self, function, args=()):
+        return function(*args)
+
+
+@pytest.fixture
+def make_strategy(monkeypatch):
+    """Return `LocalStrategy`; if `coordinator.waiting` is a list, work waits there."""
+
+    def schedule(coordinator, work):
+        work() if coordinator.waiting is None else coordinator.waiting.append(work)
+
+    monkeypatch.setattr(keras.Variable, "handle", property(pure_step._handle_of_read))
+    monkeypatch.setattr(keras.layers.Embedding, "call", pure_step._look_up_rows)
+    monkeypatch.setattr(engine, "schedule", schedule)
+    monkeypatch.setattr(engine, "current_worker", lambda: 0)
+    return LocalStrategy
+
+
+@pytest.fixture
+def strategy(make_strategy):
+    return make_strategy()

@@ -1,0 +1,195 @@
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from tfdist.cluster import Cluster, Task
+from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.strategies.parameter_server.checks import (
+    check_cluster,
+    check_metrics,
+    check_trainer,
+)
+
+JOBS = {"chief": "a:1", "workers": ("b:1", "c:1"), "ps": ("d:1",)}
+
+
+def strategy_of(consistency="async", max_staleness=None):
+    return SimpleNamespace(consistency=consistency, max_staleness=max_staleness)
+
+
+def compiled(*metrics, optimizer="sgd", **options):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="model")
+    model.compile(optimizer, "mse", metrics=list(metrics), **options)
+    return model
+
+
+# The cluster.
+
+
+@pytest.mark.parametrize("task", [("chief", 0), ("worker", 1), ("ps", 0)])
+def test_every_task_may_be_in_the_cluster(task):
+    assert check_cluster(Cluster(**JOBS, task=Task(*task))) is None
+
+
+@pytest.mark.parametrize(
+    ("jobs", "missing"),
+    [
+        ({"workers": ("b:1",)}, "chief and ps"),
+        ({"chief": "a:1", "workers": ("b:1",)}, "ps"),
+        ({"workers": ("b:1",), "ps": ("d:1",)}, "chief"),
+    ],
+)
+def test_a_cluster_in_which_somebody_is_missing_is_refused(jobs, missing):
+    with pytest.raises(
+        ValueError,
+        match=r"Parameter servers need a chief, workers and ps\. Received: a cluster "
+        rf"without {missing}: .* Start the program with `tfdist run --workers 2",
+    ):
+        check_cluster(Cluster(**jobs, task=Task("worker", 0)))
+
+
+def test_a_cluster_without_workers_is_refused():
+    cluster = Cluster(chief="a:1", ps=("d:1",), task=Task("chief", 0))
+
+    with pytest.raises(ValueError, match="Received: a cluster without worker: "):
+        check_cluster(cluster)
+
+
+def test_an_evaluator_is_refused():
+    cluster = Cluster(**JOBS, evaluators=("e:1",), task=Task("evaluator", 0))
+
+    with pytest.raises(
+        ValueError,
+        match=r"ParameterServerStrategy is for the chief, workers and ps\. Received: "
+        r"the task evaluator 0\. Let an evaluator load what the chief has saved",
+    ):
+        check_cluster(cluster)
+
+
+# The compiled model.
+
+
+@pytest.mark.parametrize(
+    ("options", "strategy"),
+    [
+        ({}, strategy_of()),
+        ({"jit_compile": "auto"}, strategy_of()),
+        ({"jit_compile": False}, strategy_of("sync")),
+        ({"steps_per_execution": 50}, strategy_of()),
+        ({"steps_per_execution": 50}, strategy_of("sync")),
+        ({"steps_per_execution": 4}, strategy_of("bounded", 3)),
+    ],
+)
+def test_what_workers_can_do_is_not_refused(options, strategy):
+    assert check_trainer(compiled(**options), strategy) is None
+
+
+def test_eager_steps_are_refused():
+    with pytest.raises(
+        ValueError,
+        match=r"run_eagerly=True is not for parameter servers: .*Received: the model "
+        r"'model', compiled with run_eagerly=True\. Find the mistake on one process",
+    ):
+        check_trainer(compiled(run_eagerly=True), strategy_of())
+
+
+def test_xla_is_refused():
+    with pytest.raises(
+        ValueError,
+        match=r"jit_compile=True is not for parameter servers: .*Received: the model "
+        r"'model'\. Compile it with jit_compile='auto'",
+    ):
+        check_trainer(compiled(jit_compile=True), strategy_of())
+
+
+@pytest.mark.parametrize(("steps", "most"), [(2, 0), (8, 3)])
+def test_more_steps_at_a_time_than_one_may_miss_are_refused(steps, most):
+    with pytest.raises(
+        ValueError,
+        match=r"steps_per_execution must be at most max_staleness \+ 1.*Received: "
+        rf"steps_per_execution={steps} with max_staleness={most}\. Use "
+        rf"steps_per_execution={most + 1}, or a larger max_staleness",
+    ):
+        check_trainer(compiled(steps_per_execution=steps), strategy_of("bounded", most))
+
+
+SCALES = [LossScaleOptimizer, keras.optimizers.LossScaleOptimizer]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("strategy", [strategy_of(), strategy_of("bounded", 1)])
+def test_a_loss_scale_that_may_change_meanwhile_is_refused(scale, strategy):
+    model = compiled(optimizer=scale(keras.optimizers.SGD(), name="scaled"))
+
+    with pytest.raises(
+        ValueError,
+        match=r"A loss scale may change between a gradient and its update\. Received: "
+        rf"'scaled' with consistency='{strategy.consistency}'\. Use "
+        r"consistency='sync', or mixed_bfloat16",
+    ):
+        check_trainer(model, strategy)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("strategy", [strategy_of("sync"), strategy_of("bounded", 0)])
+def test_a_loss_scale_that_stays_is_not(scale, strategy):
+    model = compiled(optimizer=scale(keras.optimizers.SGD()))
+
+    assert check_trainer(model, strategy) is None
+
+
+# The metrics.
+
+
+class Largest(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="largest")
+        self.seen = self.add_variable((), "zeros", name="seen", aggregation="mean")
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "mae",
+        "accuracy",
+        keras.metrics.AUC(),
+        keras.metrics.Precision(),
+        keras.metrics.Recall(),
+        keras.metrics.F1Score(),
+        keras.metrics.R2Score(),
+        keras.metrics.RootMeanSquaredError(),
+        keras.metrics.MeanIoU(num_classes=2),
+    ],
+)
+def test_metrics_that_sum_over_examples_are_not_refused(metric):
+    model = compiled(metric)
+    model.evaluate(np.ones((1, 2)), np.ones((1, 1)), verbose=0)
+
+    assert check_metrics(model) is None
+
+
+def test_a_metric_that_does_not_sum_is_refused():
+    trainer = SimpleNamespace(metrics=[Largest()])
+
+    with pytest.raises(
+        ValueError,
+        match=r"Parameter servers add up what the steps have counted\. Received: the "
+        r"metric 'largest', whose variable 'seen' has aggregation='mean'\. Use a "
+        r"metric that sums over examples, or AllReduceStrategy",
+    ):
+        check_metrics(trainer)
+
+
+def test_statistics_of_the_whole_batch_are_refused():
+    layer = keras.layers.BatchNormalization(synchronized=True, name="norm")
+    model = keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    with pytest.raises(
+        ValueError,
+        match=r"synchronized=True is not for parameter servers: .*Received: the layer "
+        r"'norm'\. Make it with synchronized=False, or use AllReduceStrategy",
+    ):
+        check_trainer(model, strategy_of("sync"))

@@ -1,0 +1,276 @@
+import logging
+import threading
+
+import pytest
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server import engine
+from tfdist.strategies.parameter_server.engine import Engine, Work
+
+SECONDS = 20
+
+
+class Coordinator:
+    """Keeps what is scheduled until a test does it for a worker."""
+
+    def __init__(self):
+        self.waiting = []
+        self.error = None
+
+    def done(self):
+        if self.error is not None:
+            raise self.error
+
+
+class Heartbeat:
+    """Says which workers are silent, once each."""
+
+    def __init__(self, workers=2):
+        self.workers = workers
+        self.silence = []
+
+    def silent(self):
+        return self.silence.pop(0) if self.silence else {}
+
+
+@pytest.fixture
+def coordinator(monkeypatch):
+    """Let work wait in the coordinator, and look for errors at once."""
+    made = Coordinator()
+
+    def schedule(coordinator, work):
+        if coordinator.error is not None:
+            raise coordinator.error
+        coordinator.waiting.append(work)
+
+    monkeypatch.setattr(engine, "schedule", schedule)
+    monkeypatch.setattr(engine, "_LOOK_SECONDS", 0.001)
+    return made
+
+
+@pytest.fixture
+def heartbeat():
+    return Heartbeat()
+
+
+@pytest.fixture
+def made(coordinator, heartbeat):
+    return Engine(coordinator, heartbeat)
+
+
+@pytest.fixture
+def do(coordinator, monkeypatch):
+    """Return a function that lets a worker do what was scheduled."""
+
+    def do_as(worker, position=0):
+        monkeypatch.setattr(engine, "current_worker", lambda: worker)
+        return coordinator.waiting.pop(position)()
+
+    return do_as
+
+
+def work_of(result, tag=None):
+    return Work(lambda: lambda: result, tag)
+
+
+def test_work_comes_back_as_it_arrives(made, do):
+    first, second = work_of("a", 1), work_of("b", 2)
+    made.give(first)
+    made.give(second)
+    assert made.under_way == 2
+    assert made.take(wait=False) is None
+    do(1, 1)
+    do(0)
+
+    assert made.take(wait=True) is second
+    assert (second.result, second.tag, second.worker) == ("b", 2, 1)
+    assert (second.has_arrived, first.has_arrived) == (True, False)
+    assert made.take(wait=False) is first
+    assert made.under_way == 0
+
+
+def test_with_nothing_under_way_there_is_nothing_to_wait_for(made):
+    assert made.take(wait=True) is None
+    assert made.take(wait=False) is None
+
+
+def test_a_wait_lasts_until_something_arrives(made, do):
+    work = work_of("late")
+    made.give(work)
+    thread = threading.Timer(0.05, do, [0])
+    thread.start()
+
+    assert made.take(wait=True) is work
+    thread.join(SECONDS)
+    assert work.result == "late"
+
+
+def test_what_was_dropped_does_not_come_back(made, do):
+    dropped, other = work_of("dropped"), work_of("other")
+    made.give(dropped)
+    made.drop()
+    made.give(other)
+    do(0)
+    do(0)
+
+    assert made.take(wait=True) is other
+    assert made.take(wait=True) is None
+    assert not dropped.has_arrived
+
+
+def test_work_that_is_done_twice_arrives_once(made, coordinator, do):
+    work = work_of("done")
+    made.give(work)
+    coordinator.waiting *= 2
+    do(0)
+    do(1)
+    other = work_of("other")
+    made.give(other)
+
+    assert made.take(wait=True) is work
+    assert made.take(wait=False) is None
+    do(0)
+    assert made.take(wait=True) is other
+
+
+# Workers that hang.
+
+
+def test_what_a_silent_worker_has_begun_is_given_to_another(
+    made, coordinator, heartbeat, monkeypatch, caplog
+):
+    """The worker is silent when it has begun; the others then do its work."""
+    monkeypatch.setattr(engine, "current_worker", lambda: 1)
+    places, begun = iter(["first place", "second place"]), []
+
+    def prepare():
+        place = next(places)
+
+        def call():
+            begun.append(place)
+            if place == "first place":
+                raise InterruptedError
+            return place
+
+        return call
+
+    work, waiting = Work(prepare), work_of("nobody has begun it")
+    made.give(work)
+    made.give(waiting)
+    with pytest.raises(InterruptedError):
+        coordinator.waiting.pop(0)()
+    heartbeat.silence = [{1: 31.2}]
+    with caplog.at_level(logging.WARNING):
+        made._give_again()
+
+    assert "worker 1 has not answered for 31 s; another one does" in caplog.text
+    assert work.worker is None
+    assert len(coordinator.waiting) == 2
+    coordinator.waiting.pop()()
+    assert made.take(wait=True) is work
+    assert begun == ["first place", "second place"]
+    assert work.result == "second place"
+
+
+def test_the_result_is_that_of_whoever_is_first(made, do):
+    places = iter(["first place", "second place"])
+
+    def prepare():
+        place = next(places)
+        return lambda: place
+
+    work = Work(prepare)
+    made.give(work)
+    made.give(work)
+    assert made.under_way == 1
+    do(0, 1)
+    do(1)
+
+    assert made.take(wait=True) is work
+    assert work.result == "second place"
+    assert made.take(wait=True) is None
+
+
+def test_if_no_worker_answers_there_is_an_error(made, heartbeat):
+    made.give(work_of("never"))
+    heartbeat.silence = [{0: 35.0}, {0: 42.4, 1: 30.6}]
+
+    with pytest.raises(
+        TimeoutError,
+        match=r"No worker answers any more\. Received: no sign of life for 31 s from "
+        r"any of 2 workers\. Look whether their processes are stopped",
+    ):
+        made.take(wait=True)
+    assert made.under_way == 0
+
+
+# Errors.
+
+
+def fails_with(error):
+    def call():
+        raise error
+
+    return Work(lambda: call)
+
+
+def test_an_error_of_tensorflow_has_the_name_of_its_worker(made, do, coordinator):
+    error = tf.errors.InvalidArgumentError(None, None, "labels")
+    made.give(fails_with(error))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        do(1)
+    coordinator.error = error
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="labels") as raised:
+        made.take(wait=True)
+    assert raised.value.__notes__ == ["tfdist: this happened on worker 1."]
+    assert made.under_way == 0
+
+
+def test_an_error_comes_also_when_more_is_given(made, do, coordinator):
+    error = tf.errors.InvalidArgumentError(None, None, "labels")
+    made.give(fails_with(error))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        do(0)
+    coordinator.error = error
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="labels") as raised:
+        made.give(work_of("more"))
+    assert raised.value.__notes__ == ["tfdist: this happened on worker 0."]
+    assert made.under_way == 0
+
+
+def test_an_error_of_nobody_has_no_name(made, coordinator):
+    made.give(work_of("never"))
+    coordinator.error = RuntimeError("the coordinator")
+
+    with pytest.raises(RuntimeError, match="the coordinator") as raised:
+        made.take(wait=True)
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_a_lost_worker_is_no_error_of_the_work(made, do, coordinator):
+    lost = tf.errors.UnavailableError(None, None, "/job:worker/replica:0/task:1")
+    attempts = iter([lost, None])
+
+    def call():
+        error = next(attempts)
+        if error is not None:
+            raise error
+        return "done"
+
+    work = Work(lambda: call)
+    made.give(work)
+    [attempt] = coordinator.waiting
+    with pytest.raises(tf.errors.UnavailableError):
+        do(1)
+    coordinator.waiting.append(attempt)
+    do(0)
+
+    assert made.take(wait=True) is work
+    assert (work.result, work.worker) == ("done", 0)
+    assert made._errors == {}
+
+
+def test_works_are_told_apart_though_they_look_alike():
+    assert work_of(1) != work_of(1)

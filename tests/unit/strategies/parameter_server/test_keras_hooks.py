@@ -1,0 +1,222 @@
+import gc
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.compat.keras.hooks import KerasHooks
+from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
+from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
+from tfdist.strategies.parameter_server.training import Training
+
+
+@pytest.fixture
+def hooks(strategy):
+    return strategy.extended.keras_hooks
+
+
+@pytest.fixture
+def model():
+    made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="m")
+    made.compile("sgd", "mse")
+    return made
+
+
+class Adapter:
+    def get_tf_dataset(self):
+        return tf.data.Dataset.range(3)
+
+
+def test_every_question_has_an_answer():
+    asked = [name for name in vars(KerasHooks) if not name.startswith("_")]
+
+    assert asked
+    assert [name for name in asked if not hasattr(ServerKerasHooks, name)] == []
+
+
+def test_the_chief_is_not_alone_and_is_the_first(hooks):
+    assert (hooks.rank, hooks.is_alone, hooks.in_step) == (0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("consistency", "expected"), [("async", False), ("bounded", False), ("sync", True)]
+)
+def test_a_step_of_a_part_is_one_in_which_the_whole_counts(
+    make_strategy, consistency, expected
+):
+    hooks = make_strategy(consistency).extended.keras_hooks
+    with hooks.computing(tf.constant([2, 8, 0], tf.int64)):
+        assert hooks.in_step is expected
+        assert float(hooks.share()) == 0.25
+        assert hooks.share().dtype == tf.float64
+    assert not hooks.in_step
+
+
+def test_a_step_that_fails_is_over(make_strategy):
+    hooks = make_strategy("sync").extended.keras_hooks
+    with pytest.raises(KeyError), hooks.computing(tf.constant([1, 1, 0], tf.int64)):
+        raise KeyError
+
+    assert not hooks.in_step
+
+
+# What Keras calls.
+
+
+def test_steps_are_given_to_the_workers(hooks, model):
+    found = hooks.function_of(model, model.train_step, is_training=True)
+
+    assert isinstance(found, Training)
+
+
+def test_what_workers_cannot_do_is_refused(hooks, model):
+    model.run_eagerly = True
+
+    with pytest.raises(ValueError, match="run_eagerly=True is not for parameter"):
+        hooks.function_of(model, model.train_step, is_training=True)
+
+
+def test_results_wait_for_every_step(hooks, model, monkeypatch):
+    order = []
+    monkeypatch.setattr(Training, "finish", lambda self: order.append("finished"))
+    kept = [
+        hooks.function_of(model, step, is_training=is_training)
+        for step, is_training in ((model.train_step, True), (model.test_step, False))
+    ]
+    found = hooks.metrics_result(
+        model, lambda logs: order.append("read") or logs, {"loss": 1.0}
+    )
+
+    assert order == ["finished"] * len(kept) + ["read"]
+    assert found == {"loss": 1.0}
+
+
+def test_a_model_that_is_compiled_again_is_rid_of_its_steps(hooks, model):
+    hooks.function_of(model, model.train_step, is_training=True)
+    gc.collect()
+
+    assert len(hooks._trainings[model]) == 0
+
+
+def test_batches_are_those_of_the_data(hooks):
+    assert isinstance(hooks.distribute(Adapter()), tf.data.Dataset)
+
+
+def test_in_a_prediction_batches_know_who_predicts(hooks, model):
+    with hooks.predicting(model):
+        batches = hooks.distribute(Adapter())
+        predicting = hooks.predict_function_of(model)
+
+        assert isinstance(batches, BatchesAhead)
+        assert isinstance(predicting, Predicting)
+        assert batches.predicting is predicting
+    assert isinstance(hooks.distribute(Adapter()), tf.data.Dataset)
+
+
+def test_a_model_that_is_not_built_cannot_predict(hooks):
+    lazy = keras.Sequential([keras.layers.Dense(1)], name="lazy")
+
+    with (
+        pytest.raises(ValueError, match="The model 'lazy' has no weights to predict"),
+        hooks.predicting(lazy),
+    ):
+        pass
+
+
+def test_a_loss_is_scaled_by_our_scale(hooks):
+    made = hooks.scale_loss_of(keras.optimizers.SGD())
+
+    assert isinstance(made, LossScaleOptimizer)
+    assert made.name == "loss_scale_optimizer"
+
+
+# What there is nobody to agree with on.
+
+
+def test_gradients_stay_what_they_are(hooks):
+    gradients = (tf.constant(1.0), None)
+
+    assert hooks.complete_gradients(gradients, []) == list(gradients)
+    assert hooks.weigh_gradients(gradients) == list(gradients)
+    assert hooks.reduce_gradients(gradients, is_weighed=True) == list(gradients)
+
+
+def test_nothing_is_agreed_on(hooks, model):
+    with (
+        hooks.call_of(model, "train_step", is_joint=True),
+        hooks.fitting(model),
+        hooks.gradients_are_reduced(),
+    ):
+        hooks.build(model, is_single_step=False)
+        hooks.note_assigned(model.weights[0])
+        hooks.training_begins(model, watches_begin=True, watches_end=True)
+        assert hooks.restored(model, restores=True) is False
+        assert hooks.first_epoch(4) == 4
+        assert hooks.decisions(model) is None
+
+
+def test_a_sum_that_only_all_parts_know_is_refused(hooks):
+    with pytest.raises(
+        ValueError,
+        match=r"With consistency='sync' a loss must divide by the rows of its batch\. "
+        r"Received: the mask, which is known only when all parts of a batch are\. Use "
+        r"the loss without a mask",
+    ):
+        hooks.sum_over_ranks(tf.constant(1.0), "the mask")
+
+
+# Random numbers.
+
+SEED = tf.constant([7, 9], tf.uint32)
+
+
+def folded(hooks, number):
+    with hooks.computing(tf.constant([1, 1, number], tf.int64)):
+        return hooks.fold_seed(SEED).numpy().tolist()
+
+
+def test_the_first_draws_what_one_process_draws(hooks):
+    assert folded(hooks, 0) == [7, 9]
+    assert hooks.fold_seed(SEED) is SEED
+
+
+def test_steps_that_read_the_same_state_draw_apart(hooks):
+    found = [tuple(folded(hooks, number)) for number in range(1000)]
+
+    assert len(set(found)) == 1000
+    assert np.all([one[1] == 9 for one in found])
+    assert found[1][0] == 7 ^ 0x9E3779B1
+
+
+def test_results_are_read_again_when_every_step_is_in(hooks, model, monkeypatch):
+    training = hooks.function_of(model, model.train_step, is_training=True)
+    training.returned = {"loss": 1.0}
+    monkeypatch.setattr(training, "read_logs", lambda: {"loss": 0.5})
+
+    found = hooks.metrics_result(model, lambda logs: logs, training.returned)
+    assert found == {"loss": 0.5}
+    assert hooks.metrics_result(model, lambda logs: logs, {}) == {}
+
+
+def test_metrics_are_reset_after_every_step_is_in(hooks, model, monkeypatch):
+    finished = []
+    training = hooks.function_of(model, model.train_step, is_training=True)
+    monkeypatch.setattr(Training, "finish", lambda self: finished.append(self))
+    hooks.metrics_reset(model)
+
+    assert finished == [training]
+
+
+def test_what_is_under_way_is_forgotten_when_a_fit_fails(hooks, model, monkeypatch):
+    abandoned = []
+    training = hooks.function_of(model, model.train_step, is_training=True)
+    monkeypatch.setattr(Training, "abandon", lambda self: abandoned.append(self))
+    with hooks.fitting(model):
+        pass
+    assert abandoned == []
+    with pytest.raises(KeyboardInterrupt), hooks.fitting(model):
+        raise KeyboardInterrupt
+
+    assert abandoned == [training]

@@ -1,0 +1,135 @@
+import logging
+import os
+import signal
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from tfdist.cluster import Cluster, Task
+from tfdist.launch.ports import free_ports
+from tfdist.strategies.parameter_server import servers
+
+SECONDS = 20
+ADDRESS = "127.0.0.1:{}"
+
+
+@pytest.fixture
+def cluster():
+    chief, worker, ps, evaluator = map(ADDRESS.format, free_ports(4))
+    return Cluster(
+        chief=chief,
+        workers=(worker,),
+        ps=(ps,),
+        evaluators=(evaluator,),
+        task=Task("ps", 0),
+    )
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What `serve` asks of others, in order, in place of it being done."""
+    calls = []
+
+    def note(name):
+        return lambda *arguments: calls.append((name, *arguments))
+
+    def start(spec, **options):
+        calls.append(("Server", spec.as_dict(), options))
+        return SimpleNamespace(target="grpc://here")
+
+    for name in ("check_own_port", "wait_for_chief", "watch_chief"):
+        monkeypatch.setattr(servers, name, note(name))
+    monkeypatch.setattr(tf.distribute, "Server", start)
+    return calls
+
+
+@pytest.fixture
+def handlers():
+    """Put the handlers of this process back."""
+    before = {number: signal.getsignal(number) for number in servers._SIGNALS}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_server_serves_until_the_chief_leaves(cluster, calls, caplog):
+    with caplog.at_level(logging.INFO), pytest.raises(SystemExit) as ended:
+        servers.serve(cluster, 7.0)
+
+    jobs = {
+        "chief": [cluster.chief],
+        "worker": [*cluster.workers],
+        "ps": [*cluster.ps],
+    }
+    options = {"job_name": "ps", "task_index": 0, "protocol": "grpc", "start": True}
+    threads = calls[1][2].pop("config").inter_op_parallelism_threads
+    assert threads == 8
+    assert ended.value.code == 0
+    assert calls == [
+        ("check_own_port", cluster),
+        ("Server", jobs, options),
+        ("wait_for_chief", cluster, 7.0),
+        ("watch_chief", cluster),
+    ]
+    assert "The chief has left: the server at grpc://here ends." in caplog.text
+
+
+@pytest.mark.usefixtures("handlers", "calls")
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_ends_a_server(cluster, monkeypatch, number, code):
+    def interrupt(cluster):
+        os.kill(os.getpid(), getattr(signal, number))
+
+    monkeypatch.setattr(servers, "watch_chief", interrupt)
+
+    with pytest.raises(SystemExit) as ended:
+        servers.serve(cluster, SECONDS)
+
+    assert ended.value.code == code
+
+
+@pytest.mark.usefixtures("calls")
+def test_outside_the_main_thread_signals_are_left_alone(cluster, handlers):
+    codes = []
+
+    def serve():
+        try:
+            servers.serve(cluster, SECONDS)
+        except SystemExit as ended:
+            codes.append(ended.code)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    thread.join(SECONDS)
+
+    assert codes == [0]
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+
+
+def test_a_port_in_use_is_named_before_tensorflow_starts(cluster, monkeypatch):
+    monkeypatch.delattr(tf.distribute, "Server")
+    host, port = cluster.address.split(":")
+    with (
+        socket.create_server((host, int(port))),
+        pytest.raises(OSError, match=r"Received: ps 0 \(127.*\)\. Stop what uses"),
+    ):
+        servers.serve(cluster, SECONDS)
+
+
+def test_a_port_that_was_taken_after_the_check_is_named(cluster):
+    host, port = cluster.address.split(":")
+    with (
+        socket.create_server((host, int(port))),
+        pytest.raises(
+            OSError,
+            match=r"TensorFlow cannot start its server: Could not start gRPC server\. "
+            rf"Received: ps 0 \({cluster.address}\)\. Look above for the reason that "
+            "TensorFlow logs; if another process has taken the port, stop it or give "
+            "this task another one, on every process",
+        ),
+    ):
+        servers._start(cluster)

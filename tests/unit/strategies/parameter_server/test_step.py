@@ -1,0 +1,238 @@
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server.step import PureStep, of_any_rows
+
+X = np.arange(12.0, dtype="float32").reshape(4, 3) / 10
+Y = np.arange(4.0, dtype="float32")[:, None]
+SPEC = (tf.TensorSpec((4, 3)), tf.TensorSpec((4, 1)))
+
+
+def compiled(model_type=keras.Sequential, *layers, metrics=("mae",)):
+    model = model_type([keras.Input((3,)), *layers, keras.layers.Dense(1)], name="m")
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=list(metrics))
+    model.optimizer.build(model.trainable_variables)
+    model.evaluate(X, Y, verbose=0)
+    return model
+
+
+def step_of(strategy, model, step="train_step"):
+    return PureStep(strategy, model, getattr(model, step), SPEC)
+
+
+def left_by(step, *batches, rows=None):
+    """Return what is in the slots after batches were computed."""
+    slots = [step.layout.make() for _ in batches]
+    handles = [[v.handle for v in slot] for slot in slots]
+    batches = [tuple(map(tf.constant, batch)) for batch in batches]
+    rows = rows or [[len(batch[0]), len(batch[0]), 0] for batch in batches]
+    rows = [tf.constant(row, tf.int64) for row in rows]
+    step.writer(len(batches))(batches, rows, handles)
+    return [step.layout.read(slot) for slot in handles]
+
+
+def expected_gradients(model, x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2)
+    return [tf.convert_to_tensor(g) for g in tape.gradient(loss, model.weights)], loss
+
+
+def test_a_step_leaves_its_gradients_and_changes_nothing(strategy):
+    model = compiled()
+    before = model.get_weights()
+    step = step_of(strategy, model)
+    [taken] = left_by(step, (X, Y))
+    expected, loss = expected_gradients(model, X, Y)
+
+    for found, wanted in zip(taken.gradients, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    for found, kept in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, kept)
+    assert int(model.optimizer.iterations) == 0
+    total = [
+        move
+        for moved, move in zip(step.moved, taken.moves, strict=True)
+        if "loss/total" in moved.variable.path
+    ]
+    np.testing.assert_allclose(total, [4 * loss], rtol=1e-6)
+
+
+def test_metrics_move_by_what_the_batch_has(strategy):
+    model = compiled()
+    before = [v.numpy() for v in model.metrics_variables]
+    step = step_of(strategy, model)
+    [taken] = left_by(step, (X, Y))
+    moved = dict(zip([m.variable.path for m in step.moved], taken.moves, strict=True))
+
+    assert {m.is_metric for m in step.moved} == {True}
+    assert step.numbers == 0
+    assert step.as_returned([1.0, 2.0], np.zeros(0)) == {"loss": 1.0, "mae": 2.0}
+    counts = [float(v) for path, v in moved.items() if path.endswith("count")]
+    assert counts == [4.0, 4.0]
+    after = [v.numpy() for v in model.metrics_variables]
+    np.testing.assert_array_equal(after, before)
+
+
+def test_batches_of_any_number_of_rows_are_computed_one_after_the_other(strategy):
+    model = compiled()
+    step = step_of(strategy, model)
+    batches = [(X[:1], Y[:1]), (X[1:], Y[1:]), (X, Y)]
+    for taken, batch in zip(left_by(step, *batches), batches, strict=True):
+        expected, _ = expected_gradients(model, *batch)
+        np.testing.assert_allclose(taken.gradients[0], expected[0], rtol=1e-6)
+    assert step.writer(3) is step.writer(3)
+
+
+def test_the_version_is_that_of_the_reading(strategy):
+    strategy.extended.version.assign(41)
+    [taken] = left_by(step_of(strategy, compiled()), (X, Y))
+
+    assert int(taken.version) == 41
+
+
+def test_a_test_step_has_no_gradients(strategy):
+    step = step_of(strategy, compiled(), "test_step")
+    [taken] = left_by(step, (X, Y))
+
+    assert step.optimizer is None
+    assert (step.weights, taken.gradients) == ([], [])
+    assert taken.logs.shape == (0,)
+
+
+def test_state_of_layers_moves_too(strategy):
+    model = compiled(keras.Sequential, keras.layers.BatchNormalization(momentum=0.5))
+    step = step_of(strategy, model)
+    [taken] = left_by(step, (X, Y))
+
+    moves = [
+        move.numpy()
+        for moved, move in zip(step.moved, taken.moves, strict=True)
+        if not moved.is_metric
+    ]
+    np.testing.assert_allclose(moves[0], 0.5 * X.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(moves[1], 0.5 * (X.var(0) - 1.0), rtol=1e-5)
+
+
+class Frozen(keras.Sequential):
+    """A model one of whose variables has no gradient."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        kernel, bias = self.trainable_variables
+        self.optimizer.apply([None, tape.gradient(loss, bias)], [kernel, bias])
+        return {"loss": loss, "count": 3}
+
+
+def test_a_variable_without_a_gradient_has_no_place(strategy):
+    model = compiled(Frozen)
+    step = step_of(strategy, model)
+    [taken] = left_by(step, (X, Y))
+
+    assert step.has_gradient == [False, True]
+    assert [v.path for v in step.weights] == [model.trainable_variables[1].path]
+    assert len(taken.gradients) == 1
+    assert step.numbers == 2
+    np.testing.assert_allclose(
+        taken.logs, [3.0, expected_gradients(model, X, Y)[1]], rtol=1e-6
+    )
+    found = step.as_returned([], np.array([3.0, 0.5]))
+    assert found == {"count": 3.0, "loss": 0.5}
+
+
+# What is refused.
+
+
+class Twice(Frozen):
+    def train_step(self, data):
+        super().train_step(data)
+        return super().train_step(data)
+
+
+class Assigning(Frozen):
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self.trainable_variables[1].assign([0.0])
+        return logs
+
+
+class Vectors(Frozen):
+    def train_step(self, data):
+        return {**super().train_step(data), "many": tf.ones(3)}
+
+
+class Words(Frozen):
+    def train_step(self, data):
+        return {**super().train_step(data), "text": "word"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "received"),
+    [(Vectors, "float32 of shape (3,)"), (Words, "string of shape ()")],
+)
+def test_what_is_no_number_is_refused(strategy, kind, received):
+    with pytest.raises(ValueError, match=r"results of metrics and single") as error:
+        step_of(strategy, compiled(kind))
+
+    assert f"Received: {received} from the model 'm'." in str(error.value)
+
+
+class Flagging(Frozen):
+    def train_step(self, data):
+        self.flag.assign(True)
+        return super().train_step(data)
+
+    def build(self, *args, **kwargs):
+        super().build(*args, **kwargs)
+        self.flag = keras.Variable(False, dtype="bool", trainable=False, name="flag")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "message"),
+    [
+        (
+            Twice,
+            "A step must apply one optimizer, once, under parameter servers. Received: "
+            "2 calls in the train_step of the model 'm'. Join the losses, or use",
+        ),
+        (
+            Assigning,
+            "A step must leave its weights to the optimizer, under parameter servers. "
+            "Received: PATHbias, assigned by a step of 'm'. Assign it in a callback.",
+        ),
+        (
+            Flagging,
+            "A step must not assign what cannot be added up, under parameter servers. "
+            "Received: PATHflag of type bool, assigned by a step of 'm'. Keep it",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_pure_is_refused(strategy, model_type, message):
+    message = re.escape(message).replace("PATH", r"\S*")
+    with pytest.raises(ValueError, match=message):
+        step_of(strategy, compiled(model_type))
+
+
+# Specs.
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (tf.TensorSpec((4, 3)), tf.TensorSpec((None, 3))),
+        (tf.TensorSpec(()), tf.TensorSpec(())),
+        (
+            tf.RaggedTensorSpec((4, None, 2), tf.int32, 1, tf.int64),
+            tf.RaggedTensorSpec((None, None, 2), tf.int32, 1, tf.int64),
+        ),
+        (tf.SparseTensorSpec((4, 9)), tf.SparseTensorSpec((None, 9))),
+        ("no spec", "no spec"),
+    ],
+)
+def test_the_number_of_rows_is_left_open(spec, expected):
+    assert of_any_rows(spec) == expected

@@ -1,0 +1,311 @@
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server import training as module
+from tfdist.strategies.parameter_server.training import AHEAD, Training, _take
+
+X = np.random.default_rng(0).normal(size=(12, 3)).astype("float32")
+Y = X[:, :1] - 2 * X[:, 1:2]
+
+
+def compiled(optimizer="adam", **options):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", metrics=["mae"], **options)
+    model.optimizer.build(model.trainable_variables)
+    model.evaluate(X, Y, verbose=0)
+    model.reset_metrics()
+    return model
+
+
+def batches(size=4, rows=12):
+    return tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(size)
+
+
+def training_of(strategy, model, step="train_step"):
+    is_training = step == "train_step"
+    step = getattr(model, step)
+    return Training(strategy, model, step, is_training=is_training)
+
+
+def run_epoch(training, iterator):
+    """Make the steps of an epoch; return what each has returned."""
+    logs = []
+    try:
+        while True:
+            logs.append(training(iterator))
+    except StopIteration:
+        training.finish()
+    return logs
+
+
+def assert_equal(model, plain, history):
+    for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    found = {name: float(v) for name, v in model.get_metrics_result().items()}
+    expected = {name: history[name][0] for name in found}
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+CONSISTENCIES = [("async", None), ("bounded", 0), ("bounded", 3), ("sync", None)]
+
+
+@pytest.mark.parametrize(("consistency", "most"), CONSISTENCIES)
+@pytest.mark.parametrize("size", [4, 5, 1])
+def test_where_nothing_is_late_an_epoch_is_keras_s_own(
+    make_strategy, consistency, most, size
+):
+    model, plain = compiled(), compiled()
+    training = training_of(make_strategy(consistency, most), model)
+    logs = run_epoch(training, iter(batches(size)))
+    history = plain.fit(batches(size), verbose=0).history
+
+    assert len(logs) == int(model.optimizer.iterations) == -(-12 // size)
+    assert all(set(one) == {"loss", "mae"} for one in logs)
+    assert_equal(model, plain, history)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5])
+def test_several_steps_are_one_piece_of_work(make_strategy, steps):
+    strategy = make_strategy("async")
+    model, plain = compiled(steps_per_execution=steps), compiled("adam")
+    logs = run_epoch(training_of(strategy, model), iter(batches(4, 12)))
+
+    assert len(logs) == -(-3 // steps)
+    assert int(model.optimizer.iterations) == 3
+    # All steps of a piece read before any of it is applied.
+    assert plain.count_params() == model.count_params()
+    assert int(strategy.extended.version) == 3
+    assert strategy.extended.staleness.numpy().sum() == 3
+
+
+def test_the_end_of_the_data_is_a_stop(strategy):
+    """Keras ends an epoch of unknown length by it."""
+    training = training_of(strategy, compiled())
+    iterator = iter(batches(12))
+    training(iterator)
+
+    with pytest.raises(StopIteration):
+        training(iterator)
+
+
+def test_an_evaluation_counts_and_changes_nothing(make_strategy):
+    strategy = make_strategy("sync")
+    model = compiled()
+    expected = model.evaluate(batches(5), verbose=0, return_dict=True)
+    model.reset_metrics()
+    before = model.get_weights()
+    run_epoch(training_of(strategy, model, "test_step"), iter(batches(5)))
+
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    found = {k: float(v) for k, v in model.get_metrics_result().items()}
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert int(strategy.extended.version) == 0
+
+
+def test_a_single_batch_is_applied_at_once(strategy):
+    """As from `train_on_batch`, whose batch is no part of a dataset."""
+    model = compiled(steps_per_execution=4)
+    training = training_of(strategy, model)
+    logs = training(iter([(X, Y)]))
+
+    assert int(model.optimizer.iterations) == 1
+    assert logs == pytest.approx(
+        {k: float(v) for k, v in model.get_metrics_result().items()}
+    )
+
+
+def test_batches_of_another_kind_are_traced_apart_and_of_another_size_are_not(
+    strategy,
+):
+    training = training_of(strategy, compiled())
+    run_epoch(training, iter(batches(5)))
+    run_epoch(training, iter(batches(4)))
+    assert len(training._updates) == 1
+    run_epoch(training, iter(batches(4).map(lambda x, y: (x, y, tf.ones_like(y)))))
+
+    assert len(training._updates) == 2
+
+
+# The order.
+
+
+def holding(strategy):
+    """Let work wait for a test to do it."""
+    strategy.coordinator.waiting = []
+    return strategy.coordinator.waiting
+
+
+def give(training, count):
+    """Give single batches without waiting for any of them."""
+    update = None
+    for i in range(count):
+        batch = (tf.constant(X[i : i + 1]), tf.constant(Y[i : i + 1]))
+        update = training._update_of(batch)
+        training._give(update, [batch])
+    return update
+
+
+def test_async_applies_as_it_arrives(strategy):
+    model = compiled()
+    training = training_of(strategy, model)
+    waiting = holding(strategy)
+    give(training, 3)
+    waiting.pop()()
+    training._apply_next()
+
+    assert int(model.optimizer.iterations) == 1
+    assert training._engine.under_way == 2
+    while waiting:
+        waiting.pop()()
+    training.finish()
+    assert int(model.optimizer.iterations) == 3
+    # The other two have read the weights when the first update was in them.
+    assert strategy.extended.staleness.numpy()[:3].tolist() == [2, 1, 0]
+
+
+def test_bounded_applies_in_the_order_of_the_batches(make_strategy):
+    strategy = make_strategy("bounded", 2)
+    model = compiled()
+    training = training_of(strategy, model)
+    waiting = holding(strategy)
+    give(training, 3)
+    waiting.pop()()
+    waiting.pop()()
+    training._apply_next()
+    training._apply_next()
+    assert int(model.optimizer.iterations) == 0
+    waiting.pop()()
+    training.finish()
+
+    assert int(model.optimizer.iterations) == 3
+    assert strategy.extended.staleness.numpy()[:4].tolist() == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("consistency", "most", "expected"),
+    [
+        ("async", None, AHEAD * 2),
+        ("bounded", 0, 1),
+        ("bounded", 2, 3),
+        ("bounded", 99, AHEAD * 2),
+    ],
+)
+def test_only_so_much_is_under_way(make_strategy, consistency, most, expected):
+    strategy = make_strategy(consistency, most)
+    training = training_of(strategy, compiled())
+    waiting, seen = holding(strategy), []
+    apply_next = training._apply_next
+
+    def apply_oldest():
+        seen.append(training._engine.under_way)
+        waiting.pop(0)()
+        return apply_next()
+
+    training._apply_next = apply_oldest
+    give(training, 8)
+    assert seen == [expected] * (8 - expected)
+    assert strategy.extended.staleness.numpy()[expected:].sum() == 0
+
+
+def test_steps_that_may_meet_are_told_apart(make_strategy):
+    """What a step draws at random depends on its number."""
+    sent = []
+    for consistency, most in [("async", None), ("bounded", 0)]:
+        training = training_of(make_strategy(consistency, most), compiled())
+        send = training._send
+        training._send = lambda update, batches, rows, first, send=send: (
+            sent.append(rows[0]),
+            send(update, batches, rows, first),
+        )[1]
+        give(training, 3)
+
+    assert sent == [[1, 1, 0], [1, 1, 1], [1, 1, 2]] + [[1, 1, 0]] * 3
+
+
+def test_sync_cuts_a_batch_into_a_part_for_each_worker(make_strategy):
+    strategy = make_strategy("sync")
+    training = training_of(strategy, compiled())
+    sent = []
+    send = training._send
+    training._send = lambda update, batches, rows, first: (
+        sent.append((batches[0][0].shape[0], rows)),
+        send(update, batches, rows, first),
+    )[1]
+    run_epoch(training, iter(batches(5, 6)))
+
+    assert sent == [(2, [[2, 5, 0]]), (3, [[3, 5, 1]]), (1, [[1, 1, 0]])]
+    assert int(strategy.extended.version) == 2
+
+
+# Errors.
+
+
+def test_after_an_error_nothing_is_left_under_way(make_strategy):
+    strategy = make_strategy("bounded", 3)
+    training = training_of(strategy, compiled())
+    waiting = holding(strategy)
+    give(training, 2)
+
+    def fail():
+        raise RuntimeError("no")
+
+    strategy.coordinator.done = fail
+    with pytest.raises(RuntimeError, match="no"):
+        training.finish()
+    assert training._engine.under_way == 0
+    assert training._works == {}
+    assert training._order.max_staleness == 3
+    assert (training._order.begun, training._order.applied) == (0, 0)
+    strategy.coordinator.waiting = None
+    late = [work() for work in waiting]
+    assert len(late) == 2
+    assert len(run_epoch(training, iter(batches()))) == 3
+
+
+def test_a_lost_server_is_named(strategy):
+    training = training_of(strategy, compiled())
+    holding(strategy)
+    give(training, 1)
+    lost = tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:0 is away")
+
+    def fail():
+        raise lost
+
+    strategy.coordinator.done = fail
+    with pytest.raises(ConnectionError, match=r"ps 0 \(d:1\) is lost"):
+        training.finish()
+
+
+# The numbers of a progress bar.
+
+
+def test_numbers_are_fetched_now_and_then(strategy, monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
+    training = training_of(strategy, compiled())
+    iterator = iter(batches(3))
+    first = training(iterator)
+    second = training(iterator)
+    assert second == first
+    clock.now += 1.0
+    third = training(iterator)
+
+    assert set(third) == {"loss", "mae"}
+    assert third != first
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (9, [0, 1, 2])]
+)
+def test_up_to_so_many_batches_are_taken(count, expected):
+    assert _take(iter(range(3)), count) == expected
+
+
+def test_of_no_batches_none_can_be_taken():
+    with pytest.raises(StopIteration):
+        _take(iter([]), 1)

@@ -1,0 +1,169 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server.step import PureStep
+from tfdist.strategies.parameter_server.update import Update, _weighed
+
+X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+Y = X[:, :1] - 2 * X[:, 1:2]
+SPEC = (tf.TensorSpec((4, 3)), tf.TensorSpec((4, 1)))
+
+
+def compiled(optimizer="adam", *layers):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", metrics=["mae"])
+    model.optimizer.build(model.trainable_variables)
+    model.evaluate(X, Y, verbose=0)
+    model.reset_metrics()
+    return model
+
+
+def update_of(strategy, model, step="train_step"):
+    return Update(strategy, PureStep(strategy, model, getattr(model, step), SPEC))
+
+
+def filled(update, x, y, row=None):
+    """Return a slot with a step in it."""
+    slot = update.take_slot()
+    rows = tf.constant(row or [len(x), len(x), 0], tf.int64)
+    update.step.writer(1)(
+        [(tf.constant(x), tf.constant(y))], [rows], [[v.handle for v in slot]]
+    )
+    return slot
+
+
+def assert_equal_weights(found, expected):
+    for one, other in zip(found.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop"])
+def test_one_slot_after_the_other_is_keras_s_own_training(strategy, optimizer):
+    model, plain = compiled(optimizer), compiled(optimizer)
+    update = update_of(strategy, model)
+    for _ in range(3):
+        slot = filled(update, X, Y)
+        update([[slot]], [[8]])
+    thrice = np.tile(X, (3, 1)), np.tile(Y, (3, 1))
+    history = plain.fit(*thrice, batch_size=8, shuffle=False, verbose=0).history
+
+    assert_equal_weights(model, plain)
+    found = {name: float(v) for name, v in model.get_metrics_result().items()}
+    expected = {name: history[name][0] for name in found}
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert int(model.optimizer.iterations) == 3
+
+
+def test_several_groups_are_several_updates_in_order(strategy):
+    model = compiled()
+    update = update_of(strategy, model)
+    slots = [filled(update, X[:4], Y[:4]), filled(update, X[4:], Y[4:])]
+    update([[slot] for slot in slots], [[4], [4]])
+
+    assert int(model.optimizer.iterations) == 2
+    assert int(strategy.extended.version) == 2
+    assert strategy.extended.staleness.numpy()[:3].tolist() == [1, 1, 0]
+
+
+def test_parts_of_a_batch_are_one_update_of_the_whole(strategy):
+    model, plain = compiled("sgd"), compiled("sgd")
+    update = update_of(strategy, model)
+    parts = [filled(update, X[:2], Y[:2]), filled(update, X[2:], Y[2:])]
+    update([parts], [[2, 6]])
+    plain.train_on_batch(X, Y)
+
+    assert_equal_weights(model, plain)
+    found, expected = model.get_metrics_result(), plain.get_metrics_result()
+    assert float(found["mae"]) == pytest.approx(float(expected["mae"]), rel=1e-5)
+    assert int(model.optimizer.iterations) == 1
+
+
+def test_state_that_is_no_metric_is_averaged_over_the_parts(strategy):
+    norm = keras.layers.BatchNormalization(momentum=0.0, center=False, scale=False)
+    model = compiled("sgd", norm)
+    update = update_of(strategy, model)
+    parts = [filled(update, X[:2], Y[:2]), filled(update, X[2:], Y[2:])]
+    update([parts], [[2, 6]])
+
+    np.testing.assert_allclose(norm.moving_mean, X.mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_random_state_moves_once_however_many_parts_there_are(strategy):
+    dropout = keras.layers.Dropout(0.5, seed=3)
+    model = compiled("sgd", dropout)
+    update = update_of(strategy, model)
+    before = dropout.seed_generator.state.numpy()
+    parts = [filled(update, X[:2], Y[:2]), filled(update, X[2:], Y[2:])]
+    update([parts], [[2, 6]])
+
+    moved = dropout.seed_generator.state.numpy() - before
+    assert moved.tolist() == [0, 1]
+
+
+def test_an_evaluation_is_no_update(strategy):
+    model = compiled()
+    before = model.get_weights()
+    update = update_of(strategy, model, "test_step")
+    update([[filled(update, X, Y)]], [[8]])
+
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    assert int(strategy.extended.version) == 0
+    assert float(model.get_metrics_result()["loss"]) > 0.0
+
+
+def test_how_many_updates_a_gradient_has_missed_is_counted(strategy):
+    update = update_of(strategy, compiled())
+    early = [filled(update, X, Y) for _ in range(3)]
+    for slot in early:
+        update([[slot]], [[8]])
+
+    assert strategy.extended.staleness.numpy()[:4].tolist() == [1, 1, 1, 0]
+
+
+def test_the_numbers_of_the_last_step_are_kept(strategy, monkeypatch):
+    model = compiled()
+    monkeypatch.setattr(
+        model, "test_step", lambda data: {"mean": tf.reduce_mean(data[0])}
+    )
+    update = update_of(strategy, model, "test_step")
+    update([[filled(update, X, Y)]], [[8]])
+
+    np.testing.assert_allclose(strategy.extended._logs, [X.mean()], rtol=1e-6)
+    assert update.read_logs() == {"mean": pytest.approx(X.mean())}
+
+
+def test_slots_are_used_again_when_they_are_given_back(strategy):
+    update = update_of(strategy, compiled())
+    first, second = update.take_slot(), update.take_slot()
+    assert first is not second
+    update.give_back([first])
+
+    assert update.take_slot() is first
+    assert update.take_slot() is not second
+
+
+# The mean.
+
+
+def test_values_are_weighed_by_their_shares():
+    values = [tf.constant([1.0, 2.0]), tf.constant([5.0, 6.0])]
+    shares = tf.constant([0.25, 0.75], tf.float64)
+
+    assert _weighed(values, shares).numpy().tolist() == [4.0, 5.0]
+    assert _weighed(values[:1], shares) is values[0]
+
+
+def test_sparse_values_stay_sparse():
+    values = [
+        tf.IndexedSlices(tf.constant([[4.0]]), tf.constant([2]), tf.constant([5, 1])),
+        tf.IndexedSlices(tf.constant([[8.0]]), tf.constant([2]), tf.constant([5, 1])),
+    ]
+    found = _weighed(values, tf.constant([0.25, 0.75], tf.float64))
+
+    assert isinstance(found, tf.IndexedSlices)
+    assert found.indices.numpy().tolist() == [2, 2]
+    assert found.values.numpy().tolist() == [[1.0], [6.0]]
+    assert tf.convert_to_tensor(found).numpy()[2].tolist() == [7.0]

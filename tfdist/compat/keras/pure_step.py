@@ -1,0 +1,158 @@
+"""A step of Keras as a pure function: it reads variables, and changes none.
+
+What it would assign, and the gradients that it would apply, can be taken from it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common.stateless_scope import get_stateless_scope
+
+from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.parameter_server import as_read
+
+_handle = keras.Variable.handle
+_look_up = keras.layers.Embedding.call
+
+
+def patch() -> None:
+    """Let gradients and lookups find the variables that a pure step reads."""
+    keras.Variable.handle = property(_handle_of_read)
+    keras.layers.Embedding.call = _look_up_rows
+
+
+class Applied(NamedTuple):
+    """What a step has given to an optimizer.
+
+    Args:
+        optimizer: The optimizer.
+        gradients: A gradient for each variable: a tensor, `tf.IndexedSlices` or None.
+        variables: The variables of Keras.
+    """
+
+    optimizer: Any
+    gradients: list[Any]
+    variables: list[Any]
+
+
+class PureScope(keras.StatelessScope):  # type: ignore[misc]
+    """Reads each variable once, after a version, and keeps what is assigned.
+
+    Args:
+        version: A tensor; every variable is read after it.
+        zeros: The variables of Keras that are zero at first, instead of being read.
+    """
+
+    def __init__(self, version: tf.Tensor, zeros: Sequence[Any]) -> None:
+        mapping = [(v, tf.zeros(v.shape, v.dtype)) for v in zeros]
+        super().__init__(mapping, collect_losses=True, initialize_variables=False)
+        self._version = version
+        self._graph = tf.compat.v1.get_default_graph()
+        self._before: dict[int, Any] = {id(v): value for v, value in mapping}
+        self._assigned: dict[int, Any] = {}
+
+    @property
+    def assigned(self) -> list[Any]:
+        """The variables that the step has assigned, in the order of the first time."""
+        return list(self._assigned.values())
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Keep what is assigned."""
+        self._assigned.setdefault(id(update[0]), update[0])
+        super().add_update(update)
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Return what the step has assigned, or else has read."""
+        value = super().get_current_value(variable)
+        if value is not None or variable._value is None:
+            return value
+        # Tapes around a branch of the step see only what goes into it.
+        with self._graph.as_default():
+            return as_read(variable._value, self.before(variable))
+
+    def before(self, variable: Any) -> Any:
+        """Return the value with which the step began."""
+        if id(variable) not in self._before:
+            # A branch of the step must not keep for itself what all may use.
+            with self._graph.as_default(), tf.control_dependencies([self._version]):
+                raw = variable._value
+                self._before[id(variable)] = tf.raw_ops.ReadVariableOp(
+                    resource=raw.handle, dtype=raw.dtype
+                )
+        return self._before[id(variable)]
+
+    def gather(self, variable: Any, indices: Any) -> Any:
+        """Read rows of a variable that the step has not assigned, and no others."""
+        with tf.control_dependencies([self._version]):
+            return variable._value.sparse_read(indices)
+
+    def is_assigned(self, variable: Any) -> bool:
+        """Say whether the step has assigned a variable."""
+        return id(variable) in self._assigned
+
+
+def current_scope() -> PureScope | None:
+    """Return the scope of the step that is being traced, if one is."""
+    scope = get_stateless_scope()
+    return scope if isinstance(scope, PureScope) else None
+
+
+@contextmanager
+def captured(trainer: Any) -> Iterator[list[Applied]]:
+    """Take what a step gives to the optimizers of a model, who then do not get it.
+
+    Args:
+        trainer: The model.
+
+    Yields:
+        A list to which each call of an optimizer adds what it is given.
+    """
+    given: list[Applied] = []
+    with ExitStack() as stack:
+        for optimizer in optimizers_of(trainer):
+            stack.enter_context(_captured_from(optimizer, given))
+        yield given
+
+
+@contextmanager
+def _captured_from(optimizer: Any, given: list[Applied]) -> Iterator[None]:
+    """Take what an optimizer is given."""
+
+    def apply(grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        variables = trainable_variables or optimizer._trainable_variables
+        given.append(Applied(optimizer, list(grads), list(variables)))
+
+    optimizer.__dict__["apply"] = apply
+    try:
+        yield
+    finally:
+        del optimizer.__dict__["apply"]
+
+
+def _handle_of_read(self: Any) -> Any:
+    """Return what tapes know a variable by, though its value is a tensor here."""
+    return _handle.fget(self) if current_scope() is None else self._value.handle
+
+
+def _look_up_rows(self: Any, inputs: Any) -> Any:
+    """Look up rows as Keras does, but read only these."""
+    scope = current_scope()
+    table = self._embeddings
+    is_plain = isinstance(table, keras.Variable) and not self.lora_enabled
+    if (
+        scope is None
+        or not is_plain
+        or self.quantization_mode
+        or scope.is_assigned(table)
+        or isinstance(inputs, tf.SparseTensor | tf.RaggedTensor)
+    ):
+        return _look_up(self, inputs)
+    indices = tf.convert_to_tensor(inputs)
+    if indices.dtype not in (tf.int32, tf.int64):
+        indices = tf.cast(indices, tf.int32)
+    # As Keras: a negative index counts from the end.
+    indices = tf.where(indices < 0, indices + table.shape[0], indices)
+    return tf.cast(scope.gather(table, indices), self.compute_dtype)

@@ -1,0 +1,130 @@
+"""What tfdist needs of TensorFlow's parameter servers and TensorFlow does not publish.
+
+Each entry says what would let us delete it. When TensorFlow changes one of them,
+`tests/unit/compat/test_parameter_server.py` fails.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import (
+    parameter_server_strategy_v2 as _strategy,
+)
+from tensorflow.python.distribute.coordinator import (
+    cluster_coordinator as _cluster_coordinator,
+)
+from tensorflow.python.distribute.coordinator import (
+    coordinator_context as _coordinator_context,
+)
+from tensorflow.python.eager import context as _context
+from tensorflow.python.eager import executor as _executor
+from tensorflow.python.eager import record as _record
+from tensorflow.python.eager import tape as _tape
+
+# Deletable when tf.distribute publishes a base class for strategies of others.
+ServerExtended = _strategy.ParameterServerStrategyV2Extended
+
+
+def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
+    """Let some worker do a piece of work, and another one if that worker is lost.
+
+    Deletable when `ClusterCoordinator.schedule` takes functions of Python.
+
+    Args:
+        coordinator: The `ClusterCoordinator`.
+        work: Is called in the thread of the worker, on whose device its operations run.
+            It is called again, for another worker, if TensorFlow takes the worker for
+            lost; so it must do no harm twice.
+    """
+    coordinator._cluster.schedule(work, args=(), kwargs={})
+
+
+def current_worker() -> int:
+    """Return the index of the worker for which a piece of work is being done.
+
+    Deletable with `schedule`.
+    """
+    context = _coordinator_context.get_current_dispatch_context()
+    index: int = context.worker_index
+    return index
+
+
+def is_lost_worker(error: Exception) -> bool:
+    """Say whether TensorFlow takes an error for the loss of a worker.
+
+    Deletable with `schedule`.
+
+    Args:
+        error: What a piece of work has raised.
+    """
+    return bool(_cluster_coordinator._is_worker_failure(error))
+
+
+def connect(cluster: tf.train.ClusterSpec) -> None:
+    """Take up the servers of a cluster; this process is its chief.
+
+    Servers of parameters see each other, so that an update can run on them alone;
+    workers do not, so that one which is lost does not concern the others.
+
+    Deletable when `tf.distribute.ParameterServerStrategy` takes device filters.
+
+    Args:
+        cluster: The addresses of the jobs "chief", "worker" and "ps".
+    """
+    # As TensorFlow's own strategy: one call at a time makes a lost worker harmless.
+    os.environ["TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] = "False"
+    os.environ["TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"] = "True"
+    filters = tf.config.experimental.ClusterDeviceFilters()
+    for index in range(cluster.num_tasks("worker")):
+        filters.set_device_filters("worker", index, ["/job:ps", "/job:chief"])
+    for index in range(cluster.num_tasks("ps")):
+        visible = ["/job:ps", "/job:worker", "/job:chief"]
+        filters.set_device_filters("ps", index, visible)
+    tf.config.experimental_connect_to_cluster(
+        cluster, job_name="chief", protocol="grpc", cluster_device_filters=filters
+    )
+    _context.ensure_initialized()
+
+
+def own_executor() -> AbstractContextManager[Any]:
+    """Let the operations of this thread wait for nobody else's, and nobody for them.
+
+    Threads share one executor otherwise, which waits for all that it was given.
+
+    Deletable when TensorFlow gives each thread an executor.
+    """
+    scope: AbstractContextManager[Any] = _context.executor_scope(
+        _executor.new_executor(enable_async=False)
+    )
+    return scope
+
+
+def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    """Return a value that was read from a variable as if it were read here.
+
+    Gradients with respect to the variable flow through it: tapes are told what they are
+    told by the variable itself when it is read.
+
+    Deletable when TensorFlow publishes how to feed a tape.
+
+    Args:
+        variable: A resource variable.
+        value: What was read of it before, outside of the tapes.
+
+    Returns:
+        The value, for use under the tapes that record now.
+    """
+    _tape.variable_accessed(variable)
+    with _record.stop_recording():
+        read = tf.identity(value)
+    _record.record_operation(
+        "ReadVariableOp",
+        [read],
+        [variable.handle],
+        backward_function=lambda upstream: [upstream],
+        forward_function=lambda tangent: [tangent],
+    )
+    return read

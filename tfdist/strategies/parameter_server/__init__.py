@@ -1,0 +1,5 @@
+"""Parameter servers."""
+
+from tfdist.strategies.parameter_server.strategy import ParameterServerStrategy
+
+__all__ = ["ParameterServerStrategy"]

@@ -1,0 +1,205 @@
+"""What parameter servers do inside of Keras."""
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.strategies.checks import check_built
+from tfdist.strategies.parameter_server.checks import check_trainer
+from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
+from tfdist.strategies.parameter_server.training import Training
+
+# As in tfdist.collectives.keys: neighbouring parts get distant numbers.
+_SPREAD = 0x9E3779B1
+
+
+class ServerKerasHooks:
+    """The answers to `tfdist.compat.keras.KerasHooks`.
+
+    The chief alone runs Keras; workers run what it sends them. So nothing need be
+    agreed on, and a step is that of one process, unless a batch was cut into parts.
+
+    Args:
+        strategy: The strategy.
+    """
+
+    rank = 0
+    is_alone = False
+    has_peers = False
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        # Rows of the part of a batch that is being traced, and of the whole batch.
+        self._rows: tf.Tensor | None = None
+        self._is_predicting = False
+        self._batches: BatchesAhead | None = None
+        self._trainings: weakref.WeakKeyDictionary[Any, Any] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step is being traced that has a part of a batch only."""
+        return self._rows is not None and bool(self._strategy.consistency == "sync")
+
+    @contextmanager
+    def computing(self, rows: tf.Tensor) -> Iterator[None]:
+        """Mark the tracing of a step.
+
+        Args:
+            rows: See `PureStep.writer`.
+        """
+        self._rows = rows
+        try:
+            yield
+        finally:
+            self._rows = None
+
+    def function_of(self, trainer: Any, step: Any, *, is_training: bool) -> Any:
+        """Return what Keras is to call for each step."""
+        check_trainer(trainer, self._strategy)
+        training = Training(self._strategy, trainer, step, is_training=is_training)
+        # The model holds what Keras calls; a recompiled one drops it.
+        self._trainings.setdefault(trainer, weakref.WeakSet()).add(training)
+        return training
+
+    def predict_function_of(self, trainer: Any) -> Any:
+        """Return what Keras is to call for the batches of a prediction."""
+        predicting = Predicting(self._strategy, trainer)
+        if self._batches is not None:
+            self._batches.predicting = predicting
+        return predicting
+
+    def distribute(self, adapter: Any) -> Any:
+        """Return the batches, which the chief sends to the workers."""
+        batches = adapter.get_tf_dataset()
+        if self._is_predicting:
+            batches = self._batches = BatchesAhead(batches)
+        return batches
+
+    @contextmanager
+    def predicting(self, trainer: Any) -> Iterator[None]:
+        """Mark a `predict` of a model, for whose batches workers are set ahead."""
+        check_built(trainer)
+        self._is_predicting = True
+        try:
+            yield
+        finally:
+            self._is_predicting, self._batches = False, None
+
+    def build(self, trainer: Any, *, is_single_step: bool) -> None:
+        """Start a model: its variables are on the servers, once."""
+        del trainer, is_single_step
+
+    def call_of(
+        self, trainer: Any, what: str, *, is_joint: bool
+    ) -> AbstractContextManager[None]:
+        """Mark a call of a model's function."""
+        del trainer, what, is_joint
+        return nullcontext()
+
+    def complete_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        """Return the gradients: no others have any."""
+        del variables
+        return list(gradients)
+
+    def weigh_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return the gradients: they are those of the whole batch."""
+        return list(gradients)
+
+    def reduce_gradients(
+        self, gradients: Sequence[Any], *, is_weighed: bool = False
+    ) -> list[Any]:
+        """Return the gradients: they are sums already."""
+        del is_weighed
+        return list(gradients)
+
+    def gradients_are_reduced(self) -> AbstractContextManager[None]:
+        """Mark a block in which an optimizer gets gradients that are sums."""
+        return nullcontext()
+
+    def scale_loss_of(self, optimizer: Any) -> Any:
+        """Wrap an optimizer that is to update a model in float16."""
+        return LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
+
+    def metrics_result(
+        self, trainer: Any, result: Callable[[Any], Any], logs: Any
+    ) -> Any:
+        """Call `result(logs)` when every step that was begun is in the metrics."""
+        self.metrics_reset(trainer)
+        for training in self._trainings.get(trainer, ()):
+            if training.returned is logs:
+                logs = training.read_logs()
+        return result(logs)
+
+    def metrics_reset(self, trainer: Any) -> None:
+        """Let all that was begun be counted: the metrics of a model are reset next."""
+        for training in self._trainings.get(trainer, ()):
+            training.finish()
+
+    def fold_seed(self, seed: Any) -> Any:
+        """Make a random seed this step's own, where others may have drawn it too.
+
+        The first row tells steps that read the same state apart: the first part of a
+        batch, and any step that is alone with its version, draw what one process draws.
+        """
+        if self._rows is None:
+            return seed
+        spread = tf.bitwise.bitwise_and(self._rows[2] * _SPREAD, 0xFFFFFFFF)
+        number = tf.cast(spread, seed.dtype)
+        return tf.bitwise.bitwise_xor(seed, tf.stack([number, tf.zeros_like(number)]))
+
+    def share(self) -> Any:
+        """Return the share of the batch that a step has, a float64 scalar."""
+        assert self._rows is not None
+        own, rows = self._rows[0], self._rows[1]
+        return tf.cast(own, tf.float64) / tf.cast(rows, tf.float64)
+
+    def sum_over_ranks(self, value: Any, what: str) -> Any:
+        """Refuse what the parts of a batch would have to tell each other."""
+        del value
+        raise ValueError(
+            "With consistency='sync' a loss must divide by the rows of its batch. "
+            f"Received: {what}, which is known only when all parts of a batch are. Use "
+            "the loss without a mask and with reduction='sum_over_batch_size', or "
+            "AllReduceStrategy."
+        )
+
+    def note_assigned(self, variable: Any) -> None:
+        """Note that a variable is assigned: the scope of the step does."""
+        del variable
+
+    @contextmanager
+    def fitting(self, trainer: Any) -> Iterator[None]:
+        """Mark a `fit` of a model; what is under way when it fails is forgotten."""
+        try:
+            yield
+        except BaseException:
+            for training in self._trainings.get(trainer, ()):
+                training.abandon()
+            raise
+
+    def training_begins(
+        self, trainer: Any, *, watches_begin: bool, watches_end: bool
+    ) -> None:
+        """Agree on nothing: only the chief has callbacks."""
+        del trainer, watches_begin, watches_end
+
+    def restored(self, trainer: Any, *, restores: bool) -> bool:
+        """Say that nobody else need restore anything."""
+        del trainer, restores
+        return False
+
+    def first_epoch(self, epoch: int | None) -> int | None:
+        """Return the first epoch."""
+        return epoch
+
+    def decisions(self, trainer: Any) -> None:
+        """Return what is agreed on: nothing."""
+        del trainer

@@ -1,0 +1,210 @@
+"""The function that Keras calls for each step of `fit` and `evaluate`."""
+
+import time
+from collections.abc import Callable
+from itertools import islice, pairwise
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.data.sharding import cut_rows, rows_of
+from tfdist.strategies.parameter_server.consistency import Order
+from tfdist.strategies.parameter_server.engine import Engine, Work
+from tfdist.strategies.parameter_server.losses import naming_lost_servers
+from tfdist.strategies.parameter_server.step import PureStep
+from tfdist.strategies.parameter_server.update import Update
+
+# How often the numbers of a progress bar are fetched from the servers.
+_LOGS_SECONDS = 0.2
+# How many pieces of work there are for each worker: one that it does, and the next.
+AHEAD = 2
+
+
+class Training:
+    """Gives steps to the workers, and lets the servers apply them.
+
+    All is applied on the thread of `fit`, so that callbacks see whole updates.
+
+    Args:
+        strategy: The strategy.
+        trainer: The model.
+        step: Its `train_step` or `test_step`, as Keras calls it.
+        is_training: Whether it is the `train_step`.
+    """
+
+    def __init__(
+        self, strategy: Any, trainer: Any, step: Any, *, is_training: bool
+    ) -> None:
+        self._strategy = strategy
+        self._trainer = trainer
+        self._function = step
+        self._is_sync = is_training and strategy.consistency == "sync"
+        self._engine = Engine(strategy.coordinator, strategy.heartbeat)
+        self._order = Order(strategy.max_staleness if is_training else None)
+        self._updates: dict[Any, Update] = {}
+        self._works: dict[int, Work] = {}
+        # What was returned last, and what was traced for the steps that it is of.
+        self.returned: dict[str, Any] = {}
+        self._last: Update | None = None
+        self._fetched_at = -_LOGS_SECONDS
+
+    def __call__(self, iterator: Any) -> dict[str, Any]:
+        """Take batches from an iterator, and set the workers to them.
+
+        Args:
+            iterator: Of batches.
+
+        Returns:
+            The numbers of the steps so far, by name, as far as they are known.
+
+        Raises:
+            StopIteration: If there is no batch left.
+        """
+        with naming_lost_servers(self._strategy.cluster, self.abandon):
+            return self._steps(iterator)
+
+    def finish(self) -> None:
+        """Wait until everything that was begun is applied."""
+        with naming_lost_servers(self._strategy.cluster, self.abandon):
+            while self._apply_next():
+                pass
+
+    def _steps(self, iterator: Any) -> dict[str, Any]:
+        """Set the workers to the next batches."""
+        is_single = not isinstance(iterator, tf.data.Iterator)
+        count = 1 if is_single else self._trainer.steps_per_execution
+        batches = [_as_tensors(batch) for batch in _take(iterator, count)]
+        update = self._last = self._update_of(batches[0])
+        if self._is_sync:
+            for batch in batches:
+                self._train_together(update, batch)
+        else:
+            self._give(update, batches)
+        if is_single:
+            self.finish()
+        # Without anything applied there are no numbers yet.
+        while self._order.applied == 0 and self._apply_next():
+            pass
+        now = time.monotonic()
+        if is_single or self._is_sync or now >= self._fetched_at + _LOGS_SECONDS:
+            self.returned = update.read_logs()
+            self._fetched_at = now
+        return self.returned
+
+    def read_logs(self) -> dict[str, Any]:
+        """Return the numbers of all steps so far, by name."""
+        return self.returned if self._last is None else self._last.read_logs()
+
+    def abandon(self) -> None:
+        """Forget what an error or an interruption has left under way."""
+        self._engine.drop()
+        self._works.clear()
+        self._order = Order(self._order.max_staleness)
+
+    def _update_of(self, batch: Any) -> Update:
+        """Return what steps of batches like this need, traced here.
+
+        TensorFlow cannot trace on two threads at once.
+        """
+        spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
+        leaves = tf.nest.flatten(spec, expand_composites=True)
+        key = str(tf.nest.map_structure(type, spec)) + str(
+            [(leaf.dtype, leaf.shape[1:]) for leaf in leaves]
+        )
+        if key not in self._updates:
+            step = PureStep(self._strategy, self._trainer, self._function, spec)
+            self._updates[key] = Update(self._strategy, step)
+        return self._updates[key]
+
+    def _give(self, update: Update, batches: list[Any]) -> None:
+        """Give batches to a worker, as soon as one may have them."""
+        limit = AHEAD * self._strategy.workers
+        while self._engine.under_way and not (
+            self._engine.under_way < limit and self._order.may_begin(len(batches))
+        ):
+            self._apply_next()
+        first = self._order.begin(len(batches))
+        rows = [
+            [count, count, self._order.number_apart(first + i)]
+            for i, count in enumerate(int(rows_of(batch)) for batch in batches)
+        ]
+        self._works[first] = self._send(update, batches, rows, first)
+        while (work := self._engine.take(wait=False)) is not None:
+            self._apply(work)
+
+    def _send(
+        self, update: Update, batches: list[Any], rows: list[list[int]], first: int
+    ) -> Work:
+        """Send batches to a worker, with slots to leave the results in."""
+        counts = [tf.constant(row, tf.int64) for row in rows]
+        write = update.step.writer(len(batches))
+
+        def prepare() -> Callable[[], Any]:
+            slots = [update.take_slot() for _ in batches]
+            handles = [[variable.handle for variable in slot] for slot in slots]
+
+            def call() -> list[list[tf.Variable]]:
+                write(batches, counts, handles)
+                return slots
+
+            return call
+
+        work = Work(prepare, (first, update, [row[0] for row in rows]))
+        self._engine.give(work)
+        return work
+
+    def _apply_next(self) -> bool:
+        """Wait for something to arrive and apply what can be; False if all is done."""
+        work = self._engine.take(wait=True)
+        if work is None:
+            return False
+        self._apply(work)
+        return True
+
+    def _apply(self, work: Work) -> None:
+        """Apply what has arrived, and what has waited for it."""
+        first, _, rows = work.tag
+        for ready in self._order.arrived(first, len(rows)):
+            done = self._works.pop(ready)
+            _, update, rows = done.tag
+            update([[slot] for slot in done.result], [[row] for row in rows])
+            update.give_back(done.result)
+
+    def _train_together(self, update: Update, batch: Any) -> None:
+        """Let each worker have a part of a batch, and apply the whole at once."""
+        rows = int(rows_of(batch))
+        parts = min(self._strategy.workers, rows)
+        edges = [rows * i // parts for i in range(parts + 1)]
+        works = [
+            self._send(
+                update, [cut_rows(batch, start, stop)], [[stop - start, rows, i]], i
+            )
+            for i, (start, stop) in enumerate(pairwise(edges))
+        ]
+        while self._engine.take(wait=True) is not None:
+            pass
+        slots = [work.result[0] for work in works]
+        update([slots], [[stop - start for start, stop in pairwise(edges)]])
+        update.give_back(slots)
+        self._order.applied = self._order.begun = self._order.begun + 1
+
+
+def _as_tensors(batch: Any) -> Any:
+    """Return a batch as tensors, without the parts that are not there."""
+    batch = keras.utils.pack_x_y_sample_weight(
+        *keras.utils.unpack_x_y_sample_weight(batch)
+    )
+    return tf.nest.map_structure(as_tensor, batch)
+
+
+def as_tensor(leaf: Any) -> Any:
+    """Return a leaf of a batch as a tensor; ragged and sparse ones are such."""
+    is_composite = isinstance(leaf, tf.RaggedTensor | tf.SparseTensor)
+    return leaf if is_composite else tf.convert_to_tensor(leaf)
+
+
+def _take(iterator: Any, count: int) -> list[Any]:
+    """Take up to a number of batches; none at all is the end."""
+    # A generator would turn the end, a StopIteration, into an error.
+    return [next(iterator), *islice(iterator, count - 1)]

@@ -1,0 +1,132 @@
+"""What the servers do: updates from what workers have left, one at a time and whole."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server.slots import Taken
+from tfdist.strategies.parameter_server.step import PureStep
+
+# Updates that came later than this count as this late in the histogram.
+LONGEST_STALENESS = 1024
+
+
+class Update:
+    """Applies what lies in slots: the optimizer's whole update, and all that moves.
+
+    It runs on the servers alone. Only one hand calls it, so every optimizer reads and
+    writes what it keeps without anybody in between.
+
+    Args:
+        strategy: The strategy.
+        step: What has filled the slots.
+    """
+
+    def __init__(self, strategy: Any, step: PureStep) -> None:
+        self.step = step
+        self._strategy = strategy
+        self._functions: dict[tuple[int, ...], Any] = {}
+        self._reader: Callable[[], dict[str, Any]] | None = None
+        self._free: list[list[tf.Variable]] = []
+
+    def read_logs(self) -> dict[str, Any]:
+        """Return the numbers of the steps, as `train_step` returns them."""
+        if self._reader is None:
+            self._reader = self._strategy.extended.reader_of(self.step)
+        return self._reader()
+
+    def take_slot(self) -> list[tf.Variable]:
+        """Return the variables of a slot that nobody else has."""
+        return self._free.pop() if self._free else self.step.layout.make()
+
+    def give_back(self, slots: Sequence[list[tf.Variable]]) -> None:
+        """Let slots be used again, when nobody will write to them any more.
+
+        Args:
+            slots: The slots.
+        """
+        self._free += slots
+
+    def __call__(
+        self, groups: Sequence[Sequence[list[tf.Variable]]], rows: Sequence[list[int]]
+    ) -> None:
+        """Apply groups of slots in order, each as one update.
+
+        Args:
+            groups: The slots of each update.
+            rows: How many rows each slot stands for.
+        """
+        sizes = tuple(len(group) for group in groups)
+        handles = [[[v.handle for v in slot] for slot in group] for group in groups]
+        counts = [tf.constant(row, tf.int64) for row in rows]
+        with tf.device(self._strategy.extended.server_of_state):
+            if sizes not in self._functions:
+                function = tf.function(self._apply_all, autograph=False)
+                self._functions[sizes] = function.get_concrete_function(handles, counts)
+            self._functions[sizes](handles, counts)
+
+    def _apply_all(self, groups: Any, rows: Any) -> None:
+        """Apply groups of slots in order."""
+        last: list[tf.Operation] = []
+        for group, counts in zip(groups, rows, strict=True):
+            graph = tf.compat.v1.get_default_graph()
+            known = len(graph.get_operations())
+            with tf.control_dependencies(last):
+                taken = [self.step.layout.read(slot) for slot in group]
+                self._strategy.run(self._apply, args=(taken, counts))
+            made = graph.get_operations()[known:]
+            last = [op for op in made if op.op_def.is_stateful]
+            if self.step.optimizer is not None:
+                # Whoever reads this version reads weights with the update in them.
+                with tf.control_dependencies(last):
+                    self._strategy.extended.count(taken[0].version)
+
+    def _apply(self, taken: list[Taken], rows: tf.Tensor) -> None:
+        """Apply one update."""
+        shares = tf.cast(rows / tf.reduce_sum(rows), tf.float64)
+        gradients = [
+            _weighed(each, shares)
+            for each in zip(*(one.gradients for one in taken), strict=True)
+        ]
+        every = iter(gradients)
+        if self.step.optimizer is not None:
+            grads = [next(every) if has else None for has in self.step.has_gradient]
+            self.step.optimizer.apply(grads, self.step.variables)
+        for i, moved in enumerate(self.step.moved):
+            moves = [one.moves[i] for one in taken]
+            if moved.is_metric:
+                move = tf.add_n(moves) if len(moves) > 1 else moves[0]
+            elif moves[0].dtype.is_floating:
+                move = _weighed(moves, shares)
+            else:
+                move = moves[0]
+            raw = moved.variable._value
+            with tf.device(raw.device):
+                raw.assign_add(move)
+        if self.step.numbers:
+            logs = _weighed([one.logs for one in taken], shares)
+            self._strategy.extended.keep_logs(logs)
+
+
+def _weighed(values: Sequence[Any], shares: tf.Tensor) -> Any:
+    """Return the sum of values, weighed, in their order."""
+    if len(values) == 1:
+        return values[0]
+    weighed = [
+        value * tf.cast(shares[i], value.dtype)
+        if isinstance(value, tf.Tensor)
+        else tf.IndexedSlices(
+            value.values * tf.cast(shares[i], value.values.dtype),
+            value.indices,
+            value.dense_shape,
+        )
+        for i, value in enumerate(values)
+    ]
+    if isinstance(weighed[0], tf.Tensor):
+        return tf.add_n(weighed)
+    return tf.IndexedSlices(
+        tf.concat([one.values for one in weighed], 0),
+        tf.concat([one.indices for one in weighed], 0),
+        weighed[0].dense_shape,
+    )
