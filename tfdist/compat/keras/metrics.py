@@ -39,7 +39,8 @@ def noted_results(trainer: Any) -> Iterator[list[tuple[Any, Any, str | None]]]:
     """
     noted: list[tuple[Any, Any, str | None]] = []
     with ExitStack() as stack:
-        for metric in trainer.metrics:
+        # A metric may be listed twice.
+        for metric in {id(one): one for one in trainer.metrics}.values():
             stack.enter_context(_noted_result(metric, noted))
         yield noted
 

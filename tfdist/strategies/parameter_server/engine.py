@@ -33,6 +33,8 @@ class Work:
     tag: Any = None
     result: Any = field(default=None, init=False)
     has_arrived: bool = field(default=False, init=False)
+    # Whether a worker that was given up may still be at it, in the same place.
+    was_tried_again: bool = field(default=False, init=False)
     # The worker that was the last to begin it; none while it waits for one.
     worker: int | None = field(default=None, init=False)
 
@@ -68,10 +70,16 @@ class Engine:
         call = work.prepare()
 
         def attempt() -> None:
+            if work not in self._under_way:
+                return
+            # TensorFlow calls this again if it takes the worker for lost.
+            work.was_tried_again = work.worker is not None
             work.worker = worker = current_worker()
             try:
                 result = call()
             except Exception as error:
+                if work not in self._under_way and not is_lost_worker(error):
+                    return
                 if not is_lost_worker(error):
                     self._errors.setdefault(str(error), worker)
                 raise

@@ -39,7 +39,6 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
             self.staleness = tf.Variable(
                 tf.zeros([LONGEST_STALENESS + 1], tf.int64), trainable=False
             )
-            self._logs = tf.Variable([0.0], shape=[None], trainable=False)
 
     def count(self, version: tf.Tensor) -> None:
         """Count an update, and how many others its gradients have missed.
@@ -50,14 +49,6 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         missed = tf.minimum(self.version.read_value() - version, LONGEST_STALENESS)
         self.staleness.scatter_add(tf.IndexedSlices(tf.ones([1], tf.int64), [missed]))
         self.version.assign_add(1)
-
-    def keep_logs(self, logs: tf.Tensor) -> None:
-        """Keep the numbers that the last step has returned.
-
-        Args:
-            logs: A float32 vector, in their order.
-        """
-        self._logs.assign(logs)
 
     def reader_of(self, step: PureStep) -> Callable[[], dict[str, Any]]:
         """Return what reads the numbers of steps, in the structure of what they return.
@@ -71,7 +62,7 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         """
 
         def read() -> Any:
-            return step.metric_results(), self._logs.read_value()
+            return step.metric_results(), step.last_numbers.read_value()
 
         with tf.device(self.server_of_state):
             function = tf.function(read, autograph=False).get_concrete_function()

@@ -35,7 +35,8 @@ class ServerKerasHooks:
         self._strategy = strategy
         # Rows of the part of a batch that is being traced, and of the whole batch.
         self._rows: tf.Tensor | None = None
-        self._is_predicting = False
+        # The model of the `predict` that is going on, if one is.
+        self._predicting: Any = None
         self._batches: BatchesAhead | None = None
         self._trainings: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
@@ -77,19 +78,25 @@ class ServerKerasHooks:
     def distribute(self, adapter: Any) -> Any:
         """Return the batches, which the chief sends to the workers."""
         batches = adapter.get_tf_dataset()
-        if self._is_predicting:
+        if self._predicting is not None:
             batches = self._batches = BatchesAhead(batches)
+            # Keras makes its function once, and then keeps it.
+            if isinstance(self._predicting.predict_function, Predicting):
+                batches.predicting = self._predicting.predict_function
         return batches
 
     @contextmanager
     def predicting(self, trainer: Any) -> Iterator[None]:
         """Mark a `predict` of a model, for whose batches workers are set ahead."""
         check_built(trainer)
-        self._is_predicting = True
+        before = self._predicting, self._batches
+        self._predicting, self._batches = trainer, None
         try:
             yield
         finally:
-            self._is_predicting, self._batches = False, None
+            if self._batches is not None and self._batches.predicting is not None:
+                self._batches.predicting.abandon()
+            self._predicting, self._batches = before
 
     def build(self, trainer: Any, *, is_single_step: bool) -> None:
         """Start a model: its variables are on the servers, once."""

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.strategies.parameter_server.batches import as_tensors, spec_of
 from tfdist.strategies.parameter_server.engine import Engine, Work
 from tfdist.strategies.parameter_server.losses import naming_lost_servers
-from tfdist.strategies.parameter_server.step import of_any_rows
-from tfdist.strategies.parameter_server.training import AHEAD, as_tensor
+from tfdist.strategies.parameter_server.training import AHEAD
 
 
 class BatchesAhead:
@@ -59,7 +59,7 @@ class Predicting:
         self._strategy = strategy
         self._trainer = trainer
         self._engine = Engine(strategy.coordinator, strategy.heartbeat)
-        self._function: Any = None
+        self._functions: dict[str, Any] = {}
 
     def __call__(self, data: list[Any]) -> Any:
         """Return the predictions of batches.
@@ -104,21 +104,25 @@ class Predicting:
         Returns:
             What the predictions can be had from.
         """
-        batch = tf.nest.map_structure(as_tensor, batch)
-        if self._function is None:
-            spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
-            spec = tf.nest.map_structure(of_any_rows, spec)
+        batch = as_tensors(batch)
+        spec = spec_of(batch)
+        if str(spec) not in self._functions:
             function = tf.function(self._predict, autograph=False)
-            self._function = function.get_concrete_function(spec)
+            self._functions[str(spec)] = function.get_concrete_function(spec)
+        predict = self._functions[str(spec)]
 
         def call() -> Any:
-            outputs = self._function(batch)
+            outputs = predict(batch)
             with tf.device(self._strategy.extended.chief):
                 return tf.nest.map_structure(tf.identity, outputs)
 
         work = Work(lambda: call)
         self._engine.give(work)
         return Prediction(self, work)
+
+    def abandon(self) -> None:
+        """Forget the batches that nobody will ask for."""
+        self._engine.drop()
 
     def wait_for(self, work: Work) -> Any:
         """Wait for a piece of work and return its result."""

@@ -37,7 +37,7 @@ class PureStep:
         strategy: The strategy of the model.
         trainer: The model.
         step: Its `train_step` or `test_step`.
-        spec: The spec of a batch.
+        spec: The spec of a batch, as `spec_of` returns it.
     """
 
     def __init__(self, strategy: Any, trainer: Any, step: Any, spec: Any) -> None:
@@ -49,11 +49,13 @@ class PureStep:
         self.variables: list[Any] = []
         self.has_gradient: list[bool] = []
         self.moved: list[Moved] = []
-        self._spec = tf.nest.map_structure(of_any_rows, spec)
+        self._spec = spec
         function = tf.function(self._compute, autograph=False)
         self._function = function.get_concrete_function(self._spec, _ROWS)
         outputs: Results = self._function.structured_outputs
         self.numbers = len(outputs.logs)
+        with tf.device(strategy.extended.server_of_state):
+            self.last_numbers = tf.Variable(tf.zeros([self.numbers]), trainable=False)
         self.layout = Layout(
             self._weights_of(outputs.gradients),
             outputs,
@@ -153,6 +155,7 @@ class PureStep:
             if source is not None:
                 continue
             number = tf.convert_to_tensor(leaf)
+            self._check_no_metric(number, noted)
             if number.shape.rank != 0 or not (
                 number.dtype.is_floating or number.dtype.is_integer
             ):
@@ -164,6 +167,23 @@ class PureStep:
                 )
             numbers.append(tf.cast(number, tf.float32))
         return numbers
+
+    def _check_no_metric(self, number: tf.Tensor, noted: list[Any]) -> None:
+        """Refuse a number that was computed from a metric, which has one batch here."""
+        results = {id(value.op) for value, *_ in noted if isinstance(value, tf.Tensor)}
+        seen, ahead = set[int](), [number.op]
+        while ahead:
+            operation = ahead.pop()
+            if id(operation) in results:
+                raise ValueError(
+                    "A step may return results of metrics as they are, under parameter "
+                    "servers: within a step they are those of one batch. Received: a "
+                    "number computed from such a result in the model "
+                    f"{self._trainer.name!r}. Make it a keras.metrics.Metric."
+                )
+            if id(operation) not in seen:
+                seen.add(id(operation))
+                ahead += [tensor.op for tensor in operation.inputs]
 
     def _note(self, given: list[Any]) -> None:
         """Keep what the step has given to its optimizer."""
@@ -202,17 +222,3 @@ class PureStep:
         weights = self.weights
         assert len(weights) == len(gradients)
         return weights
-
-
-def of_any_rows(spec: Any) -> Any:
-    """Return the spec of a tensor of any number of rows."""
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    if isinstance(spec, tf.RaggedTensorSpec):
-        shape = [None, *spec.shape[1:]]
-        return tf.RaggedTensorSpec(
-            shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype
-        )
-    if isinstance(spec, tf.SparseTensorSpec):
-        return tf.SparseTensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist.data.sharding import cut_rows, rows_of
+from tfdist.strategies.parameter_server.batches import as_tensors, spec_of
 from tfdist.strategies.parameter_server.consistency import Order
 from tfdist.strategies.parameter_server.engine import Engine, Work
 from tfdist.strategies.parameter_server.losses import naming_lost_servers
@@ -74,13 +75,19 @@ class Training:
         """Set the workers to the next batches."""
         is_single = not isinstance(iterator, tf.data.Iterator)
         count = 1 if is_single else self._trainer.steps_per_execution
-        batches = [_as_tensors(batch) for batch in _take(iterator, count)]
-        update = self._last = self._update_of(batches[0])
-        if self._is_sync:
-            for batch in batches:
-                self._train_together(update, batch)
-        else:
-            self._give(update, batches)
+        batches = [
+            as_tensors(_without_missing(batch)) for batch in _take(iterator, count)
+        ]
+        for update, alike in groupby(batches, self._update_of):
+            self._last = update
+            if self._is_sync:
+                for batch in alike:
+                    self._train_together(update, batch)
+            else:
+                self._give(update, list(alike))
+        if self._order.max_staleness == 0:
+            # One step after the other, for callbacks too.
+            self.finish()
         if is_single:
             self.finish()
         # Without anything applied there are no numbers yet.
@@ -88,7 +95,7 @@ class Training:
             pass
         now = time.monotonic()
         if is_single or self._is_sync or now >= self._fetched_at + _LOGS_SECONDS:
-            self.returned = update.read_logs()
+            self.returned = self.read_logs()
             self._fetched_at = now
         return self.returned
 
@@ -107,15 +114,11 @@ class Training:
 
         TensorFlow cannot trace on two threads at once.
         """
-        spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
-        leaves = tf.nest.flatten(spec, expand_composites=True)
-        key = str(tf.nest.map_structure(type, spec)) + str(
-            [(leaf.dtype, leaf.shape[1:]) for leaf in leaves]
-        )
-        if key not in self._updates:
+        spec = spec_of(batch)
+        if str(spec) not in self._updates:
             step = PureStep(self._strategy, self._trainer, self._function, spec)
-            self._updates[key] = Update(self._strategy, step)
-        return self._updates[key]
+            self._updates[str(spec)] = Update(self._strategy, step)
+        return self._updates[str(spec)]
 
     def _give(self, update: Update, batches: list[Any]) -> None:
         """Give batches to a worker, as soon as one may have them."""
@@ -169,7 +172,7 @@ class Training:
             done = self._works.pop(ready)
             _, update, rows = done.tag
             update([[slot] for slot in done.result], [[row] for row in rows])
-            update.give_back(done.result)
+            _give_back(update, done)
 
     def _train_together(self, update: Update, batch: Any) -> None:
         """Let each worker have a part of a batch, and apply the whole at once."""
@@ -186,22 +189,22 @@ class Training:
             pass
         slots = [work.result[0] for work in works]
         update([slots], [[stop - start for start, stop in pairwise(edges)]])
-        update.give_back(slots)
+        for work in works:
+            _give_back(update, work)
         self._order.applied = self._order.begun = self._order.begun + 1
 
 
-def _as_tensors(batch: Any) -> Any:
-    """Return a batch as tensors, without the parts that are not there."""
-    batch = keras.utils.pack_x_y_sample_weight(
+def _give_back(update: Update, work: Work) -> None:
+    """Let the slots of a piece of work be used again, if nobody can write to them."""
+    if not work.was_tried_again:
+        update.give_back(work.result)
+
+
+def _without_missing(batch: Any) -> Any:
+    """Return a batch without the parts of (x, y, sample_weight) that are not there."""
+    return keras.utils.pack_x_y_sample_weight(
         *keras.utils.unpack_x_y_sample_weight(batch)
     )
-    return tf.nest.map_structure(as_tensor, batch)
-
-
-def as_tensor(leaf: Any) -> Any:
-    """Return a leaf of a batch as a tensor; ragged and sparse ones are such."""
-    is_composite = isinstance(leaf, tf.RaggedTensor | tf.SparseTensor)
-    return leaf if is_composite else tf.convert_to_tensor(leaf)
 
 
 def _take(iterator: Any, count: int) -> list[Any]:

@@ -106,7 +106,7 @@ class Update:
                 raw.assign_add(move)
         if self.step.numbers:
             logs = _weighed([one.logs for one in taken], shares)
-            self._strategy.extended.keep_logs(logs)
+            self.step.last_numbers.assign(logs)
 
 
 def _weighed(values: Sequence[Any], shares: tf.Tensor) -> Any:

@@ -23,7 +23,6 @@ class LocalExtended:
     """The part of the mechanism that any device can have."""
 
     count = ParameterServerExtended.count
-    keep_logs = ParameterServerExtended.keep_logs
     reader_of = ParameterServerExtended.reader_of
     chief = server_of_state = HERE
 
@@ -31,7 +30,6 @@ class LocalExtended:
         self.keras_hooks = ServerKerasHooks(strategy)
         self.version = tf.Variable(0, dtype=tf.int64)
         self.staleness = tf.Variable(tf.zeros([LONGEST_STALENESS + 1], tf.int64))
-        self._logs = tf.Variable([0.0], shape=[None])
 
 
 class LocalStrategy:

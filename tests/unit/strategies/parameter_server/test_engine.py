@@ -274,3 +274,33 @@ def test_a_lost_worker_is_no_error_of_the_work(made, do, coordinator):
 
 def test_works_are_told_apart_though_they_look_alike():
     assert work_of(1) != work_of(1)
+
+
+def test_what_is_forgotten_is_not_done_and_its_errors_are_nobody_s(
+    made, coordinator, do
+):
+    done = []
+    made.give(Work(lambda: lambda: done.append("not begun")))
+    made.drop()
+    do(0)
+
+    def fail():
+        made.drop()
+        raise ValueError
+
+    made.give(Work(lambda: fail))
+    do(1)
+
+    assert done == []
+    assert made._errors == {}
+
+
+def test_work_that_is_tried_again_says_so(made, coordinator, do):
+    work = work_of("done")
+    made.give(work)
+    coordinator.waiting *= 2
+    do(0)
+    assert not work.was_tried_again
+    do(1)
+
+    assert work.was_tried_again

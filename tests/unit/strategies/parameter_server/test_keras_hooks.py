@@ -115,6 +115,17 @@ def test_in_a_prediction_batches_know_who_predicts(hooks, model):
     assert isinstance(hooks.distribute(Adapter()), tf.data.Dataset)
 
 
+def test_a_model_predicts_again_with_the_function_that_it_has(hooks, model):
+    with hooks.predicting(model):
+        model.predict_function = hooks.predict_function_of(model)
+    with hooks.predicting(model):
+        batches = hooks.distribute(Adapter())
+
+        assert batches.predicting is model.predict_function
+        model.predict_function.begin((np.ones((1, 2), "float32"),))
+    assert model.predict_function._engine.under_way == 0
+
+
 def test_a_model_that_is_not_built_cannot_predict(hooks):
     lazy = keras.Sequential([keras.layers.Dense(1)], name="lazy")
 

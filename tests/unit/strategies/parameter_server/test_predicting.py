@@ -45,10 +45,20 @@ def test_structures_are_joined_too(strategy):
 def test_batches_of_any_number_of_rows_are_traced_once(strategy, model):
     predicting = Predicting(strategy, model)
     predicting([(X[:3],)])
-    function = predicting._function
     predicting([(X[:5],)])
+    assert len(predicting._functions) == 1
+    predicting([(X[:5].astype("float64"),)])
 
-    assert predicting._function is function
+    assert len(predicting._functions) == 2
+
+
+def test_what_nobody_will_ask_for_is_forgotten(strategy, model):
+    predicting = Predicting(strategy, model)
+    strategy.coordinator.waiting = []
+    predicting.begin((X,))
+    predicting.abandon()
+
+    assert predicting._engine.under_way == 0
 
 
 def test_workers_are_set_to_batches_ahead_and_rows_come_in_order(strategy, model):

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.step import PureStep, of_any_rows
+from tfdist.strategies.parameter_server.step import PureStep
 
 X = np.arange(12.0, dtype="float32").reshape(4, 3) / 10
 Y = np.arange(4.0, dtype="float32")[:, None]
-SPEC = (tf.TensorSpec((4, 3)), tf.TensorSpec((4, 1)))
+SPEC = (tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1)))
 
 
 def compiled(model_type=keras.Sequential, *layers, metrics=("mae",)):
@@ -182,6 +182,21 @@ def test_what_is_no_number_is_refused(strategy, kind, received):
     assert f"Received: {received} from the model 'm'." in str(error.value)
 
 
+class Derived(keras.Sequential):
+    def train_step(self, data):
+        logs = super().train_step(data)
+        return {**logs, "double": 2.0 * logs["loss"]}
+
+
+def test_a_number_computed_from_a_metric_is_refused(strategy):
+    with pytest.raises(
+        ValueError,
+        match=r"results of metrics as they are, under .*Received: a number computed "
+        r"from such a result in the model 'm'\. Make it a keras\.metrics\.Metric",
+    ):
+        step_of(strategy, compiled(Derived))
+
+
 class Flagging(Frozen):
     def train_step(self, data):
         self.flag.assign(True)
@@ -216,23 +231,3 @@ def test_a_step_that_cannot_be_pure_is_refused(strategy, model_type, message):
     message = re.escape(message).replace("PATH", r"\S*")
     with pytest.raises(ValueError, match=message):
         step_of(strategy, compiled(model_type))
-
-
-# Specs.
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        (tf.TensorSpec((4, 3)), tf.TensorSpec((None, 3))),
-        (tf.TensorSpec(()), tf.TensorSpec(())),
-        (
-            tf.RaggedTensorSpec((4, None, 2), tf.int32, 1, tf.int64),
-            tf.RaggedTensorSpec((None, None, 2), tf.int32, 1, tf.int64),
-        ),
-        (tf.SparseTensorSpec((4, 9)), tf.SparseTensorSpec((None, 9))),
-        ("no spec", "no spec"),
-    ],
-)
-def test_the_number_of_rows_is_left_open(spec, expected):
-    assert of_any_rows(spec) == expected

@@ -309,3 +309,39 @@ def test_up_to_so_many_batches_are_taken(count, expected):
 def test_of_no_batches_none_can_be_taken():
     with pytest.raises(StopIteration):
         _take(iter([]), 1)
+
+
+def test_batches_of_two_kinds_in_one_go_are_given_apart(strategy):
+    model = compiled(steps_per_execution=2)
+    first, second = batches(6), batches(6).map(lambda x, y: (x, y, tf.ones_like(y)))
+    training = training_of(strategy, model)
+
+    pair = iter([next(iter(first)), next(iter(second))])
+    training._steps(pair)
+    training._steps(pair)
+    training.finish()
+
+    assert int(model.optimizer.iterations) == 2
+    assert len(training._updates) == 2
+
+
+def test_without_staleness_every_call_leaves_nothing_under_way(make_strategy):
+    strategy = make_strategy("bounded", 0)
+    model = compiled()
+    training = training_of(strategy, model)
+    training(iter(batches(4)))
+
+    assert int(model.optimizer.iterations) == 1
+    assert training._engine.under_way == 0
+
+
+def test_slots_that_a_lost_worker_may_write_to_are_not_used_again(strategy):
+    training = training_of(strategy, compiled())
+    waiting = holding(strategy)
+    update = give(training, 2)
+    waiting[0]()
+    waiting[0]()
+    waiting[1]()
+    training.finish()
+
+    assert len(update._free) == 1

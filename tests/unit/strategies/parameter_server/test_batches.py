@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server.batches import as_tensors, spec_of
+
+RAGGED = tf.ragged.constant([[1, 2], [3]])
+SPARSE = tf.sparse.from_dense([[0.0, 1.0]])
+
+
+def test_arrays_become_tensors_and_nothing_else_changes():
+    missing = tf.experimental.Optional.empty(tf.TensorSpec(()))
+    batch = as_tensors((np.ones((2, 3), "float32"), {"r": RAGGED, "s": SPARSE}, None))
+
+    assert batch[0].dtype == tf.float32
+    assert batch[1]["r"] is RAGGED
+    assert batch[1]["s"] is SPARSE
+    assert batch[2] is None
+    assert as_tensors([1.5, missing])[1] is None
+
+
+@pytest.mark.parametrize(
+    ("leaf", "spec"),
+    [
+        (tf.ones((4, 3)), tf.TensorSpec((None, 3))),
+        (tf.constant("text"), tf.TensorSpec((), tf.string)),
+        (RAGGED, tf.RaggedTensorSpec((None, None), tf.int32, 1, tf.int64)),
+        (SPARSE, tf.SparseTensorSpec((None, 2))),
+        (None, None),
+    ],
+)
+def test_the_number_of_rows_is_left_open(leaf, spec):
+    assert spec_of(leaf) == spec
+
+
+def test_batches_of_other_lengths_are_alike_and_of_other_widths_are_not():
+    one, longer, wider = ((tf.ones((n, m)), None) for n, m in ((2, 3), (5, 3), (2, 4)))
+
+    assert str(spec_of(one)) == str(spec_of(longer))
+    assert str(spec_of(one)) != str(spec_of(wider))

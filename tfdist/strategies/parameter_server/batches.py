@@ -1,0 +1,56 @@
+"""Batches as they are sent to workers, and what steps are traced for."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def as_tensors(batch: Any) -> Any:
+    """Return a batch as tensors.
+
+    Args:
+        batch: Arrays or tensors, also ragged and sparse ones. Keras has optionals where
+            data has None.
+
+    Returns:
+        The same structure.
+    """
+    return tf.nest.map_structure(_as_tensor, batch)
+
+
+def spec_of(batch: Any) -> Any:
+    """Return the spec of all batches that differ in their rows only.
+
+    Args:
+        batch: As `as_tensors` returns it.
+
+    Returns:
+        The same structure; equal specs are written alike, so that `str` of one tells it
+        from others.
+    """
+    return tf.nest.map_structure(_of_any_rows, batch)
+
+
+def _as_tensor(leaf: Any) -> Any:
+    """Return a leaf of a batch as a tensor, or None."""
+    if leaf is None or isinstance(leaf, tf.experimental.Optional):
+        return None
+    is_composite = isinstance(leaf, tf.RaggedTensor | tf.SparseTensor)
+    return leaf if is_composite else tf.convert_to_tensor(leaf)
+
+
+def _of_any_rows(leaf: Any) -> Any:
+    """Return the spec of a tensor, for any number of rows."""
+    if leaf is None:
+        return None
+    spec = tf.type_spec_from_value(leaf)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        shape = [None, *spec.shape[1:]]
+        return tf.RaggedTensorSpec(
+            shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype
+        )
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec([None, *spec.shape[1:]], spec.dtype)
+    if spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec
