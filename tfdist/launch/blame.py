@@ -18,7 +18,8 @@ class Failure:
         rank: The number of the rank.
         ended_seconds: When its process ended.
         traceback_seconds: When its last traceback was printed; infinite without one.
-        was_killed: Whether it was ended by SIGKILL, which no peer's failure does.
+        was_killed: Whether somebody else than the launcher has ended it by SIGKILL,
+            which no peer's failure does.
     """
 
     rank: int

@@ -106,7 +106,7 @@ class ProcessGroup:
                 p.rank,
                 p.ended_seconds,
                 self._pump.traceback_seconds(p.rank),
-                was_killed=p.exit_code == -signal.SIGKILL,
+                was_killed=p.exit_code == -signal.SIGKILL and not p.is_to_be_killed,
             )
             for p in self._processes.values()
             if p.rank in among

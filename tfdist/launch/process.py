@@ -33,6 +33,8 @@ class GuardedProcess:
         self.exit_code: int | None = None
         self.ended_seconds = float("inf")
         self.is_gone = False
+        # Whether the launcher has asked for the kill.
+        self.is_to_be_killed = False
         self._control, theirs = socket.socketpair()
         # -I -S: it starts in a few milliseconds, whatever the user's environment.
         guardian = (sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()))
@@ -90,11 +92,13 @@ class GuardedProcess:
         Args:
             number: The signal.
         """
+        self.is_to_be_killed |= number == signal.SIGKILL
         with contextlib.suppress(OSError):
             self._control.send(bytes([number]))
 
     def kill_guardian(self) -> None:
         """Kill the guardian, and with it the rank, if it does not do its work."""
+        self.is_to_be_killed = True
         self._guardian.kill()
 
     def hang_up(self) -> None:
