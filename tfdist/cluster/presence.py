@@ -1,19 +1,22 @@
 """Who of a job with parameter servers is there, as open ports tell.
 
 Such a job needs no protocol of ours: each process listens at its own address as long as
-it takes part, the chief as well.
+it takes part. The chief does so from the beginning, and a server once it has seen the
+chief; so none of them can miss a job that is over at once.
 """
 
 import logging
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tfdist.cluster.address import split_address
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.roll import FIRST_NOTICE_SECONDS, NOTICE_SECONDS, check_port
+from tfdist.cluster.roll import FIRST_NOTICE_SECONDS, NOTICE_SECONDS, check_port, listen
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +48,8 @@ def check_own_port(cluster: Cluster) -> None:
 def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
     """Wait on the chief until every worker and parameter server listens.
 
-    TensorFlow itself would wait for them for ever and in silence.
+    TensorFlow itself would wait for them for ever and in silence. Meanwhile this
+    process listens at its own address, which is free again afterwards.
 
     Args:
         cluster: Who is in the job.
@@ -59,7 +63,7 @@ def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
         for job in ("worker", "ps")
         for index, address in enumerate(cluster.jobs.get(job, ()))
     }
-    with ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
+    with _listening(cluster), ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
         missing = _wait_for(servers, timeout_seconds, pool.map)
     if not missing:
         return
@@ -142,6 +146,25 @@ class Absence:
         if self.since is None:
             self.since = now
         return self.refusals >= REFUSALS or now - self.since >= SILENCE_SECONDS
+
+
+@contextmanager
+def _listening(cluster: Cluster) -> Iterator[None]:
+    """Let those who probe this process's address find that it is there."""
+    with listen(cluster) as listener:
+        threading.Thread(target=_greet, args=(listener,), daemon=True).start()
+        try:
+            yield
+        finally:  # Else the thread would wait, and the port be open, for ever.
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+
+
+def _greet(listener: socket.socket) -> None:
+    """Take every connection, and end it, until this process listens no more."""
+    while listener.fileno() >= 0:
+        with suppress(OSError):
+            listener.accept()[0].close()
 
 
 def _wait_for(

@@ -76,6 +76,26 @@ def test_the_chief_goes_on_once_every_server_listens(probes):
     assert cluster.chief not in probed
 
 
+def test_the_chief_listens_while_it_waits_and_no_longer(probes):
+    cluster = make_cluster(workers=1)
+    met = []
+    with ExitStack() as stack:
+        stack.enter_context(listen(cluster.ps[0]))
+
+        def look_and_come():
+            for _ in range(2):
+                wait_for_chief(cluster, SECONDS)
+                met.append("the chief")
+            stack.enter_context(listen(cluster.workers[0]))
+
+        # The chief probes on threads of its own, and this on one of them.
+        probes(lambda: None, look_and_come)
+        wait_for_servers(cluster, SECONDS)
+
+        assert met == ["the chief"] * 2
+        listen(cluster.chief).close()
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_missing_server_is_named(is_there):
     cluster = make_cluster()

@@ -44,8 +44,8 @@ def serve(
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
             signal.signal(number, _end)
-    server = _start(cluster)
     wait_for_chief(cluster, start_timeout_seconds)
+    server = _start(cluster)
     watch_chief(cluster)
     _log.info("The chief has left: the server at %s ends.", server.target)
     raise SystemExit(0)

@@ -66,13 +66,13 @@ def test_a_server_serves_until_the_chief_leaves(cluster, calls, caplog):
         "ps": [*cluster.ps],
     }
     options = {"job_name": "ps", "task_index": 0, "protocol": "grpc", "start": True}
-    threads = calls[1][2].pop("config").inter_op_parallelism_threads
+    threads = calls[2][2].pop("config").inter_op_parallelism_threads
     assert threads == 8
     assert ended.value.code == 0
     assert calls == [
         ("check_own_port", cluster),
-        ("Server", jobs, options),
         ("wait_for_chief", cluster, 7.0),
+        ("Server", jobs, options),
         ("watch_chief", cluster),
     ]
     assert "The chief has left: the server at grpc://here ends." in caplog.text
