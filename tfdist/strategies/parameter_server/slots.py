@@ -30,12 +30,14 @@ class Taken(NamedTuple):
         moves: How far each variable moves that steps move beside the weights.
         logs: The numbers that the step has returned, a float32 vector.
         version: How many updates the variables had seen when the step read them.
+        rows: How many rows the step had.
     """
 
     gradients: list[Any]
     moves: list[tf.Tensor]
     logs: tf.Tensor
     version: tf.Tensor
+    rows: tf.Tensor
 
 
 class Layout:
@@ -104,7 +106,7 @@ class Layout:
             if dtype == tf.float32:
                 flat.append(tf.stack(results.logs) if results.logs else tf.zeros([0]))
             if dtype == tf.int64:
-                flat.append(tf.reshape(results.version, [1]))
+                flat.append(tf.stack([results.version, results.rows]))
             values.append(tf.concat(flat, 0))
         for handle, value in zip(slot, values, strict=True):
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
@@ -151,5 +153,6 @@ class Layout:
             starts[dtype] += size
         start = starts[tf.float32]
         logs = tf.reshape(packs[tf.float32][start : start + self._logs], [self._logs])
-        version = tf.reshape(packs[tf.int64][starts[tf.int64]], [])
-        return Taken(gradients, moves, logs, version)
+        start = starts[tf.int64]
+        version, rows = tf.unstack(packs[tf.int64][start : start + 2], 2)
+        return Taken(gradients, moves, logs, version, rows)

@@ -22,12 +22,14 @@ class Results(NamedTuple):
         moves: By how much each variable that was assigned has moved.
         logs: The numbers that the step returns beside results of metrics.
         version: How many updates the variables had seen when the step read them.
+        rows: How many rows the step had.
     """
 
     gradients: list[Any]
     moves: list[tf.Tensor]
     logs: list[tf.Tensor]
     version: tf.Tensor
+    rows: tf.Tensor
 
 
 class PureStep:
@@ -116,7 +118,7 @@ class PureStep:
                 moves.append(self._move(scope, variable, metrics))
         gradients = [g for one in given for g in one.gradients if g is not None]
         logs = self._note_outputs(outputs, noted)
-        return Results(gradients, moves, logs, version)
+        return Results(gradients, moves, logs, version, rows[0])
 
     def metric_results(self) -> list[tf.Tensor]:
         """Return the results of the metrics that the step returns, in their order."""

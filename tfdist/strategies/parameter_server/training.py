@@ -1,19 +1,20 @@
 """The function that Keras calls for each step of `fit` and `evaluate`."""
 
 import time
-from collections.abc import Callable
-from itertools import groupby, islice, pairwise
+from itertools import groupby, islice
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdist.data.sharding import cut_rows, rows_of
+from tfdist.data.sharding import rows_of
 from tfdist.strategies.parameter_server.batches import as_tensors, spec_of
 from tfdist.strategies.parameter_server.consistency import Order
 from tfdist.strategies.parameter_server.engine import Engine, Work
 from tfdist.strategies.parameter_server.losses import naming_lost_servers
+from tfdist.strategies.parameter_server.sending import give_back, work_of
 from tfdist.strategies.parameter_server.step import PureStep
+from tfdist.strategies.parameter_server.together import Together
 from tfdist.strategies.parameter_server.update import Update
 
 # How often the numbers of a progress bar are fetched from the servers.
@@ -42,6 +43,7 @@ class Training:
         self._function = step
         self._is_sync = is_training and strategy.consistency == "sync"
         self._engine = Engine(strategy.coordinator, strategy.heartbeat)
+        self._together = Together(strategy, self._engine)
         self._order = Order(strategy.max_staleness if is_training else None)
         self._updates: dict[Any, Update] = {}
         self._works: dict[int, Work] = {}
@@ -82,7 +84,8 @@ class Training:
             self._last = update
             if self._is_sync:
                 for batch in alike:
-                    self._train_together(update, batch)
+                    self._together(update, batch)
+                    self._order.applied = self._order.begun = self._order.begun + 1
             else:
                 self._give(update, list(alike))
         if self._order.max_staleness == 0:
@@ -132,30 +135,11 @@ class Training:
             [count, count, self._order.number_apart(first + i)]
             for i, count in enumerate(int(rows_of(batch)) for batch in batches)
         ]
-        self._works[first] = self._send(update, batches, rows, first)
-        while (work := self._engine.take(wait=False)) is not None:
-            self._apply(work)
-
-    def _send(
-        self, update: Update, batches: list[Any], rows: list[list[int]], first: int
-    ) -> Work:
-        """Send batches to a worker, with slots to leave the results in."""
-        counts = [tf.constant(row, tf.int64) for row in rows]
-        write = update.step.writer(len(batches))
-
-        def prepare() -> Callable[[], Any]:
-            slots = [update.take_slot() for _ in batches]
-            handles = [[variable.handle for variable in slot] for slot in slots]
-
-            def call() -> list[list[tf.Variable]]:
-                write(batches, counts, handles)
-                return slots
-
-            return call
-
-        work = Work(prepare, (first, update, [row[0] for row in rows]))
+        work = work_of(update, batches, rows, first)
+        self._works[first] = work
         self._engine.give(work)
-        return work
+        while (arrived := self._engine.take(wait=False)) is not None:
+            self._apply(arrived)
 
     def _apply_next(self) -> bool:
         """Wait for something to arrive and apply what can be; False if all is done."""
@@ -167,37 +151,11 @@ class Training:
 
     def _apply(self, work: Work) -> None:
         """Apply what has arrived, and what has waited for it."""
-        first, _, rows = work.tag
-        for ready in self._order.arrived(first, len(rows)):
+        for ready in self._order.arrived(work.tag.first, work.tag.steps):
             done = self._works.pop(ready)
-            _, update, rows = done.tag
-            update([[slot] for slot in done.result], [[row] for row in rows])
-            _give_back(update, done)
-
-    def _train_together(self, update: Update, batch: Any) -> None:
-        """Let each worker have a part of a batch, and apply the whole at once."""
-        rows = int(rows_of(batch))
-        parts = min(self._strategy.workers, rows)
-        edges = [rows * i // parts for i in range(parts + 1)]
-        works = [
-            self._send(
-                update, [cut_rows(batch, start, stop)], [[stop - start, rows, i]], i
-            )
-            for i, (start, stop) in enumerate(pairwise(edges))
-        ]
-        while self._engine.take(wait=True) is not None:
-            pass
-        slots = [work.result[0] for work in works]
-        update([slots], [[stop - start for start, stop in pairwise(edges)]])
-        for work in works:
-            _give_back(update, work)
-        self._order.applied = self._order.begun = self._order.begun + 1
-
-
-def _give_back(update: Update, work: Work) -> None:
-    """Let the slots of a piece of work be used again, if nobody can write to them."""
-    if not work.was_tried_again:
-        update.give_back(work.result)
+            update = done.tag.update
+            update([[slot] for slot in done.result])
+            give_back(update, done)
 
 
 def _without_missing(batch: Any) -> Any:

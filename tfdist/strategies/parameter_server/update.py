@@ -48,33 +48,29 @@ class Update:
         """
         self._free += slots
 
-    def __call__(
-        self, groups: Sequence[Sequence[list[tf.Variable]]], rows: Sequence[list[int]]
-    ) -> None:
+    def __call__(self, groups: Sequence[Sequence[list[tf.Variable]]]) -> None:
         """Apply groups of slots in order, each as one update.
 
         Args:
-            groups: The slots of each update.
-            rows: How many rows each slot stands for.
+            groups: The slots of each update, which weigh as much as they have rows.
         """
         sizes = tuple(len(group) for group in groups)
         handles = [[[v.handle for v in slot] for slot in group] for group in groups]
-        counts = [tf.constant(row, tf.int64) for row in rows]
         with tf.device(self._strategy.extended.server_of_state):
             if sizes not in self._functions:
                 function = tf.function(self._apply_all, autograph=False)
-                self._functions[sizes] = function.get_concrete_function(handles, counts)
-            self._functions[sizes](handles, counts)
+                self._functions[sizes] = function.get_concrete_function(handles)
+            self._functions[sizes](handles)
 
-    def _apply_all(self, groups: Any, rows: Any) -> None:
+    def _apply_all(self, groups: Any) -> None:
         """Apply groups of slots in order."""
         last: list[tf.Operation] = []
-        for group, counts in zip(groups, rows, strict=True):
+        for group in groups:
             graph = tf.compat.v1.get_default_graph()
             known = len(graph.get_operations())
             with tf.control_dependencies(last):
                 taken = [self.step.layout.read(slot) for slot in group]
-                self._strategy.run(self._apply, args=(taken, counts))
+                self._strategy.run(self._apply, args=(taken,))
             made = graph.get_operations()[known:]
             last = [op for op in made if op.op_def.is_stateful]
             if self.step.optimizer is not None:
@@ -82,8 +78,9 @@ class Update:
                 with tf.control_dependencies(last):
                     self._strategy.extended.count(taken[0].version)
 
-    def _apply(self, taken: list[Taken], rows: tf.Tensor) -> None:
+    def _apply(self, taken: list[Taken]) -> None:
         """Apply one update."""
+        rows = tf.stack([one.rows for one in taken])
         shares = tf.cast(rows / tf.reduce_sum(rows), tf.float64)
         gradients = [
             _weighed(each, shares)

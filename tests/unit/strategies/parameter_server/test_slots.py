@@ -10,12 +10,13 @@ from tfdist.strategies.parameter_server.slots import Layout, Moved
 HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-def results_of(gradients, moves=(), logs=(), version=3):
+def results_of(gradients, moves=(), logs=(), version=3, rows=6):
     return SimpleNamespace(
         gradients=list(gradients),
         moves=[tf.constant(move) for move in moves],
         logs=[tf.constant(value) for value in logs],
         version=tf.constant(version, tf.int64),
+        rows=tf.constant(rows, tf.int64),
     )
 
 
@@ -68,7 +69,7 @@ def test_what_was_left_is_what_is_taken(weights):
         tf.float64,
     ]
     assert taken.logs.numpy().tolist() == [0.25, 0.5]
-    assert int(taken.version) == 3
+    assert (int(taken.version), int(taken.rows)) == (3, 6)
 
 
 def test_a_step_without_anything_leaves_its_version():

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server import training as module
+from tfdist.strategies.parameter_server.sending import work_of
 from tfdist.strategies.parameter_server.training import AHEAD, Training, _take
 
 X = np.random.default_rng(0).normal(size=(12, 3)).astype("float32")
@@ -212,34 +213,19 @@ def test_only_so_much_is_under_way(make_strategy, consistency, most, expected):
     assert strategy.extended.staleness.numpy()[expected:].sum() == 0
 
 
-def test_steps_that_may_meet_are_told_apart(make_strategy):
+def test_steps_that_may_meet_are_told_apart(make_strategy, monkeypatch):
     """What a step draws at random depends on its number."""
     sent = []
+
+    def noted(update, batches, rows, first):
+        sent.append(rows[0])
+        return work_of(update, batches, rows, first)
+
+    monkeypatch.setattr(module, "work_of", noted)
     for consistency, most in [("async", None), ("bounded", 0)]:
-        training = training_of(make_strategy(consistency, most), compiled())
-        send = training._send
-        training._send = lambda update, batches, rows, first, send=send: (
-            sent.append(rows[0]),
-            send(update, batches, rows, first),
-        )[1]
-        give(training, 3)
+        give(training_of(make_strategy(consistency, most), compiled()), 3)
 
     assert sent == [[1, 1, 0], [1, 1, 1], [1, 1, 2]] + [[1, 1, 0]] * 3
-
-
-def test_sync_cuts_a_batch_into_a_part_for_each_worker(make_strategy):
-    strategy = make_strategy("sync")
-    training = training_of(strategy, compiled())
-    sent = []
-    send = training._send
-    training._send = lambda update, batches, rows, first: (
-        sent.append((batches[0][0].shape[0], rows)),
-        send(update, batches, rows, first),
-    )[1]
-    run_epoch(training, iter(batches(5, 6)))
-
-    assert sent == [(2, [[2, 5, 0]]), (3, [[3, 5, 1]]), (1, [[1, 1, 0]])]
-    assert int(strategy.extended.version) == 2
 
 
 # Errors.

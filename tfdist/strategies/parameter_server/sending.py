@@ -1,0 +1,58 @@
+"""Steps as pieces of work: sent to a worker, with slots to leave the results in."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server.engine import Work
+from tfdist.strategies.parameter_server.update import Update
+
+
+class Steps(NamedTuple):
+    """What a piece of work stands for.
+
+    Args:
+        first: The number of the first of its steps.
+        steps: How many they are.
+        update: What applies what they leave.
+    """
+
+    first: int
+    steps: int
+    update: Update
+
+
+def work_of(
+    update: Update, batches: list[Any], rows: list[list[int]], first: int
+) -> Work:
+    """Return the work of making steps, one after the other.
+
+    Its result is the slot of each step, in which its results lie.
+
+    Args:
+        update: What applies what the steps leave.
+        batches: The batch of each step.
+        rows: The rows of each step, see `PureStep.writer`.
+        first: The number of the first step.
+    """
+    counts = [tf.constant(row, tf.int64) for row in rows]
+    write = update.step.writer(len(batches))
+
+    def prepare() -> Callable[[], Any]:
+        slots = [update.take_slot() for _ in batches]
+        handles = [[variable.handle for variable in slot] for slot in slots]
+
+        def call() -> list[list[tf.Variable]]:
+            write(batches, counts, handles)
+            return slots
+
+        return call
+
+    return Work(prepare, Steps(first, len(batches), update))
+
+
+def give_back(update: Update, work: Work) -> None:
+    """Let the slots of a piece of work be used again, if nobody can write to them."""
+    if not work.was_tried_again:
+        update.give_back(work.result)
