@@ -16,10 +16,14 @@ class Moved(NamedTuple):
     Args:
         variable: The variable of Keras.
         is_metric: Whether it is the state of a metric.
+        kept: How much of its value a step keeps before it adds its move: the momentum
+            of a moving average, so that steps which read the same value do not move it
+            too far; 1 of anything else. Default 1.
     """
 
     variable: Any
     is_metric: bool
+    kept: float = 1.0
 
 
 class Taken(NamedTuple):

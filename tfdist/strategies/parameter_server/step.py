@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdist.compat.keras.metrics import noted_results
+from tfdist.compat.keras.moving_averages import momentum_of
 from tfdist.compat.keras.pure_step import PureScope, captured
 from tfdist.strategies.parameter_server.checks import check_metrics
 from tfdist.strategies.parameter_server.slots import Layout, Moved
@@ -215,9 +216,12 @@ class PureStep:
                 f"servers. Received: {variable.path}, assigned by a step of "
                 f"{self._trainer.name!r}. Assign it in a callback."
             )
-        self.moved.append(Moved(variable, is_metric))
+        kept = momentum_of(self._trainer, variable)
+        moved = Moved(variable, is_metric, 1.0 if kept is None else kept)
+        self.moved.append(moved)
         after = tf.cast(scope.get_current_value(variable), dtype)
-        return after - tf.cast(scope.before(variable), dtype)
+        before = tf.cast(scope.before(variable), dtype)
+        return after - (before if kept is None else before * tf.cast(kept, dtype))
 
     def _weights_of(self, gradients: list[Any]) -> list[Any]:
         """Return the weights, after making sure that each gradient has one."""

@@ -100,7 +100,10 @@ class Update:
                 move = moves[0]
             raw = moved.variable._value
             with tf.device(raw.device):
-                raw.assign_add(move)
+                if moved.kept == 1.0:
+                    raw.assign_add(move)
+                else:
+                    raw.assign(raw * tf.cast(moved.kept, raw.dtype) + move)
         if self.step.numbers:
             logs = _weighed([one.logs for one in taken], shares)
             self.step.last_numbers.assign(logs)

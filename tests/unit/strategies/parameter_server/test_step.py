@@ -103,18 +103,42 @@ def test_a_test_step_has_no_gradients(strategy):
     assert taken.logs.shape == (0,)
 
 
-def test_state_of_layers_moves_too(strategy):
+def test_moving_averages_leave_what_the_batch_adds_to_them(strategy):
     model = compiled(keras.Sequential, keras.layers.BatchNormalization(momentum=0.5))
     step = step_of(strategy, model)
     [taken] = left_by(step, (X, Y))
 
-    moves = [
-        move.numpy()
+    states = [
+        (moved.kept, move.numpy())
         for moved, move in zip(step.moved, taken.moves, strict=True)
         if not moved.is_metric
     ]
-    np.testing.assert_allclose(moves[0], 0.5 * X.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(moves[1], 0.5 * (X.var(0) - 1.0), rtol=1e-5)
+    assert [kept for kept, _ in states] == [0.5, 0.5]
+    np.testing.assert_allclose(states[0][1], 0.5 * X.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(states[1][1], 0.5 * X.var(0), rtol=1e-5)
+
+
+class Counting(keras.layers.Layer):
+    """A layer that counts rows."""
+
+    def build(self, shape):
+        self.rows = self.add_weight(shape=(), initializer="ones", trainable=False)
+
+    def call(self, inputs):
+        self.rows.assign_add(tf.cast(tf.shape(inputs)[0], tf.float32))
+        return inputs
+
+
+def test_other_state_of_layers_moves_by_what_the_step_has_moved_it(strategy):
+    step = step_of(strategy, compiled(keras.Sequential, Counting()))
+    [taken] = left_by(step, (X, Y))
+
+    [(kept, move)] = [
+        (moved.kept, float(move))
+        for moved, move in zip(step.moved, taken.moves, strict=True)
+        if not moved.is_metric
+    ]
+    assert (kept, move) == (1.0, len(X))
 
 
 class Frozen(keras.Sequential):

@@ -91,6 +91,23 @@ def test_state_that_is_no_metric_is_averaged_over_the_parts(strategy):
     np.testing.assert_allclose(norm.moving_mean, X.mean(0), rtol=1e-5, atol=1e-6)
 
 
+def test_a_moving_average_of_stale_steps_is_that_of_their_batches_in_order(strategy):
+    def averaged():
+        norm = keras.layers.BatchNormalization(momentum=0.25)
+        return compiled(keras.optimizers.SGD(0.0), norm), norm
+
+    (model, norm), (plain, right) = averaged(), averaged()
+    update = update_of(strategy, model)
+    halves = [(X[:4], Y[:4]), (X[4:], Y[4:])] * 2
+    slots = [filled(update, *half) for half in halves]
+    update([[slot] for slot in slots])
+    for half in halves:
+        plain.train_on_batch(*half)
+
+    np.testing.assert_allclose(norm.moving_mean, right.moving_mean, rtol=1e-5)
+    np.testing.assert_allclose(norm.moving_variance, right.moving_variance, rtol=1e-5)
+
+
 def test_a_random_state_moves_once_however_many_parts_there_are(strategy):
     dropout = keras.layers.Dropout(0.5, seed=3)
     model = compiled("sgd", dropout)
