@@ -34,15 +34,14 @@ def check_cluster(cluster: Cluster) -> None:
         )
 
 
-def check_trainer(trainer: Any, strategy: Any) -> None:
-    """Refuse a model that is compiled for what workers cannot do.
+def check_graph(trainer: Any) -> None:
+    """Refuse a model whose steps are no graph that a worker could run.
 
     Args:
-        trainer: The model, compiled.
-        strategy: The strategy.
+        trainer: The model.
 
     Raises:
-        ValueError: If it is so.
+        ValueError: If it is to run eagerly, or compiled by XLA.
     """
     if trainer.run_eagerly:
         raise ValueError(
@@ -56,6 +55,19 @@ def check_trainer(trainer: Any, strategy: Any) -> None:
             f"read from a server. Received: the model {trainer.name!r}. Compile it "
             "with jit_compile='auto'."
         )
+
+
+def check_trainer(trainer: Any, strategy: Any) -> None:
+    """Refuse a model that is compiled for what workers cannot do.
+
+    Args:
+        trainer: The model, compiled.
+        strategy: The strategy.
+
+    Raises:
+        ValueError: If it is so.
+    """
+    check_graph(trainer)
     if layers := synchronized_layers(trainer):
         raise ValueError(
             "synchronized=True is not for parameter servers: a worker does not see "

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies.checks import check_built
-from tfdist.strategies.parameter_server.checks import check_trainer
+from tfdist.strategies.parameter_server.checks import check_graph, check_trainer
 from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
 from tfdist.strategies.parameter_server.training import Training
 
@@ -70,6 +70,7 @@ class ServerKerasHooks:
 
     def predict_function_of(self, trainer: Any) -> Any:
         """Return what Keras is to call for the batches of a prediction."""
+        check_graph(trainer)
         predicting = Predicting(self._strategy, trainer)
         if self._batches is not None:
             self._batches.predicting = predicting
@@ -153,8 +154,9 @@ class ServerKerasHooks:
     def fold_seed(self, seed: Any) -> Any:
         """Make a random seed this step's own, where others may have drawn it too.
 
-        The first row tells steps that read the same state apart: the first part of a
-        batch, and any step that is alone with its version, draw what one process draws.
+        The third number of the rows (see `PureStep.writer`) tells steps apart that read
+        the same state. It is 0 for the first part of a batch and for a step that is
+        alone with its version, which so draw what one process draws.
         """
         if self._rows is None:
             return seed

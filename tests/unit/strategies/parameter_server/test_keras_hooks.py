@@ -115,6 +115,13 @@ def test_in_a_prediction_batches_know_who_predicts(hooks, model):
     assert isinstance(hooks.distribute(Adapter()), tf.data.Dataset)
 
 
+def test_a_model_that_runs_eagerly_does_not_predict(hooks, model):
+    model.run_eagerly = True
+
+    with pytest.raises(ValueError, match="run_eagerly=True is not for parameter ser"):
+        hooks.predict_function_of(model)
+
+
 def test_a_model_predicts_again_with_the_function_that_it_has(hooks, model):
     with hooks.predicting(model):
         model.predict_function = hooks.predict_function_of(model)
