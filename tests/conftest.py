@@ -1,5 +1,6 @@
 """What every test gets: a clean environment, and readable reasons to skip."""
 
+import gc
 import os
 import shutil
 import signal
@@ -38,6 +39,16 @@ WRITTEN_BY_LIBRARIES = (
     "TPU_ML_PLATFORM",
     "TPU_ML_PLATFORM_VERSION",
 )
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at TensorFlow, Keras and all tests again.
+
+    Each `keras.utils.clear_session()` collects garbage, which took longer than most of
+    the tests that call it.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

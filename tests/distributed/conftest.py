@@ -1,20 +1,27 @@
 """What the modules of the equality matrix share."""
 
 import pytest
-from equality_matrix import PLAIN, Cells
+from equality_matrix import Matrix
+
+# The first test of the matrix waits for the rows of several modules. Their processes
+# have a limit of their own.
+MATRIX_SECONDS = 3000
+
+
+def pytest_collection_modifyitems(items):
+    """Let the tests of the matrix wait for it."""
+    for item in items:
+        if "cells" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(MATRIX_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def matrix(request):
+    """What the chosen tests ask for; see `equality_matrix`."""
+    return Matrix(request.session.items)
 
 
 @pytest.fixture(scope="module")
-def cells(request):
-    """Run the rows that the chosen tests of a module ask for; see `equality_matrix`."""
-    chosen = [
-        getattr(item, "callspec", None)
-        for item in request.session.items
-        if item.module is request.module and "cells" in item.fixturenames
-    ]
-    asked = [{} if spec is None else spec.params for spec in chosen]
-    rows = {params.get("row") for params in asked}
-    names = [name for name in request.module.ROWS if name in rows or None in rows]
-    columns = {params["column"] for params in asked if "column" in params}
-    columns = sorted(columns or (2, 3), key=str)
-    return Cells(request.module.run, names, [PLAIN, *columns])
+def cells(request, matrix):
+    """What the rows of a module end with."""
+    return matrix.cells(request.module)

@@ -1,4 +1,4 @@
-"""The machine of the equality matrix: rows run in processes, and compared with one.
+"""The equality matrix: rows that train in some way, on several processes as on one.
 
 A row is a function of a strategy that trains in some way and returns what must be
 equal: dictionaries, lists, arrays, numbers, strings. It runs in plain Keras on one
@@ -6,79 +6,115 @@ process, which is the truth, and under tfdist on several. Two keys of what it re
 are special: what stands under "agreed" must be equal among the ranks, but may be
 another than on one process; what stands under "by_rank" may be anything.
 
-The rows of a module share their processes, because starting those takes longer than
-training. A row that raises does not disturb the others, as long as all ranks raise. If
-they do not, the ranks are out of step; the rows after it then get new processes.
+A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
+`cells`. To add a row, add it there. Each runs on two and on three processes that
+TensorFlow joins; and on Horovod the first of a module on two, the second on three, and
+so on, because little of a row depends on what joins the processes, and that has tests
+of its own on two and three of each.
+
+Rows share their processes, also those of several modules, because starting those takes
+longer than training. A row that raises does not disturb the others, as long as all
+ranks raise. If they do not, the ranks are out of step; the rows after it then get new
+processes.
 """
 
-import contextlib
-import io
-import os
-import pickle
-import tempfile
-import traceback
 from pathlib import Path
 
 import pytest
+from equality_clusters import PLAIN, run_columns
 from equality_comparison import differences, differing_bits
-from packaging.version import Version
+from equality_rows import Failure, Skipped
 
-import tfdist
-
-PLAIN = "plain"
+HOROVOD = "horovod"
 # Where rows run beside: a number of processes, joined by TensorFlow, or on Horovod.
-COLUMNS = (
-    2,
-    3,
-    *(
-        pytest.param(name, marks=pytest.mark.requires("horovodrun"))
-        for name in ("horovod-2", "horovod-3")
-    ),
-)
+COLUMNS = (2, 3, pytest.param(HOROVOD, marks=pytest.mark.requires("horovodrun")))
+HOROVOD_SIZES = (2, 3)
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
-# A row that leaves the ranks out of step costs a cluster; so many are paid for.
-CLUSTERS = 8
-SECONDS = 280
+# Processes keep some memory of each row.
+ROWS_OF_A_PROCESS = 70
 
 
-class Failure(str):
-    """The traceback of a row that raised."""
+class Matrix:
+    """What the chosen tests need of the matrix; run when first asked for.
 
+    Args:
+        items: The chosen tests, as pytest has them.
+    """
 
-class OutOfStep(Failure):
-    """That of a row in which not all ranks raised, or not at the same call."""
+    def __init__(self, items):
+        self._wanted = {}
+        for item in items:
+            if "cells" in getattr(item, "fixturenames", ()):
+                self._want(item)
+        self._ended = {}
 
+    def cells(self, module):
+        """Return the cells of a module, after running them if need be."""
+        name = _name(module)
+        if name not in self._ended:
+            self._run(self._batch(name))
+        return Cells(name, module.ROWS, self._ended[name])
 
-class Absent(Exception):
-    """The installed Keras is an older one, which lacks what a row is about."""
+    def _want(self, item):
+        """Note the row and the column that a test asks for; all, if it does not say."""
+        _, rows, columns = self._wanted.setdefault(
+            _name(item.module), (item.module, set(), set())
+        )
+        callspec = getattr(item, "callspec", None)
+        params = {} if callspec is None else callspec.params
+        rows |= {params["row"]} if "row" in params else set(item.module.ROWS)
+        columns |= {params["column"]} if "column" in params else {2, 3}
 
+    def _batch(self, first):
+        """Return the modules, from one on, whose rows share processes."""
+        names = [*self._wanted]
+        batch, count = [], 0
+        for name in names[names.index(first) :]:
+            count += len(self._wanted[name][1])
+            if batch and count > ROWS_OF_A_PROCESS:
+                break
+            batch.append(name)
+        return batch
 
-class Skipped(str):
-    """What it lacks."""
+    def _run(self, names):
+        """Run what is wanted of some modules."""
+        rows_of = {}
+        for name in names:
+            module, rows, columns = self._wanted[name]
+            # In the order of the module, in which all ranks run them.
+            for row in [row for row in module.ROWS if row in rows]:
+                for column in (PLAIN, *sorted(columns, key=str)):
+                    place = place_of(module.ROWS, row, column)
+                    rows_of.setdefault(place, []).append((name, row))
+        ended = run_columns(rows_of)
+        self._ended |= dict.fromkeys(names, ended)
 
 
 class Cells:
     """What the rows of a module end with, in plain Keras and on several processes.
 
     Args:
-        run: A function at the top of that module, of what `run_rows` takes after its
-            rows, and which hands it on with them.
-        names: The names of the rows that are wanted.
-        columns: Where to run them: "plain", or as in `COLUMNS`.
+        name: The name of the module.
+        rows: Its rows.
+        ended: What each rank ended with, by row; by where that was.
     """
 
-    def __init__(self, run, names, columns):
-        self._outcomes = {column: _run_column(run, names, column) for column in columns}
+    def __init__(self, name, rows, ended):
+        self._name, self._rows, self._ended = name, rows, ended
 
     def by_rank(self, row, column):
-        """Return what each rank ended with; fail if one of them raised."""
-        outcomes = [ended[row] for ended in self._outcomes[column]]
+        """Return what each rank ended with; fail if any of them raised."""
+        place = place_of(self._rows, row, column)
+        outcomes = [ended[self._name, row] for ended in self._ended[place]]
+        failures = []
         for rank, outcome in enumerate(outcomes):
             if isinstance(outcome, Skipped):
                 pytest.skip(outcome)
             if isinstance(outcome, Failure):
-                where = f"{row!r} raised on rank {rank} of {column}"
-                raise AssertionError(f"{where}:\n{outcome}")
+                where = f"{row!r} raised on rank {rank} of {place}"
+                failures.append(f"{where}:\n{outcome}")
+        # All of them: which of the ranks knows the reason depends on who came first.
+        assert not failures, "\n".join(failures)
         return outcomes
 
     def check(self, row, column):
@@ -88,132 +124,28 @@ class Cells:
         wrong = differing_bits(outcomes)
         wrong += differences(outcomes[0], right, TOLERANCES[right["floatx"]])
         if wrong:
-            lines = [f"{row!r} on {column}:", *wrong]
+            place = place_of(self._rows, row, column)
+            lines = [f"{row!r} on {place}:", *wrong]
             raise AssertionError("\n".join(lines))
 
 
-def of_keras(package, name):
-    """Return a class of Keras, e.g. ("optimizers", "Adam"), that an older one lacks.
-
-    The newest Keras must have it: a row that is skipped there would be so for ever.
-    """
-    import keras
-
-    from tfdist.compat.keras.versions import NEWEST
-
-    classes = getattr(keras, package)
-    is_older = Version(keras.__version__).release[:2] < NEWEST
-    if is_older and not hasattr(classes, name):
-        raise Absent(f"Keras {keras.__version__} has no {package}.{name}")
-    return getattr(classes, name)
-
-
-def run_rows(rows, names, folder, is_plain):
-    """Run rows in this process; leave what each ends with in a file of this rank.
+def place_of(rows, row, column):
+    """Say where a row runs in a column: on Horovod, on as many as its turn has.
 
     Args:
-        rows: All rows of the module, by name.
-        names: Which of them to run.
-        folder: Where the file is; the working directory of the rows too, which all
-            ranks share.
-        is_plain: Whether to run them in plain Keras instead of under tfdist.
+        rows: All rows of the module.
+        row: The name of the row.
+        column: "plain", or as in `COLUMNS`.
+
+    Returns:
+        The column, or such as "horovod-2".
     """
-    import tensorflow as tf
-
-    if is_plain:
-        strategy = tf.distribute.get_strategy()
-    else:
-        strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=60)
-    os.chdir(folder)
-    with open(_file(folder, tfdist.rank()), "ab") as file:
-        for name in names:
-            outcome = _run_row(rows[name], strategy)
-            pickle.dump((name, outcome), file)
-            file.flush()
-            if not is_plain:
-                _meet(strategy, name, outcome, file)
+    if column != HOROVOD:
+        return column
+    size = HOROVOD_SIZES[[*rows].index(row) % len(HOROVOD_SIZES)]
+    return f"{HOROVOD}-{size}"
 
 
-def _meet(strategy, name, outcome, file):
-    """End a row together; ranks that are elsewhere meet another call, and raise."""
-    try:
-        strategy.collective.exchange("the end of a row", name)
-    except Exception:
-        own = outcome if isinstance(outcome, Failure) else "This rank went through."
-        text = f"{own}\nThe ranks are out of step:\n{traceback.format_exc()}"
-        pickle.dump((name, OutOfStep(text)), file)
-        raise
-
-
-def _run_row(row, strategy):
-    """Run a row in a process as fresh as it can be made."""
-    import keras
-
-    keras.backend.clear_session()
-    keras.config.set_floatx("float64")
-    keras.utils.set_random_seed(1)
-    try:
-        return {**row(strategy), "floatx": keras.config.floatx()}
-    except Absent as absent:
-        return Skipped(absent)
-    except Exception:
-        return Failure(traceback.format_exc())
-
-
-def _run_column(run, names, column):
-    """Run rows in as many clusters as they need; what each rank has, by name."""
-    is_plain = column == PLAIN
-    engine, _, number = str(column).rpartition("-")
-    size = 1 if is_plain else int(number)
-    ended = [{} for _ in range(size)]
-    left = list(names)
-    for _ in range(CLUSTERS):
-        with tempfile.TemporaryDirectory() as folder:
-            result = tfdist.testing.cluster(
-                run,
-                size=size,
-                args=(left, folder, is_plain),
-                timeout_seconds=SECONDS,
-                check=False,
-                collective=engine or "tensorflow",
-            )
-            for rank, by_name in enumerate(ended):
-                by_name.update(_read(_file(folder, rank)))
-        if result.problem and not ended[0]:
-            raise tfdist.testing.ClusterError(result)
-        done = [name for name in left if all(name in by_name for by_name in ended)]
-        left = left[len(done) :]
-        if not left:
-            return ended
-        last = [by_name[done[-1]] for by_name in ended] if done else []
-        if not any(isinstance(outcome, OutOfStep) for outcome in last):
-            _note_end(ended, left.pop(0), result)
-    for name in left:
-        for by_name in ended:
-            by_name[name] = Failure(f"not run: {CLUSTERS} clusters ended before it")
-    return ended
-
-
-def _note_end(ended, name, result):
-    """Note for every rank how its process ended in the midst of a row."""
-    for rank, by_name in enumerate(ended):
-        by_name[name] = Failure(
-            f"{by_name.get(name, '')}\n{result.problem}\n{result.logs[rank][-3000:]}"
-        )
-
-
-def _read(file):
-    """Return what a rank has left, up to where it stopped."""
-    outcomes = {}
-    content = io.BytesIO(file.read_bytes() if file.exists() else b"")
-    # To the end, or to where a rank that was ended has stopped.
-    with contextlib.suppress(EOFError, pickle.UnpicklingError):
-        while True:
-            name, outcome = pickle.load(content)
-            outcomes[name] = outcome
-    return outcomes
-
-
-def _file(folder, rank):
-    """Return the file in which a rank leaves what its rows end with."""
-    return Path(folder) / f"rank.{rank}.rows"
+def _name(module):
+    """Return the name by which the processes import a module."""
+    return Path(module.__file__).stem

@@ -1,7 +1,7 @@
 """Tiny models, their data, and the usual way to train them, for the equality matrix."""
 
 import numpy as np
-from equality_matrix import of_keras
+from equality_rows import of_keras
 
 import tfdist
 

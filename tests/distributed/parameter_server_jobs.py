@@ -37,11 +37,12 @@ class Failure(str):
     """The traceback of a row that raised."""
 
 
-def run(function, *args, workers=2, ps=1, timeout_seconds=150):
+def run(function, *args, workers=2, ps=1, timeout_seconds=150, restarts=3):
     """Call `function(*args)` in every process, and return the chief's value.
 
     The function stands at the top of a module, and itself makes the strategy. With
-    `workers=None` it is called in one process that belongs to no job.
+    `workers=None` it is called in one process that belongs to no job. However the job
+    ends, none of its processes may be left.
     """
     roles = {"size": 1} if workers is None else {"workers": workers, "ps": ps}
     with tempfile.TemporaryDirectory(prefix="tfdist-servers-") as name:
@@ -61,7 +62,10 @@ def run(function, *args, workers=2, ps=1, timeout_seconds=150):
             specs,
             output=Output(console=False, directory=folder),
             timeout_seconds=timeout_seconds,
+            restarts=restarts,
         )
+        left = [file.stem for file in folder.glob("*.pid") if is_running(file)]
+        assert not left, f"left behind: {left}"
         file = folder / "value.pickle"
         if result.exit_code or not file.exists():
             logs = [
@@ -107,6 +111,21 @@ def run_row(row, strategy):
         return Failure(traceback.format_exc())
 
 
+def is_running(file):
+    """Say whether the process that has left its number in a file has not ended."""
+    try:
+        os.kill(int(file.read_text()), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def succeeded(rows, name):
+    """Return what a row ended with; fail if it raised."""
+    assert not isinstance(rows[name], Failure), rows[name]
+    return rows[name]
+
+
 def pid_of(task):
     """Return the process id of a task of this job, such as "worker 1", on the chief."""
     return int((Path(sys.argv[1]) / f"{task}.pid").read_text())
@@ -116,7 +135,10 @@ def main(folder):
     """Call the function, and leave the value where there is one."""
     cluster = detect()
     if cluster is not None:
-        (folder / f"{cluster.task}.pid").write_text(str(os.getpid()))
+        # Whoever reads it finds a whole number.
+        file = folder / f"{os.getpid()}.new"
+        file.write_text(str(os.getpid()))
+        file.replace(folder / f"{cluster.task}.pid")
     with open(folder / "job.pickle", "rb") as job:
         path, reference = pickle.load(job)
         sys.path[:] = path

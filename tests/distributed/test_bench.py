@@ -63,3 +63,20 @@ def test_training_on_horovod():
     assert (column["batch_size"], column["processes"]) == (4, 2)
     assert {"alone", "weak"} <= column["step_seconds"].keys()
     assert column["weak_efficiency"]["median"] > 0
+
+
+def test_parameter_servers():
+    tiny = ("--steps", "8", "--repeats", "1", "--steps-per-execution", "4")
+    [column] = bench("parameter-server", *tiny, "--workers", "1")
+
+    assert {"tfdist", "loop", "reading_loop"} <= column["jobs"].keys()
+    for job in column["jobs"].values():
+        assert job["steps_per_second"]["median"] > 0
+        assert job["processor_seconds_per_step"]["median"] > 0
+        # Without `ss` nobody counts them. Weights and gradients travel in every step.
+        if job["bytes_per_step"] is not None:
+            assert job["bytes_per_step"]["median"] > 2 * 235_146 * 4
+    for ratios in (column["speed_against"], column["thrift_against"]):
+        assert min(ratio["median"] for ratio in ratios.values()) > 0
+    # Two epochs to warm up, and one that counts.
+    assert sum(column["staleness"]["histogram"].values()) == 3 * 8

@@ -5,7 +5,7 @@ shows. What a row is and how to add one is told in `equality_matrix`.
 """
 
 import pytest
-from equality_matrix import COLUMNS, run_rows
+from equality_matrix import COLUMNS
 from equality_models import (
     EVEN,
     adam,
@@ -45,10 +45,6 @@ ROWS = {
         "XLA": fitting(jit_compile=True),
     }.items()
 }
-
-
-def run(*job):
-    run_rows(ROWS, *job)
 
 
 @pytest.mark.parametrize("column", [1, *COLUMNS])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS, run_rows
+from equality_matrix import COLUMNS
 from equality_models import arrays, compiled, data, optimizer, sequential, state
 
 import tfdist
@@ -176,10 +176,6 @@ ROWS = {
     "learning rate, chief, mid-epoch": rate_of_chief_in_mid_epoch,
     "learning rate, another rank, mid-epoch": rate_of_another_in_mid_epoch,
 }
-
-
-def run(*job):
-    run_rows(ROWS, *job)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

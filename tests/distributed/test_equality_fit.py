@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS, run_rows
+from equality_matrix import COLUMNS
 from equality_models import (
     BATCH,
     EVEN,
@@ -341,10 +341,6 @@ ROWS = {
     "several calls of fit": several_calls,
     "custom loop": custom_loop,
 }
-
-
-def run(*job):
-    run_rows(ROWS, *job)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

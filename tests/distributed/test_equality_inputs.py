@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS, run_rows
+from equality_matrix import COLUMNS
 from equality_models import (
     BATCH,
     arrays,
@@ -273,10 +273,6 @@ ROWS = {
         feed=tokens_with_weights,
     ),
 }
-
-
-def run(*job):
-    run_rows(ROWS, *job)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

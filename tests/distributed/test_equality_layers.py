@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS, run_rows
+from equality_matrix import COLUMNS
 from equality_models import (
     ONE_ROW_LEFT,
     arrays,
@@ -253,10 +253,6 @@ ROWS = {
     "compiled outside": compiled_outside,
     "made outside": made_outside,
 }
-
-
-def run(*job):
-    run_rows(ROWS, *job)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import Absent, of_keras, run_rows
+from equality_rows import Absent, of_keras
 
 import tfdist
 
@@ -58,10 +58,6 @@ ROWS = {
     "raises on one rank": raises_on_one_rank,
     "equal after ranks were out of step": meet,
 }
-
-
-def run(*job):
-    run_rows(ROWS, *job)
 
 
 @pytest.mark.parametrize("column", [2])

@@ -4,7 +4,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS, PLAIN, run_rows
+from equality_clusters import PLAIN
+from equality_matrix import COLUMNS
 from equality_models import arrays, compiled, data, state
 
 # By the kind of model that has such outputs: metrics, and their arguments.
@@ -219,10 +220,6 @@ ROWS = {
     ),
     "of its own": of_its_own,
 }
-
-
-def run(*job):
-    run_rows(ROWS, *job)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

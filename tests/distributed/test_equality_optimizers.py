@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS, of_keras, run_rows
+from equality_matrix import COLUMNS
 from equality_models import (
     arrays,
     compiled,
@@ -14,6 +14,7 @@ from equality_models import (
     sgd,
     state,
 )
+from equality_rows import of_keras
 
 
 def excluded(strategy):
@@ -136,10 +137,6 @@ ROWS = {
         optimizer=loss_scaled(), feed=one_rank_infinite
     ),
 }
-
-
-def run(*job):
-    run_rows(ROWS, *job)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

@@ -1,7 +1,7 @@
 """The equality matrix: steps and models that do more by themselves."""
 
 import pytest
-from equality_matrix import COLUMNS, run_rows
+from equality_matrix import COLUMNS
 from equality_models import fit, fitting, large_batches, sequential, sgd
 
 import tfdist
@@ -189,10 +189,6 @@ ROWS = {
     "a layer that a step makes": made_by_the_step,
     "statistics of one rank": normalized_here_and_there,
 }
-
-
-def run(*job):
-    run_rows(ROWS, *job)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

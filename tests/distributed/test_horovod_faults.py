@@ -10,7 +10,7 @@ import pytest
 import tfdist
 
 pytestmark = pytest.mark.requires("horovodrun")
-SECONDS = 120
+SECONDS = 240
 
 
 def train_with_wrapped_optimizer(mistake):

@@ -18,6 +18,7 @@ from equality_models import (
     state,
 )
 from parameter_server_jobs import Failure, run, run_rows
+from test_parameter_server_exact import WITH_ONE_END
 
 # Batches of 40 end in one of a single row, which is fewer than there are workers.
 EXAMPLES, BATCH, STEPS = 1001, 40, 26
@@ -98,7 +99,13 @@ def all_at_one_version(strategy):
     return {"staleness": strategy.staleness()}
 
 
-BOUNDED = {"stale": stale, "several steps in one go": several_steps_in_one_go}
+# Its end does not depend on the order of the updates.
+ALIKE = "alike, accumulation, use_ema"
+BOUNDED = {
+    "stale": stale,
+    "several steps in one go": several_steps_in_one_go,
+    ALIKE: WITH_ONE_END[ALIKE],
+}
 SYNC = {
     "momentum": of_many(optimizer=optimizer("SGD", 0.1, momentum=0.9)),
     "Adam, global_clipnorm": of_many(
@@ -133,15 +140,42 @@ SYNC = {
             ),
             (
                 test_equality_inputs,
-                ("dataset", "generator", "PyDataset", "strings", "texts"),
+                (
+                    "dataset",
+                    "generator",
+                    "PyDataset",
+                    "strings",
+                    "texts",
+                    "ragged",
+                    "sparse",
+                ),
             ),
             (test_equality_layers, ("LSTM", "shared", "frozen")),
-            (test_equality_optimizers, ("LossScaleOptimizer", "MultiOptimizer")),
+            (
+                test_equality_optimizers,
+                ("LossScaleOptimizer", "MultiOptimizer", "accumulation, use_ema"),
+            ),
         )
         for name in names
     },
 }
-ALONE = {**SYNC, "drawn and normalised": drawn_and_normalised}
+IN_TURN = {
+    "drawn and normalised": drawn_and_normalised,
+    **{
+        name: SYNC[name]
+        for name in (
+            "accumulation",
+            "use_ema, overwrite",
+            "class_weight",
+            "sample_weight",
+            "validation_data",
+            "strings",
+            "ragged",
+            "sparse",
+        )
+    },
+}
+ALONE = {**SYNC, **IN_TURN, ALIKE: WITH_ONE_END[ALIKE]}
 TOGETHER = {**SYNC, "all at one version": all_at_one_version}
 
 
@@ -150,8 +184,7 @@ def run_alone():
 
 
 def run_one_after_the_other():
-    rows = {"drawn and normalised": drawn_and_normalised}
-    return run_rows(rows, rows, consistency="bounded", max_staleness=0)
+    return run_rows(IN_TURN, IN_TURN, consistency="bounded", max_staleness=0)
 
 
 def run_bounded():
@@ -165,6 +198,11 @@ def run_sync():
 @pytest.fixture(scope="module")
 def alone():
     return run(run_alone, workers=None)
+
+
+@pytest.fixture(scope="module")
+def in_turn():
+    return run(run_one_after_the_other, ps=2)
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +221,17 @@ def ended(rows, name):
     return rows[name]
 
 
-def test_one_step_after_the_other_gives_every_bit_of_one_process(alone):
-    right = ended(alone, "drawn and normalised")
-    found = ended(run(run_one_after_the_other, ps=2), "drawn and normalised")
+@pytest.mark.parametrize("row", IN_TURN)
+def test_one_step_after_the_other_gives_every_bit_of_one_process(alone, in_turn, row):
+    assert differences(ended(in_turn, row), ended(alone, row), 0.0) == []
 
-    assert differences(found, right, 0.0) == []
+
+def test_updates_that_miss_others_are_whole(alone, bounded):
+    right = ended(alone, ALIKE)
+
+    wrong = differences(ended(bounded, ALIKE), right, TOLERANCES[right["floatx"]])
+
+    assert wrong == []
 
 
 def test_no_gradient_misses_more_updates_than_it_may(bounded):

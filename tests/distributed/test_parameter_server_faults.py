@@ -1,30 +1,74 @@
-"""Workers that are killed in the midst of an epoch of parameter servers."""
+"""Workers and servers that are killed, or hang, in the midst of an epoch."""
 
+import gc
 import os
 import signal
+from functools import partial
 
+import numpy as np
 import pytest
 from equality_comparison import differences
 from equality_matrix import TOLERANCES
 from equality_models import compiled, data, optimizer, sequential, state
-from parameter_server_jobs import Failure, pid_of, run, run_rows
+from parameter_server_jobs import JobError, pid_of, run, run_rows, succeeded
+from test_parameter_server_exact import (
+    RATE,
+    check_all_steps,
+    many_steps,
+    sum_of_gradients,
+)
 
-EXAMPLES, BATCH, STEPS, EPOCHS = 1001, 10, 101, 2
+WORKERS = ("worker 0", "worker 1")
+# Nothing new is traced while a worker hangs: that would wait for it.
+EXAMPLES, BATCH, EPOCHS = 1000, 10, 2
+SILENCE_SECONDS = 3.0
 
 
-def losing(*tasks):
-    """Return a row of a training that loses workers in its first epoch."""
+def signals_at(*moments, tasks=WORKERS):
+    """Return what makes a callback that sends signals.
 
-    def row(strategy):
+    Args:
+        *moments: A batch of the first epoch, or None for its end, and a signal each.
+        tasks: Who gets them; SIGKILL once for each process that has their name.
+    """
+
+    def callbacks():
         import keras
 
-        class Kill(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                # Later ones may not have been started again yet.
-                while batch == 30 and victims:
-                    os.kill(pid_of(victims.pop()), signal.SIGKILL)
+        class Signals(keras.callbacks.Callback):
+            def on_train_begin(self, logs=None):
+                # To drop what another row has traced would wait for them, too.
+                gc.collect()
+                self.ahead = list(moments)
+                self.killed = set()
 
-        victims = list(tasks)
+            def on_train_batch_end(self, batch, logs=None):
+                self.send_at(batch)
+
+            def on_epoch_end(self, epoch, logs=None):
+                self.send_at(None)
+
+            def send_at(self, batch):
+                if not self.ahead or self.ahead[0][0] != batch:
+                    return
+                _, what = self.ahead.pop(0)
+                victims = {pid_of(task) for task in tasks} - self.killed
+                # Between two kills somebody has come back and worked.
+                assert victims
+                for pid in victims:
+                    os.kill(pid, what)
+                if what == signal.SIGKILL:
+                    self.killed |= victims
+
+        return [Signals()]
+
+    return callbacks
+
+
+def disturbed(callbacks):
+    """Return a row of a training with callbacks that disturb it."""
+
+    def row(strategy):
         x, y = data(EXAMPLES)
         with strategy.scope():
             model = compiled(
@@ -38,7 +82,7 @@ def losing(*tasks):
             batch_size=BATCH,
             epochs=EPOCHS,
             verbose=0,
-            callbacks=[Kill()] if hasattr(strategy, "coordinator") else [],
+            callbacks=callbacks() if hasattr(strategy, "coordinator") else [],
         )
         found = state(model, history)
         found["evaluate"] = model.evaluate(x, y, batch_size=BATCH, verbose=0)
@@ -48,43 +92,127 @@ def losing(*tasks):
     return row
 
 
-ROWS = {
-    "one": losing("worker 1"),
-    # The epoch ends only with what is started again.
-    "all": losing("worker 0", "worker 1"),
+KILLS = [(batch, signal.SIGKILL) for batch in (20, 40, 60)]
+# The epoch ends without it.
+PAUSE = [(10, signal.SIGSTOP), (None, signal.SIGCONT)]
+TOGETHER = {
+    "killed": disturbed(signals_at(*KILLS)),
+    "hung": disturbed(signals_at(*PAUSE, tasks=WORKERS[1:])),
+}
+APART = {
+    "killed": many_steps(optimizer("SGD", RATE), signals_at(*KILLS)),
+    "hung": many_steps(optimizer("SGD", RATE), signals_at(*PAUSE, tasks=WORKERS[1:])),
 }
 
 
 def run_alone():
-    return run_rows(ROWS, ["all"])
+    return run_rows(TOGETHER, ["killed"])
 
 
-def run_async():
-    return run_rows(ROWS, ["one"], consistency="async")
+def run_disturbed(consistency):
+    from tfdist.strategies.parameter_server import heartbeat
+
+    heartbeat.SILENCE_SECONDS = SILENCE_SECONDS
+    rows = {"sync": TOGETHER, "async": APART}[consistency]
+    return run_rows(rows, rows, consistency=consistency)
 
 
-def run_sync():
-    return run_rows(ROWS, ["all"], consistency="sync")
+@pytest.fixture(scope="module")
+def alone():
+    return run(run_alone, workers=None)
 
 
-def ended(rows, name):
-    """Return what a row ended with; fail if it raised."""
-    assert not isinstance(rows[name], Failure), rows[name]
-    return rows[name]
+@pytest.fixture(scope="module")
+def apart():
+    return run(run_disturbed, "async", restarts=20, timeout_seconds=400)
 
 
-def test_a_killed_worker_costs_no_update_and_no_example():
-    found = ended(run(run_async), "one")
-
-    [iterations] = [v for k, v in found["optimizer"].items() if "iteration" in k]
-    assert iterations == EPOCHS * STEPS
-    for accuracy in found["history"]["accuracy"]:
-        count = accuracy * EXAMPLES
-        assert count == pytest.approx(round(count), abs=1e-2)
+@pytest.fixture(scope="module")
+def together():
+    return run(run_disturbed, "sync", restarts=20, timeout_seconds=400)
 
 
-def test_killed_workers_change_no_weight_of_those_that_work_together():
-    right = ended(run(run_alone, workers=None), "all")
-    found = ended(run(run_sync), "all")
+@pytest.mark.parametrize("row", APART)
+def test_lost_and_hung_workers_cost_no_update_and_no_example(apart, row):
+    found = succeeded(apart, row)
 
-    assert differences(found, right, TOLERANCES[right["floatx"]]) == []
+    check_all_steps(found)
+    np.testing.assert_allclose(found["line"], sum_of_gradients(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("row", TOGETHER)
+def test_lost_and_hung_workers_change_no_weight_of_a_sync_training(
+    alone, together, row
+):
+    right = succeeded(alone, "killed")
+
+    wrong = differences(succeeded(together, row), right, TOLERANCES[right["floatx"]])
+
+    assert wrong == []
+
+
+# -- servers ----------------------------------------------------------------------
+
+
+def backed_up(folder, dies, strategy):
+    """Train with backups of each epoch, in which all state matters that there is."""
+    import keras
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.optimizer.iterations == 250:
+                os.kill(pid_of("ps 1"), signal.SIGKILL)
+
+    x, y = data(EXAMPLES)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((8,)),
+                keras.layers.Dense(6, activation="tanh"),
+                keras.layers.Dense(1, activation="sigmoid"),
+            ]
+        )
+        compiled(model, optimizer("Adam", use_ema=True, ema_momentum=0.9))
+    history = model.fit(
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=4,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.BackupAndRestore(folder),
+            *([Kill()] if dies else []),
+        ],
+    )
+    found = state(model, history)
+    # Of the last epoch: a training that goes on tells of its own.
+    found["history"] = [losses[-1] for losses in found["history"].values()]
+    return found
+
+
+def run_to_the_loss(folder):
+    rows = {"lost": partial(backed_up, folder, True)}
+    return run_rows(rows, rows, consistency="sync")
+
+
+def run_on(folder):
+    rows = {
+        "resumed": partial(backed_up, folder, False),
+        "undisturbed": partial(backed_up, folder, False),
+    }
+    return run_rows(rows, rows, consistency="sync")
+
+
+def test_a_training_goes_on_after_a_lost_server(tmp_path):
+    folder = str(tmp_path / "backup")
+
+    with pytest.raises(JobError) as error:
+        run(run_to_the_loss, folder, ps=2)
+    rows = run(run_on, folder, ps=2)
+
+    assert "ps 1 was killed by SIGKILL" in str(error.value)
+    resumed, undisturbed = (succeeded(rows, row) for row in ("resumed", "undisturbed"))
+    assert resumed.pop("epochs") == [2, 3]
+    assert undisturbed.pop("epochs") == [0, 1, 2, 3]
+    assert differences(resumed, undisturbed, TOLERANCES["float64"]) == []

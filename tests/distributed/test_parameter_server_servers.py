@@ -43,6 +43,27 @@ for line in sys.stdin:
     coordinator.join()
     print(int(steps), flush=True)
 """
+FIT = """
+import keras
+import numpy as np
+
+import tfdist
+
+strategy = tfdist.strategies.ParameterServerStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+
+
+class Tell(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 10:
+            print("trains", flush=True)
+
+
+x = np.zeros((32, 2))
+model.fit(x, x[:, :1], batch_size=1, epochs=10**6, verbose=0, callbacks=[Tell()])
+"""
 
 
 class Tasks:
@@ -56,8 +77,9 @@ class Tasks:
         chief, worker, ps = self._addresses
         return Cluster(chief=chief, workers=(worker,), ps=(ps,), task=Task(job, 0))
 
-    def start(self, job, start_timeout_seconds=SECONDS):
-        program = COORDINATE if job == "chief" else SERVE
+    def start(self, job, start_timeout_seconds=SECONDS, program=None):
+        if program is None:
+            program = COORDINATE if job == "chief" else SERVE
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(start_timeout_seconds)],
             stdin=subprocess.PIPE,
@@ -109,6 +131,19 @@ def test_servers_end_when_their_chief_is_killed(tasks):
     chief.kill()
 
     assert [end(server)[0] for server in (ps, worker)] == [0, 0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nobody_is_left_of_a_training_that_is_ended(tasks, number):
+    jobs = ("chief", "ps", "worker")
+    chief, *servers = (tasks.start(job, program=FIT) for job in jobs)
+    assert chief.stdout.readline() == "trains\n", chief.stderr.read()
+    chief.send_signal(number)
+
+    code, _, errors = end(chief)
+    assert code == -number
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
+    assert [end(server)[0] for server in servers] == [0, 0]
 
 
 def test_signals_end_a_server(tasks):

@@ -31,7 +31,12 @@ ServerExtended = _strategy.ParameterServerStrategyV2Extended
 def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
     """Let some worker do a piece of work, and another one if that worker is lost.
 
-    Deletable when `ClusterCoordinator.schedule` takes functions of Python.
+    `ClusterCoordinator.schedule` also raises what other work has raised, after it has
+    cancelled all other work and waited for what is under way, for ever if a worker
+    hangs; see `take_error`.
+
+    Deletable when `ClusterCoordinator.schedule` takes functions of Python, and raises
+    without a wait.
 
     Args:
         coordinator: The `ClusterCoordinator`.
@@ -39,7 +44,32 @@ def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
             It is called again, for another worker, if TensorFlow takes the worker for
             lost; so it must do no harm twice.
     """
-    coordinator._cluster.schedule(work, args=(), kwargs={})
+    closures = coordinator._cluster.closure_queue
+    closure = _cluster_coordinator.Closure(work, closures._cancellation_mgr)
+    closure.tag = None
+    with closures._queue_lock:
+        closures._queue.put(closure, block=False)
+        closures._closures_queued_condition.notify()
+
+
+def take_error(coordinator: Any) -> Exception | None:
+    """Return an error for which TensorFlow has given up a piece of work, once.
+
+    Nothing else is cancelled, and nothing waited for: what others have given goes on.
+
+    Deletable with `schedule`.
+
+    Args:
+        coordinator: The `ClusterCoordinator`.
+
+    Returns:
+        The first since the last call; None if there is none.
+    """
+    closures = coordinator._cluster.closure_queue
+    with closures._queue_lock:
+        error: Exception | None = closures._error
+        closures._error = None
+    return error
 
 
 def current_worker() -> int:
@@ -52,15 +82,21 @@ def current_worker() -> int:
     return index
 
 
-def is_lost_worker(error: Exception) -> bool:
-    """Say whether TensorFlow takes an error for the loss of a worker.
+def may_be_retried(error: Exception) -> bool:
+    """Say whether TensorFlow may do work again that has raised an error.
+
+    So it does if a worker is lost, and a few times if connections fail.
 
     Deletable with `schedule`.
 
     Args:
         error: What a piece of work has raised.
     """
-    return bool(_cluster_coordinator._is_worker_failure(error))
+    return (
+        _cluster_coordinator._is_worker_failure(error)
+        or _cluster_coordinator._is_ps_failure(error)
+        or isinstance(error, tf.errors.CancelledError | tf.errors.DeadlineExceededError)
+    )
 
 
 def connect(cluster: tf.train.ClusterSpec) -> None:

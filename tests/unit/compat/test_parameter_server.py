@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -47,22 +48,51 @@ def test_tensorflow_s_strategy_connects_where_we_do():
     assert given == ["self", "coordinator_name"]
 
 
-def test_work_is_given_to_the_cluster_as_a_function():
-    calls = []
-    cluster = SimpleNamespace(
-        schedule=lambda function, args, kwargs: calls.append((function, args, kwargs))
-    )
-    compat.schedule(SimpleNamespace(_cluster=cluster), len)
+@pytest.fixture
+def closures():
+    return cluster_coordinator._CoordinatedClosureQueue()
 
-    assert calls == [(len, (), {})]
-    assert parameters(cluster_coordinator.Cluster.schedule) == [
-        "self",
-        "function",
-        "args",
-        "kwargs",
-    ]
+
+@pytest.fixture
+def coordinator(closures):
+    return SimpleNamespace(_cluster=SimpleNamespace(closure_queue=closures))
+
+
+def test_work_is_given_to_the_cluster_as_a_function(coordinator, closures):
+    calls = []
+    worker = SimpleNamespace(
+        worker_index=1,
+        device_name="/cpu:0",
+        executor=compat._executor.new_executor(enable_async=False),
+    )
+    waiting = threading.Thread(target=lambda: calls.append(closures.get()))
+    waiting.start()
+    compat.schedule(coordinator, lambda: calls.append(compat.current_worker()))
+    waiting.join(20)
+    calls.pop().execute_on(worker)
+
+    assert calls == [1]
     source = inspect.getsource(tf.distribute.coordinator.ClusterCoordinator.__init__)
     assert "self._cluster = Cluster(" in source
+    source = inspect.getsource(cluster_coordinator.Cluster)
+    assert "self.closure_queue = _CoordinatedClosureQueue(" in source
+    assert "self.closure_queue.put(closure)" in source
+
+
+def test_an_error_is_taken_without_a_wait_and_once(coordinator, closures):
+    """What is under way never ends here, and TensorFlow itself would wait for it."""
+    error = ValueError("wrong")
+    for _ in range(3):
+        compat.schedule(coordinator, len)
+    closures.get()
+    closures.get()
+    assert compat.take_error(coordinator) is None
+    closures.mark_failed(error)
+    compat.schedule(coordinator, max)
+
+    assert compat.take_error(coordinator) is error
+    assert compat.take_error(coordinator) is None
+    assert [closures.get()._function for _ in range(2)] == [len, max]
 
 
 def test_the_worker_for_which_work_is_done_is_known():
@@ -71,6 +101,7 @@ def test_the_worker_for_which_work_is_done_is_known():
 
 
 WORKER = "from remote peer: /job:worker/replica:0/task:1"
+SERVER = "GRPC error information from remote target /job:ps/replica:0/task:1"
 
 
 @pytest.mark.parametrize(
@@ -78,13 +109,16 @@ WORKER = "from remote peer: /job:worker/replica:0/task:1"
     [
         (tf.errors.UnavailableError(None, None, WORKER), True),
         (tf.errors.AbortedError(None, None, WORKER), True),
+        (tf.errors.CancelledError(None, None, "derived"), True),
+        (tf.errors.DeadlineExceededError(None, None, "late"), True),
+        (tf.errors.UnavailableError(None, None, SERVER), True),
         (tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:1"), False),
         (tf.errors.ResourceExhaustedError(None, None, WORKER), False),
         (ValueError(WORKER), False),
     ],
 )
-def test_the_loss_of_a_worker_is_told_from_other_errors(error, expected):
-    assert compat.is_lost_worker(error) is expected
+def test_what_tensorflow_may_do_again_is_told_from_errors(error, expected):
+    assert compat.may_be_retried(error) is expected
 
 
 # Reading.

@@ -1,12 +1,16 @@
 """Keras's data adapters: shuffled alike on every rank."""
 
+import functools
+import inspect
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
-from keras.src.trainers.data_adapters import py_dataset_adapter
+from keras.src.trainers.data_adapters import (
+    py_dataset_adapter,
+)
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
@@ -15,6 +19,51 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 def holds_dataset(adapter: Any) -> bool:
     """Say whether an adapter holds a dataset of the user's."""
     return isinstance(adapter, TFDatasetAdapter)
+
+
+def is_input_function(data: Any) -> bool:
+    """Say whether data is a function that makes the dataset of a process.
+
+    Keras itself takes no functions.
+    """
+    return inspect.isroutine(data) or isinstance(data, functools.partial)
+
+
+def adapter_of(dataset: Any, beside: Mapping[str, Any]) -> TFDatasetAdapter:
+    """Return the adapter of what a strategy has made of a user's data.
+
+    Args:
+        dataset: The data, a `tf.distribute.DistributedDataset`.
+        beside: What else `fit` was given, by name; the targets and the weights of
+            examples must not be among it.
+    """
+    for name, what in (("y", "targets"), ("sample_weight", "sample weights")):
+        if beside.get(name) is not None:
+            raise ValueError(
+                f"{name} must not be given beside a dataset of a strategy, whose "
+                f"batches hold the {what}. Received: {name} of type "
+                f"{type(beside[name]).__name__}. Let the dataset give (x, y) or "
+                "(x, y, sample_weight)."
+            )
+    return TFDatasetAdapter(dataset, beside.get("class_weight"))
+
+
+def is_composite(spec: Any) -> bool:
+    """Say whether a spec is of what Keras's symbolic tensors cannot stand for."""
+    return isinstance(spec, tf.RaggedTensorSpec | tf.SparseTensorSpec)
+
+
+def without_rows(value: Any) -> Any:
+    """Turn a batch into its spec, for any number of rows."""
+    if value is None:
+        return None
+    if isinstance(value, tf.RaggedTensor):
+        shape = [None, *value.shape[1:]]
+        return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank)
+    if isinstance(value, tf.SparseTensor):
+        return tf.SparseTensorSpec([None, *value.shape[1:]], value.dtype)
+    array = tf.convert_to_tensor(value)
+    return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
 
 
 def shuffles_arrays(adapter: Any) -> bool:

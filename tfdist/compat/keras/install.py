@@ -39,6 +39,7 @@ def _patch() -> None:
         pure_step,
         regularizers,
         saving,
+        sharded_optimizer,
         trainer,
         variables,
     )
@@ -54,4 +55,5 @@ def _patch() -> None:
     regularizers.patch()
     trainer.patch()
     saving.patch()
+    sharded_optimizer.patch()
     variables.patch()

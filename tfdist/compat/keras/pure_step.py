@@ -12,6 +12,8 @@ import tensorflow as tf
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.keras.sharded import ShardedValue
+from tfdist.compat.keras.shards import shards_of
 from tfdist.compat.parameter_server import as_read
 
 _handle = keras.Variable.handle
@@ -78,14 +80,22 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
         if id(variable) not in self._before:
             # A branch of the step must not keep for itself what all may use.
             with self._graph.as_default(), tf.control_dependencies([self._version]):
-                raw = variable._value
-                self._before[id(variable)] = tf.raw_ops.ReadVariableOp(
-                    resource=raw.handle, dtype=raw.dtype
-                )
+                reads = [
+                    tf.raw_ops.ReadVariableOp(
+                        resource=shard._value.handle, dtype=shard._value.dtype
+                    )
+                    for shard in shards_of(variable)
+                ]
+                whole = tf.concat(reads, 0) if len(reads) > 1 else reads[0]
+                self._before[id(variable)] = whole
         return self._before[id(variable)]
 
     def gather(self, variable: Any, indices: Any) -> Any:
         """Read rows of a variable that the step has not assigned, and no others."""
+        is_sharded = isinstance(variable._value, ShardedValue)
+        if is_sharded and tf.compat.v1.get_default_graph() is not self._graph:
+            # The gradient of a branch knows nothing of what tapes are told in it.
+            return tf.gather(self.get_current_value(variable), indices)
         with tf.control_dependencies([self._version]):
             return variable._value.sparse_read(indices)
 
@@ -143,11 +153,10 @@ def _look_up_rows(self: Any, inputs: Any) -> Any:
     table = self._embeddings
     is_plain = isinstance(table, keras.Variable) and not self.lora_enabled
     if (
-        scope is None
-        or not is_plain
+        not is_plain
         or self.quantization_mode
-        or scope.is_assigned(table)
         or isinstance(inputs, tf.SparseTensor | tf.RaggedTensor)
+        or (not _is_on_servers(table) if scope is None else scope.is_assigned(table))
     ):
         return _look_up(self, inputs)
     indices = tf.convert_to_tensor(inputs)
@@ -155,4 +164,16 @@ def _look_up_rows(self: Any, inputs: Any) -> Any:
         indices = tf.cast(indices, tf.int32)
     # As Keras: a negative index counts from the end.
     indices = tf.where(indices < 0, indices + table.shape[0], indices)
-    return tf.cast(scope.gather(table, indices), self.compute_dtype)
+    if scope is None:
+        rows = table._value.sparse_read(indices)
+    else:
+        rows = scope.gather(table, indices)
+    return tf.cast(rows, self.compute_dtype)
+
+
+def _is_on_servers(variable: Any) -> bool:
+    """Say whether a variable is to be read from elsewhere, outside of a step, too."""
+    if get_stateless_scope() is not None:
+        return False
+    device = getattr(variable._value, "device", None)
+    return bool(tf.DeviceSpec.from_string(device or "").job == "ps")

@@ -11,7 +11,14 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
+from tfdist.compat.keras.data_adapters import (
+    adapter_of,
+    is_composite,
+    is_input_function,
+    without_rows,
+)
 from tfdist.compat.keras.hooks import (
+    any_hooks_of,
     any_hooks_of_model,
     current_hooks,
     hooks_of,
@@ -57,11 +64,14 @@ class _ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         self, distribute_strategy: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         hooks = hooks_of(distribute_strategy)
+        x = kwargs.get("x")
+        if is_input_function(x) and any_hooks_of(distribute_strategy) is not None:
+            x = kwargs["x"] = distribute_strategy.distribute_datasets_from_function(x)
         if hooks is None:
             super().__init__(distribute_strategy, *args, **kwargs)
             return
-        if isinstance(kwargs.get("x"), tf.distribute.DistributedDataset):
-            kwargs["x"] = TFDatasetAdapter(kwargs["x"], kwargs.get("class_weight"))
+        if isinstance(x, tf.distribute.DistributedDataset):
+            kwargs["x"] = adapter_of(x, kwargs)
         EpochIterator.__init__(self, *args, **kwargs)
         self._distribute_strategy = distribute_strategy
         self._distributed_dataset = hooks.distribute(self.data_adapter)
@@ -84,14 +94,14 @@ def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> Non
     if iterator is not None and iterator is getattr(self, "_eval_epoch_iterator", None):
         return  # A validation within fit: the model is built, and equal.
     if iterator is None:
-        spec = keras.tree.map_structure(_without_rows, data_batch)
+        spec = keras.tree.map_structure(without_rows, data_batch)
     else:
         spec = iterator._distributed_dataset.element_spec
         spec = spec.data if isinstance(spec, Shard) else spec
     with self.distribute_strategy.scope():
         for optimizer in optimizers_of(self):
             adopt(optimizer)
-        if any(_is_composite(leaf) for leaf in tf.nest.flatten(spec)):
+        if any(is_composite(leaf) for leaf in tf.nest.flatten(spec)):
             _build_by_tracing(self, spec)
         else:
             self._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
@@ -108,11 +118,6 @@ def _symbolic(spec: Any) -> Any:
     )
 
 
-def _is_composite(spec: Any) -> bool:
-    """Say whether a spec is of what Keras's symbolic tensors cannot stand for."""
-    return isinstance(spec, tf.RaggedTensorSpec | tf.SparseTensorSpec)
-
-
 def _build_by_tracing(model: Any, spec: Any) -> None:
     """Build a model, what it is compiled with, and its optimizer, without any data."""
 
@@ -125,19 +130,6 @@ def _build_by_tracing(model: Any, spec: Any) -> None:
     tf.function(step, autograph=False).get_concrete_function(spec)
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-
-
-def _without_rows(value: Any) -> Any:
-    """Turn a batch into its spec, for any number of rows."""
-    if value is None:
-        return None
-    if isinstance(value, tf.RaggedTensor):
-        shape = [None, *value.shape[1:]]
-        return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank)
-    if isinstance(value, tf.SparseTensor):
-        return tf.SparseTensorSpec([None, *value.shape[1:]], value.dtype)
-    array = tf.convert_to_tensor(value)
-    return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
 
 
 def _make_joint_function(self: Any, step_function: Any) -> Any:

@@ -1,20 +1,45 @@
-"""Variables: what a step assigns is known, and how large one is that is made."""
+"""Variables: what a step assigns is known, and how large one is that is made.
 
+Under parameter servers a variable may be cut into shards, each on a server of its own.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.keras.hooks import current_hooks
+from tfdist.compat.keras.sharded import ShardedValue
 
 _assign = keras.Variable.assign
 _initialize_with_initializer = keras.Variable._initialize_with_initializer
+# What the variable that is made is to be cut like, and to lie beside.
+_BESIDE: ContextVar[ShardedValue | None] = ContextVar("beside", default=None)
 
 
 def patch() -> None:
     """Let the strategy know of assignments, and of sizes."""
     keras.Variable.assign = _assign_and_note
     keras.Variable._initialize_with_initializer = _initialize_where_it_fits
+
+
+@contextmanager
+def lying_beside(value: ShardedValue) -> Iterator[None]:
+    """Cut what is made in a block as a variable is, each shard beside one of its.
+
+    Args:
+        value: The value of the variable, as large as what is made.
+    """
+    token = _BESIDE.set(value)
+    try:
+        yield
+    finally:
+        _BESIDE.reset(token)
 
 
 def _assign_and_note(self: Any, value: Any) -> Any:
@@ -27,12 +52,99 @@ def _assign_and_note(self: Any, value: Any) -> Any:
 
 def _initialize_where_it_fits(self: Any, initializer: Any) -> None:
     """Make the variable as Keras does; parameter servers choose its place by size."""
-    making = getattr(tf.distribute.get_strategy().extended, "making", None)
-    if making is None:
+    extended = _extended()
+    if not hasattr(extended, "making"):
         _initialize_with_initializer(self, initializer)
         return
-    size_bytes = (
-        tf.TensorShape(self._shape).num_elements() * tf.as_dtype(self._dtype).size
-    )
-    with making(self.path, size_bytes):
+    sizes = _sizes_of_shards(self, extended)
+    if len(sizes) > 1:
+        self._value = _make_shards(self, initializer, sizes, extended)
+        return
+    size_bytes = _elements_of(self._shape) * tf.as_dtype(self._dtype).size
+    with extended.making(self.path, size_bytes):
         _initialize_with_initializer(self, initializer)
+
+
+def _extended() -> Any:
+    """Return the part of the strategy that knows where variables are to be."""
+    return tf.distribute.get_strategy().extended
+
+
+def _sizes_of_shards(variable: Any, extended: Any) -> Sequence[int]:
+    """Return how many rows each shard has of a variable that is made."""
+    beside = _BESIDE.get()
+    if beside is not None:
+        return beside.sizes
+    if not variable.trainable:
+        # Counts, seeds and statistics are small, and nobody looks up their rows.
+        return [1]
+    sizes: Sequence[int] = extended.sizes_of_shards(
+        variable.path, tf.TensorShape(variable._shape), tf.as_dtype(variable._dtype)
+    )
+    return sizes
+
+
+def _make_shards(
+    variable: Any, initializer: Any, sizes: Sequence[int], extended: Any
+) -> ShardedValue:
+    """Make the shards of a variable; together they begin as it would."""
+    beside = _BESIDE.get()
+    values = _values_of_shards(variable, initializer, sizes, extended)
+    shards, start = [], 0
+    for number, size in enumerate(sizes):
+        elements = _elements_of((size, *variable._shape[1:]))
+        name = f"{variable.path}[{start}:{start + size}]"
+        with extended.making(
+            name,
+            elements * tf.as_dtype(variable._dtype).size,
+            beside=None if beside is None else beside.shards[number],
+        ):
+            shards.append(
+                tf.Variable(
+                    next(values),
+                    dtype=variable._dtype,
+                    trainable=variable.trainable,
+                    name=variable.name,
+                    aggregation=variable._map_aggregation(variable.aggregation),
+                    synchronization=variable._map_synchronization(
+                        variable.synchronization
+                    ),
+                )
+            )
+        start += size
+    return ShardedValue(shards)
+
+
+def _values_of_shards(
+    variable: Any, initializer: Any, sizes: Sequence[int], extended: Any
+) -> Iterator[Callable[[], Any]]:
+    """Give what makes the initial value of each shard."""
+    shape, dtype = tuple(variable._shape), variable._dtype
+    if _is_constant(initializer):
+        for size in sizes:
+            shard = (size, *shape[1:])
+            yield partial(initializer, shard, dtype=dtype)
+        return
+    # The numbers of a row depend on the shape of the whole.
+    with tf.device(extended.chief):
+        whole = tf.convert_to_tensor(initializer(shape, dtype=dtype), dtype)
+    start = 0
+    for size in sizes:
+        with tf.device(extended.chief):
+            rows = whole[start : start + size]
+        yield partial(tf.identity, rows)
+        start += size
+
+
+def _is_constant(initializer: Any) -> bool:
+    """Say whether an initializer gives one number everywhere."""
+    kinds = keras.initializers.Zeros, keras.initializers.Ones
+    if type(initializer) is keras.initializers.Constant:
+        return np.ndim(initializer.value) == 0
+    return type(initializer) in kinds
+
+
+def _elements_of(shape: Sequence[int]) -> int:
+    """Return how many numbers a shape has."""
+    elements: int = tf.TensorShape(shape).num_elements()
+    return elements

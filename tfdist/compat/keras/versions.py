@@ -34,6 +34,14 @@ SYMBOLS = {
     },
     "keras.src.backend.tensorflow.optimizer": {
         "TFOptimizer._all_reduce_sum_gradients": "self grads_and_vars",
+        "TFOptimizer._distributed_tf_update_step": (
+            "self distribution grads_and_vars learning_rate"
+        ),
+        "TFOptimizer._overwrite_model_variables_with_average_value": (
+            "self trainable_variables"
+        ),
+        "TFOptimizer._var_key": "self variable",
+        "TFOptimizer.add_variable_from_reference": "self reference_variable",
     },
     "keras.src.backend.tensorflow.trainer": {
         "TFEpochIterator": "distribute_strategy",
@@ -81,6 +89,9 @@ SYMBOLS = {
         "BaseOptimizer._clip_gradients": "self grads",
         "BaseOptimizer._filter_empty_gradients": "self grads vars",
         "BaseOptimizer._overwrite_variables_directly_with_gradients": "self grads vars",
+        "BaseOptimizer._update_model_variables_moving_average": (
+            "self trainable_variables"
+        ),
     },
     "keras.src.optimizers.loss_scale_optimizer": {
         "LossScaleOptimizer._common_apply": "self grads trainable_variables",

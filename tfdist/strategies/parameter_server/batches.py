@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 
@@ -18,11 +19,36 @@ def as_tensors(batch: Any) -> Any:
     return tf.nest.map_structure(_as_tensor, batch)
 
 
+def without_missing(batch: Any) -> Any:
+    """Return a batch without the parts of (x, y, sample_weight) that are not there.
+
+    Args:
+        batch: A batch, or its spec.
+    """
+    return keras.utils.pack_x_y_sample_weight(
+        *keras.utils.unpack_x_y_sample_weight(batch)
+    )
+
+
+def has_known_ranks(spec: Any) -> bool:
+    """Say whether a spec tells how many dimensions each tensor has.
+
+    Args:
+        spec: The spec of the batches of a dataset.
+    """
+    return all(
+        isinstance(leaf, tf.OptionalSpec | tf.NoneTensorSpec)
+        or leaf.shape.rank is not None
+        for leaf in tf.nest.flatten(spec)
+        if leaf is not None
+    )
+
+
 def spec_of(batch: Any) -> Any:
     """Return the spec of all batches that differ in their rows only.
 
     Args:
-        batch: As `as_tensors` returns it.
+        batch: As `as_tensors` returns it, or the spec of such.
 
     Returns:
         The same structure; equal specs are written alike, so that `str` of one tells it
@@ -41,9 +67,9 @@ def _as_tensor(leaf: Any) -> Any:
 
 def _of_any_rows(leaf: Any) -> Any:
     """Return the spec of a tensor, for any number of rows."""
-    if leaf is None:
+    if leaf is None or isinstance(leaf, tf.OptionalSpec | tf.NoneTensorSpec):
         return None
-    spec = tf.type_spec_from_value(leaf)
+    spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
     if isinstance(spec, tf.RaggedTensorSpec):
         shape = [None, *spec.shape[1:]]
         return tf.RaggedTensorSpec(

@@ -22,8 +22,16 @@ class Order:
 
     max_staleness: int | None
     begun: int = 0
+    # Those of all that were begun whose turn is over, also if they came to nothing.
     applied: int = 0
+    # How many came to nothing: there was no batch for them.
+    void: int = 0
     _early: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are, as far as is known."""
+        return self.begun - self.void
 
     def may_begin(self, steps: int) -> bool:
         """Say whether a worker may be given the next steps.
@@ -62,16 +70,18 @@ class Order:
         """
         return 0 if self.max_staleness == 0 else step
 
-    def arrived(self, first: int, steps: int) -> list[int]:
+    def arrived(self, first: int, steps: int, made: int | None = None) -> list[int]:
         """Note that steps have arrived, and say which are to be applied now.
 
         Args:
             first: The number of the first of them.
             steps: How many they are.
+            made: How many of them did not come to nothing. Default None: all.
 
         Returns:
             The numbers of the first of all that are to be applied, in this order.
         """
+        self.void += 0 if made is None else steps - made
         if self.max_staleness is None:
             self.applied += steps
             return [first]
@@ -114,4 +124,34 @@ def check_consistency(consistency: str, max_staleness: int | None) -> None:
             "consistency='bounded' needs max_staleness, a whole number of updates from "
             f"0. Received: max_staleness={max_staleness!r}. Give how many updates a "
             "gradient may miss; 0 makes one step after the other."
+        )
+
+
+def check_backup_workers(backup_workers: int, consistency: str, workers: int) -> None:
+    """Refuse backup workers where nobody waits for others, or nobody is left to work.
+
+    Args:
+        backup_workers: How many workers a step does not wait for.
+        consistency: One of `CONSISTENCIES`.
+        workers: How many workers there are.
+
+    Raises:
+        ValueError: If it is not so.
+    """
+    if (
+        not isinstance(backup_workers, int)
+        or isinstance(backup_workers, bool)
+        or not 0 <= backup_workers < workers
+    ):
+        raise ValueError(
+            "backup_workers must be a whole number from 0, and less than there are "
+            f"workers. Received: backup_workers={backup_workers!r} with {workers} "
+            "workers. Give how many slow workers a step should not wait for, or start "
+            "more workers."
+        )
+    if backup_workers and consistency != "sync":
+        raise ValueError(
+            "backup_workers is for consistency='sync'. Received: backup_workers="
+            f"{backup_workers} with consistency={consistency!r}, where no worker waits "
+            "for another. Leave it out, or use consistency='sync'."
         )

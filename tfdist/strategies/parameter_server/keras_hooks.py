@@ -10,6 +10,8 @@ import tensorflow as tf
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies.checks import check_built
 from tfdist.strategies.parameter_server.checks import check_graph, check_trainer
+from tfdist.strategies.parameter_server.inputs import WorkerInput
+from tfdist.strategies.parameter_server.losses import naming_lost_servers
 from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
 from tfdist.strategies.parameter_server.training import Training
 
@@ -77,9 +79,15 @@ class ServerKerasHooks:
         return predicting
 
     def distribute(self, adapter: Any) -> Any:
-        """Return the batches, which the chief sends to the workers."""
+        """Return the batches, which the chief sends to the workers, or they read."""
         batches = adapter.get_tf_dataset()
         if self._predicting is not None:
+            if isinstance(batches, WorkerInput):
+                raise ValueError(
+                    "predict returns the predictions in the order of the data, which "
+                    "several datasets do not have. Received: a function that makes the "
+                    "dataset of each worker. Give predict the dataset itself."
+                )
             batches = self._batches = BatchesAhead(batches)
             # Keras makes its function once, and then keeps it.
             if isinstance(self._predicting.predict_function, Predicting):
@@ -187,12 +195,14 @@ class ServerKerasHooks:
     @contextmanager
     def fitting(self, trainer: Any) -> Iterator[None]:
         """Mark a `fit` of a model; what is under way when it fails is forgotten."""
-        try:
-            yield
-        except BaseException:
+
+        def abandon() -> None:
             for training in self._trainings.get(trainer, ()):
                 training.abandon()
-            raise
+
+        # Callbacks and Keras itself use what is on the servers, too.
+        with naming_lost_servers(self._strategy.cluster, abandon):
+            yield
 
     def training_begins(
         self, trainer: Any, *, watches_begin: bool, watches_end: bool

@@ -1,6 +1,8 @@
 """Which server holds which variable: by bytes, so that no server carries the most."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -80,3 +82,59 @@ class Placement:
             lines.append(f"ps {server}: {total:,} bytes in {len(mine)} {noun}")
             lines += [f"    {one.size_bytes:,} {one.name}" for one in mine]
         return "\n".join(lines)
+
+
+def check_partitioner(partitioner: Any) -> None:
+    """Refuse a partitioner that cannot be asked.
+
+    Args:
+        partitioner: As given to the strategy.
+
+    Raises:
+        ValueError: If it is neither None nor callable.
+    """
+    if partitioner is not None and not callable(partitioner):
+        raise ValueError(
+            "variable_partitioner must be a function of shape and dtype. Received: "
+            f"variable_partitioner={partitioner!r}. Use one of "
+            "tf.distribute.experimental.partitioners."
+        )
+
+
+def sizes_of_shards(name: str, shape: Sequence[int], shards: Any) -> list[int]:
+    """Cut the rows of a variable into shards, as even as can be.
+
+    Args:
+        name: What the variable is called.
+        shape: Its shape.
+        shards: What a partitioner has returned for it: how many shards along each axis.
+
+    Returns:
+        How many rows each shard has, in the order of the rows.
+
+    Raises:
+        ValueError: If it is not one number for each axis, of at least one and at most
+            as many as there are rows, or cuts along an axis other than the first.
+
+    Example:
+        >>> sizes_of_shards("embeddings", (10, 4), [3, 1])
+        [4, 3, 3]
+    """
+    shape = tuple(shape)
+    if not shape:
+        return [1]
+    counts = list(shards) if isinstance(shards, Sequence) else []
+    is_right = len(counts) == len(shape) and all(
+        isinstance(count, int) and count >= 1 for count in counts
+    )
+    if is_right and all(count == 1 for count in counts):
+        return [shape[0]]
+    if not is_right or any(n > 1 for n in counts[1:]) or counts[0] > shape[0]:
+        wanted = ", ".join(["shards", *("1" for _ in shape[1:])])
+        raise ValueError(
+            "variable_partitioner must return the number of shards along each axis, "
+            "and may cut the rows only, of which each shard needs one. Received: "
+            f"{shards!r} for {name} of shape {shape}. Return [{wanted}] here."
+        )
+    each, longer = divmod(shape[0], counts[0])
+    return [each + (number < longer) for number in range(counts[0])]

@@ -49,10 +49,13 @@ def work_of(
 
         return call
 
-    return Work(prepare, Steps(first, len(batches), update))
+    # Slots of a worker that is lost in the midst of it are never used again.
+    return Work(prepare, Steps(first, len(batches), update), update.give_back)
 
 
 def give_back(update: Update, work: Work) -> None:
-    """Let the slots of a piece of work be used again, if nobody can write to them."""
-    if not work.was_tried_again:
-        update.give_back(work.result)
+    """Let the slots be used again that a piece of work has left its results in.
+
+    Whoever else is at that work has slots of its own, and they come back with it.
+    """
+    update.give_back(work.result)

@@ -8,6 +8,8 @@ import tensorflow as tf
 from tfdist.compat.keras.metrics import noted_results
 from tfdist.compat.keras.moving_averages import momentum_of
 from tfdist.compat.keras.pure_step import PureScope, captured
+from tfdist.compat.keras.shards import shards_of, split_gradient
+from tfdist.gradients.sparse import with_sums_dense
 from tfdist.strategies.parameter_server.checks import check_metrics
 from tfdist.strategies.parameter_server.slots import Layout, Moved
 
@@ -19,7 +21,8 @@ class Results(NamedTuple):
     """What a step has computed, and not applied.
 
     Args:
-        gradients: A tensor or `tf.IndexedSlices` for each variable that has one.
+        gradients: A tensor or `tf.IndexedSlices` for each variable that has one, or for
+            each of its shards.
         moves: By how much each variable that was assigned has moved.
         logs: The numbers that the step returns beside results of metrics.
         version: How many updates the variables had seen when the step read them.
@@ -54,23 +57,25 @@ class PureStep:
         self.moved: list[Moved] = []
         self._spec = spec
         function = tf.function(self._compute, autograph=False)
-        self._function = function.get_concrete_function(self._spec, _ROWS)
-        outputs: Results = self._function.structured_outputs
+        # Of a batch and its rows, see `writer`; it returns `Results`.
+        self.function = function.get_concrete_function(self._spec, _ROWS)
+        outputs: Results = self.function.structured_outputs
         self.numbers = len(outputs.logs)
         with tf.device(strategy.extended.server_of_state):
             self.last_numbers = tf.Variable(tf.zeros([self.numbers]), trainable=False)
-        self.layout = Layout(
-            self._weights_of(outputs.gradients),
-            outputs,
-            strategy.extended.server_of_state,
-        )
+        self.layout = Layout(self.weights, outputs, strategy.extended.server_of_state)
         self._writers: dict[int, Any] = {}
 
     @property
     def weights(self) -> list[Any]:
-        """The variables that have a gradient."""
+        """The variables that have a gradient; of those in shards, the shards."""
         pairs = zip(self.variables, self.has_gradient, strict=True)
-        return [variable for variable, has_gradient in pairs if has_gradient]
+        return [
+            shard
+            for variable, has_gradient in pairs
+            if has_gradient
+            for shard in shards_of(variable)
+        ]
 
     def writer(self, count: int) -> Any:
         """Return what computes batches one after the other and leaves the results.
@@ -88,7 +93,7 @@ class PureStep:
 
             def write(batches: Any, rows: Any, slots: Any) -> None:
                 for batch, row, slot in zip(batches, rows, slots, strict=True):
-                    self.layout.write(self._function(batch, row), slot)
+                    self.layout.write(self.function(batch, row), slot)
 
             self._writers[count] = tf.function(
                 write, autograph=False
@@ -117,9 +122,20 @@ class PureStep:
             self.moved = []
             for variable in scope.assigned:
                 moves.append(self._move(scope, variable, metrics))
-        gradients = [g for one in given for g in one.gradients if g is not None]
+        gradients = [
+            part
+            for one in given
+            for gradient, variable in zip(one.gradients, one.variables, strict=True)
+            if gradient is not None
+            for part in split_gradient(self._addable(gradient), variable)
+        ]
         logs = self._note_outputs(outputs, noted)
         return Results(gradients, moves, logs, version, rows[0])
+
+    def _addable(self, gradient: Any) -> Any:
+        """Return a gradient so that the parts of a batch can be added up."""
+        is_part = self._strategy.consistency == "sync"
+        return with_sums_dense(gradient) if is_part else gradient
 
     def metric_results(self) -> list[tf.Tensor]:
         """Return the results of the metrics that the step returns, in their order."""
@@ -222,9 +238,3 @@ class PureStep:
         after = tf.cast(scope.get_current_value(variable), dtype)
         before = tf.cast(scope.before(variable), dtype)
         return after - (before if kept is None else before * tf.cast(kept, dtype))
-
-    def _weights_of(self, gradients: list[Any]) -> list[Any]:
-        """Return the weights, after making sure that each gradient has one."""
-        weights = self.weights
-        assert len(weights) == len(gradients)
-        return weights

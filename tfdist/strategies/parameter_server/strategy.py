@@ -1,5 +1,8 @@
 """Training with parameter servers."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, detect
@@ -9,11 +12,14 @@ from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect
 from tfdist.strategies.parameter_server.checks import check_cluster
-from tfdist.strategies.parameter_server.consistency import check_consistency
+from tfdist.strategies.parameter_server.consistency import (
+    check_backup_workers,
+    check_consistency,
+)
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
 from tfdist.strategies.parameter_server.heartbeat import Heartbeat
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
-from tfdist.strategies.parameter_server.placement import Placement
+from tfdist.strategies.parameter_server.placement import Placement, check_partitioner
 from tfdist.strategies.parameter_server.servers import serve
 
 
@@ -48,6 +54,14 @@ class ParameterServerStrategy(
             environment says, as `tfdist run --workers 2 --ps 1` and TF_CONFIG.
         consistency: "async", "bounded" or "sync". Default "async".
         max_staleness: For "bounded", how many updates a gradient may miss.
+        backup_workers: For "sync", how many slow workers a step does not wait for. A
+            batch is cut into so many parts fewer, and workers that are free do again
+            what slow ones are at. No example is left out, and the weights are the same.
+            Default 0.
+        variable_partitioner: Called with the shape and dtype of a weight, says into how
+            many shards it is cut along each axis, as those of
+            `tf.distribute.experimental.partitioners`. Only rows can be cut apart.
+            Default None: each weight is on one server.
         start_timeout_seconds: How long to wait for the last process. Default 300.
 
     Raises:
@@ -62,6 +76,7 @@ class ParameterServerStrategy(
         2014.
         Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
         Parameter Server", 2013.
+        Chen et al., "Revisiting Distributed Synchronous SGD", 2016, on backup workers.
     """
 
     def __init__(
@@ -70,12 +85,16 @@ class ParameterServerStrategy(
         consistency: str = "async",
         *,
         max_staleness: int | None = None,
+        backup_workers: int = 0,
+        variable_partitioner: Callable[..., Sequence[int]] | None = None,
         start_timeout_seconds: float = START_TIMEOUT_SECONDS,
     ) -> None:
         check_consistency(consistency, max_staleness)
+        check_partitioner(variable_partitioner)
         compat.check_not_started()
         cluster = detect() if cluster is None else cluster
         check_cluster(cluster)
+        check_backup_workers(backup_workers, consistency, len(cluster.workers))
         if cluster.task.type in ("worker", "ps"):
             serve(cluster, start_timeout_seconds)
         check_own_port(cluster)
@@ -83,22 +102,12 @@ class ParameterServerStrategy(
         self.cluster = cluster
         self.consistency = consistency
         self.max_staleness = max_staleness
+        self.backup_workers = backup_workers
         self.workers = len(cluster.workers)
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(
-                {
-                    "chief": [cluster.chief],
-                    "worker": list(cluster.workers),
-                    "ps": list(cluster.ps),
-                }
-            ),
-            task_type="chief",
-            task_id=0,
-            rpc_layer="grpc",
-        )
+        resolver = _resolver_of(cluster)
         super().__init__(resolver)
         hooks = ServerKerasHooks(self)
-        extended = ParameterServerExtended(self, resolver, hooks)
+        extended = ParameterServerExtended(self, resolver, hooks, variable_partitioner)
         tf.distribute.Strategy.__init__(self, extended)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
         self.heartbeat = Heartbeat(self.workers)
@@ -126,3 +135,19 @@ class ParameterServerStrategy(
         self._num_workers = spec.num_tasks("worker")
         self._num_ps = spec.num_tasks("ps")
         connect(spec)
+
+
+def _resolver_of(cluster: Cluster) -> Any:
+    """Return TensorFlow's description of a cluster, whose chief is this process."""
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(
+            {
+                "chief": [cluster.chief],
+                "worker": list(cluster.workers),
+                "ps": list(cluster.ps),
+            }
+        ),
+        task_type="chief",
+        task_id=0,
+        rpc_layer="grpc",
+    )

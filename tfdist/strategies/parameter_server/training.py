@@ -4,14 +4,20 @@ import time
 from itertools import groupby, islice
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfdist.data.sharding import rows_of
-from tfdist.strategies.parameter_server.batches import as_tensors, spec_of
+from tfdist.strategies.parameter_server.batches import (
+    as_tensors,
+    has_known_ranks,
+    spec_of,
+    without_missing,
+)
 from tfdist.strategies.parameter_server.consistency import Order
 from tfdist.strategies.parameter_server.engine import Engine, Work
+from tfdist.strategies.parameter_server.inputs import WorkerIterator
 from tfdist.strategies.parameter_server.losses import naming_lost_servers
+from tfdist.strategies.parameter_server.reading import Reading
 from tfdist.strategies.parameter_server.sending import give_back, work_of
 from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.together import Together
@@ -47,6 +53,11 @@ class Training:
         self._order = Order(strategy.max_staleness if is_training else None)
         self._updates: dict[Any, Update] = {}
         self._works: dict[int, Work] = {}
+        # What workers read for themselves: by the specs of the batches, the epoch that
+        # is under way, and up to which number Keras wants its steps to be made.
+        self._readings: dict[str, Reading] = {}
+        self._iterator: WorkerIterator | None = None
+        self._wanted = 0
         # What was returned last, and what was traced for the steps that it is of.
         self.returned: dict[str, Any] = {}
         self._last: Update | None = None
@@ -70,31 +81,24 @@ class Training:
     def finish(self) -> None:
         """Wait until everything that was begun is applied."""
         with naming_lost_servers(self._strategy.cluster, self.abandon):
-            while self._apply_next():
+            while self._begin_wanted() or self._apply_next():
                 pass
 
     def _steps(self, iterator: Any) -> dict[str, Any]:
         """Set the workers to the next batches."""
-        is_single = not isinstance(iterator, tf.data.Iterator)
-        count = 1 if is_single else self._trainer.steps_per_execution
-        batches = [
-            as_tensors(_without_missing(batch)) for batch in _take(iterator, count)
-        ]
-        for update, alike in groupby(batches, self._update_of):
-            self._last = update
-            if self._is_sync:
-                for batch in alike:
-                    self._together(update, batch)
-                    self._order.applied = self._order.begun = self._order.begun + 1
-            else:
-                self._give(update, list(alike))
+        is_single = False
+        if isinstance(iterator, WorkerIterator):
+            self._want(iterator)
+        else:
+            is_single = not isinstance(iterator, tf.data.Iterator)
+            self._send(iterator, 1 if is_single else self._trainer.steps_per_execution)
         if self._order.max_staleness == 0:
             # One step after the other, for callbacks too.
             self.finish()
         if is_single:
             self.finish()
         # Without anything applied there are no numbers yet.
-        while self._order.applied == 0 and self._apply_next():
+        while self._order.applied <= self._order.void and self._apply_next():
             pass
         now = time.monotonic()
         if is_single or self._is_sync or now >= self._fetched_at + _LOGS_SECONDS:
@@ -110,14 +114,86 @@ class Training:
         """Forget what an error or an interruption has left under way."""
         self._engine.drop()
         self._works.clear()
+        self._iterator = None
         self._order = Order(self._order.max_staleness)
 
-    def _update_of(self, batch: Any) -> Update:
-        """Return what steps of batches like this need, traced here.
+    def _send(self, iterator: Any, count: int) -> None:
+        """Send batches to the workers."""
+        batches = [
+            as_tensors(without_missing(batch)) for batch in _take(iterator, count)
+        ]
+        known = getattr(iterator, "element_spec", None)
+        spec = None
+        if known is not None and has_known_ranks(known):
+            # One for all batches, though they be ragged or of different widths.
+            spec = spec_of(without_missing(known))
+        for update, alike in groupby(
+            batches, lambda batch: self._update_of(spec or spec_of(batch))
+        ):
+            self._last = update
+            if self._is_sync:
+                for batch in alike:
+                    self._together(update, batch)
+                    self._order.applied = self._order.begun = self._order.begun + 1
+            else:
+                self._give(update, list(alike))
+
+    def _want(self, iterator: WorkerIterator) -> None:
+        """Let the workers read the next batches, and make steps of them."""
+        if self._is_sync:
+            raise ValueError(
+                "consistency='sync' cuts each batch for all workers, so that none can "
+                "read batches of its own. Received: a function that makes the dataset "
+                f"of each worker, for the model {self._trainer.name!r}. Give fit the "
+                "dataset itself, or use 'async' or 'bounded'."
+            )
+        if iterator is not self._iterator:
+            self.finish()
+            self._iterator, self._wanted = iterator, self._order.steps
+        self._wanted += self._trainer.steps_per_execution
+        if not self._begin_wanted():
+            raise StopIteration
+
+    def _begin_wanted(self) -> bool:
+        """Let steps begin that Keras wants and that are not under way; say if any did.
+
+        A worker says that it has no more data only when it is asked; another one then
+        makes the step.
+        """
+        has_begun = False
+        while self._iterator is not None and not self._iterator.pipelines.are_over:
+            most = self._trainer.steps_per_execution
+            steps = min(most, self._wanted - self._order.steps)
+            if steps <= 0:
+                break
+            if self._has_room(steps):
+                self._give_reading(self._iterator, steps)
+                has_begun = True
+            else:
+                self._apply_next()
+        return has_begun
+
+    def _give_reading(self, iterator: WorkerIterator, steps: int) -> None:
+        """Let a worker make steps of its next batches."""
+        specs = iterator.source.element_specs
+        if str(specs) not in self._readings:
+            update = self._update_of(spec_of(without_missing(specs[0])))
+            most, heartbeat = (
+                self._trainer.steps_per_execution,
+                self._strategy.heartbeat,
+            )
+            self._readings[str(specs)] = Reading(update, specs, most, heartbeat)
+        reading = self._readings[str(specs)]
+        self._last = reading.update
+        first = self._order.begin(steps)
+        numbers = [self._order.number_apart(first + i) for i in range(steps)]
+        self._begin(reading.work_of(iterator, numbers, first))
+
+    def _update_of(self, spec: Any) -> Update:
+        """Return what steps of batches of a spec need, traced here.
 
         TensorFlow cannot trace on two threads at once.
         """
-        spec = spec_of(batch)
         if str(spec) not in self._updates:
             step = PureStep(self._strategy, self._trainer, self._function, spec)
             self._updates[str(spec)] = Update(self._strategy, step)
@@ -125,18 +201,25 @@ class Training:
 
     def _give(self, update: Update, batches: list[Any]) -> None:
         """Give batches to a worker, as soon as one may have them."""
-        limit = AHEAD * self._strategy.workers
-        while self._engine.under_way and not (
-            self._engine.under_way < limit and self._order.may_begin(len(batches))
-        ):
+        while not self._has_room(len(batches)):
             self._apply_next()
         first = self._order.begin(len(batches))
         rows = [
             [count, count, self._order.number_apart(first + i)]
             for i, count in enumerate(int(rows_of(batch)) for batch in batches)
         ]
-        work = work_of(update, batches, rows, first)
-        self._works[first] = work
+        self._begin(work_of(update, batches, rows, first))
+
+    def _has_room(self, steps: int) -> bool:
+        """Say whether a worker may be given the next steps."""
+        under_way = self._engine.under_way
+        return not under_way or (
+            under_way < AHEAD * self._strategy.workers and self._order.may_begin(steps)
+        )
+
+    def _begin(self, work: Work) -> None:
+        """Give a piece of work, and apply what has arrived meanwhile."""
+        self._works[work.tag.first] = work
         self._engine.give(work)
         while (arrived := self._engine.take(wait=False)) is not None:
             self._apply(arrived)
@@ -151,18 +234,13 @@ class Training:
 
     def _apply(self, work: Work) -> None:
         """Apply what has arrived, and what has waited for it."""
-        for ready in self._order.arrived(work.tag.first, work.tag.steps):
+        first, steps, _ = work.tag
+        for ready in self._order.arrived(first, steps, len(work.result)):
             done = self._works.pop(ready)
             update = done.tag.update
-            update([[slot] for slot in done.result])
+            if done.result:
+                update([[slot] for slot in done.result])
             give_back(update, done)
-
-
-def _without_missing(batch: Any) -> Any:
-    """Return a batch without the parts of (x, y, sample_weight) that are not there."""
-    return keras.utils.pack_x_y_sample_weight(
-        *keras.utils.unpack_x_y_sample_weight(batch)
-    )
 
 
 def _take(iterator: Any, count: int) -> list[Any]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.keras.sharded_optimizer import given_to
+from tfdist.compat.keras.shards import shards_of
 from tfdist.strategies.parameter_server.slots import Taken
 from tfdist.strategies.parameter_server.step import PureStep
 
@@ -38,7 +40,11 @@ class Update:
 
     def take_slot(self) -> list[tf.Variable]:
         """Return the variables of a slot that nobody else has."""
-        return self._free.pop() if self._free else self.step.layout.make()
+        # Workers begin on threads of their own, so there is no time to look first.
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self.step.layout.make()
 
     def give_back(self, slots: Sequence[list[tf.Variable]]) -> None:
         """Let slots be used again, when nobody will write to them any more.
@@ -68,7 +74,8 @@ class Update:
         for group in groups:
             graph = tf.compat.v1.get_default_graph()
             known = len(graph.get_operations())
-            with tf.control_dependencies(last):
+            place = tf.compat.v1.device(_beside_inputs)
+            with place, tf.control_dependencies(last):
                 taken = [self.step.layout.read(slot) for slot in group]
                 self._strategy.run(self._apply, args=(taken,))
             made = graph.get_operations()[known:]
@@ -86,10 +93,16 @@ class Update:
             _weighed(each, shares)
             for each in zip(*(one.gradients for one in taken), strict=True)
         ]
-        every = iter(gradients)
-        if self.step.optimizer is not None:
-            grads = [next(every) if has else None for has in self.step.has_gradient]
-            self.step.optimizer.apply(grads, self.step.variables)
+        optimizer = self.step.optimizer
+        if optimizer is not None:
+            rest = iter(gradients)
+            wholes = [
+                (v, [next(rest) for _ in shards_of(v)] if has else None)
+                for v, has in zip(
+                    self.step.variables, self.step.has_gradient, strict=True
+                )
+            ]
+            optimizer.apply(*given_to(optimizer, wholes))
         for i, moved in enumerate(self.step.moved):
             moves = [one.moves[i] for one in taken]
             if moved.is_metric:
@@ -107,6 +120,16 @@ class Update:
         if self.step.numbers:
             logs = _weighed([one.logs for one in taken], shares)
             self.step.last_numbers.assign(logs)
+
+
+def _beside_inputs(operation: tf.Operation) -> str:
+    """Return where an operation is to be: where that is which it is computed from.
+
+    Else it would be on the server that the update is called on, and what lies on others
+    would be moved there.
+    """
+    devices = [one.device for one in operation.inputs if one.shape.rank != 0]
+    return operation.device or next(filter(None, devices), "")
 
 
 def _weighed(values: Sequence[Any], shares: tf.Tensor) -> Any:

@@ -1,5 +1,6 @@
 """Keras's data adapters hold what we read, and shuffle by what we replace."""
 
+import functools
 import random
 
 import keras
@@ -124,3 +125,70 @@ def test_batches_follow_the_seed(monkeypatch):
     assert one == shuffled_batches(7)
     assert one != shuffled_batches(8)
     assert sorted(one) == sorted([*range(8)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (lambda context: None, True),
+        (functools.partial(max, 1), True),
+        (max, True),
+        (X, False),
+        (tf.constant(X), False),
+        (tf.data.Dataset.range(3), False),
+        ((x for x in [1]), False),
+        (Batches(), False),
+        (None, False),
+    ],
+)
+def test_functions_are_told_from_data(data, expected):
+    assert data_adapters.is_input_function(data) is expected
+
+
+def test_data_of_a_strategy_has_its_adapter():
+    data = tf.data.Dataset.from_tensors((tf.ones([2, 1]), tf.constant([0, 1])))
+    adapter = data_adapters.adapter_of(data, {"class_weight": {0: 1.0, 1: 3.0}})
+
+    assert data_adapters.holds_dataset(adapter)
+    [(_, _, weights)] = adapter.get_tf_dataset()
+    assert weights.numpy().tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("name", ["y", "sample_weight"])
+def test_data_of_a_strategy_holds_all_that_belongs_to_it(name):
+    with pytest.raises(
+        ValueError,
+        match=f"^{name} must not be given beside a dataset of a strategy, whose batches "
+        rf"hold the (targets|sample weights)\. Received: {name} of type ndarray\. Let "
+        r"the dataset give \(x, y\) or",
+    ):
+        data_adapters.adapter_of(tf.data.Dataset.range(3), {name: X})
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (tf.RaggedTensorSpec((None, None)), True),
+        (tf.SparseTensorSpec((None, 2)), True),
+        (tf.TensorSpec((None, 2)), False),
+        (None, False),
+    ],
+)
+def test_ragged_and_sparse_are_no_symbolic_tensors(spec, expected):
+    assert data_adapters.is_composite(spec) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.ones((4, 3), "float32"), tf.TensorSpec((None, 3))),
+        (tf.sparse.from_dense([[0.0, 1.0]]), tf.SparseTensorSpec((None, 2))),
+        (
+            tf.ragged.constant([[1], [2, 3]]),
+            tf.RaggedTensorSpec((None, None), tf.int32, 1),
+        ),
+        (None, None),
+    ],
+)
+def test_a_batch_has_a_spec_for_any_number_of_rows(value, expected):
+    assert data_adapters.without_rows(value) == expected

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tfdist.compat.keras import pure_step
 from tfdist.compat.keras.pure_step import PureScope, captured, current_scope
+from tfdist.compat.keras.sharded import ShardedValue
 
 
 @pytest.fixture(autouse=True)
@@ -405,3 +406,82 @@ def test_keras_has_the_attributes_of_a_table():
     assert isinstance(layer._embeddings, keras.Variable)
     assert layer.lora_enabled is False
     assert layer.quantization_mode is None
+
+
+# Shards.
+
+
+def cut(layer):
+    """Cut the table of a layer into shards of two and three rows."""
+    table = layer.embeddings
+    rows = table.numpy()
+    table._value = ShardedValue([tf.Variable(rows[:2]), tf.Variable(rows[2:])])
+    return layer
+
+
+@pytest.mark.parametrize("indices", INDICES, ids=str)
+def test_a_lookup_in_shards_is_keras_s_own_too(indices):
+    expected, expected_gradient = looked_up(embedding(), indices, plain=True)()
+    pure = looked_up(cut(embedding()), indices)
+    rows, gradient = pure()
+
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_array_equal(
+        tf.convert_to_tensor(gradient), tf.convert_to_tensor(expected_gradient)
+    )
+    assert isinstance(gradient, tf.IndexedSlices)
+    assert gradient.values.shape.num_elements() == 2 * indices.size
+    assert nodes(pure, "ResourceGather") == 2
+    assert nodes(pure, "ReadVariableOp") == 0
+
+
+def test_shards_are_read_once_as_a_whole_with_one_gradient():
+    table = cut(embedding()).embeddings
+
+    def compute():
+        with scope_of(), tf.GradientTape() as tape:
+            loss = tf.reduce_sum(table * table) + table[4, 1]
+            return loss, tape.gradient(loss, table)
+
+    concrete = graph_of(compute)
+    loss, gradient = concrete()
+    assert nodes(concrete, "ReadVariableOp") == 2
+    expected = 2.0 * np.arange(10.0).reshape(5, 2)
+    expected[4, 1] += 1.0
+    assert float(loss) == 285.0 + 9.0
+    np.testing.assert_array_equal(gradient, expected)
+
+
+def test_a_lookup_in_a_branch_has_its_gradient():
+    layer = cut(embedding())
+
+    def compute(positive):
+        with scope_of(), tf.GradientTape() as tape:
+            rows = tf.cond(
+                positive, lambda: layer(np.array([1, 4])), lambda: tf.zeros((2, 2))
+            )
+            loss = tf.reduce_sum(rows)
+            return loss, tape.gradient(loss, layer.embeddings)
+
+    concrete = graph_of(compute, tf.TensorSpec((), tf.bool))
+    loss, gradient = concrete(tf.constant(True))
+    expected = np.zeros((5, 2))
+    expected[[1, 4]] = 1.0
+    assert float(loss) == 2.0 + 3.0 + 8.0 + 9.0
+    np.testing.assert_array_equal(tf.convert_to_tensor(gradient), expected)
+
+
+def test_outside_of_a_step_shards_and_servers_give_their_rows_only(monkeypatch):
+    plain, shards = embedding(), cut(embedding())
+
+    def predict(layer):
+        return graph_of(lambda: layer(INDICES[0]))
+
+    assert nodes(predict(plain), "ResourceGather") == 0
+    monkeypatch.setattr(pure_step, "_is_on_servers", lambda variable: True)
+    for layer, count in ((plain, 1), (shards, 2)):
+        concrete = predict(layer)
+        assert nodes(concrete, "ResourceGather") == count
+        assert nodes(concrete, "ReadVariableOp") == 0
+        rows = np.arange(10).reshape(5, 2)[[0, 4, 4]]
+        np.testing.assert_array_equal(concrete(), rows)

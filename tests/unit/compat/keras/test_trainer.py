@@ -14,6 +14,7 @@ from keras.src.trainers.trainer import Trainer
 
 from tfdist.compat.keras import install
 from tfdist.compat.keras import trainer as patches
+from tfdist.compat.keras.data_adapters import without_rows
 from tfdist.data.sharding import Shard
 from tfdist.strategies import AllReduceStrategy
 
@@ -413,13 +414,11 @@ def test_alone_single_batches_of_other_kinds_work(make):
 
 
 def test_a_batch_stands_for_any_number_of_rows():
-    spec = patches._without_rows(ragged()[0])
+    spec = without_rows(ragged()[0])
     assert spec == tf.RaggedTensorSpec([None, None], tf.float32, ragged_rank=1)
-    assert patches._without_rows(sparse()[0]) == (
-        tf.SparseTensorSpec([None, 3], tf.float32)
-    )
-    assert patches._without_rows(X) == tf.TensorSpec([None, 3], tf.float32)
-    assert patches._without_rows(None) is None
+    assert without_rows(sparse()[0]) == (tf.SparseTensorSpec([None, 3], tf.float32))
+    assert without_rows(X) == tf.TensorSpec([None, 3], tf.float32)
+    assert without_rows(None) is None
 
 
 def test_what_is_missing_has_no_symbol():
@@ -716,3 +715,24 @@ def test_a_method_keeps_the_signature_and_the_words_of_keras(name):
     assert inspect.signature(ours) == inspect.signature(keras_s)
     assert (ours.__name__, ours.__doc__) == (name, keras_s.__doc__)
     assert "batch_size" in inspect.signature(keras.Model.fit).parameters
+
+
+def test_a_function_makes_the_data_of_a_process_under_a_strategy_of_ours():
+    strategy = AllReduceStrategy()
+    contexts = []
+
+    def function(context):
+        contexts.append(context)
+        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+
+    with strategy.scope():
+        model = compiled()
+    model.fit(function, validation_data=function, verbose=0)
+
+    assert int(model.optimizer.iterations) == 2
+    assert [one.num_input_pipelines for one in contexts] == [1, 1]
+
+
+def test_without_a_strategy_a_function_is_no_data():
+    with pytest.raises(ValueError, match="Unrecognized data type"):
+        compiled().fit(lambda context: None, verbose=0)

@@ -85,14 +85,23 @@ def test_metrics_and_weights_assign_by_it_too(hooks):
 class Placing:
     """A strategy's extended part that is told how large what is made will be."""
 
+    chief = "/device:CPU:0"
+
     def __init__(self):
         self.sizes = []
+        self.made = []
+        self.shards = [1]
 
     @contextmanager
-    def making(self, path, size_bytes):
+    def making(self, path, size_bytes, beside=None):
         self.sizes.append(size_bytes)
+        self.made.append((path, size_bytes, beside))
         yield
         self.sizes.append("made")
+
+    def sizes_of_shards(self, path, shape, dtype):
+        assert (path, shape.rank, dtype.name) == ("table", 2, "float32")
+        return self.shards
 
 
 @pytest.fixture
@@ -121,7 +130,10 @@ def placing(monkeypatch):
 )
 def test_the_size_is_known_before_the_variable(placing, shape, dtype, size_bytes):
     variable = keras.Variable(
-        initializer=keras.initializers.get("zeros"), shape=shape, dtype=dtype
+        initializer=keras.initializers.get("zeros"),
+        shape=shape,
+        dtype=dtype,
+        trainable=False,
     )
 
     assert placing.sizes == [size_bytes, "made"]
@@ -136,3 +148,82 @@ def test_under_other_strategies_variables_are_made_as_ever(placing, monkeypatch)
 
     assert variable.numpy().tolist() == [1.0, 1.0]
     assert placing.sizes == []
+
+
+# Shards.
+
+
+def table_of(initializer, **options):
+    return keras.Variable(initializer, shape=(7, 2), name="table", **options)
+
+
+@pytest.mark.parametrize(
+    "initializer",
+    [
+        keras.initializers.RandomNormal(seed=3),
+        keras.initializers.Orthogonal(seed=3),
+        keras.initializers.Ones(),
+        keras.initializers.Constant(0.5),
+        keras.initializers.Constant([0.5, 2.0]),
+        lambda shape, dtype: tf.reshape(tf.range(14.0), shape),
+    ],
+)
+def test_shards_begin_as_the_whole_does(placing, initializer):
+    whole = table_of(initializer)
+    placing.shards = [4, 3]
+    cut = table_of(initializer)
+
+    assert [tuple(shard.shape) for shard in cut._value.shards] == [(4, 2), (3, 2)]
+    np.testing.assert_array_equal(cut.numpy(), whole.numpy())
+    assert tuple(cut.shape) == (7, 2)
+    assert placing.made[1:] == [("table[0:4]", 32, None), ("table[4:7]", 24, None)]
+
+
+@pytest.mark.parametrize(
+    ("initializer", "shapes"),
+    [
+        (keras.initializers.Zeros, [(4, 2), (3, 2)]),
+        (keras.initializers.RandomNormal, [(7, 2)]),
+    ],
+)
+def test_a_constant_is_never_made_as_a_whole(placing, monkeypatch, initializer, shapes):
+    call, made = initializer.__call__, []
+
+    def noted(self, shape, dtype=None):
+        made.append(shape)
+        return call(self, shape, dtype)
+
+    monkeypatch.setattr(initializer, "__call__", noted)
+    placing.shards = [4, 3]
+    table_of(initializer())
+
+    assert made == shapes
+
+
+def test_what_is_not_trained_is_not_cut(placing):
+    placing.shards = [4, 3]
+    variable = table_of("zeros", trainable=False)
+
+    assert isinstance(variable._value, tf.Variable)
+
+
+def test_what_lies_beside_is_cut_alike(placing):
+    placing.shards = [4, 3]
+    table = table_of("zeros")
+    with variables.lying_beside(table._value):
+        kept = table_of("ones", trainable=False)
+
+    beside = [id(one) for *_, one in placing.made[2:]]
+    assert beside == [id(shard) for shard in table._value.shards]
+    assert [tuple(shard.shape) for shard in kept._value.shards] == [(4, 2), (3, 2)]
+    assert not kept._value.trainable
+
+
+def test_shards_are_assigned_and_noted_as_one(placing, hooks):
+    placing.shards = [4, 3]
+    table = table_of("zeros")
+    table.assign(np.arange(14.0).reshape(7, 2))
+    table.assign_add(np.ones((7, 2)))
+
+    np.testing.assert_array_equal(table, np.arange(1.0, 15.0).reshape(7, 2))
+    assert [variable is table for variable in hooks.assigned] == [True, True]

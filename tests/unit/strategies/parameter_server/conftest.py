@@ -36,13 +36,14 @@ class LocalStrategy:
     """What steps and updates ask of a strategy."""
 
     workers = 2
+    backup_workers = 0
     heartbeat = SimpleNamespace(workers=2, silent=dict)
     cluster = Cluster(chief="a:1", workers=("b:1", "c:1"), ps=("d:1",))
 
     def __init__(self, consistency="async", max_staleness=None):
         self.consistency = consistency
         self.max_staleness = max_staleness
-        self.coordinator = SimpleNamespace(done=lambda: False, waiting=None)
+        self.coordinator = SimpleNamespace(waiting=None, error=None)
         self.extended = LocalExtended(self)
 
     def run(self, function, args=()):
@@ -59,6 +60,7 @@ def make_strategy(monkeypatch):
     monkeypatch.setattr(keras.Variable, "handle", property(pure_step._handle_of_read))
     monkeypatch.setattr(keras.layers.Embedding, "call", pure_step._look_up_rows)
     monkeypatch.setattr(engine, "schedule", schedule)
+    monkeypatch.setattr(engine, "take_error", lambda coordinator: coordinator.error)
     monkeypatch.setattr(engine, "current_worker", lambda: 0)
     return LocalStrategy
 

@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.batches import as_tensors, spec_of
+from tfdist.strategies.parameter_server.batches import (
+    as_tensors,
+    has_known_ranks,
+    spec_of,
+    without_missing,
+)
 
 RAGGED = tf.ragged.constant([[1, 2], [3]])
 SPARSE = tf.sparse.from_dense([[0.0, 1.0]])
@@ -38,3 +43,41 @@ def test_batches_of_other_lengths_are_alike_and_of_other_widths_are_not():
 
     assert str(spec_of(one)) == str(spec_of(longer))
     assert str(spec_of(one)) != str(spec_of(wider))
+
+
+@pytest.mark.parametrize(
+    "leaf", [tf.ones((4, 3)), tf.constant("text"), RAGGED, SPARSE, None]
+)
+def test_the_spec_of_a_spec_is_that_of_its_batches(leaf):
+    spec = None if leaf is None else tf.type_spec_from_value(leaf)
+
+    assert spec_of(spec) == spec_of(leaf)
+    assert spec_of((tf.OptionalSpec(tf.TensorSpec(())), tf.NoneTensorSpec())) == (
+        None,
+        None,
+    )
+
+
+def test_a_batch_is_cut_where_parts_are_missing():
+    x, y = tf.ones(3), tf.ones(3)
+
+    assert without_missing((x, y, None)) == (x, y)
+    assert without_missing((x, None, None)) is x
+    assert without_missing((x,)) is x
+    assert without_missing({"a": x}) == {"a": x}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (tf.TensorSpec((None, None)), True),
+        (tf.TensorSpec(None), False),
+        ((tf.TensorSpec(()), {"a": tf.TensorSpec(None)}), False),
+        ((tf.TensorSpec(()), None, tf.NoneTensorSpec()), True),
+        (tf.OptionalSpec(tf.TensorSpec(None)), True),
+        (tf.RaggedTensorSpec((None, None)), True),
+        (tf.SparseTensorSpec(None), False),
+    ],
+)
+def test_some_specs_tell_the_dimensions(spec, expected):
+    assert has_known_ranks(spec) is expected

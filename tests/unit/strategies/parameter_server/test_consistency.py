@@ -2,7 +2,11 @@ import random
 
 import pytest
 
-from tfdist.strategies.parameter_server.consistency import Order, check_consistency
+from tfdist.strategies.parameter_server.consistency import (
+    Order,
+    check_backup_workers,
+    check_consistency,
+)
 
 
 def test_without_a_limit_steps_begin_at_once_and_are_applied_as_they_arrive():
@@ -29,6 +33,32 @@ def test_with_a_limit_what_is_early_waits_for_what_was_begun_before():
     assert order.applied == 0
     assert order.arrived(0, 1) == [0, 1, 3]
     assert order.applied == 4
+
+
+@pytest.mark.parametrize("max_staleness", [None, 4])
+def test_steps_may_come_to_nothing(max_staleness):
+    order = Order(max_staleness)
+    for steps in (1, 3, 1):
+        order.begin(steps)
+    order.arrived(4, 1, 0)
+    order.arrived(1, 3, 2)
+
+    assert (order.begun, order.void, order.steps) == (5, 2, 3)
+    order.arrived(0, 1, 1)
+    # Nothing waits for what will never be applied.
+    assert order.applied == 5
+    assert order.may_begin(1)
+
+
+def test_what_comes_to_nothing_holds_up_nothing():
+    order = Order(2)
+    for _ in range(3):
+        order.begin(1)
+
+    assert order.arrived(1, 1, 0) == []
+    assert order.arrived(2, 1) == []
+    assert order.arrived(0, 1) == [0, 1, 2]
+    assert order.steps == 2
 
 
 @pytest.mark.parametrize(
@@ -125,3 +155,32 @@ def test_a_bound_must_be_a_number(max_staleness):
         rf"from 0\. Received: max_staleness={max_staleness!r}\. Give how many",
     ):
         check_consistency("bounded", max_staleness)
+
+
+@pytest.mark.parametrize(
+    ("backup_workers", "consistency", "workers"),
+    [(0, "async", 1), (0, "sync", 1), (1, "sync", 2), (2, "sync", 3)],
+)
+def test_so_many_backup_workers_there_may_be(backup_workers, consistency, workers):
+    assert check_backup_workers(backup_workers, consistency, workers) is None
+
+
+@pytest.mark.parametrize("backup_workers", [-1, 3, 1.0, True, None])
+def test_somebody_must_be_left_to_work(backup_workers):
+    with pytest.raises(
+        ValueError,
+        match=r"backup_workers must be a whole number from 0, and less than there are "
+        rf"workers\. Received: backup_workers={backup_workers!r} with 3 workers\. Give "
+        "how many slow workers",
+    ):
+        check_backup_workers(backup_workers, "sync", 3)
+
+
+@pytest.mark.parametrize("consistency", ["async", "bounded"])
+def test_backup_workers_where_nobody_waits_are_refused(consistency):
+    with pytest.raises(
+        ValueError,
+        match=r"backup_workers is for consistency='sync'\. Received: backup_workers=1 "
+        rf"with consistency='{consistency}', where no worker waits for another\. Leave",
+    ):
+        check_backup_workers(1, consistency, 3)

@@ -17,10 +17,6 @@ class Coordinator:
         self.waiting = []
         self.error = None
 
-    def done(self):
-        if self.error is not None:
-            raise self.error
-
 
 class Heartbeat:
     """Says which workers are silent, once each."""
@@ -38,12 +34,14 @@ def coordinator(monkeypatch):
     """Let work wait in the coordinator, and look for errors at once."""
     made = Coordinator()
 
-    def schedule(coordinator, work):
-        if coordinator.error is not None:
-            raise coordinator.error
-        coordinator.waiting.append(work)
+    def take_error(coordinator):
+        error, coordinator.error = coordinator.error, None
+        return error
 
-    monkeypatch.setattr(engine, "schedule", schedule)
+    monkeypatch.setattr(
+        engine, "schedule", lambda coordinator, work: coordinator.waiting.append(work)
+    )
+    monkeypatch.setattr(engine, "take_error", take_error)
     monkeypatch.setattr(engine, "_LOOK_SECONDS", 0.001)
     return made
 
@@ -149,7 +147,7 @@ def test_what_a_silent_worker_has_begun_is_given_to_another(
         def call():
             begun.append(place)
             if place == "first place":
-                raise InterruptedError
+                raise KeyboardInterrupt
             return place
 
         return call
@@ -157,7 +155,7 @@ def test_what_a_silent_worker_has_begun_is_given_to_another(
     work, waiting = Work(prepare), work_of("nobody has begun it")
     made.give(work)
     made.give(waiting)
-    with pytest.raises(InterruptedError):
+    with pytest.raises(KeyboardInterrupt):
         coordinator.waiting.pop(0)()
     heartbeat.silence = [{1: 31.2}]
     with caplog.at_level(logging.WARNING):
@@ -172,23 +170,49 @@ def test_what_a_silent_worker_has_begun_is_given_to_another(
     assert work.result == "second place"
 
 
-def test_the_result_is_that_of_whoever_is_first(made, do):
-    places = iter(["first place", "second place"])
+def test_what_comes_too_late_is_given_back_when_it_comes(made, coordinator, do):
+    """Until then its worker may write where it was to leave the result."""
+    places, late = iter(["first place", "second place"]), []
 
     def prepare():
         place = next(places)
-        return lambda: place
 
-    work = Work(prepare)
+        def call():
+            if place == "first place":
+                do(1)
+                assert made.take(wait=True) is work
+                assert late == []
+            return place
+
+        return call
+
+    work, other = Work(prepare, too_late=late.append), work_of("other")
     made.give(work)
     made.give(work)
     assert made.under_way == 1
-    do(0, 1)
+    do(0)
+    assert work.result == "second place"
+    made.give(other)
     do(1)
 
-    assert made.take(wait=True) is work
-    assert work.result == "second place"
-    assert made.take(wait=True) is None
+    assert made.take(wait=True) is other
+    assert late == ["first place"]
+
+
+def test_what_was_forgotten_is_given_back_too(made, do):
+    late = []
+
+    def call():
+        made.drop()
+        return "place"
+
+    made.give(Work(lambda: call, too_late=late.append))
+    do(0)
+    made.give(work_of("other"))
+    do(1)
+
+    assert made.take(wait=True).result == "other"
+    assert late == ["place"]
 
 
 def test_if_no_worker_answers_there_is_an_error(made, heartbeat):
@@ -214,12 +238,12 @@ def fails_with(error):
     return Work(lambda: call)
 
 
-def test_an_error_of_tensorflow_has_the_name_of_its_worker(made, do, coordinator):
+def test_an_error_of_tensorflow_has_the_name_of_its_worker(made, do):
+    """It does not wait for what others are at: TensorFlow hears nothing of it."""
     error = tf.errors.InvalidArgumentError(None, None, "labels")
+    made.give(work_of("a worker that hangs"))
     made.give(fails_with(error))
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        do(1)
-    coordinator.error = error
+    do(1, 1)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="labels") as raised:
         made.take(wait=True)
@@ -227,16 +251,42 @@ def test_an_error_of_tensorflow_has_the_name_of_its_worker(made, do, coordinator
     assert made.under_way == 0
 
 
-def test_an_error_comes_also_when_more_is_given(made, do, coordinator):
-    error = tf.errors.InvalidArgumentError(None, None, "labels")
-    made.give(fails_with(error))
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        do(0)
-    coordinator.error = error
+def test_an_error_of_this_process_has_no_name(made, do):
+    made.give(fails_with(ValueError("here")))
+    do(1)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="labels") as raised:
-        made.give(work_of("more"))
-    assert raised.value.__notes__ == ["tfdist: this happened on worker 0."]
+    with pytest.raises(ValueError, match="here") as raised:
+        made.take(wait=False)
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_an_error_of_one_training_does_not_concern_another(
+    made, coordinator, heartbeat, do
+):
+    other = Engine(coordinator, heartbeat)
+    work = work_of("a prediction meanwhile")
+    made.give(fails_with(ValueError("of a fit")))
+    other.give(work)
+    do(0)
+    do(1)
+
+    assert other.take(wait=True) is work
+    with pytest.raises(ValueError, match="of a fit"):
+        made.take(wait=True)
+
+
+def test_what_tensorflow_gives_up_is_raised(made, do, coordinator):
+    """It may try again after the loss of a server, and then does not."""
+    name = "GRPC error information from remote target /job:ps/replica:0/task:0"
+    lost = tf.errors.UnavailableError(None, None, name)
+    made.give(fails_with(lost))
+    with pytest.raises(tf.errors.UnavailableError):
+        do(1)
+    coordinator.error = lost
+
+    with pytest.raises(tf.errors.UnavailableError, match=name) as raised:
+        made.take(wait=True)
+    assert raised.value.__notes__ == ["tfdist: this happened on worker 1."]
     assert made.under_way == 0
 
 
@@ -250,16 +300,21 @@ def test_an_error_of_nobody_has_no_name(made, coordinator):
 
 
 def test_a_lost_worker_is_no_error_of_the_work(made, do, coordinator):
+    """TensorFlow calls it again, and it gets another place for the result."""
     lost = tf.errors.UnavailableError(None, None, "/job:worker/replica:0/task:1")
-    attempts = iter([lost, None])
+    places = iter(["lost", "found"])
 
-    def call():
-        error = next(attempts)
-        if error is not None:
-            raise error
-        return "done"
+    def prepare():
+        place = next(places)
 
-    work = Work(lambda: call)
+        def call():
+            if place == "lost":
+                raise lost
+            return place
+
+        return call
+
+    work = Work(prepare)
     made.give(work)
     [attempt] = coordinator.waiting
     with pytest.raises(tf.errors.UnavailableError):
@@ -268,17 +323,14 @@ def test_a_lost_worker_is_no_error_of_the_work(made, do, coordinator):
     do(0)
 
     assert made.take(wait=True) is work
-    assert (work.result, work.worker) == ("done", 0)
-    assert made._errors == {}
+    assert (work.result, work.worker) == ("found", 0)
 
 
 def test_works_are_told_apart_though_they_look_alike():
     assert work_of(1) != work_of(1)
 
 
-def test_what_is_forgotten_is_not_done_and_its_errors_are_nobody_s(
-    made, coordinator, do
-):
+def test_what_is_forgotten_is_not_done_and_its_errors_are_nobody_s(made, do):
     done = []
     made.give(Work(lambda: lambda: done.append("not begun")))
     made.drop()
@@ -290,17 +342,78 @@ def test_what_is_forgotten_is_not_done_and_its_errors_are_nobody_s(
 
     made.give(Work(lambda: fail))
     do(1)
-
-    assert done == []
-    assert made._errors == {}
-
-
-def test_work_that_is_tried_again_says_so(made, coordinator, do):
-    work = work_of("done")
-    made.give(work)
-    coordinator.waiting *= 2
-    do(0)
-    assert not work.was_tried_again
+    other = work_of("other")
+    made.give(other)
     do(1)
 
-    assert work.was_tried_again
+    assert done == []
+    assert made.take(wait=True) is other
+
+
+# Workers that choose.
+
+
+class Choice:
+    """Gives works in order, and notes what has become of them."""
+
+    def __init__(self, *works):
+        self.works = list(works)
+        self.ended = []
+
+    def begin(self, worker):
+        return self.works.pop(0) if self.works else None
+
+    def end(self, worker, work, *, has_arrived):
+        self.ended.append((worker, work, has_arrived))
+
+
+def test_each_worker_is_asked_until_there_is_nothing_to_do(made, coordinator, do):
+    first, second = work_of(1), work_of(2)
+    choice = Choice(first, second, first)
+    made.offer([first, second], choice)
+    assert (made.under_way, len(coordinator.waiting)) == (2, 2)
+    do(0)
+    do(1)
+
+    assert choice.ended == [(0, one, True) for one in (first, second, first)]
+    assert made.take(wait=True) is first
+    assert made.take(wait=True) is second
+    assert made.take(wait=True) is None
+
+
+def test_what_workers_that_hang_have_chosen_is_left_to_the_choice(
+    made, coordinator, heartbeat, do
+):
+    work = work_of("done")
+    made.offer([work], Choice(work))
+    heartbeat.silence = [{0: 31.0}]
+    made._give_again()
+    assert len(coordinator.waiting) == 2
+    do(0)
+
+    assert made.take(wait=True) is work
+
+
+@pytest.mark.parametrize(
+    ("error", "is_said"),
+    [
+        (ValueError("wrong"), True),
+        (
+            tf.errors.UnavailableError(None, None, "/job:worker/replica:0/task:1"),
+            False,
+        ),
+    ],
+)
+def test_the_choice_hears_of_what_may_be_tried_again(made, do, error, is_said):
+    work = fails_with(error)
+    choice = Choice(work)
+    made.offer([work], choice)
+    if is_said:
+        do(1)
+        with pytest.raises(ValueError, match="wrong"):
+            made.take(wait=True)
+    else:
+        with pytest.raises(tf.errors.UnavailableError):
+            do(1)
+
+    assert choice.ended == [(1, work, is_said)]

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.parameter_server import ServerExtended
 from tfdist.strategies.parameter_server.extended import SERVER, ParameterServerExtended
+from tfdist.strategies.parameter_server.inputs import WorkerInput
 from tfdist.strategies.parameter_server.placement import Placement
 from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.update import LONGEST_STALENESS
@@ -19,6 +21,7 @@ def extended(monkeypatch):
     made = ParameterServerExtended.__new__(ParameterServerExtended)
     made.placement = Placement(2)
     made._made = None
+    made._partitioner = None
     return made
 
 
@@ -90,6 +93,31 @@ def test_what_goes_with_something_elsewhere_may_lie_anywhere(extended):
     assert create(extended, initial_value=1.0, colocate_with=elsewhere)[0] == (
         SERVER.format(0)
     )
+
+
+def test_a_shard_of_what_is_kept_lies_beside_another(extended):
+    beside = SimpleNamespace(device=SERVER.format(1))
+    with extended.making("momentum[0:4]", 400, beside=beside):
+        device, _ = create(extended, initial_value=lambda: 1.0)
+
+    assert device == SERVER.format(1)
+    assert extended.placement.placed[0].name == "momentum[0:4]"
+
+
+def test_without_a_partitioner_there_is_one_shard(extended):
+    assert extended.sizes_of_shards("v", tf.TensorShape((5, 2)), tf.float32) == [1]
+
+
+def test_the_partitioner_is_asked_by_shape_and_dtype(extended):
+    partitioners = tf.distribute.experimental.partitioners
+    extended._partitioner = partitioners.MaxSizePartitioner(max_shard_bytes=16)
+    sizes = extended.sizes_of_shards
+
+    assert sizes("v", tf.TensorShape((5, 2)), tf.float32) == [2, 2, 1]
+    assert sizes("v", tf.TensorShape((5, 2)), tf.float64) == [1] * 5
+    # A scalar and what is empty have no rows to cut apart.
+    assert sizes("v", tf.TensorShape(()), tf.float32) == [1]
+    assert sizes("v", tf.TensorShape((0, 2)), tf.float32) == [1]
 
 
 def test_there_is_one_replica(extended):
@@ -176,3 +204,32 @@ def test_a_metric_of_several_numbers_is_an_array(strategy):
     found = strategy.extended.reader_of(step_of(strategy, made))()
     assert isinstance(found["loss"], float)
     assert found["f1_score"].shape == (2,)
+
+
+def test_functions_make_the_data_of_each_worker(extended, monkeypatch):
+    monkeypatch.setattr(
+        extended, "_container_strategy", lambda: SimpleNamespace(workers=3)
+    )
+    found = extended._distribute_datasets_from_function(
+        lambda context: tf.data.Dataset.range(2), None
+    )
+
+    assert isinstance(found, WorkerInput)
+    assert len(found.element_specs) == 3
+
+
+def test_in_a_function_that_is_traced_data_is_tensorflow_s_own(extended, monkeypatch):
+    asked = []
+
+    def distribute(self, function, options):
+        asked.append((function, options))
+
+    monkeypatch.setattr(
+        ServerExtended, "_distribute_datasets_from_function", distribute
+    )
+    tf.function(
+        lambda: extended._distribute_datasets_from_function(max, "options"),
+        autograph=False,
+    ).get_concrete_function()
+
+    assert asked == [(max, "options")]

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdist.compat.keras.hooks import KerasHooks
 from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.strategies.parameter_server.inputs import WorkerInput
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
 from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
 from tfdist.strategies.parameter_server.training import Training
@@ -113,6 +114,19 @@ def test_in_a_prediction_batches_know_who_predicts(hooks, model):
         assert isinstance(predicting, Predicting)
         assert batches.predicting is predicting
     assert isinstance(hooks.distribute(Adapter()), tf.data.Dataset)
+
+
+def test_what_workers_read_has_no_order_to_predict_in(hooks, model):
+    class Read:
+        def get_tf_dataset(self):
+            return WorkerInput(lambda context: tf.data.Dataset.range(3), 2)
+
+    assert isinstance(hooks.distribute(Read()), WorkerInput)
+    with (
+        hooks.predicting(model),
+        pytest.raises(ValueError, match="in the order of the data, which several data"),
+    ):
+        hooks.distribute(Read())
 
 
 def test_a_model_that_runs_eagerly_does_not_predict(hooks, model):
@@ -238,3 +252,10 @@ def test_what_is_under_way_is_forgotten_when_a_fit_fails(hooks, model, monkeypat
         raise KeyboardInterrupt
 
     assert abandoned == [training]
+
+
+def test_a_server_that_is_lost_while_a_callback_runs_is_named(hooks, model):
+    error = tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:0")
+
+    with pytest.raises(ConnectionError, match="ps 0 .* is lost"), hooks.fitting(model):
+        raise error

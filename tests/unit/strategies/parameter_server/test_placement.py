@@ -1,6 +1,13 @@
+import re
+
 import pytest
 
-from tfdist.strategies.parameter_server.placement import Placed, Placement
+from tfdist.strategies.parameter_server.placement import (
+    Placed,
+    Placement,
+    check_partitioner,
+    sizes_of_shards,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,3 +72,53 @@ def test_the_plan_can_be_printed():
 
 def test_a_server_without_variables_is_in_the_plan_too():
     assert str(Placement(1)) == "ps 0: 0 bytes in 0 variables"
+
+
+# Shards.
+
+
+@pytest.mark.parametrize(
+    ("shape", "shards", "expected"),
+    [
+        ((10, 4), [3, 1], [4, 3, 3]),
+        ((10, 4), [2, 1], [5, 5]),
+        ((3,), (3,), [1, 1, 1]),
+        ((10, 4), [1, 1], [10]),
+        ((), [], [1]),
+        ((0, 4), [1, 1], [0]),
+    ],
+)
+def test_rows_are_cut_evenly(shape, shards, expected):
+    assert sizes_of_shards("v", shape, shards) == expected
+
+
+@pytest.mark.parametrize(
+    ("shards", "advice"),
+    [
+        ([1, 2], "[shards, 1]"),
+        ([2], "[shards, 1]"),
+        ([0, 1], "[shards, 1]"),
+        ([5, 1], "[shards, 1]"),
+        (2, "[shards, 1]"),
+        ([2.0, 1], "[shards, 1]"),
+    ],
+)
+def test_only_rows_can_be_cut_apart(shards, advice):
+    message = (
+        "variable_partitioner must return the number of shards along each axis, and "
+        "may cut the rows only, of which each shard needs one. Received: "
+        f"{shards!r} for table of shape (4, 6). Return {advice} here."
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sizes_of_shards("table", (4, 6), shards)
+
+
+def test_what_is_no_function_is_no_partitioner():
+    check_partitioner(None)
+    check_partitioner(lambda shape, dtype: [1])
+    with pytest.raises(
+        ValueError,
+        match=r"variable_partitioner must be a function of shape and dtype\. Received: "
+        r"variable_partitioner=2\. Use one of tf\.distribute\.experimental",
+    ):
+        check_partitioner(2)

@@ -87,11 +87,9 @@ def test_batches_have_the_spec_of_their_dataset():
 def test_a_lost_server_is_named(strategy, model):
     predicting = Predicting(strategy, model)
     strategy.coordinator.waiting = []
-
-    def fail():
-        raise tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:0")
-
-    strategy.coordinator.done = fail
+    strategy.coordinator.error = tf.errors.UnavailableError(
+        None, None, "/job:ps/replica:0/task:0"
+    )
     with pytest.raises(ConnectionError, match=r"ps 0 \(d:1\) is lost"):
         predicting([(X,)])
     assert predicting._engine.under_way == 0

@@ -53,15 +53,21 @@ def test_work_that_is_prepared_again_has_other_slots(strategy, model):
     }
 
 
-@pytest.mark.parametrize("was_tried_again", [True, False])
-def test_slots_are_used_again_unless_somebody_may_still_write(
-    strategy, model, was_tried_again
-):
+def test_slots_of_work_that_is_applied_are_used_again(strategy, model):
     update = update_of(strategy, model)
     work = work_of_two(update)
     work.result = work.prepare()()
-    work.was_tried_again = was_tried_again
     give_back(update, work)
     slot = update.take_slot()
 
-    assert any(slot is one for one in work.result) is not was_tried_again
+    assert any(slot is one for one in work.result)
+
+
+def test_slots_of_work_that_comes_too_late_are_used_again(strategy, model):
+    update = update_of(strategy, model)
+    work = work_of_two(update)
+    slots = work.prepare()()
+    work.too_late(slots)
+    slot = update.take_slot()
+
+    assert any(slot is one for one in slots)

@@ -29,6 +29,11 @@ def test_arguments_are_checked_first():
         ParameterServerStrategy(max_staleness=2)
 
 
+def test_a_partitioner_must_be_callable():
+    with pytest.raises(ValueError, match="variable_partitioner must be a function"):
+        ParameterServerStrategy(variable_partitioner=2)
+
+
 def test_a_process_that_has_begun_with_tensorflow_is_refused():
     assert float(tf.constant(1.0)) == 1.0
 
@@ -40,6 +45,14 @@ def test_a_process_that_has_begun_with_tensorflow_is_refused():
 def test_an_environment_without_servers_is_refused():
     with pytest.raises(ValueError, match="Parameter servers need a chief, workers and"):
         ParameterServerStrategy()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_more_backup_workers_than_can_be_spared_are_refused():
+    with pytest.raises(ValueError, match="backup_workers=1 with 1 workers"):
+        ParameterServerStrategy(
+            Cluster(**JOBS, task=Task("chief", 0)), "sync", backup_workers=1
+        )
 
 
 @pytest.mark.usefixtures("fresh")

@@ -1,3 +1,4 @@
+import itertools
 from types import SimpleNamespace
 
 import keras
@@ -5,7 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.strategies.parameter_server import inputs, pipelines, reading
 from tfdist.strategies.parameter_server import training as module
+from tfdist.strategies.parameter_server.batches import spec_of
+from tfdist.strategies.parameter_server.inputs import WorkerInput
 from tfdist.strategies.parameter_server.sending import work_of
 from tfdist.strategies.parameter_server.training import AHEAD, Training, _take
 
@@ -146,7 +150,7 @@ def give(training, count):
     update = None
     for i in range(count):
         batch = (tf.constant(X[i : i + 1]), tf.constant(Y[i : i + 1]))
-        update = training._update_of(batch)
+        update = training._update_of(spec_of(batch))
         training._give(update, [batch])
     return update
 
@@ -236,11 +240,7 @@ def test_after_an_error_nothing_is_left_under_way(make_strategy):
     training = training_of(strategy, compiled())
     waiting = holding(strategy)
     give(training, 2)
-
-    def fail():
-        raise RuntimeError("no")
-
-    strategy.coordinator.done = fail
+    strategy.coordinator.error = RuntimeError("no")
     with pytest.raises(RuntimeError, match="no"):
         training.finish()
     assert training._engine.under_way == 0
@@ -258,11 +258,7 @@ def test_a_lost_server_is_named(strategy):
     holding(strategy)
     give(training, 1)
     lost = tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:0 is away")
-
-    def fail():
-        raise lost
-
-    strategy.coordinator.done = fail
+    strategy.coordinator.error = lost
     with pytest.raises(ConnectionError, match=r"ps 0 \(d:1\) is lost"):
         training.finish()
 
@@ -321,7 +317,7 @@ def test_without_staleness_every_call_leaves_nothing_under_way(make_strategy):
     assert training._engine.under_way == 0
 
 
-def test_slots_that_a_lost_worker_may_write_to_are_not_used_again(strategy):
+def test_slots_of_work_that_was_done_twice_come_back_once_each(strategy):
     training = training_of(strategy, compiled())
     waiting = holding(strategy)
     update = give(training, 2)
@@ -329,5 +325,124 @@ def test_slots_that_a_lost_worker_may_write_to_are_not_used_again(strategy):
     waiting[0]()
     waiting[1]()
     training.finish()
+    strategy.coordinator.waiting = None
+    # What came too late is noticed when something else arrives.
+    training(iter([(X, Y)]))
 
-    assert len(update._free) == 1
+    assert len({id(slot) for slot in update._free}) == len(update._free) == 3
+
+
+def test_ragged_and_wide_batches_of_a_dataset_are_traced_once(strategy):
+    """Each batch has a width of its own, the dataset one spec."""
+    lengths = tf.data.Dataset.from_tensor_slices([1, 2, 5, 3])
+    data = lengths.map(lambda n: (tf.ones([n]), tf.ones([1]))).padded_batch(2)
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((None,)),
+            keras.layers.Lambda(lambda x: keras.ops.sum(x, 1, keepdims=True)),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("sgd", "mse")
+    model.optimizer.build(model.trainable_variables)
+    training = training_of(strategy, model)
+    run_epoch(training, iter(data))
+
+    assert len(training._updates) == 1
+    assert int(model.optimizer.iterations) == 2
+
+
+# What workers read for themselves.
+
+
+@pytest.fixture
+def by_turns(monkeypatch):
+    """Let the two workers come by turns."""
+    who = itertools.cycle([0, 1])
+    monkeypatch.setattr(reading, "current_worker", lambda: next(who))
+    monkeypatch.setattr(reading, "REST_SECONDS", 0.0)
+    # Nobody is lost, however slow the machine.
+    monkeypatch.setattr(pipelines, "ABSENT_SECONDS", 1e9)
+    monkeypatch.setattr(inputs, "WORKER", "/device:CPU:0")
+
+
+def read_by_two(size, *, is_known=True):
+    """Return the 12 rows as read by two workers, of which the first reads more."""
+
+    def function(context):
+        whole = tf.data.Dataset.from_tensor_slices((X, Y))
+        part = whole.skip(8) if context.input_pipeline_id else whole.take(8)
+        made = part.batch(size)
+        return made if is_known else made.filter(lambda x, y: True)
+
+    return WorkerInput(function, 2)
+
+
+@pytest.mark.parametrize(("consistency", "most"), CONSISTENCIES[:3])
+@pytest.mark.parametrize(("size", "steps"), [(1, 12), (3, 5), (8, 2)])
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.usefixtures("by_turns")
+def test_workers_read_every_example_once(
+    make_strategy, consistency, most, size, steps, is_known
+):
+    model = compiled()
+    training = training_of(make_strategy(consistency, most), model)
+    source = read_by_two(size, is_known=is_known)
+    for epoch in (1, 2):
+        run_epoch(training, iter(source))
+        assert int(model.optimizer.iterations) == steps * epoch
+        assert training._order.steps == steps * epoch
+    assert training._works == {}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("several", [1, 2, 5])
+@pytest.mark.usefixtures("by_turns")
+def test_an_evaluation_of_what_workers_read_is_exact(strategy, is_known, several):
+    model = compiled(steps_per_execution=several)
+    expected = model.evaluate(batches(12), verbose=0, return_dict=True)
+    model.reset_metrics()
+    training = training_of(strategy, model, "test_step")
+    run_epoch(training, iter(read_by_two(3, is_known=is_known)))
+
+    found = {k: float(v) for k, v in model.get_metrics_result().items()}
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.usefixtures("by_turns")
+def test_steps_that_came_to_nothing_are_made_by_others(strategy):
+    """The second worker has no data left when it is asked."""
+    model = compiled()
+    training = training_of(strategy, model)
+    iterator = iter(read_by_two(1))
+    for _ in range(11):
+        training(iterator)
+    training.finish()
+
+    assert int(model.optimizer.iterations) == 11
+    assert training._order.void > 0
+    training(iterator)
+    with pytest.raises(StopIteration):
+        training(iterator)
+    training.finish()
+    assert int(model.optimizer.iterations) == 12
+
+
+@pytest.mark.usefixtures("by_turns")
+def test_together_workers_read_nothing(make_strategy):
+    training = training_of(make_strategy("sync"), compiled())
+
+    with pytest.raises(ValueError, match="cuts each batch for all workers, so that no"):
+        training(iter(read_by_two(1)))
+
+
+@pytest.mark.usefixtures("by_turns")
+def test_after_an_error_an_epoch_that_workers_read_is_forgotten(strategy):
+    training = training_of(strategy, compiled())
+    training(iter(read_by_two(1)))
+    training.abandon()
+
+    training.finish()
+    assert training._engine.under_way == 0
+    assert training._order.begun == 0

@@ -3,8 +3,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.keras import sharded_optimizer
+from tfdist.compat.keras.sharded import ShardedValue
 from tfdist.strategies.parameter_server.step import PureStep
-from tfdist.strategies.parameter_server.update import Update, _weighed
+from tfdist.strategies.parameter_server.update import (
+    Update,
+    _beside_inputs,
+    _weighed,
+)
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X[:, :1] - 2 * X[:, 1:2]
@@ -184,3 +190,57 @@ def test_sparse_values_stay_sparse():
     assert found.indices.numpy().tolist() == [2, 2]
     assert found.values.numpy().tolist() == [[1.0], [6.0]]
     assert tf.convert_to_tensor(found).numpy()[2].tolist() == [7.0]
+
+
+# Shards.
+
+
+@pytest.fixture
+def shards(monkeypatch):
+    """Put the patches of optimizers on; return what cuts a model's first weight."""
+    for name, function in (
+        ("_var_key", sharded_optimizer._key_of_whole),
+        ("_distributed_tf_update_step", sharded_optimizer._update_shard_by_shard),
+    ):
+        monkeypatch.setattr(sharded_optimizer.TFOptimizer, name, function)
+
+    def cut(model):
+        weight = model.weights[0]
+        rows = tf.split(weight.numpy(), [2, 1])
+        weight._value = ShardedValue([tf.Variable(one) for one in rows])
+        return weight
+
+    return cut
+
+
+@pytest.mark.parametrize("clipnorm", [None, 0.5], ids=["by shard", "as a whole"])
+def test_a_weight_in_shards_is_updated_as_one(strategy, shards, clipnorm):
+    def make():
+        return compiled(keras.optimizers.SGD(0.1, clipnorm=clipnorm))
+
+    model, plain = make(), make()
+    weight = shards(model)
+    model.optimizer = keras.optimizers.SGD(0.1, clipnorm=clipnorm)
+    model.optimizer.build(model.trainable_variables)
+    update = update_of(strategy, model)
+    assert [tuple(v.shape) for v in update.step.weights] == [(2, 1), (1, 1), (1,)]
+    assert update.step.variables[0] is weight
+    for _ in range(3):
+        update([[filled(update, X[:2], Y[:2]), filled(update, X[2:], Y[2:])]])
+    thrice = np.tile(X, (3, 1)), np.tile(Y, (3, 1))
+    plain.fit(*thrice, batch_size=8, shuffle=False, verbose=0)
+
+    assert isinstance(weight._value, ShardedValue)
+    assert_equal_weights(model, plain)
+
+
+def test_what_lies_on_a_server_is_not_moved_to_be_computed_with():
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.device(_beside_inputs):
+        with tf.device("/job:ps/task:1"):
+            gradient, scale = tf.zeros((2, 3)), tf.ones(())
+        with tf.device("/job:ps/task:0"):
+            assigned = tf.identity(gradient)
+        places = [(gradient * scale).device, (scale * 2.0).device, assigned.device]
+
+    assert places == ["/job:ps/task:1", "", "/job:ps/task:0"]

@@ -1,0 +1,105 @@
+"""The equality matrix: what runs in the processes, row after row."""
+
+import gc
+import importlib
+import os
+import pickle
+import traceback
+from pathlib import Path
+
+from packaging.version import Version
+
+import tfdist
+
+
+class Failure(str):
+    """The traceback of a row that raised."""
+
+
+class OutOfStep(Failure):
+    """That of a row in which not all ranks raised, or not at the same call."""
+
+
+class Absent(Exception):
+    """The installed Keras is an older one, which lacks what a row is about."""
+
+
+class Skipped(str):
+    """What it lacks."""
+
+
+def of_keras(package, name):
+    """Return a class of Keras, e.g. ("optimizers", "Adam"), that an older one lacks.
+
+    The newest Keras must have it: a row that is skipped there would be so for ever.
+    """
+    import keras
+
+    from tfdist.compat.keras.versions import NEWEST
+
+    classes = getattr(keras, package)
+    is_older = Version(keras.__version__).release[:2] < NEWEST
+    if is_older and not hasattr(classes, name):
+        raise Absent(f"Keras {keras.__version__} has no {package}.{name}")
+    return getattr(classes, name)
+
+
+def run_rows(rows, folder, is_plain):
+    """Run rows in this process; leave what each ends with in a file of this rank.
+
+    Args:
+        rows: The name of the module and that of the row, for each row.
+        folder: Where the file is; the working directory of the rows too, which all
+            ranks share.
+        is_plain: Whether to run them in plain Keras instead of under tfdist.
+    """
+    import tensorflow as tf
+
+    modules = {module: importlib.import_module(module) for module, _ in rows}
+    if is_plain:
+        strategy = tf.distribute.get_strategy()
+    else:
+        strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=120)
+    # Each row collects garbage more than once. It need not look at what all rows use,
+    # which would take longer than to train.
+    gc.collect()
+    gc.freeze()
+    os.chdir(folder)
+    with open(rows_file(folder, tfdist.rank()), "ab") as file:
+        for module, name in rows:
+            outcome = _run_row(modules[module].ROWS[name], strategy)
+            pickle.dump(((module, name), outcome), file)
+            file.flush()
+            if not is_plain:
+                _meet(strategy, (module, name), outcome, file)
+
+
+def rows_file(folder, rank):
+    """Return the file in which a rank leaves what its rows end with."""
+    return Path(folder) / f"rank.{rank}.rows"
+
+
+def _meet(strategy, row, outcome, file):
+    """End a row together; ranks that are elsewhere meet another call, and raise."""
+    try:
+        strategy.collective.exchange("the end of a row", " ".join(row))
+    except Exception:
+        own = outcome if isinstance(outcome, Failure) else "This rank went through."
+        text = f"{own}\nThe ranks are out of step:\n{traceback.format_exc()}"
+        pickle.dump((row, OutOfStep(text)), file)
+        raise
+
+
+def _run_row(row, strategy):
+    """Run a row in a process as fresh as it can be made."""
+    import keras
+
+    keras.backend.clear_session()
+    keras.config.set_floatx("float64")
+    keras.utils.set_random_seed(1)
+    try:
+        return {**row(strategy), "floatx": keras.config.floatx()}
+    except Absent as absent:
+        return Skipped(absent)
+    except Exception:
+        return Failure(traceback.format_exc())

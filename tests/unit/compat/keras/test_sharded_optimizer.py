@@ -1,0 +1,268 @@
+from contextlib import contextmanager
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+from tfdist.compat.keras import sharded_optimizer, variables
+from tfdist.compat.keras.sharded import ShardedValue
+from tfdist.compat.keras.sharded_optimizer import given_to
+from tfdist.compat.keras.shards import shards_of, split_gradient
+
+TABLE = np.random.default_rng(1).normal(size=(7, 3)).astype("float32")
+STEPS = 4
+
+
+class Servers:
+    """The extended part of a strategy that cuts what has seven rows."""
+
+    chief = "/device:CPU:0"
+
+    @contextmanager
+    def making(self, path, size_bytes, beside=None):
+        yield
+
+    def sizes_of_shards(self, path, shape, dtype):
+        return [4, 3] if shape[0] == 7 else [1]
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """Put the patches on, and let variables be cut in a block."""
+    for name, function in (
+        ("add_variable_from_reference", sharded_optimizer._add_beside_shards),
+        ("_var_key", sharded_optimizer._key_of_whole),
+        ("_distributed_tf_update_step", sharded_optimizer._update_shard_by_shard),
+        (
+            "_overwrite_model_variables_with_average_value",
+            sharded_optimizer._overwrite_with_averages_of_shards,
+        ),
+    ):
+        monkeypatch.setattr(TFOptimizer, name, function)
+    monkeypatch.setattr(
+        BaseOptimizer,
+        "_update_model_variables_moving_average",
+        sharded_optimizer._update_averages_of_shards,
+    )
+    initialize = variables._initialize_where_it_fits
+
+    @contextmanager
+    def block():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(keras.Variable, "_initialize_with_initializer", initialize)
+            patch.setattr(variables, "_extended", Servers)
+            yield
+
+    return block
+
+
+def made(**options):
+    """Return a table and a vector, which is never cut, of Keras."""
+    table = keras.Variable(
+        lambda shape, dtype: tf.constant(TABLE, dtype),
+        shape=TABLE.shape,
+        dtype="float32",
+        name="table",
+    )
+    for name, value in options.items():
+        setattr(table, name, value)
+    bias = keras.Variable(np.ones(3, "float32"), name="bias")
+    return table, bias
+
+
+def gradients(step, *, sparse):
+    random = np.random.default_rng(step)
+    if not sparse:
+        return tf.constant(random.normal(size=(7, 3)), "float32")
+    # Some rows more than once, and in one step none of the second shard.
+    rows = random.integers(0, 3 if step == 2 else 7, 6)
+    values = random.normal(size=(6, 3)).astype("float32")
+    return tf.IndexedSlices(tf.constant(values), tf.constant(rows), tf.constant([7, 3]))
+
+
+def end(optimizer, table, bias, *, sparse):
+    """Return what a table, and all that is kept of it, is after some steps."""
+    optimizer.build([table, bias])
+
+    of_bias = tf.constant([0.1, 0.2, -0.3])
+    for step in range(STEPS):
+        parts = split_gradient(gradients(step, sparse=sparse), table)
+        optimizer.apply(*given_to(optimizer, [(table, parts), (bias, [of_bias])]))
+    kept = dict(enumerate(v.numpy() for v in optimizer.variables))
+    return {"table": table.numpy(), "bias": bias.numpy(), **kept}
+
+
+OPTIMIZERS = {
+    **{
+        name: {}
+        for name, kind in sorted(vars(keras.optimizers).items())
+        if isinstance(kind, type)
+        and issubclass(kind, keras.optimizers.Optimizer)
+        and name not in ("LossScaleOptimizer", "MultiOptimizer", "Optimizer")
+    },
+    "SGD, momentum, global_clipnorm": {"momentum": 0.9, "global_clipnorm": 0.5},
+    "SGD, clipvalue": {"clipvalue": 0.3},
+    "SGD, clipnorm": {"clipnorm": 0.5},
+    "Adam, weight_decay": {"weight_decay": 0.1},
+    "Lamb, weight_decay": {"weight_decay": 0.1},
+    "Adam, accumulation": {"gradient_accumulation_steps": 2},
+    "Adam, amsgrad": {"amsgrad": True},
+    "RMSprop, centered": {"centered": True, "momentum": 0.5},
+    "Adam, EMA": {"use_ema": True, "ema_momentum": 0.5},
+    "SGD, EMA, overwrite": {
+        "use_ema": True,
+        "ema_momentum": 0.5,
+        "ema_overwrite_frequency": 3,
+    },
+}
+
+
+def optimizer_of(row):
+    options = dict(OPTIMIZERS[row])
+    return getattr(keras.optimizers, row.split(",")[0])(0.1, **options)
+
+
+def check(cut, make, *, sparse=False, make_variables=made):
+    """Compare the end of shards with that of the whole."""
+    expected = end(make(), *make_variables(), sparse=sparse)
+    with cut():
+        table, bias = make_variables()
+        assert isinstance(table._value, ShardedValue)
+        found = end(make(), table, bias, sparse=sparse)
+
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            found[name], value, rtol=2e-5, atol=2e-6, err_msg=str(name)
+        )
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("row", OPTIMIZERS)
+def test_an_update_of_shards_is_that_of_the_whole(cut, row, sparse):
+    check(cut, lambda: optimizer_of(row), sparse=sparse)
+
+
+class Normalised(keras.optimizers.SGD):
+    """What an optimizer of a user may do: look at the whole gradient."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        largest = keras.ops.max(keras.ops.abs(gradient))
+        super().update_step(gradient / largest, variable, learning_rate)
+
+
+def excluding(by):
+    def make():
+        adam = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+        adam.exclude_from_weight_decay(**by)
+        return adam
+
+    return make
+
+
+def scaled():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1), 8.0)
+
+
+def constrained():
+    return made(constraint=keras.constraints.MaxNorm(0.5, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("make", "make_variables"),
+    [
+        (lambda: Normalised(0.1), made),
+        (excluding({"var_names": ["table"]}), made),
+        (scaled, made),
+        (lambda: keras.optimizers.Adam(0.1), constrained),
+    ],
+    ids=["of a user", "excluding", "loss scale", "constraint"],
+)
+def test_so_it_is_with_what_looks_at_the_variable(cut, make, make_variables):
+    check(cut, make, make_variables=make_variables)
+
+
+def test_a_variable_that_is_cut_can_be_excluded_itself(cut):
+    with cut():
+        table, bias = made()
+        optimizer = excluding({"var_list": [table]})()
+        optimizer.build([table, bias])
+
+        excluded = [optimizer._use_weight_decay(v.value) for v in shards_of(table)]
+        assert excluded == [False, False]
+        assert optimizer._use_weight_decay(bias.value)
+
+
+def test_state_lies_beside_the_shards(cut):
+    with cut():
+        table, bias = made()
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build([table, bias])
+
+    momentum, of_bias = optimizer.momentums
+    assert [tuple(v.shape) for v in momentum._value.shards] == [(4, 3), (3, 3)]
+    assert tuple(momentum.shape) == (7, 3)
+    assert isinstance(of_bias._value, tf.Variable)
+
+
+def test_averages_are_made_shard_by_shard(cut):
+    with cut():
+        table, bias = made()
+        optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2)
+        optimizer.build([table, bias])
+
+    @tf.function
+    def apply():
+        wholes = [(table, split_gradient(tf.ones((7, 3)), table)), (bias, None)]
+        optimizer.apply(*given_to(optimizer, wholes))
+
+    kinds = [op.type for op in apply.get_concrete_function().graph.get_operations()]
+    assert not any(kind.startswith("Concat") for kind in kinds)
+    averages = optimizer._model_variables_moving_average
+    assert [tuple(v.shape) for v in averages] == [(7, 3), (3,)]
+
+
+def given_paths(make, variables, gradient):
+    optimizer = make()
+    parts = [None if gradient is None else split_gradient(gradient, variables[0])]
+    grads, found = given_to(optimizer, [(variables[0], parts[0]), (variables[1], None)])
+    return [tuple(v.shape) for v in found], grads
+
+
+def test_shards_are_given_where_that_is_enough(cut):
+    with cut():
+        variables = made()
+    shapes, grads = given_paths(keras.optimizers.Adam, variables, tf.ones((7, 3)))
+    assert shapes == [(4, 3), (3, 3), (3,)]
+    assert [None if g is None else tuple(g.shape) for g in grads] == [
+        (4, 3),
+        (3, 3),
+        None,
+    ]
+
+    shapes, grads = given_paths(keras.optimizers.Adam, variables, None)
+    assert shapes == [(4, 3), (3, 3), (3,)]
+    assert grads == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        keras.optimizers.Lamb,
+        Normalised,
+        lambda: keras.optimizers.Adam(clipnorm=1.0),
+        lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Lamb()),
+    ],
+    ids=["Lamb", "of a user", "clipnorm", "accumulation", "loss scale"],
+)
+def test_others_are_given_the_whole(cut, make):
+    with cut():
+        variables = made()
+    shapes, grads = given_paths(make, variables, tf.ones((7, 3)))
+
+    assert shapes == [(7, 3), (3,)]
+    assert tuple(grads[0].shape) == (7, 3)

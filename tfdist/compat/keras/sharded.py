@@ -1,0 +1,248 @@
+"""A variable of Keras whose rows lie on several servers, in one shard on each.
+
+Keras has one variable: its path, its shape and what is saved of it are those of a
+variable on one server. What it holds is a `ShardedValue` instead of a `tf.Variable`.
+TensorFlow's own `ShardedVariable` has no handle, which tapes and Keras ask for.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import record as _record
+from tensorflow.python.eager import tape as _tape
+
+from tfdist.compat.parameter_server import as_read
+
+# The number of the shard that each sharded variable stands for at present.
+_CURRENT: ContextVar[int | None] = ContextVar("shard", default=None)
+
+
+class ShardedValue:
+    """What a `tf.Variable` is to Keras, over variables that hold some rows each.
+
+    Within `shard_scope` it is one of them.
+
+    Args:
+        shards: Variables that differ in their number of rows only, in the order of the
+            rows.
+    """
+
+    def __init__(self, shards: Sequence[tf.Variable]) -> None:
+        self.shards = list(shards)
+        first = self.shards[0]
+        self.sizes = [int(shard.shape[0]) for shard in self.shards]
+        self.dtype = first.dtype
+        self.trainable = first.trainable
+        self.name = first.name
+        self._shared_name = first._shared_name
+        self.device = first.device
+        self._shape = tf.TensorShape([sum(self.sizes), *first.shape[1:]])
+        self._unique_id = f"{first._unique_id}_sharded"
+        with tf.init_scope():
+            # Tapes know a variable by its handle. Nothing is behind this one.
+            self.handle = tf.raw_ops.VarHandleOp(
+                shape=self._shape, dtype=self.dtype, shared_name=self._unique_id
+            )
+        for number, shard in enumerate(self.shards):
+            shard._shard_of = self, number
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the whole, or of the shard that it stands for."""
+        number = _CURRENT.get()
+        return self._shape if number is None else self.shards[number].shape
+
+    def read_value(self) -> tf.Tensor:
+        """Return the rows, in their order."""
+        number = _CURRENT.get()
+        if number is not None:
+            return self.shards[number].read_value()
+        with _record.stop_recording():
+            value = tf.concat([shard.read_value() for shard in self.shards], 0)
+        return as_read(self, value)
+
+    value = read_value
+
+    def numpy(self) -> Any:
+        """Return the rows as an array."""
+        return np.asarray(self.read_value())
+
+    def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
+        """Read rows; no others are moved.
+
+        Args:
+            indices: The numbers of the rows, of any shape.
+            name: Of the operation. Default None: any.
+        """
+        number = _CURRENT.get()
+        if number is not None:
+            return self.shards[number].sparse_read(indices, name)
+        indices = tf.convert_to_tensor(indices)
+        with _record.stop_recording():
+            flat = tf.reshape(indices, [-1])
+            places, local = self._by_shard(flat, tf.range(tf.size(flat)))
+            rows = [
+                shard.sparse_read(one)
+                for shard, one in zip(self.shards, local, strict=True)
+            ]
+            rest = self._shape[1:]
+            found = tf.reshape(
+                tf.dynamic_stitch(places, rows),
+                tf.concat([tf.shape(indices), rest.as_list()], 0),
+                name=name,
+            )
+            found.set_shape(indices.shape.concatenate(rest))
+        return self._recorded(found, flat)
+
+    def assign(self, value: Any, **_: Any) -> "ShardedValue":
+        """Assign all rows."""
+        return self._split_over("assign", value)
+
+    def assign_add(self, value: Any, **_: Any) -> "ShardedValue":
+        """Add to all rows."""
+        return self._split_over("assign_add", value)
+
+    def assign_sub(self, value: Any, **_: Any) -> "ShardedValue":
+        """Subtract from all rows."""
+        return self._split_over("assign_sub", value)
+
+    def scatter_update(self, value: tf.IndexedSlices) -> "ShardedValue":
+        """Assign some rows."""
+        return self._split_over("scatter_update", value)
+
+    def scatter_add(self, value: tf.IndexedSlices) -> "ShardedValue":
+        """Add to some rows."""
+        return self._split_over("scatter_add", value)
+
+    def scatter_sub(self, value: tf.IndexedSlices) -> "ShardedValue":
+        """Subtract from some rows."""
+        return self._split_over("scatter_sub", value)
+
+    def split(self, value: Any) -> list[Any]:
+        """Return what of a value belongs to each shard.
+
+        Args:
+            value: A tensor as large as the variable, or `tf.IndexedSlices` of it.
+
+        Returns:
+            As many of the same kind; the indices are those within the shard.
+        """
+        if not isinstance(value, tf.IndexedSlices):
+            value = tf.convert_to_tensor(value, self.dtype)
+            return list(tf.split(value, self.sizes))
+        values, local = self._by_shard(value.indices, value.values)
+        return [
+            tf.IndexedSlices(
+                rows, indices, tf.constant([size, *self._shape[1:]], tf.int64)
+            )
+            for rows, indices, size in zip(values, local, self.sizes, strict=True)
+        ]
+
+    def join(self, parts: Sequence[Any]) -> Any:
+        """Return that whose parts these are: the reverse of `split`."""
+        if not isinstance(parts[0], tf.IndexedSlices):
+            return tf.concat(parts, 0)
+        starts = np.cumsum([0, *self.sizes[:-1]])
+        return tf.IndexedSlices(
+            tf.concat([part.values for part in parts], 0),
+            tf.concat(
+                [
+                    part.indices + tf.constant(start, part.indices.dtype)
+                    for part, start in zip(parts, starts, strict=True)
+                ],
+                0,
+            ),
+            tf.constant(self._shape.as_list(), tf.int64),
+        )
+
+    def _by_shard(self, rows: tf.Tensor, values: tf.Tensor) -> tuple[Any, Any]:
+        """Part values by the shard of their rows, whose numbers within it are told."""
+        starts = tf.constant(np.cumsum([0, *self.sizes[:-1]]), rows.dtype)
+        # A row that there is not goes to the first shard or the last, which refuse it.
+        shard = tf.searchsorted(starts[1:], rows, side="right")
+        count = len(self.shards)
+        local = tf.dynamic_partition(rows - tf.gather(starts, shard), shard, count)
+        return tf.dynamic_partition(values, shard, count), local
+
+    def _recorded(self, found: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        """Tell tapes that rows were read, so that their gradients are those rows."""
+
+        def gradient(upstream: tf.Tensor) -> list[tf.IndexedSlices]:
+            shape = self._shape.as_list()
+            values = tf.reshape(upstream, [-1, *shape[1:]])
+            return [tf.IndexedSlices(values, rows, tf.constant(shape, tf.int64))]
+
+        _tape.variable_accessed(self)
+        _record.record_operation("ResourceGather", [found], [self.handle], gradient)
+        return found
+
+    def _split_over(self, method: str, value: Any) -> "ShardedValue":
+        """Call a method of each shard with its part of a value."""
+        number = _CURRENT.get()
+        if number is not None:
+            getattr(self.shards[number], method)(value)
+            return self
+        for shard, part in zip(self.shards, self.split(value), strict=True):
+            with tf.device(shard.device):
+                getattr(shard, method)(part)
+        return self
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        """Return what a checkpoint of TensorFlow has of a variable."""
+        return {"VARIABLE_VALUE": self.read_value()}
+
+    def _restore_from_tensors(self, restored: dict[str, tf.Tensor]) -> Any:
+        """Take what a checkpoint of TensorFlow has of a variable."""
+        return self.assign(restored["VARIABLE_VALUE"])
+
+    def _export_to_saved_model_graph(self, *_: Any, **__: Any) -> Any:
+        """Refuse to be part of a graph that would need the servers."""
+        raise ValueError(
+            "A model cannot be exported while its variables lie on several servers. "
+            f"Received: {self.name} in {len(self.shards)} shards. Save it with "
+            "model.save, and export what keras.models.load_model returns elsewhere."
+        )
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        """Return the rows where TensorFlow wants a tensor."""
+        return tf.convert_to_tensor(self.read_value(), dtype, name=name)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Return the rows where NumPy wants an array."""
+        del copy
+        return np.asarray(self.numpy(), dtype)
+
+
+def _on_rows(name: str) -> Callable[..., Any]:
+    """Return an operator of tensors, for the rows."""
+
+    def operator(self: ShardedValue, *args: Any) -> Any:
+        return getattr(self.read_value(), name)(*args)
+
+    return operator
+
+
+for _name in set(tf.Tensor.OVERLOADABLE_OPERATORS) - {"__eq__", "__ne__"}:
+    setattr(ShardedValue, _name, _on_rows(_name))
+
+
+@contextmanager
+def shard_scope(variable: Any) -> Iterator[None]:
+    """Let each sharded variable stand for one of its shards.
+
+    So what an optimizer keeps for a variable is, in an update of one shard, what it
+    keeps for that shard.
+
+    Args:
+        variable: A `tf.Variable`; if it is no shard, nothing changes.
+    """
+    _, number = getattr(variable, "_shard_of", (None, None))
+    token = _CURRENT.set(number)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
