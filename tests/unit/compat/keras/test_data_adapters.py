@@ -159,8 +159,8 @@ def test_data_of_a_strategy_holds_all_that_belongs_to_it(name):
     with pytest.raises(
         ValueError,
         match=f"^{name} must not be given beside a dataset of a strategy, whose "
-        rf"batches hold the (targets|sample weights)\. Received: {name} of type ndarray\. Let "
-        r"the dataset give \(x, y\) or",
+        rf"batches hold the (targets|sample weights)\. Received: {name} of type "
+        r"ndarray\. Let the dataset give \(x, y\) or",
     ):
         data_adapters.adapter_of(tf.data.Dataset.range(3), {name: X})
 
