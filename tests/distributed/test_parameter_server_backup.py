@@ -6,13 +6,21 @@ import pytest
 from equality_comparison import differences
 from equality_matrix import TOLERANCES
 from parameter_server_jobs import run, run_rows, succeeded
-from test_parameter_server_faults import disturbed, signals_at
+from test_parameter_server_faults import SILENCE_SECONDS, disturbed, signals_at
 
-# Once: nobody waits for it to come back.
-KILL = (20, signal.SIGKILL)
+from tfdist.strategies.parameter_server import servers
+
+
+def lost_by(number):
+    """Return a row of a training in whose midst a worker gets a signal."""
+    # Once: nobody waits for it to come back.
+    return disturbed(signals_at((20, number), tasks=["worker 1"]))
+
+
 ROWS = {
     "undisturbed": disturbed(tuple),
-    "killed": disturbed(signals_at(KILL, tasks=["worker 1"])),
+    "killed": lost_by(signal.SIGKILL),
+    "hung": lost_by(signal.SIGSTOP),
 }
 
 
@@ -21,6 +29,7 @@ def run_alone():
 
 
 def run_with_backup():
+    servers.SILENCE_SECONDS = SILENCE_SECONDS
     return run_rows(ROWS, ROWS, consistency="sync", backup_workers=1)
 
 

@@ -7,11 +7,10 @@ from contextlib import suppress
 
 import tensorflow as tf
 
+from tfdist.cluster.watchdog import SILENCE_SECONDS
 from tfdist.compat.parameter_server import own_executor
 
 BEAT_SECONDS = 1.0
-# A worker may be starved for long by what else runs on its machine.
-SILENCE_SECONDS = 30.0
 
 
 class Heartbeat:

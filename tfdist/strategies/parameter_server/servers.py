@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdist.cluster.model import Cluster
 from tfdist.cluster.presence import check_own_port, wait_for_chief, watch_chief
 from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS
+from tfdist.cluster.watchdog import SILENCE_SECONDS, start_watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ def serve(
     A worker computes what the chief sends, a ps holds variables; both are TensorFlow's
     own server. It cannot be stopped, and so it ends with its process. SIGTERM and
     SIGINT end it at once, where it has the main thread, which alone may ask for
-    signals.
+    signals. A watchdog kills it when it hangs, because the chief, which goes on without
+    a lost worker, waits for one that hangs wherever TensorFlow speaks to all.
 
     Args:
         cluster: Who is in the job; this process must be a worker or a ps.
@@ -41,6 +43,7 @@ def serve(
         TimeoutError: If the chief does not come.
     """
     check_own_port(cluster)
+    start_watchdog(f"{cluster.task} ({cluster.address})", SILENCE_SECONDS)
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
             signal.signal(number, _end)

@@ -40,7 +40,8 @@ def calls(monkeypatch):
         calls.append(("Server", spec.as_dict(), options))
         return SimpleNamespace(target="grpc://here")
 
-    for name in ("check_own_port", "wait_for_chief", "watch_chief"):
+    names = ("check_own_port", "start_watchdog", "wait_for_chief", "watch_chief")
+    for name in names:
         monkeypatch.setattr(servers, name, note(name))
     monkeypatch.setattr(tf.distribute, "Server", start)
     return calls
@@ -66,11 +67,12 @@ def test_a_server_serves_until_the_chief_leaves(cluster, calls, caplog):
         "ps": [*cluster.ps],
     }
     options = {"job_name": "ps", "task_index": 0, "protocol": "grpc", "start": True}
-    threads = calls[2][2].pop("config").inter_op_parallelism_threads
+    threads = calls[3][2].pop("config").inter_op_parallelism_threads
     assert threads == 8
     assert ended.value.code == 0
     assert calls == [
         ("check_own_port", cluster),
+        ("start_watchdog", f"ps 0 ({cluster.address})", 30.0),
         ("wait_for_chief", cluster, 7.0),
         ("Server", jobs, options),
         ("watch_chief", cluster),

@@ -1,0 +1,93 @@
+"""The watchdog of a process: it ends the process if that hangs.
+
+Others wait for a process that hangs as if it were slow, while they know at once that
+one has ended. The watchdog is a child of the process and started by path as
+
+    python -I -S watchdog.py PARENT TICKS NAME
+
+so that it runs within milliseconds and imports nothing of tfdist. Each byte on its
+standard input is a sign of life, and the end means that the parent is gone. It counts
+ticks of a second during which it could run itself, and kills after TICKS without a
+sign. So a machine, a container or a job that is stopped as a whole goes on unharmed,
+and so does a process that a debugger holds.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+
+TICK_SECONDS = 1.0
+# A process may be starved for long by what else runs on its machine.
+SILENCE_SECONDS = 30.0
+
+
+def start_watchdog(name: str, silence_seconds: float) -> None:
+    """Let this process be killed if none of its Python can run for some time.
+
+    Args:
+        name: What to call this process when it is killed.
+        silence_seconds: For how long.
+    """
+    ticks = max(1, round(silence_seconds / TICK_SECONDS))
+    command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(ticks), name]
+    dog = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0
+    )
+    threading.Thread(
+        target=_give_signs, args=(dog,), name="tfdist watchdog", daemon=True
+    ).start()
+
+
+def _give_signs(dog: "subprocess.Popen[bytes]") -> None:
+    """Give signs of life until the watchdog is gone."""
+    assert dog.stdin is not None
+    while dog.poll() is None:
+        try:
+            dog.stdin.write(b".")
+        except BrokenPipeError:
+            return
+        threading.Event().wait(TICK_SECONDS / 2)
+
+
+def watch(parent: int, ticks: int, name: str) -> None:
+    """Wait for the end of the parent, or bring it about.
+
+    Args:
+        parent: Its process number.
+        ticks: After how many ticks without a sign of life it is killed.
+        name: What to call it.
+    """
+    silent = 0
+    while silent < ticks:
+        ready, _, _ = select.select([0], [], [], TICK_SECONDS)
+        if ready and not os.read(0, 4096):
+            return
+        silent = 0 if ready or _is_traced(parent) else silent + 1
+    # Until its parent is gone, nobody else can have that number.
+    if os.getppid() == parent:
+        message = (
+            f"tfdist: {name} has not run for {ticks * TICK_SECONDS:.0f} s, as if it "
+            "were stopped. It is killed, so that nobody waits for it.\n"
+        )
+        os.write(2, message.encode())
+        os.kill(parent, signal.SIGKILL)
+
+
+def _is_traced(process: int) -> bool:
+    """Say whether a debugger holds a process."""
+    try:
+        with open(f"/proc/{process}/status") as file:
+            lines = [line.split() for line in file if line.startswith("TracerPid:")]
+    except OSError:
+        return False
+    return any(line[1] != "0" for line in lines)
+
+
+if __name__ == "__main__":
+    # They are for the parent, whose end is enough.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
