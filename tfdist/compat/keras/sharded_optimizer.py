@@ -91,16 +91,24 @@ def _takes_shards(optimizer: Any, variable: Any) -> bool:
     if wrapped and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return False
     return variable.constraint is None and all(
-        _is_elementwise(one)
+        _goes_by_shards(one, variable.shape)
         and one.clipnorm is None
         and one.gradient_accumulation_steps is None
         for one in wrapped or [optimizer]
     )
 
 
-def _is_elementwise(optimizer: Any) -> bool:
-    """Say whether each element of an update comes from the same of everything else."""
-    return type(optimizer) in _ELEMENTWISE
+def _goes_by_shards(optimizer: Any, shape: Any) -> bool:
+    """Say whether an update of a variable that is cut needs one shard at a time."""
+    if type(optimizer) not in _ELEMENTWISE:
+        return False
+    # Keras 3.8 makes what Adagrad and Ftrl keep without telling for which
+    # variable, so it is not cut.
+    return all(
+        isinstance(kept._value, ShardedValue)
+        for kept in optimizer.variables
+        if tuple(kept.shape) == tuple(shape)
+    )
 
 
 def _add_beside_shards(
@@ -127,7 +135,8 @@ def _update_shard_by_shard(
     """Update the shards of a variable, if no row needs the others."""
     pairs: list[tuple[Any, Any]] = []
     for gradient, variable in grads_and_vars:
-        if isinstance(variable, ShardedValue) and _is_elementwise(self):
+        is_cut = isinstance(variable, ShardedValue)
+        if is_cut and _goes_by_shards(self, variable.shape):
             parts = variable.split(gradient)
             pairs += zip(parts, variable.shards, strict=True)
         else:

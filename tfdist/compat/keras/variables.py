@@ -99,18 +99,8 @@ def _make_shards(
             elements * tf.as_dtype(variable._dtype).size,
             beside=None if beside is None else beside.shards[number],
         ):
-            shards.append(
-                tf.Variable(
-                    next(values),
-                    dtype=variable._dtype,
-                    trainable=variable.trainable,
-                    name=variable.name,
-                    aggregation=variable._map_aggregation(variable.aggregation),
-                    synchronization=variable._map_synchronization(
-                        variable.synchronization
-                    ),
-                )
-            )
+            variable._initialize(next(values))
+            shards.append(variable._value)
         start += size
     return ShardedValue(shards)
 

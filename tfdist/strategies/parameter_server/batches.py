@@ -37,10 +37,9 @@ def has_known_ranks(spec: Any) -> bool:
         spec: The spec of the batches of a dataset.
     """
     return all(
-        isinstance(leaf, tf.OptionalSpec | tf.NoneTensorSpec)
-        or leaf.shape.rank is not None
+        leaf.shape.rank is not None
         for leaf in tf.nest.flatten(spec)
-        if leaf is not None
+        if not _is_missing(leaf)
     )
 
 
@@ -65,9 +64,14 @@ def _as_tensor(leaf: Any) -> Any:
     return leaf if is_composite else tf.convert_to_tensor(leaf)
 
 
+def _is_missing(leaf: Any) -> bool:
+    """Say whether a leaf, or its spec, stands for None: an optional, or no tensor."""
+    return getattr(leaf, "shape", None) is None
+
+
 def _of_any_rows(leaf: Any) -> Any:
     """Return the spec of a tensor, for any number of rows."""
-    if leaf is None or isinstance(leaf, tf.OptionalSpec | tf.NoneTensorSpec):
+    if _is_missing(leaf):
         return None
     spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
     if isinstance(spec, tf.RaggedTensorSpec):

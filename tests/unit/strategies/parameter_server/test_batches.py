@@ -12,6 +12,8 @@ from tfdist.strategies.parameter_server.batches import (
 RAGGED = tf.ragged.constant([[1, 2], [3]])
 SPARSE = tf.sparse.from_dense([[0.0, 1.0]])
 
+SPEC_OF_NONE = tf.data.Dataset.from_tensors((0, None)).element_spec[1]
+
 
 def test_arrays_become_tensors_and_nothing_else_changes():
     missing = tf.experimental.Optional.empty(tf.TensorSpec(()))
@@ -52,7 +54,7 @@ def test_the_spec_of_a_spec_is_that_of_its_batches(leaf):
     spec = None if leaf is None else tf.type_spec_from_value(leaf)
 
     assert spec_of(spec) == spec_of(leaf)
-    assert spec_of((tf.OptionalSpec(tf.TensorSpec(())), tf.NoneTensorSpec())) == (
+    assert spec_of((tf.OptionalSpec(tf.TensorSpec(())), SPEC_OF_NONE)) == (
         None,
         None,
     )
@@ -73,7 +75,7 @@ def test_a_batch_is_cut_where_parts_are_missing():
         (tf.TensorSpec((None, None)), True),
         (tf.TensorSpec(None), False),
         ((tf.TensorSpec(()), {"a": tf.TensorSpec(None)}), False),
-        ((tf.TensorSpec(()), None, tf.NoneTensorSpec()), True),
+        ((tf.TensorSpec(()), None, SPEC_OF_NONE), True),
         (tf.OptionalSpec(tf.TensorSpec(None)), True),
         (tf.RaggedTensorSpec((None, None)), True),
         (tf.SparseTensorSpec(None), False),
