@@ -5,6 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.data.sharding import rows_of
+
 
 def as_tensors(batch: Any) -> Any:
     """Return a batch as tensors.
@@ -17,6 +19,22 @@ def as_tensors(batch: Any) -> Any:
         The same structure.
     """
     return tf.nest.map_structure(_as_tensor, batch)
+
+
+def count_rows(batch: Any) -> int:
+    """Return how many rows a batch has.
+
+    Args:
+        batch: As `as_tensors` returns it.
+
+    Raises:
+        ValueError: If no tensor of the batch has rows.
+    """
+    for leaf in tf.nest.flatten(batch):
+        # Its shape is there already; to compute it would take longer than all else.
+        if isinstance(leaf, tf.Tensor) and leaf.shape.rank:
+            return int(leaf.shape[0])
+    return int(rows_of(batch))
 
 
 def without_missing(batch: Any) -> Any:

@@ -5,7 +5,8 @@ import time
 from itertools import pairwise
 from typing import Any
 
-from tfdist.data.sharding import cut_rows, rows_of
+from tfdist.data.sharding import cut_rows
+from tfdist.strategies.parameter_server.batches import count_rows
 from tfdist.strategies.parameter_server.engine import Engine, Work
 from tfdist.strategies.parameter_server.parts import Paces, Parts
 from tfdist.strategies.parameter_server.sending import give_back, work_of
@@ -37,7 +38,7 @@ class Together:
             batch: Its batch.
         """
         backup_workers = self._strategy.backup_workers
-        rows = int(rows_of(batch))
+        rows = count_rows(batch)
         parts = min(self._strategy.workers - backup_workers, rows)
         edges = [rows * i // parts for i in range(parts + 1)]
         works = [

@@ -6,10 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.data.sharding import rows_of
 from tfdist.strategies.parameter_server.batches import (
     as_tensors,
-    has_known_ranks,
+    count_rows,
     spec_of,
     without_missing,
 )
@@ -19,8 +18,8 @@ from tfdist.strategies.parameter_server.inputs import WorkerIterator
 from tfdist.strategies.parameter_server.losses import naming_lost_servers
 from tfdist.strategies.parameter_server.reading import Reading
 from tfdist.strategies.parameter_server.sending import give_back, work_of
-from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.together import Together
+from tfdist.strategies.parameter_server.traces import Traces
 from tfdist.strategies.parameter_server.update import Update
 
 # How often the numbers of a progress bar are fetched from the servers.
@@ -46,12 +45,11 @@ class Training:
     ) -> None:
         self._strategy = strategy
         self._trainer = trainer
-        self._function = step
         self._is_sync = is_training and strategy.consistency == "sync"
         self._engine = Engine(strategy.coordinator, strategy.heartbeat)
         self._together = Together(strategy, self._engine)
         self._order = Order(strategy.max_staleness if is_training else None)
-        self._updates: dict[Any, Update] = {}
+        self._traces = Traces(strategy, trainer, step)
         self._works: dict[int, Work] = {}
         # What workers read for themselves: by the specs of the batches, the epoch that
         # is under way, and up to which number Keras wants its steps to be made.
@@ -83,6 +81,7 @@ class Training:
         with naming_lost_servers(self._strategy.cluster, self.abandon):
             while self._begin_wanted() or self._apply_next():
                 pass
+        self._traces.forget_source()
 
     def _steps(self, iterator: Any) -> dict[str, Any]:
         """Set the workers to the next batches."""
@@ -92,10 +91,8 @@ class Training:
         else:
             is_single = not isinstance(iterator, tf.data.Iterator)
             self._send(iterator, 1 if is_single else self._trainer.steps_per_execution)
-        if self._order.max_staleness == 0:
+        if is_single or self._order.max_staleness == 0:
             # One step after the other, for callbacks too.
-            self.finish()
-        if is_single:
             self.finish()
         # Without anything applied there are no numbers yet.
         while self._order.applied <= self._order.void and self._apply_next():
@@ -122,13 +119,8 @@ class Training:
         batches = [
             as_tensors(without_missing(batch)) for batch in _take(iterator, count)
         ]
-        known = getattr(iterator, "element_spec", None)
-        spec = None
-        if known is not None and has_known_ranks(known):
-            # One for all batches, though they be ragged or of different widths.
-            spec = spec_of(without_missing(known))
         for update, alike in groupby(
-            batches, lambda batch: self._update_of(spec or spec_of(batch))
+            batches, lambda batch: self._traces.of_batch(iterator, batch)
         ):
             self._last = update
             if self._is_sync:
@@ -177,27 +169,15 @@ class Training:
         """Let a worker make steps of its next batches."""
         specs = iterator.source.element_specs
         if str(specs) not in self._readings:
-            update = self._update_of(spec_of(without_missing(specs[0])))
-            most, heartbeat = (
-                self._trainer.steps_per_execution,
-                self._strategy.heartbeat,
-            )
+            update = self._traces.of(spec_of(without_missing(specs[0])))
+            most = self._trainer.steps_per_execution
+            heartbeat = self._strategy.heartbeat
             self._readings[str(specs)] = Reading(update, specs, most, heartbeat)
         reading = self._readings[str(specs)]
         self._last = reading.update
         first = self._order.begin(steps)
         numbers = [self._order.number_apart(first + i) for i in range(steps)]
         self._begin(reading.work_of(iterator, numbers, first))
-
-    def _update_of(self, spec: Any) -> Update:
-        """Return what steps of batches of a spec need, traced here.
-
-        TensorFlow cannot trace on two threads at once.
-        """
-        if str(spec) not in self._updates:
-            step = PureStep(self._strategy, self._trainer, self._function, spec)
-            self._updates[str(spec)] = Update(self._strategy, step)
-        return self._updates[str(spec)]
 
     def _give(self, update: Update, batches: list[Any]) -> None:
         """Give batches to a worker, as soon as one may have them."""
@@ -206,7 +186,7 @@ class Training:
         first = self._order.begin(len(batches))
         rows = [
             [count, count, self._order.number_apart(first + i)]
-            for i, count in enumerate(int(rows_of(batch)) for batch in batches)
+            for i, count in enumerate(map(count_rows, batches))
         ]
         self._begin(work_of(update, batches, rows, first))
 

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tfdist.strategies.parameter_server.batches import (
     as_tensors,
+    count_rows,
     has_known_ranks,
     spec_of,
     without_missing,
@@ -58,6 +59,25 @@ def test_the_spec_of_a_spec_is_that_of_its_batches(leaf):
         None,
         None,
     )
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        tf.ones((2, 3)),
+        (None, {"a": tf.constant(1), "b": tf.ones(2)}),
+        RAGGED,
+        (tf.constant(5), tf.sparse.from_dense([[1.0], [0.0]])),
+        tf.sparse.from_dense([[0.0], [0.0]]),
+    ],
+)
+def test_rows_are_those_of_the_first_tensor_that_has_any(batch):
+    assert count_rows(batch) == 2
+
+
+def test_a_batch_without_rows_is_refused():
+    with pytest.raises(ValueError, match="must hold at least one tensor with rows"):
+        count_rows((tf.constant(1), None))
 
 
 def test_a_batch_is_cut_where_parts_are_missing():

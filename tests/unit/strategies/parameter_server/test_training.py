@@ -130,10 +130,10 @@ def test_batches_of_another_kind_are_traced_apart_and_of_another_size_are_not(
     training = training_of(strategy, compiled())
     run_epoch(training, iter(batches(5)))
     run_epoch(training, iter(batches(4)))
-    assert len(training._updates) == 1
+    assert len(training._traces._updates) == 1
     run_epoch(training, iter(batches(4).map(lambda x, y: (x, y, tf.ones_like(y)))))
 
-    assert len(training._updates) == 2
+    assert len(training._traces._updates) == 2
 
 
 # The order.
@@ -150,7 +150,7 @@ def give(training, count):
     update = None
     for i in range(count):
         batch = (tf.constant(X[i : i + 1]), tf.constant(Y[i : i + 1]))
-        update = training._update_of(spec_of(batch))
+        update = training._traces.of(spec_of(batch))
         training._give(update, [batch])
     return update
 
@@ -304,7 +304,7 @@ def test_batches_of_two_kinds_in_one_go_are_given_apart(strategy):
     training.finish()
 
     assert int(model.optimizer.iterations) == 2
-    assert len(training._updates) == 2
+    assert len(training._traces._updates) == 2
 
 
 def test_without_staleness_every_call_leaves_nothing_under_way(make_strategy):
@@ -349,7 +349,7 @@ def test_ragged_and_wide_batches_of_a_dataset_are_traced_once(strategy):
     training = training_of(strategy, model)
     run_epoch(training, iter(data))
 
-    assert len(training._updates) == 1
+    assert len(training._traces._updates) == 1
     assert int(model.optimizer.iterations) == 2
 
 
