@@ -20,7 +20,7 @@ from test_parameter_server_exact import (
 WORKERS = ("worker 0", "worker 1")
 # The last batch is a short one.
 EXAMPLES, BATCH, EPOCHS = 1001, 10, 2
-SILENCE_SECONDS = 3.0
+SILENCE_SECONDS = 5.0
 
 
 def signals_at(*moments, tasks=WORKERS):

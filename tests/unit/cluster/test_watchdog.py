@@ -11,11 +11,13 @@ import pytest
 from tfdist.cluster import watchdog
 
 SECONDS = 60
+# Longer than a process that runs is starved on a machine with much else to do.
+SHORT_SECONDS = 6
 START = """
 import os, signal, sys
 from tfdist.cluster.watchdog import start_watchdog
 
-start_watchdog("worker 3", 2.0)
+start_watchdog("worker 3", float(sys.argv[1]))
 print("up", flush=True)
 """
 
@@ -25,15 +27,14 @@ def start():
     """Start a program that has a watchdog, in a process group of their own."""
     processes = []
 
-    def start(program, **options):
+    def start(program, silence_seconds):
         process = subprocess.Popen(
-            [sys.executable, "-c", START + program],
+            [sys.executable, "-c", START + program, str(silence_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
             text=True,
-            **options,
         )
         processes.append(process)
         assert process.stdout.readline() == "up\n"
@@ -60,7 +61,7 @@ def waits(process, seconds):
     ],
 )
 def test_a_process_that_hangs_is_killed(start, hang):
-    process = start(hang)
+    process = start(hang, silence_seconds=2)
     _, errors = process.communicate(timeout=SECONDS)
 
     assert process.returncode == -signal.SIGKILL
@@ -71,8 +72,8 @@ def test_a_process_that_hangs_is_killed(start, hang):
 
 
 def test_a_process_that_waits_is_left_alone_and_outlived_by_nobody(start):
-    process = start("sys.stdin.read(); sys.exit(5)")
-    assert waits(process, 4.0)
+    process = start("sys.stdin.read(); sys.exit(5)", SHORT_SECONDS)
+    assert waits(process, SHORT_SECONDS + 2.0)
     # Returns when the watchdog, too, has closed its standard error.
     assert process.communicate("", timeout=SECONDS) == ("", "")
 
@@ -80,9 +81,9 @@ def test_a_process_that_waits_is_left_alone_and_outlived_by_nobody(start):
 
 
 def test_what_is_stopped_as_a_whole_goes_on(start):
-    process = start("sys.stdin.read(); sys.exit(5)")
+    process = start("sys.stdin.read(); sys.exit(5)", SHORT_SECONDS)
     os.killpg(process.pid, signal.SIGSTOP)
-    assert waits(process, 4.0)
+    assert waits(process, SHORT_SECONDS + 2.0)
     os.killpg(process.pid, signal.SIGCONT)
     process.communicate("", timeout=SECONDS)
 
@@ -96,7 +97,7 @@ signal.signal({number}, lambda *_: print("handled", flush=True))
 print("ready", flush=True)
 sys.stdin.read()
 """
-    process = start(program)
+    process = start(program, SECONDS)
     assert process.stdout.readline() == "ready\n"
     os.killpg(process.pid, number)
     assert process.stdout.readline() == "handled\n"
