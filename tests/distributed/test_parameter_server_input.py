@@ -253,7 +253,7 @@ def test_evaluations_see_every_example_once(rows):
         ("predict", "predict returns the predictions in the order of the data"),
         ("returns", "must return a tf.data.Dataset. Received: int"),
         ("arguments", "takes one argument, a tf.distribute.InputContext"),
-        ("y", "`y` should not be passed"),
+        ("y", "y must not be given beside a dataset of a strategy"),
         ("failing", "a bad example"),
         ("failing", "tfdist: this happened on worker 1."),
     ],
