@@ -13,7 +13,8 @@ from tfdist.cluster.presence import wait_for_servers
 from tfdist.cluster.tf_config import dumps
 from tfdist.launch.ports import free_ports
 
-SECONDS = 90
+# An end is waited for longer than a start, so that what is late is named.
+SECONDS, START_SECONDS = 180, 90
 SERVE = """
 import sys
 from tfdist.cluster import detect
@@ -77,7 +78,7 @@ class Tasks:
         chief, worker, ps = self._addresses
         return Cluster(chief=chief, workers=(worker,), ps=(ps,), task=Task(job, 0))
 
-    def start(self, job, start_timeout_seconds=SECONDS, program=None):
+    def start(self, job, start_timeout_seconds=START_SECONDS, program=None):
         if program is None:
             program = COORDINATE if job == "chief" else SERVE
         process = subprocess.Popen(
