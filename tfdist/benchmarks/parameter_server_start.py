@@ -13,9 +13,9 @@ from typing import Any
 from tfdist.benchmarks.duty_cycle import DutyCycle
 from tfdist.benchmarks.parameter_server_program import pid_file, warm_file
 from tfdist.benchmarks.program import report_file
-from tfdist.benchmarks.start import BenchmarkError
+from tfdist.benchmarks.start import failure
 from tfdist.benchmarks.turns import TurnKeeper
-from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
+from tfdist.launch import Job, Output, ProcessSpec, plan_here, run
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def start_jobs(jobs: Sequence[ServerJob]) -> list[Any]:
             labels = [
                 f"{job}, {spec.name}" for job, spec in zip(names, specs, strict=True)
             ]
-            raise BenchmarkError(_describe(ended, labels), ended.exit_code)
+            raise failure(ended, labels)
         return [
             json.loads(report_file(folder, first).read_text()) for first in firsts[:-1]
         ]
@@ -132,12 +132,3 @@ def _slowed(job: ServerJob, folder: Path, chief: int) -> DutyCycle:
         }
 
     return DutyCycle(find)
-
-
-def _describe(ended: RunResult, labels: Sequence[str]) -> str:
-    """Say which process failed, of which job, and what it printed last."""
-    if ended.failed_rank is None:
-        return ended.headline()
-    failed = ended.exits[ended.failed_rank]
-    lines = [f"{labels[failed.rank]}: {failed.describe()}. Its last lines:"]
-    return "\n".join([*lines, *(f"    {line}" for line in failed.tail)])

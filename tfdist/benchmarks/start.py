@@ -50,6 +50,21 @@ class BenchmarkError(RuntimeError):
         self.exit_code = exit_code
 
 
+def failure(ended: RunResult, names: Sequence[str]) -> BenchmarkError:
+    """Return the error that says which process failed, and what it printed last.
+
+    Args:
+        ended: How the run has ended.
+        names: What to call each process, by rank.
+    """
+    if ended.failed_rank is None:
+        return BenchmarkError(ended.headline(), ended.exit_code)
+    failed = ended.exits[ended.failed_rank]
+    lines = [f"{names[ended.failed_rank]}: {failed.describe()}. Its last lines:"]
+    text = "\n".join([*lines, *(f"    {line}" for line in failed.tail)])
+    return BenchmarkError(text, ended.exit_code)
+
+
 def start(groups: Sequence[Group]) -> list[list[Any]]:
     """Run groups side by side on the same cores; they take turns.
 
@@ -83,7 +98,8 @@ def start(groups: Sequence[Group]) -> list[list[Any]]:
             specs += _plan(group, orders, first=len(specs))
         ended = run(specs, output=Output(console=False), pass_signals_on=True)
         if ended.reason != "done":
-            raise BenchmarkError(_describe(ended, groups), ended.exit_code)
+            names = [group.name for group in groups for _ in range(group.size)]
+            raise failure(ended, names)
         reports = (
             json.loads(report_file(folder, spec.rank).read_text()) for spec in specs
         )
@@ -118,13 +134,3 @@ def _plan(group: Group, orders: dict[str, Any], *, first: int) -> list[ProcessSp
         )
         for position, spec in enumerate(planned)
     ]
-
-
-def _describe(ended: RunResult, groups: Sequence[Group]) -> str:
-    """Say which process failed, of which group, and what it printed last."""
-    if ended.failed_rank is None:
-        return ended.headline()
-    names = [group.name for group in groups for _ in range(group.size)]
-    failed = ended.exits[ended.failed_rank]
-    lines = [f"{names[ended.failed_rank]}: {failed.describe()}. Its last lines:"]
-    return "\n".join([*lines, *(f"    {line}" for line in failed.tail)])

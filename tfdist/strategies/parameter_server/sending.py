@@ -51,11 +51,3 @@ def work_of(
 
     # Slots of a worker that is lost in the midst of it are never used again.
     return Work(prepare, Steps(first, len(batches), update), update.give_back)
-
-
-def give_back(update: Update, work: Work) -> None:
-    """Let the slots be used again that a piece of work has left its results in.
-
-    Whoever else is at that work has slots of its own, and they come back with it.
-    """
-    update.give_back(work.result)

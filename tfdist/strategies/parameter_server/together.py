@@ -9,7 +9,7 @@ from tfdist.data.sharding import cut_rows
 from tfdist.strategies.parameter_server.batches import count_rows
 from tfdist.strategies.parameter_server.engine import Engine, Work
 from tfdist.strategies.parameter_server.parts import Paces, Parts
-from tfdist.strategies.parameter_server.sending import give_back, work_of
+from tfdist.strategies.parameter_server.sending import work_of
 from tfdist.strategies.parameter_server.update import Update
 
 
@@ -55,7 +55,7 @@ class Together:
             self._wait()
         update([[work.result[0] for work in works]])
         for work in works:
-            give_back(update, work)
+            update.give_back(work.result)
 
     def _do_with_backup(self, works: list[Work]) -> None:
         """Let workers do parts, and those that are free the ones of slow workers."""

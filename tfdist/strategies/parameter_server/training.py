@@ -17,7 +17,7 @@ from tfdist.strategies.parameter_server.engine import Engine, Work
 from tfdist.strategies.parameter_server.inputs import WorkerIterator
 from tfdist.strategies.parameter_server.losses import naming_lost_servers
 from tfdist.strategies.parameter_server.reading import Reading
-from tfdist.strategies.parameter_server.sending import give_back, work_of
+from tfdist.strategies.parameter_server.sending import work_of
 from tfdist.strategies.parameter_server.together import Together
 from tfdist.strategies.parameter_server.traces import Traces
 from tfdist.strategies.parameter_server.update import Update
@@ -220,7 +220,7 @@ class Training:
             update = done.tag.update
             if done.result:
                 update([[slot] for slot in done.result])
-            give_back(update, done)
+            update.give_back(done.result)
 
 
 def _take(iterator: Any, count: int) -> list[Any]:

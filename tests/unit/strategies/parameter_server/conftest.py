@@ -6,15 +6,18 @@ TensorFlow's own strategy takes over the whole process; tests/distributed has th
 from types import SimpleNamespace
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdist.cluster import Cluster
 from tfdist.compat.keras import pure_step
 from tfdist.strategies.parameter_server import engine
+from tfdist.strategies.parameter_server.batches import spec_of
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
-from tfdist.strategies.parameter_server.update import LONGEST_STALENESS
+from tfdist.strategies.parameter_server.step import PureStep
+from tfdist.strategies.parameter_server.update import LONGEST_STALENESS, Update
 
 HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -68,3 +71,32 @@ def make_strategy(monkeypatch):
 @pytest.fixture
 def strategy(make_strategy):
     return make_strategy()
+
+
+@pytest.fixture
+def model():
+    """A small model with all of its variables."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@pytest.fixture
+def batch():
+    """Return what gives rows for that model, from one number up to another."""
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
+    y = x[:, :1] - 2 * x[:, 1:2]
+    return lambda start, stop: (tf.constant(x[start:stop]), tf.constant(y[start:stop]))
+
+
+@pytest.fixture
+def update_of(model, batch):
+    """Return what traces the training of that model under a strategy."""
+
+    def update_of(strategy):
+        step = PureStep(strategy, model, model.train_step, spec_of(batch(0, 2)))
+        return Update(strategy, step)
+
+    return update_of

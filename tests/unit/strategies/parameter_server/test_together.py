@@ -8,45 +8,28 @@ import tensorflow as tf
 
 from tfdist.strategies.parameter_server import engine
 from tfdist.strategies.parameter_server import together as module
-from tfdist.strategies.parameter_server.batches import spec_of
 from tfdist.strategies.parameter_server.engine import Engine, Work
 from tfdist.strategies.parameter_server.parts import Paces, Parts
 from tfdist.strategies.parameter_server.sending import work_of
-from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.together import Together
-from tfdist.strategies.parameter_server.update import Update
-
-X = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
-Y = X[:, :1] - 2 * X[:, 1:2]
-
-
-@pytest.fixture
-def model():
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    model.optimizer.build(model.trainable_variables)
-    return model
-
-
-def batch(start, stop):
-    return tf.constant(X[start:stop]), tf.constant(Y[start:stop])
-
-
-def update_of(strategy, model):
-    spec = spec_of(batch(0, 2))
-    return Update(strategy, PureStep(strategy, model, model.train_step, spec))
 
 
 def together_of(strategy):
     return Together(strategy, Engine(strategy.coordinator, strategy.heartbeat))
 
 
+def copy_of(model):
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    copy.compile("adam", "mse")
+    return copy
+
+
 @pytest.mark.parametrize(
     ("rows", "parts"), [(5, [[2, 5, 0], [3, 5, 1]]), (1, [[1, 1, 0]])]
 )
 def test_each_worker_has_a_part_of_a_batch(
-    make_strategy, model, monkeypatch, rows, parts
+    make_strategy, batch, update_of, monkeypatch, rows, parts
 ):
     sent = []
 
@@ -56,24 +39,32 @@ def test_each_worker_has_a_part_of_a_batch(
 
     monkeypatch.setattr(module, "work_of", noted)
     strategy = make_strategy("sync")
-    together_of(strategy)(update_of(strategy, model), batch(0, rows))
+    together_of(strategy)(update_of(strategy), batch(0, rows))
 
     assert sent == [(part[0], part) for part in parts]
     assert int(strategy.extended.version) == 1
 
 
-def test_the_parts_make_the_step_of_the_whole(make_strategy, model):
-    plain = keras.models.clone_model(model)
-    plain.set_weights(model.get_weights())
-    plain.compile("adam", "mse")
+def test_the_parts_make_the_step_of_the_whole(make_strategy, model, batch, update_of):
+    plain = copy_of(model)
     strategy = make_strategy("sync")
-    together, update = together_of(strategy), update_of(strategy, model)
+    together, update = together_of(strategy), update_of(strategy)
     for _ in range(3):
         together(update, batch(0, 5))
-        plain.train_on_batch(X[:5], Y[:5])
+        plain.train_on_batch(*batch(0, 5))
 
     for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_slots_are_used_again(make_strategy, batch, update_of, monkeypatch):
+    strategy = make_strategy("sync")
+    together, update = together_of(strategy), update_of(strategy)
+    together(update, batch(0, 5))
+    monkeypatch.setattr(update.step.layout, "make", None)
+    together(update, batch(0, 5))
+
+    assert int(strategy.extended.version) == 2
 
 
 # Backup workers.
@@ -138,36 +129,38 @@ def with_backup(make_strategy, workers, monkeypatch):
     return strategy
 
 
-def test_with_a_backup_worker_there_is_a_part_less(with_backup, model, workers):
-    together_of(with_backup)(update_of(with_backup, model), batch(0, 5))
+def test_with_a_backup_worker_there_is_a_part_less(
+    with_backup, batch, update_of, workers
+):
+    together_of(with_backup)(update_of(with_backup), batch(0, 5))
 
     assert {tuple(rows) for _, rows in workers.begun} == {(2, 5, 0), (3, 5, 1)}
     assert int(with_backup.extended.version) == 1
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_a_worker_that_is_held_up_is_not_waited_for(with_backup, model, workers, slow):
+def test_a_worker_that_is_held_up_is_not_waited_for(
+    with_backup, model, batch, update_of, workers, slow
+):
     """Not even the one that has begun; and its late results do no harm."""
-    plain = keras.models.clone_model(model)
-    plain.set_weights(model.get_weights())
-    plain.compile("adam", "mse")
-    together, update = together_of(with_backup), update_of(with_backup, model)
+    plain = copy_of(model)
+    together, update = together_of(with_backup), update_of(with_backup)
     workers.held_up[slow] = threading.Event()
     for step in range(6):
         if step == 4:
             workers.held_up[slow].set()
         together(update, batch(0, 5))
-        plain.train_on_batch(X[:5], Y[:5])
+        plain.train_on_batch(*batch(0, 5))
 
     for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert int(with_backup.extended.version) == 6
 
 
-def test_nobody_waits_for_more_after_an_error(with_backup, model, workers):
+def test_nobody_waits_for_more_after_an_error(with_backup, batch, update_of, workers):
     """Neither does a worker whose part is missing for ever: the fixture looks."""
-    together, update = together_of(with_backup), update_of(with_backup, model)
-    wrong = tf.constant(X[:5]), tf.constant(Y[:4])
+    together, update = together_of(with_backup), update_of(with_backup)
+    wrong = batch(0, 5)[0], batch(0, 4)[1]
 
     with pytest.raises(tf.errors.InvalidArgumentError):
         together(update, wrong)
