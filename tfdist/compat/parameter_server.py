@@ -5,7 +5,7 @@ Each entry says what would let us delete it. When TensorFlow changes one of them
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,6 +26,8 @@ from tensorflow.python.eager import tape as _tape
 
 # Deletable when tf.distribute publishes a base class for strategies of others.
 ServerExtended = _strategy.ParameterServerStrategyV2Extended
+
+Maker = Callable[[], tf.Tensor]
 
 
 def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
@@ -164,3 +166,35 @@ def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
         forward_function=lambda tangent: [tangent],
     )
     return read
+
+
+class LateValue:
+    """A value that a function uses, and that is made where the function is called.
+
+    Made while the function is traced.
+
+    Deletable when `tf.function` takes arguments that its trace asks for.
+
+    Args:
+        spec: The spec of the value.
+    """
+
+    def __init__(self, spec: tf.TensorSpec) -> None:
+        self.symbol = tf.compat.v1.placeholder(spec.dtype, spec.shape)
+        with tf.init_scope():
+            self._key = tf.constant(0)
+        graph = tf.compat.v1.get_default_graph()
+        graph.add_capture(self._key, self.symbol)
+
+    @staticmethod
+    def fill(function: Any, makers: Sequence[tuple["LateValue", Maker]]) -> None:
+        """Say what the values are, once the function is traced.
+
+        Args:
+            function: The concrete function.
+            makers: With each of its late values, what returns the value; it is called
+                whenever the function is, also where another that calls it is traced.
+        """
+        by_key = {id(late._key): make for late, make in makers}
+        captures = [by_key.get(id(one), one) for one in function.captured_inputs]
+        function.set_external_captures(captures)

@@ -175,6 +175,33 @@ def test_without_a_tape_the_value_is_the_value():
     assert float(compat.as_read(tf.Variable(3.0), tf.constant(4.0))) == 4.0
 
 
+def test_a_late_value_is_made_wherever_the_function_is_called():
+    late = []
+
+    def compute(x):
+        late.append(compat.LateValue(tf.TensorSpec([2], tf.float32)))
+        return x * late[0].symbol + kept
+
+    kept = tf.constant(1.0)
+    function = tf.function(compute, autograph=False).get_concrete_function(
+        tf.TensorSpec([], tf.float32)
+    )
+    made = []
+
+    def make():
+        made.append(tf.executing_eagerly())
+        return variable.read_value()
+
+    variable = tf.Variable([1.0, 2.0])
+    compat.LateValue.fill(function, [(late[0], make)])
+    caller = tf.function(lambda: function(tf.constant(3.0))).get_concrete_function()
+
+    assert function(tf.constant(2.0)).numpy().tolist() == [3.0, 5.0]
+    variable.assign([5.0, 6.0])
+    assert caller().numpy().tolist() == [16.0, 19.0]
+    assert made == [False, True]
+
+
 def test_operations_run_in_an_executor_of_their_own(monkeypatch):
     made = []
     new_executor = compat._executor.new_executor

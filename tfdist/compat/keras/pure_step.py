@@ -3,7 +3,7 @@
 What it would assign, and the gradients that it would apply, can be taken from it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -41,17 +41,24 @@ class Applied(NamedTuple):
 
 
 class PureScope(keras.StatelessScope):  # type: ignore[misc]
-    """Reads each variable once, after a version, and keeps what is assigned.
+    """Reads each variable once, and keeps what is assigned.
 
     Args:
-        version: A tensor; every variable is read after it.
+        read: Returns the value of a `tf.Variable`.
+        begun: A tensor; rows of variables are read after it.
         zeros: The variables of Keras that are zero at first, instead of being read.
     """
 
-    def __init__(self, version: tf.Tensor, zeros: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        read: Callable[[tf.Variable], tf.Tensor],
+        begun: tf.Tensor,
+        zeros: Sequence[Any],
+    ) -> None:
         mapping = [(v, tf.zeros(v.shape, v.dtype)) for v in zeros]
         super().__init__(mapping, collect_losses=True, initialize_variables=False)
-        self._version = version
+        self._read = read
+        self._begun = begun
         self._graph = tf.compat.v1.get_default_graph()
         self._before: dict[int, Any] = {id(v): value for v, value in mapping}
         self._assigned: dict[int, Any] = {}
@@ -79,13 +86,8 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
         """Return the value with which the step began."""
         if id(variable) not in self._before:
             # A branch of the step must not keep for itself what all may use.
-            with self._graph.as_default(), tf.control_dependencies([self._version]):
-                reads = [
-                    tf.raw_ops.ReadVariableOp(
-                        resource=shard._value.handle, dtype=shard._value.dtype
-                    )
-                    for shard in shards_of(variable)
-                ]
+            with self._graph.as_default():
+                reads = [self._read(shard._value) for shard in shards_of(variable)]
                 whole = tf.concat(reads, 0) if len(reads) > 1 else reads[0]
                 self._before[id(variable)] = whole
         return self._before[id(variable)]
@@ -96,7 +98,7 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
         if is_sharded and tf.compat.v1.get_default_graph() is not self._graph:
             # The gradient of a branch knows nothing of what tapes are told in it.
             return tf.gather(self.get_current_value(variable), indices)
-        with tf.control_dependencies([self._version]):
+        with tf.control_dependencies([self._begun]):
             return variable._value.sparse_read(indices)
 
     def is_assigned(self, variable: Any) -> bool:

@@ -71,7 +71,7 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         """
 
         def read() -> Any:
-            return step.metric_results(), step.last_numbers.read_value()
+            return step.returned.metric_results(), step.last_numbers.read_value()
 
         with tf.device(self.server_of_state):
             function = tf.function(read, autograph=False).get_concrete_function()
@@ -79,7 +79,8 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         def logs() -> dict[str, Any]:
             with tf.device(self.server_of_state):
                 results, numbers = function()
-            return step.as_returned([_number(r) for r in results], numbers.numpy())
+            results = [_number(result) for result in results]
+            return step.returned.filled(results, numbers.numpy())
 
         return logs
 

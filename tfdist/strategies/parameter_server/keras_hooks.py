@@ -54,7 +54,7 @@ class ServerKerasHooks:
         """Mark the tracing of a step.
 
         Args:
-            rows: See `PureStep.writer`.
+            rows: See `PureStep.compute`.
         """
         self._rows = rows
         try:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.parameter_server import current_worker
@@ -20,7 +21,6 @@ from tfdist.strategies.parameter_server.update import Update
 # How long a worker without data waits before it says so, for then it is asked again.
 REST_SECONDS = 0.01
 
-_NUMBER = tf.TensorSpec([], tf.int64)
 _HANDLE = tf.TensorSpec([], tf.resource)
 
 
@@ -98,7 +98,7 @@ class Reading:
         self, iterator: WorkerIterator, worker: int, part: Part, step: Any
     ) -> int:
         """Make steps until the data ends; return how many were made."""
-        numbers = [tf.constant(number, tf.int64) for number in step[0]]
+        numbers = np.array(step[0], np.int64)
         slots = [[variable.handle for variable in slot] for slot in step[1]]
         writers = self._writers[part.pipeline]
         # In one call, unless the data may end in its midst.
@@ -109,7 +109,7 @@ class Reading:
             some = slice(first, first + count)
             batches = reader.at(iterator.epoch, part.first + first)
             try:
-                writers[count](batches, numbers[some], slots[some])
+                writers[count](batches, tf.constant(numbers[some]), slots[some])
             except tf.errors.OutOfRangeError:
                 return first
             reader.advance(count)
@@ -120,15 +120,15 @@ class Reading:
         step = self.update.step
 
         def write(iterator: Any, numbers: Any, slots: Any) -> None:
-            for number, slot in zip(numbers, slots, strict=True):
+            for number, slot in zip(tf.unstack(numbers, count), slots, strict=True):
                 batch = as_tensors(without_missing(next(iterator)))
                 rows = rows_of(batch)
-                results = step.function(batch, tf.stack([rows, rows, number]))
+                results = step.compute(batch, tf.stack([rows, rows, number]))
                 step.layout.write(results, slot)
 
         return tf.function(write, autograph=False).get_concrete_function(
             tf.data.IteratorSpec(spec),
-            [_NUMBER] * count,
+            tf.TensorSpec([count], tf.int64),
             [[_HANDLE] * step.layout.size] * count,
         )
 

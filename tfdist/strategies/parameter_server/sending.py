@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server.engine import Work
@@ -33,18 +34,19 @@ def work_of(
     Args:
         update: What applies what the steps leave.
         batches: The batch of each step.
-        rows: The rows of each step, see `PureStep.writer`.
+        rows: The rows of each step, see `PureStep.compute`.
         first: The number of the first step.
     """
-    counts = [tf.constant(row, tf.int64) for row in rows]
-    write = update.step.writer(len(batches))
+    writer = update.step.writer(len(batches))
+    rows_of_all = [np.array(row, np.int64) for row in rows]
+    packed, beside = writer.parcel.pack(list(zip(batches, rows_of_all, strict=True)))
 
     def prepare() -> Callable[[], Any]:
         slots = [update.take_slot() for _ in batches]
         handles = [[variable.handle for variable in slot] for slot in slots]
 
         def call() -> list[list[tf.Variable]]:
-            write(batches, counts, handles)
+            writer.write(packed, beside, handles)
             return slots
 
         return call

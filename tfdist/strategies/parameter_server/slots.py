@@ -1,13 +1,16 @@
 """The inbox on the servers: where a worker leaves what a step has computed.
 
 A worker assigns, and adds nothing, so a step that is done twice leaves what it would
-leave once. Gradients lie beside their weights, so that an update need not move them.
+leave once. Gradients lie beside their weights, so that an update need not move them;
+the small ones of a server travel together.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from tfdist.strategies.parameter_server.bundles import bundled, unpacked
 
 
 class Moved(NamedTuple):
@@ -54,40 +57,40 @@ class Layout:
     """
 
     def __init__(self, weights: Sequence[Any], results: Any, server_of_state: str):
-        self._weights = list(weights)
-        self._moves = [(m.dtype, m.shape) for m in results.moves]
-        self._logs = len(results.logs)
-        self._server_of_state = server_of_state
-        self._gradients = list(results.gradients)
-        dtypes = {dtype for dtype, _ in self._moves} | {tf.float32, tf.int64}
-        self._dtypes = sorted(dtypes, key=lambda dtype: dtype.name)
-
-        self._places = self._plan()
+        self._shapes = [tf.TensorShape(weight.shape) for weight in weights]
+        self._is_sparse = [
+            isinstance(gradient, tf.IndexedSlices) for gradient in results.gradients
+        ]
+        self._moves = len(results.moves)
+        places = []
+        specs = []
+        pairs = zip(weights, self._shapes, results.gradients, strict=True)
+        for weight, shape, gradient in pairs:
+            parts = _specs_of_gradient(gradient, shape)
+            places += [weight._value.device] * len(parts)
+            specs += parts
+        rest = [tf.TensorSpec(move.shape, move.dtype) for move in results.moves]
+        rest.append(tf.TensorSpec([len(results.logs)], tf.float32))
+        rest += [tf.TensorSpec([], tf.int64)] * 2
+        places += [server_of_state] * len(rest)
+        self._bundles = bundled(places, specs + rest)
 
     @property
     def size(self) -> int:
         """How many variables a slot has."""
-        return len(self._places)
-
-    def _plan(self) -> list[tuple[str, tf.DType]]:
-        """Work out the device and the type of each variable of a slot."""
-        places = []
-        for weight, gradient in zip(self._weights, self._gradients, strict=True):
-            dtypes = [gradient.dtype]
-            if isinstance(gradient, tf.IndexedSlices):
-                dtypes = [gradient.values.dtype, gradient.indices.dtype]
-            places += [(weight._value.device, dtype) for dtype in dtypes]
-        return places + [(self._server_of_state, dtype) for dtype in self._dtypes]
+        return len(self._bundles)
 
     def make(self) -> list[tf.Variable]:
         """Make the variables of a slot, each on its server."""
         slot = []
-        for device, dtype in self._places:
-            with tf.device(device):
-                first = tf.zeros([0], dtype)
+        for bundle in self._bundles:
+            with tf.device(bundle.device):
                 slot.append(
                     tf.Variable(
-                        first, trainable=False, shape=tf.TensorShape(None), dtype=dtype
+                        tf.zeros([0], bundle.dtype),
+                        trainable=False,
+                        shape=tf.TensorShape(None),
+                        dtype=bundle.dtype,
                     )
                 )
         return slot
@@ -99,21 +102,17 @@ class Layout:
             results: Of the step.
             slot: The handles of the variables of the slot.
         """
-        values: list[Any] = []
+        values: list[tf.Tensor] = []
         for gradient in results.gradients:
             if isinstance(gradient, tf.IndexedSlices):
                 values += [gradient.values, gradient.indices]
             else:
                 values.append(gradient)
-        for dtype in self._dtypes:
-            flat = [tf.reshape(m, [-1]) for m in results.moves if m.dtype == dtype]
-            if dtype == tf.float32:
-                flat.append(tf.stack(results.logs) if results.logs else tf.zeros([0]))
-            if dtype == tf.int64:
-                flat.append(tf.stack([results.version, results.rows]))
-            values.append(tf.concat(flat, 0))
-        for handle, value in zip(slot, values, strict=True):
-            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        logs = tf.stack(results.logs) if results.logs else tf.zeros([0])
+        values += [*results.moves, logs, results.version, results.rows]
+        for handle, bundle in zip(slot, self._bundles, strict=True):
+            packed = bundle.pack([values[member] for member in bundle.members])
+            tf.raw_ops.AssignVariableOp(resource=handle, value=packed)
 
     def read(self, slot: Sequence[tf.Tensor]) -> Taken:
         """Take what was left in a slot.
@@ -124,39 +123,29 @@ class Layout:
         Returns:
             What a step has left there.
         """
-        handles = iter(slot)
+        tensors = []
+        for handle, bundle in zip(slot, self._bundles, strict=True):
+            with tf.device(bundle.device):
+                tensors.append(
+                    tf.raw_ops.ReadVariableOp(resource=handle, dtype=bundle.dtype)
+                )
+        values = iter(unpacked(self._bundles, tensors))
+        gradients: list[Any] = []
+        for shape, is_sparse in zip(self._shapes, self._is_sparse, strict=True):
+            gradient = next(values)
+            if is_sparse:
+                dense_shape = tf.constant(shape.as_list(), tf.int64)
+                gradient = tf.IndexedSlices(gradient, next(values), dense_shape)
+            gradients.append(gradient)
+        moves = [next(values) for _ in range(self._moves)]
+        return Taken(gradients, moves, *values)
 
-        def value(dtype: tf.DType) -> tf.Tensor:
-            return tf.raw_ops.ReadVariableOp(resource=next(handles), dtype=dtype)
 
-        gradients = []
-        for weight, gradient in zip(self._weights, self._gradients, strict=True):
-            shape = tf.TensorShape(weight.shape)
-            with tf.device(weight._value.device):
-                if isinstance(gradient, tf.IndexedSlices):
-                    rows = value(gradient.values.dtype)
-                    rows.set_shape([None, *shape[1:]])
-                    indices = value(gradient.indices.dtype)
-                    indices.set_shape([None])
-                    dense_shape = tf.constant(shape.as_list(), tf.int64)
-                    gradients.append(tf.IndexedSlices(rows, indices, dense_shape))
-                else:
-                    dense = value(gradient.dtype)
-                    dense.set_shape(shape)
-                    gradients.append(dense)
-        packs = {dtype: value(dtype) for dtype in self._dtypes}
-        return self._unpacked(gradients, packs)
-
-    def _unpacked(self, gradients: list[Any], packs: dict[Any, Any]) -> Taken:
-        """Cut the packed vectors into what was put in."""
-        starts = dict.fromkeys(packs, 0)
-        moves = []
-        for dtype, shape in self._moves:
-            start, size = starts[dtype], shape.num_elements()
-            moves.append(tf.reshape(packs[dtype][start : start + size], shape))
-            starts[dtype] += size
-        start = starts[tf.float32]
-        logs = tf.reshape(packs[tf.float32][start : start + self._logs], [self._logs])
-        start = starts[tf.int64]
-        version, rows = tf.unstack(packs[tf.int64][start : start + 2], 2)
-        return Taken(gradients, moves, logs, version, rows)
+def _specs_of_gradient(gradient: Any, shape: tf.TensorShape) -> list[tf.TensorSpec]:
+    """Return the specs of what a gradient is made of."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return [tf.TensorSpec(shape, gradient.dtype)]
+    return [
+        tf.TensorSpec([None, *shape[1:]], gradient.values.dtype),
+        tf.TensorSpec([None], gradient.indices.dtype),
+    ]

@@ -1,6 +1,5 @@
 """What a worker does: a step as a pure function, whose results are left on servers."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -11,6 +10,9 @@ from tfdist.compat.keras.pure_step import PureScope, captured
 from tfdist.compat.keras.shards import shards_of, split_gradient
 from tfdist.gradients.sparse import with_sums_dense
 from tfdist.strategies.parameter_server.checks import check_metrics
+from tfdist.strategies.parameter_server.parcels import Parcel
+from tfdist.strategies.parameter_server.reads import Reads
+from tfdist.strategies.parameter_server.returned import Returned
 from tfdist.strategies.parameter_server.slots import Layout, Moved
 
 _ROWS = tf.TensorSpec([3], tf.int64)
@@ -36,6 +38,19 @@ class Results(NamedTuple):
     rows: tf.Tensor
 
 
+class Writer(NamedTuple):
+    """What computes batches one after the other and leaves the results.
+
+    Args:
+        parcel: How the batches are sent, each with its rows, see `PureStep.compute`.
+        write: A concrete function of what `parcel.pack` returns, and of the handles of
+            a slot for each batch.
+    """
+
+    parcel: Parcel
+    write: Any
+
+
 class PureStep:
     """The step of a model, traced once for batches of any number of rows.
 
@@ -55,16 +70,18 @@ class PureStep:
         self.variables: list[Any] = []
         self.has_gradient: list[bool] = []
         self.moved: list[Moved] = []
+        self.returned = Returned(trainer)
         self._spec = spec
+        self._reads = Reads(strategy.extended.version)
         function = tf.function(self._compute, autograph=False)
-        # Of a batch and its rows, see `writer`; it returns `Results`.
-        self.function = function.get_concrete_function(self._spec, _ROWS)
-        outputs: Results = self.function.structured_outputs
-        self.numbers = len(outputs.logs)
+        self._function = function.get_concrete_function(self._spec, _ROWS)
+        outputs: Results = self._function.structured_outputs
+        self._reads.end(self._function)
         with tf.device(strategy.extended.server_of_state):
-            self.last_numbers = tf.Variable(tf.zeros([self.numbers]), trainable=False)
+            first = tf.zeros([self.returned.count])
+            self.last_numbers = tf.Variable(first, trainable=False)
         self.layout = Layout(self.weights, outputs, strategy.extended.server_of_state)
-        self._writers: dict[int, Any] = {}
+        self._writers: dict[int, Writer] = {}
 
     @property
     def weights(self) -> list[Any]:
@@ -77,36 +94,44 @@ class PureStep:
             for shard in shards_of(variable)
         ]
 
-    def writer(self, count: int) -> Any:
-        """Return what computes batches one after the other and leaves the results.
+    def compute(self, batch: Any, rows: tf.Tensor) -> Results:
+        """Compute a step, in a function that is being traced.
+
+        Args:
+            batch: The batch.
+            rows: An int64 tensor of shape [3]: the rows of the batch, those of the one
+                that it is a part of, and what tells the step from others that may be
+                under way, 0 for the first.
+        """
+        with self._reads.made():
+            results: Results = self._function(batch, rows)
+        return results
+
+    def writer(self, count: int) -> Writer:
+        """Return what computes a number of batches on a worker.
 
         Args:
             count: How many batches.
-
-        Returns:
-            A concrete function of a list of batches; for each an int64 tensor of shape
-            [3]: its rows, those of the batch that it is a part of, and what tells it
-            from others that may be under way, 0 for the first; and the handles of as
-            many slots.
         """
         if count not in self._writers:
+            parcel = Parcel([(self._spec, _ROWS)] * count)
 
-            def write(batches: Any, rows: Any, slots: Any) -> None:
-                for batch, row, slot in zip(batches, rows, slots, strict=True):
-                    self.layout.write(self.function(batch, row), slot)
+            def write(packed: Any, beside: Any, slots: Any) -> None:
+                steps = parcel.unpack(packed, beside)
+                for (batch, rows), slot in zip(steps, slots, strict=True):
+                    self.layout.write(self.compute(batch, rows), slot)
 
-            self._writers[count] = tf.function(
-                write, autograph=False
-            ).get_concrete_function(
-                [self._spec] * count,
-                [_ROWS] * count,
+            function = tf.function(write, autograph=False).get_concrete_function(
+                tf.TensorSpec([None], tf.uint8),
+                parcel.beside,
                 [[_HANDLE] * self.layout.size] * count,
             )
+            self._writers[count] = Writer(parcel, function)
         return self._writers[count]
 
     def _compute(self, batch: Any, rows: tf.Tensor) -> Results:
         """Compute a step from one batch."""
-        version = self._strategy.extended.version.read_value()
+        version, begun = self._reads.begin()
         check_metrics(self._trainer)
         metrics = list(self._trainer.metrics_variables)
         hooks = self._strategy.extended.keras_hooks
@@ -114,7 +139,7 @@ class PureStep:
             hooks.computing(rows),
             captured(self._trainer) as given,
             noted_results(self._trainer) as noted,
-            PureScope(version, metrics) as scope,
+            PureScope(self._reads.value, begun, metrics) as scope,
         ):
             outputs = self._strategy.run(self._step, args=(batch,))
             self._note(given)
@@ -129,80 +154,13 @@ class PureStep:
             if gradient is not None
             for part in split_gradient(self._addable(gradient), variable)
         ]
-        logs = self._note_outputs(outputs, noted)
+        logs = self.returned.note(outputs, noted)
         return Results(gradients, moves, logs, version, rows[0])
 
     def _addable(self, gradient: Any) -> Any:
         """Return a gradient so that the parts of a batch can be added up."""
         is_part = self._strategy.consistency == "sync"
         return with_sums_dense(gradient) if is_part else gradient
-
-    def metric_results(self) -> list[tf.Tensor]:
-        """Return the results of the metrics that the step returns, in their order."""
-        results = []
-        for metric, name in filter(None, self._sources):
-            result = metric.result() if name is None else metric.result()[name]
-            results.append(tf.convert_to_tensor(result))
-        return results
-
-    def as_returned(self, results: Sequence[Any], numbers: Any) -> dict[str, Any]:
-        """Put results and numbers where the step has returned such.
-
-        Args:
-            results: As `metric_results`.
-            numbers: As `Results.logs`.
-
-        Returns:
-            The structure that the step returns.
-        """
-        rest, others = iter(results), iter(numbers.tolist())
-        leaves = [next(others if source is None else rest) for source in self._sources]
-        logs: dict[str, Any] = tf.nest.pack_sequence_as(self._outputs, leaves)
-        return logs
-
-    def _note_outputs(self, outputs: Any, noted: list[Any]) -> list[tf.Tensor]:
-        """Keep where a step returns results of metrics; return its other numbers."""
-        outputs = outputs if isinstance(outputs, dict) else {}
-        leaves = tf.nest.flatten(outputs)
-        self._sources = [
-            next(((m, name) for value, m, name in noted if value is leaf), None)
-            for leaf in leaves
-        ]
-        self._outputs = tf.nest.map_structure(lambda _: 0, outputs)
-        numbers = []
-        for leaf, source in zip(leaves, self._sources, strict=True):
-            if source is not None:
-                continue
-            number = tf.convert_to_tensor(leaf)
-            self._check_no_metric(number, noted)
-            if number.shape.rank != 0 or not (
-                number.dtype.is_floating or number.dtype.is_integer
-            ):
-                raise ValueError(
-                    "A step may return results of metrics and single numbers, under "
-                    f"parameter servers. Received: {number.dtype.name} of shape "
-                    f"{number.shape} from the model {self._trainer.name!r}. Let a "
-                    "keras.metrics.Metric of the model add it up."
-                )
-            numbers.append(tf.cast(number, tf.float32))
-        return numbers
-
-    def _check_no_metric(self, number: tf.Tensor, noted: list[Any]) -> None:
-        """Refuse a number that was computed from a metric, which has one batch here."""
-        results = {id(value.op) for value, *_ in noted if isinstance(value, tf.Tensor)}
-        seen, ahead = set[int](), [number.op]
-        while ahead:
-            operation = ahead.pop()
-            if id(operation) in results:
-                raise ValueError(
-                    "A step may return results of metrics as they are, under parameter "
-                    "servers: within a step they are those of one batch. Received: a "
-                    "number computed from such a result in the model "
-                    f"{self._trainer.name!r}. Make it a keras.metrics.Metric."
-                )
-            if id(operation) not in seen:
-                seen.add(id(operation))
-                ahead += [tensor.op for tensor in operation.inputs]
 
     def _note(self, given: list[Any]) -> None:
         """Keep what the step has given to its optimizer."""

@@ -117,7 +117,7 @@ class Update:
                     raw.assign_add(move)
                 else:
                     raw.assign(raw * tf.cast(moved.kept, raw.dtype) + move)
-        if self.step.numbers:
+        if self.step.returned.count:
             logs = _weighed([one.logs for one in taken], shares)
             self.step.last_numbers.assign(logs)
 

@@ -79,44 +79,51 @@ def test_a_step_without_anything_leaves_its_version():
     layout.write(results, handles_of(slot))
     taken = layout.read(handles_of(slot))
 
-    assert layout.size == len(slot) == 2
+    assert layout.size == len(slot) == 1
     assert (taken.gradients, taken.moves, taken.logs.numpy().tolist()) == ([], [], [])
     assert int(taken.version) == 8
 
 
-def test_a_slot_has_a_variable_for_each_gradient_and_each_type(weights):
+def places_of(layout):
+    """Return where the variables of a slot are, and of which types."""
+    return [(bundle.device, bundle.dtype.name) for bundle in layout._bundles]
+
+
+def test_a_slot_has_a_vector_of_bytes_and_rows_with_their_numbers(weights):
     results = results_of(
         [tf.constant(KERNEL), rows_of([[0.0, 0.0]], [0], [5, 2])],
         moves=[1.0, np.int32(1), np.int32(2)],
     )
-    slot = Layout(weights, results, HERE).make()
+    layout = Layout(weights, results, HERE)
+    slot = layout.make()
 
-    assert [v.dtype.name for v in slot] == [
-        "float32",
-        "float32",
-        "int32",
-        "float32",
-        "int32",
-        "int64",
-    ]
+    assert places_of(layout) == [(HERE, "uint8"), (HERE, "float32"), (HERE, "int32")]
+    assert [v.dtype.name for v in slot] == ["uint8", "float32", "int32"]
     assert {v.device for v in slot} == {HERE}
     assert not any(v.trainable for v in slot)
 
 
 def test_gradients_lie_beside_their_weights_and_the_rest_on_one_server():
     weights = [
-        SimpleNamespace(_value=SimpleNamespace(device=f"ps {i}"), shape=(2, 2))
-        for i in (1, 0)
+        SimpleNamespace(_value=SimpleNamespace(device=f"ps {i}"), shape=shape)
+        for i, shape in [(1, (2, 2)), (0, (5, 1)), (1, (2, 2)), (1, (1024, 1024))]
     ]
-    results = results_of([tf.constant(KERNEL), rows_of([[0.0]], [0], [5, 1])])
+    results = results_of(
+        [
+            tf.constant(KERNEL),
+            rows_of([[0.0]], [0], [5, 1]),
+            tf.constant(KERNEL),
+            tf.zeros([1024, 1024]),
+        ]
+    )
     layout = Layout(weights, results, "ps 2")
 
-    assert layout._places == [
-        ("ps 1", tf.float32),
-        ("ps 0", tf.float32),
-        ("ps 0", tf.int32),
-        ("ps 2", tf.float32),
-        ("ps 2", tf.int64),
+    assert places_of(layout) == [
+        ("ps 1", "uint8"),
+        ("ps 0", "float32"),
+        ("ps 0", "int32"),
+        ("ps 1", "float32"),
+        ("ps 2", "uint8"),
     ]
 
 

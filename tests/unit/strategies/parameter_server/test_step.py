@@ -28,10 +28,10 @@ def left_by(step, *batches, rows=None):
     """Return what is in the slots after batches were computed."""
     slots = [step.layout.make() for _ in batches]
     handles = [[v.handle for v in slot] for slot in slots]
-    batches = [tuple(map(tf.constant, batch)) for batch in batches]
     rows = rows or [[len(batch[0]), len(batch[0]), 0] for batch in batches]
-    rows = [tf.constant(row, tf.int64) for row in rows]
-    step.writer(len(batches))(batches, rows, handles)
+    writer = step.writer(len(batches))
+    steps = list(zip(batches, np.array(rows), strict=True))
+    writer.write(*writer.parcel.pack(steps), handles)
     return [step.layout.read(slot) for slot in handles]
 
 
@@ -69,8 +69,8 @@ def test_metrics_move_by_what_the_batch_has(strategy):
     moved = dict(zip([m.variable.path for m in step.moved], taken.moves, strict=True))
 
     assert {m.is_metric for m in step.moved} == {True}
-    assert step.numbers == 0
-    assert step.as_returned([1.0, 2.0], np.zeros(0)) == {"loss": 1.0, "mae": 2.0}
+    assert step.returned.count == 0
+    assert step.returned.filled([1.0, 2.0], np.zeros(0)) == {"loss": 1.0, "mae": 2.0}
     counts = [float(v) for path, v in moved.items() if path.endswith("count")]
     assert counts == [4.0, 4.0]
     after = [v.numpy() for v in model.metrics_variables]
@@ -161,11 +161,11 @@ def test_a_variable_without_a_gradient_has_no_place(strategy):
     assert step.has_gradient == [False, True]
     assert [v.path for v in step.weights] == [model.trainable_variables[1].path]
     assert len(taken.gradients) == 1
-    assert step.numbers == 2
+    assert step.returned.count == 2
     np.testing.assert_allclose(
         taken.logs, [3.0, expected_gradients(model, X, Y)[1]], rtol=1e-6
     )
-    found = step.as_returned([], np.array([3.0, 0.5]))
+    found = step.returned.filled([], np.array([3.0, 0.5]))
     assert found == {"count": 3.0, "loss": 0.5}
 
 
