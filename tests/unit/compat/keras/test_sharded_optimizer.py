@@ -266,3 +266,32 @@ def test_others_are_given_the_whole(cut, make):
 
     assert shapes == [(7, 3), (3,)]
     assert tuple(grads[0].shape) == (7, 3)
+
+
+# Files.
+
+
+def test_what_was_saved_of_shards_is_loaded_in_others(cut, monkeypatch, tmp_path):
+    with cut():
+        layers = [keras.Input((2,), dtype="int32"), keras.layers.Embedding(7, 3)]
+        model = keras.Sequential(layers)
+        model.compile("adam", "mse")
+        table = model.layers[0].embeddings
+        model.optimizer.build([table])
+        parts = split_gradient(gradients(0, sparse=True), table)
+        model.optimizer.apply(*given_to(model.optimizer, [(table, parts)]))
+        model.save(tmp_path / "model.keras")
+    monkeypatch.setattr(Servers, "sizes_of_shards", lambda *_: [2, 3, 2])
+    with cut():
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+
+    assert [v.shape[0] for v in shards_of(table)] == [4, 3]
+    assert [v.shape[0] for v in shards_of(loaded.layers[0].embeddings)] == [2, 3, 2]
+    for found, expected in zip(
+        [*loaded.weights, *loaded.optimizer.variables],
+        [*model.weights, *model.optimizer.variables],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    momentum = loaded.optimizer.variables[2]
+    assert [v.shape[0] for v in shards_of(momentum)] == [2, 3, 2]
