@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tfdist import callbacks as callbacks
     from tfdist import cluster as cluster
     from tfdist import horovod as horovod
+    from tfdist import learning_rate as learning_rate
     from tfdist import mixed_precision as mixed_precision
     from tfdist import strategies as strategies
     from tfdist import testing as testing
@@ -33,6 +34,7 @@ _PUBLIC_NAMES = {
     "cluster": "tfdist.cluster",
     "horovod": "tfdist.horovod",
     "is_chief": "tfdist.cluster.facts",
+    "learning_rate": "tfdist.learning_rate",
     "local_rank": "tfdist.cluster.facts",
     "local_size": "tfdist.cluster.facts",
     "mixed_precision": "tfdist.mixed_precision",

@@ -19,6 +19,7 @@ PUBLIC = {
         "cluster",
         "horovod",
         "is_chief",
+        "learning_rate",
         "local_rank",
         "local_size",
         "mixed_precision",
@@ -27,7 +28,13 @@ PUBLIC = {
         "strategies",
         "testing",
     },
-    "tfdist.callbacks": {"Throughput"},
+    "tfdist.callbacks": {
+        "LearningRateScale",
+        "LearningRateSchedule",
+        "LearningRateWarmup",
+        "PrintLearningRate",
+        "Throughput",
+    },
     "tfdist.cluster": {"Cluster", "Task", "detect"},
     "tfdist.horovod": {
         "Adasum",
@@ -84,6 +91,12 @@ PUBLIC = {
         "size",
         "start_timeline",
         "stop_timeline",
+    },
+    "tfdist.learning_rate": {
+        "exponential_multiplier",
+        "scale",
+        "scale_factor",
+        "warmup_multiplier",
     },
     "tfdist.mixed_precision": {"LossScaleOptimizer", "loss_scale", "set_policy"},
     "tfdist.strategies": {

@@ -1,5 +1,15 @@
 """What to do during `fit`: callbacks for training on several processes."""
 
+from tfdist.callbacks.learning_rate_scale import LearningRateScale
+from tfdist.callbacks.learning_rate_schedule import LearningRateSchedule
+from tfdist.callbacks.learning_rate_warmup import LearningRateWarmup
+from tfdist.callbacks.print_learning_rate import PrintLearningRate
 from tfdist.callbacks.throughput import Throughput
 
-__all__ = ["Throughput"]
+__all__ = [
+    "LearningRateScale",
+    "LearningRateSchedule",
+    "LearningRateWarmup",
+    "PrintLearningRate",
+    "Throughput",
+]

@@ -6,10 +6,12 @@ from typing import Any
 
 import keras
 
+from tfdist.callbacks.epoch_line import EpochLine
+from tfdist.callbacks.peers import collective_of
 from tfdist.scaling import Rate, RateMeter, over_ranks
 
 
-class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
+class Throughput(EpochLine):
     """Logs and prints the examples per second of each epoch.
 
     Two values are added to the logs of each epoch, the same on every rank:
@@ -75,22 +77,17 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         self.examples_per_step = examples_per_step
         self.verbose = verbose
         self._meter = RateMeter(skip_steps=skip_steps)
-        self._collective: Any = None
-        self._line = ""
         self._steps = 0
         self._seconds = 0.0
         self._examples: float | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Forget an earlier `fit`, and find the peers of this one."""
+        """Forget an earlier `fit`."""
         self._meter = RateMeter(skip_steps=self.skip_steps)
-        # A strategy of tfdist has it; under another this process is the only rank.
-        self._collective = getattr(self.model.distribute_strategy, "collective", None)
-        self._line = ""
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Start to count anew, as Keras does with its metrics."""
-        self._print_line()
+        super().on_epoch_begin(epoch, logs)
         self._steps, self._seconds, self._examples = 0, 0.0, None
 
     def on_train_batch_begin(
@@ -126,32 +123,20 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
             logs["examples_per_second_per_rank"] = everyone.examples_per_second / len(
                 rates
             )
-        self._line = _describe(everyone, size=len(rates))
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Print the last line."""
-        self._print_line()
+        if self.verbose:
+            self._say(_describe(everyone, size=len(rates)))
 
     def _count_examples(self, steps: int) -> float:
         """Return the examples of this rank in the steps that this epoch has done."""
         if self.examples_per_step is not None:
-            size = 1 if self._collective is None else self._collective.size
-            return steps * self.examples_per_step / size
+            return steps * self.examples_per_step / collective_of(self.model).size
         return _counted_by_keras(self.model, steps)
 
     def _exchange(self, own: Rate) -> list[Rate]:
         """Return every rank's rate, by rank."""
-        if self._collective is None:
-            return [own]
         fields = [own.examples, own.seconds, own.skipped_steps]
-        return [Rate(*rate) for rate in self._collective.exchange("throughput", fields)]
-
-    def _print_line(self) -> None:
-        """Print the line of an epoch, once Keras's progress bar for it is full."""
-        is_chief = self._collective is None or self._collective.rank == 0
-        if self.verbose and is_chief and self._line:
-            print(self._line, flush=True)
-        self._line = ""
+        everyone = collective_of(self.model).exchange("throughput", fields)
+        return [Rate(*rate) for rate in everyone]
 
 
 def _counted_by_keras(model: keras.Model, steps: int) -> float:

@@ -20,7 +20,7 @@ def exponential_multiplier(factor: float, epoch: float, start_epoch: int = 0) ->
 
 
 def warmup_multiplier(
-    epoch: float, size: int, warmup_epochs: float, steps_per_epoch: int
+    epoch: float, size: float, warmup_epochs: float, steps_per_epoch: int
 ) -> float:
     """Return the multiplier of a linear warm-up, from one process's rate to all's.
 
@@ -31,7 +31,8 @@ def warmup_multiplier(
     Args:
         epoch: The epoch, from 0, with the part of it that is done: 2.5 after half of
             the third epoch.
-        size: How many processes there are.
+        size: How many times the rate of one process is to be reached: how many
+            processes there are.
         warmup_epochs: How many epochs the warm-up lasts.
         steps_per_epoch: Steps in an epoch.
 

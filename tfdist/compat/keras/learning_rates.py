@@ -31,6 +31,33 @@ def optimizers_of(model: Any) -> list[Any]:
     return list({id(one): one for one in found}.values())
 
 
+def leaf_optimizers(optimizer: Any) -> list[Any]:
+    """Return the optimizers that hold a learning rate of their own.
+
+    Args:
+        optimizer: Any optimizer of Keras; those inside of it are looked at instead.
+    """
+    inner = inner_optimizers(optimizer)
+    return [leaf for one in inner for leaf in leaf_optimizers(one)] or [optimizer]
+
+
+def multiply_schedule(optimizer: Any, multiplier: keras.Variable) -> None:
+    """Let what a schedule gives be multiplied, in all steps that are traced from now.
+
+    The schedule stays as it is, so that files are those of plain Keras.
+
+    Args:
+        optimizer: An optimizer whose learning rate is a schedule, or a function.
+        multiplier: What to multiply with; it can be set between steps.
+    """
+    given = optimizer._get_current_learning_rate
+
+    def multiplied() -> Any:
+        return keras.ops.multiply(given(), multiplier)
+
+    optimizer.__dict__["_get_current_learning_rate"] = multiplied
+
+
 def learning_rate_variables(optimizer: Any) -> list[Any]:
     """Return the variables of the learning rates that callbacks can set.
 

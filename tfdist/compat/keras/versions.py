@@ -88,6 +88,7 @@ SYMBOLS = {
         "BaseOptimizer._backend_apply_gradients": "self grads trainable_variables",
         "BaseOptimizer._clip_gradients": "self grads",
         "BaseOptimizer._filter_empty_gradients": "self grads vars",
+        "BaseOptimizer._get_current_learning_rate": "self",
         "BaseOptimizer._overwrite_variables_directly_with_gradients": "self grads vars",
         "BaseOptimizer._update_model_variables_moving_average": (
             "self trainable_variables"

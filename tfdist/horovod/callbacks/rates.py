@@ -3,10 +3,8 @@
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from tfdist.compat.keras.learning_rates import inner_optimizers
-from tfdist.horovod.variables import tensorflow_variable
+from tfdist.callbacks.velocities import correct_velocities
 
 
 def learning_rate_variable(optimizer: Any) -> Any:
@@ -50,30 +48,4 @@ def set_learning_rate(
     variable.assign(learning_rate)
     # A rate of 0 has left nothing in the velocity that could be corrected.
     if momentum_correction and old not in (0.0, learning_rate):
-        velocities = _velocities(optimizer)
-        if velocities:
-            _multiply(velocities, tf.constant(learning_rate / old, "float64"))
-
-
-def _velocities(optimizer: Any) -> list[Any]:
-    """Return the variables of an optimizer that hold the learning rate.
-
-    Other optimizers keep plain gradients and multiply by the rate afterwards.
-    """
-    inner = inner_optimizers(optimizer)
-    if inner:
-        return [velocity for one in inner for velocity in _velocities(one)]
-    if not isinstance(optimizer, keras.optimizers.SGD | keras.optimizers.RMSprop):
-        return []
-    return [
-        tensorflow_variable(variable)
-        for variable in optimizer.variables
-        if variable.name.endswith("_momentum")
-    ]
-
-
-@tf.function  # type: ignore[untyped-decorator]
-def _multiply(variables: list[Any], factor: tf.Tensor) -> None:
-    """Multiply variables in place."""
-    for variable in variables:
-        variable.assign(variable * tf.cast(factor, variable.dtype))
+        correct_velocities(optimizer, learning_rate / old)

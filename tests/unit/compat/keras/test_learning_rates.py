@@ -1,9 +1,15 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from packaging.version import Version
 
-from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
+from tfdist.compat.keras.learning_rates import (
+    leaf_optimizers,
+    learning_rate_variables,
+    multiply_schedule,
+    optimizers_of,
+)
 from tfdist.compat.keras.versions import NEWEST
 from tfdist.mixed_precision import LossScaleOptimizer
 
@@ -104,3 +110,38 @@ def test_a_wrapped_optimizer_is_the_wrapper():
     wrapper = LossScaleOptimizer(sgd())
 
     assert optimizers_of(model(optimizer=wrapper)) == [wrapper]
+
+
+def test_the_leaves_are_the_optimizers_with_a_rate_of_their_own():
+    inner = keras.optimizers.SGD(0.1)
+    around = keras.optimizers.LossScaleOptimizer(inner)
+
+    assert leaf_optimizers(inner) == [inner]
+    assert leaf_optimizers(around) == [inner]
+
+
+def test_a_schedule_is_multiplied_and_stays_what_it_is():
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.25])
+    optimizer = keras.optimizers.SGD(schedule)
+    config = optimizer.get_config()
+    multiplier = keras.Variable(2.0, trainable=False)
+    multiply_schedule(optimizer, multiplier)
+    weight = keras.Variable([0.0])
+    step = tf.function(lambda: optimizer.apply([tf.ones([1])], [weight]))
+    step()
+    assert weight.numpy().tolist() == [-1.0]
+    multiplier.assign(4.0)
+    step()
+    step()
+
+    # 0.5 * 2, 0.5 * 4 and 0.25 * 4.
+    assert weight.numpy().tolist() == [-4.0]
+    assert float(optimizer.learning_rate) == 1.0
+    assert optimizer.get_config() == config
+
+
+def test_a_function_is_multiplied_too():
+    optimizer = keras.optimizers.SGD(lambda: 0.5)
+    multiply_schedule(optimizer, keras.Variable(2.0, trainable=False))
+
+    assert float(optimizer.learning_rate) == 1.0

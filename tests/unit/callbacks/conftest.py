@@ -1,0 +1,57 @@
+"""A model whose steps can be foretold, and a record of its learning rates."""
+
+import keras
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def model():
+    """A model y = w x of which every gradient is 1."""
+    keras.utils.clear_session()
+    inputs = keras.Input((1,))
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Model(inputs, layer(inputs))
+    model.compile(keras.optimizers.SGD(0.1), lambda _, y: keras.ops.mean(y))
+    return model
+
+
+@pytest.fixture
+def compiled(model):
+    """Return the model compiled with another optimizer."""
+
+    def compiled(optimizer):
+        model.compile(optimizer, lambda _, y: keras.ops.mean(y))
+        return model
+
+    return compiled
+
+
+@pytest.fixture
+def fit(model):
+    """Train with batches of 1, and return the history."""
+
+    def fit(*callbacks, steps=4, **options):
+        x = np.ones((steps, 1), "float32")
+        options = {"verbose": 0, "batch_size": 1} | options
+        return model.fit(x, x, callbacks=list(callbacks), **options).history
+
+    return fit
+
+
+class Recorder(keras.callbacks.Callback):
+    """Notes the learning rate of each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        self.values.append(round(rate, 6))
+
+
+@pytest.fixture
+def rates():
+    """A callback that notes the learning rate of each step; put it last."""
+    return Recorder()

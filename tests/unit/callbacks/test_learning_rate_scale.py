@@ -1,0 +1,111 @@
+"""LearningRateScale in real `fit` calls: once, and never twice."""
+
+import keras
+import pytest
+
+from tfdist.callbacks import LearningRateScale, LearningRateSchedule
+
+
+@pytest.mark.parametrize(
+    ("rule", "size", "expected"),
+    [("linear", 8, 0.8), ("sqrt", 4, 0.2), ("none", 8, 0.1), ("linear", None, 0.1)],
+)
+def test_the_rate_is_scaled_before_the_first_step(fit, rates, rule, size, expected):
+    fit(LearningRateScale(rule, size=size), rates)
+
+    assert rates.values == [expected] * 4
+
+
+def test_a_second_fit_finds_it_scaled(fit, rates):
+    callback = LearningRateScale(size=8)
+    fit(callback, rates)
+    fit(callback, rates)
+    fit(LearningRateScale(size=8), rates)
+
+    assert rates.values == [0.8] * 12
+
+
+def test_another_factor_takes_the_place_of_the_first(fit, rates):
+    fit(LearningRateScale(size=8), rates, steps=1)
+    fit(LearningRateScale("sqrt", size=4), rates, steps=1)
+
+    assert rates.values == [0.8, 0.2]
+
+
+def test_what_is_set_meanwhile_counts_as_scaled(model, fit, rates):
+    callback = LearningRateScale(size=8)
+    fit(callback, rates, steps=1)
+    model.optimizer.learning_rate = 0.08
+    fit(callback, rates, steps=1)
+
+    assert rates.values == [0.8, 0.08]
+
+
+def test_a_recompiled_model_is_scaled_anew(compiled, fit, rates):
+    callback = LearningRateScale(size=8)
+    fit(callback, rates, steps=1)
+    compiled(keras.optimizers.SGD(0.2))
+    fit(callback, rates, steps=1)
+
+    assert rates.values == [0.8, 1.6]
+
+
+def test_a_schedule_of_keras_is_multiplied(compiled, fit, rates):
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.5, 0.25])
+    model = compiled(keras.optimizers.SGD(schedule))
+    before = model.optimizer.get_config()
+    fit(LearningRateScale(size=4), rates, steps=5)
+    fit(LearningRateScale(size=4), rates, steps=1)
+
+    assert rates.values == [2.0, 2.0, 2.0, 1.0, 1.0, 1.0]
+    # Every gradient is 1, so the weight is minus the sum of the rates.
+    assert model.get_weights()[0].item() == pytest.approx(-9.0)
+    assert model.optimizer.get_config() == before
+
+
+def test_steps_that_were_traced_before_are_scaled_too(compiled, fit):
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([100], [0.5, 0.25])
+    model = compiled(keras.optimizers.SGD(schedule))
+    fit(steps=1)
+    fit(LearningRateSchedule(4.0, start_epoch=0, end_epoch=2), epochs=2, steps=1)
+
+    # 0.5, and then 1 and 4 times as much.
+    assert model.get_weights()[0].item() == pytest.approx(-3.0)
+
+
+def test_all_optimizers_inside_of_one_are_scaled(compiled, fit, rates):
+    inner = keras.optimizers.SGD(0.1)
+    compiled(keras.optimizers.LossScaleOptimizer(inner, initial_scale=1.0))
+    fit(LearningRateScale(size=4), rates, steps=2)
+
+    assert rates.values == [0.4, 0.4]
+    assert float(inner.learning_rate.numpy()) == pytest.approx(0.4)
+
+
+def test_an_optimizer_that_has_trained_is_not_scaled_by_guess(model, fit, rates):
+    fit(steps=3)
+    with pytest.raises(
+        ValueError,
+        match=r"^LearningRateScale cannot tell whether .* is scaled already\. "
+        r"Received: SGD with the rate 0\.1 after 3 steps\. Give initial_",
+    ):
+        fit(LearningRateScale(size=4))
+
+    fit(LearningRateScale(size=4, initial_learning_rate=0.05), rates, steps=1)
+    assert rates.values == [0.2]
+
+
+def test_a_schedule_has_no_initial_rate(compiled, fit):
+    compiled(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)))
+    with pytest.raises(
+        ValueError,
+        match=r"^initial_learning_rate is for optimizers whose learning rate is a "
+        r"number\. Received: initial_learning_rate=0\.1 and a schedule",
+    ):
+        fit(LearningRateScale(initial_learning_rate=0.1))
+
+
+@pytest.mark.parametrize("arguments", [{"rule": "square"}, {"size": 0}])
+def test_wrong_arguments_are_refused_at_once(arguments):
+    with pytest.raises(ValueError, match=r"^(rule|size) must be"):
+        LearningRateScale(**arguments)

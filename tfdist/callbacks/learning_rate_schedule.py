@@ -1,0 +1,161 @@
+"""LearningRateSchedule: a learning rate that follows the epochs."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tfdist.callbacks.epoch_line import EpochLine
+from tfdist.callbacks.rates import Rates, current_rate, rates_of
+from tfdist.learning_rate import exponential_multiplier
+
+
+class LearningRateSchedule(EpochLine):
+    """Multiplies the learning rate, in a range of epochs.
+
+    Several of them, one for each range, make a schedule; after its range the last
+    multiplier stays. What is multiplied is the rate that the optimizer was compiled
+    with, times what `LearningRateScale` makes of it. The rate that an epoch ends with
+    is put into its logs as "learning_rate".
+
+    Where the optimizer has a schedule of Keras, what that gives is multiplied.
+
+    Args:
+        multiplier: A number c, for a decay to c ** (epoch - start_epoch); or a function
+            of the epoch, from 0, that returns the multiplier.
+        start_epoch: The first epoch of the range. Default 0.
+        end_epoch: The epoch before which the range ends. Default None: it does not.
+        staircase: Whether to set the rate once an epoch, before its first step. If
+            False, it is set before every step (of several in one go, before the first
+            of them), and the multiplier is given fractions: 2.5 after half of the third
+            epoch. Default True.
+        momentum_correction: Whether to correct the velocity of SGD and RMSprop for the
+            new rate. Default True.
+        steps_per_epoch: Steps in an epoch; needed with `staircase=False` where Keras
+            cannot tell. Default None: Keras tells.
+
+    Raises:
+        ValueError: If an argument is out of range; in `fit`, if the steps of an epoch
+            are not known.
+
+    Example:
+        >>> import keras
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.SGD(0.5), "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> halve = LearningRateSchedule(0.5, start_epoch=1)
+        >>> history = model.fit(x, x[:, :1], epochs=4, verbose=0, callbacks=[halve])
+        >>> history.history["learning_rate"]
+        [0.5, 0.5, 0.25, 0.125]
+
+    References:
+        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
+        sections 2.2 and 3.
+    """
+
+    def __init__(
+        self,
+        multiplier: float | Callable[[Any], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        *,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check(multiplier, start_epoch, end_epoch, steps_per_epoch)
+        self.multiplier = multiplier
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self._epoch = 0
+        self._steps = steps_per_epoch
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Find out how many steps an epoch has."""
+        self._steps = self.steps_per_epoch or self.params.get("steps")
+        if not self.staircase and not self._steps and self._has_epochs:
+            raise ValueError(
+                f"{type(self).__name__} must know the steps of an epoch. Received: "
+                "steps_per_epoch=None, and data of unknown length. "
+                "Give steps_per_epoch to the callback."
+            )
+        self._rates.begin()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Note the epoch."""
+        super().on_epoch_begin(epoch, logs)
+        self._epoch = epoch
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Set the rate, if this step is one that asks for it."""
+        is_after = self.end_epoch is not None and self._epoch >= self.end_epoch
+        if self._epoch < self.start_epoch or is_after:
+            return
+        if self.staircase:
+            if batch == 0:
+                self._set(self._epoch)
+        elif self._steps:
+            self._set(self._epoch + batch / self._steps)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Put the rate into the logs."""
+        if logs is not None:
+            logs["learning_rate"] = current_rate(self.model)
+
+    def multiplier_at(self, epoch: float) -> float:
+        """Return the multiplier of a step.
+
+        Args:
+            epoch: The epoch, from 0, with the part of it that is done.
+        """
+        if callable(self.multiplier):
+            return float(self.multiplier(epoch))
+        return exponential_multiplier(self.multiplier, epoch, self.start_epoch)
+
+    @property
+    def _rates(self) -> Rates:
+        """The rates of the model."""
+        return rates_of(self.model)
+
+    @property
+    def _has_epochs(self) -> bool:
+        """Whether the range holds an epoch at all."""
+        return self.end_epoch is None or self.start_epoch < self.end_epoch
+
+    def _set(self, epoch: float) -> None:
+        """Set the rate of a step."""
+        self._rates.set_multiplier(
+            self.multiplier_at(epoch), momentum_correction=self.momentum_correction
+        )
+
+
+def _check(
+    multiplier: Any, start_epoch: int, end_epoch: int | None, steps: int | None
+) -> None:
+    """Refuse what no training has."""
+    if not callable(multiplier) and not multiplier > 0:
+        raise ValueError(
+            "multiplier must be positive, or a function. "
+            f"Received: multiplier={multiplier!r}. Give what each epoch multiplies by, "
+            "or a function of the epoch."
+        )
+    if start_epoch < 0:
+        raise ValueError(
+            "start_epoch must not be negative. "
+            f"Received: start_epoch={start_epoch}. The first epoch is 0."
+        )
+    if end_epoch is not None and end_epoch < start_epoch:
+        raise ValueError(
+            "end_epoch must not be before start_epoch. "
+            f"Received: start_epoch={start_epoch}, end_epoch={end_epoch}. "
+            "Leave end_epoch out for a range that goes on."
+        )
+    if steps is not None and not steps > 0:
+        raise ValueError(
+            f"steps_per_epoch must be positive. Received: steps_per_epoch={steps}. "
+            "Leave it out, and Keras tells."
+        )
