@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from tfdist import __version__
-from tfdist_cli import bench, horovod, run, verify
+from tfdist_cli import bench, horovod, report, run, verify
 from tfdist_cli.parser import Parser
 
 # Each adds its parser, with the function that carries it out as the default of `func`.
 _COMMANDS = (
     run.add_parser,
     bench.add_parser,
+    report.add_parser,
     verify.add_parser,
     horovod.add_parser,
 )

@@ -70,17 +70,18 @@ def without_dashes(words: list[str]) -> list[str]:
     return words[1:] if words[:1] == ["--"] else words
 
 
-def check_json(file: Path | None) -> None:
+def check_json(file: Path | None, option: str = "--json") -> None:
     """Refuse a file for `--json` that cannot be written, before minutes are spent.
 
     Args:
         file: Where the JSON is to go; None if nobody wants it.
+        option: Another option that names a file to write. Default "--json".
 
     Raises:
         FileNotFoundError: If its folder does not exist.
     """
     if file is not None and not file.parent.is_dir():
         raise FileNotFoundError(
-            "--json must be a file in a folder that exists. "
+            f"{option} must be a file in a folder that exists. "
             f"Received: {file}. Make the folder {file.parent} first."
         )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tfdist import horovod as horovod
     from tfdist import learning_rate as learning_rate
     from tfdist import mixed_precision as mixed_precision
+    from tfdist import optimizers as optimizers
     from tfdist import strategies as strategies
     from tfdist import testing as testing
     from tfdist.cluster.facts import is_chief as is_chief
@@ -38,6 +39,7 @@ _PUBLIC_NAMES = {
     "local_rank": "tfdist.cluster.facts",
     "local_size": "tfdist.cluster.facts",
     "mixed_precision": "tfdist.mixed_precision",
+    "optimizers": "tfdist.optimizers",
     "rank": "tfdist.cluster.facts",
     "size": "tfdist.cluster.facts",
     "strategies": "tfdist.strategies",

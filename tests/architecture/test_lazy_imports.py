@@ -5,7 +5,14 @@ import sys
 
 import pytest
 
-HEAVY = ("tensorflow", "keras", "numpy", "sklearn", "tensorflow_datasets")
+HEAVY = (
+    "tensorflow",
+    "keras",
+    "numpy",
+    "matplotlib",
+    "sklearn",
+    "tensorflow_datasets",
+)
 
 
 def heavy_modules_after(code):
@@ -42,7 +49,13 @@ def test_asking_for_the_rank_loads_nothing_heavy():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["run", "--help"], ["bench", "--help"], ["run", "--dry-run", "true"]],
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["bench", "--help"],
+        ["report", "--help"],
+        ["run", "--dry-run", "true"],
+    ],
     ids=" ".join,
 )
 def test_the_command_loads_nothing_heavy(arguments):

@@ -31,7 +31,8 @@ def oldest():
 
 
 def test_the_oldest_versions_are_the_lower_bounds():
-    required = [*PROJECT["dependencies"], *EXTRAS["examples"], *EXTRAS["test"]]
+    extras = [one for name in ("examples", "report", "test") for one in EXTRAS[name]]
+    required = [*PROJECT["dependencies"], *extras]
 
     assert bounds(required, ">=") == oldest()
 

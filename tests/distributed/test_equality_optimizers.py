@@ -16,6 +16,8 @@ from equality_models import (
 )
 from equality_rows import of_keras
 
+import tfdist
+
 
 def excluded(strategy):
     """Weight decay that leaves the biases alone."""
@@ -32,6 +34,12 @@ def multi():
     optimizers = of_keras("optimizers", "OptimizerMap")(optimizer("Adam")())
     optimizers["dense/.*"] = optimizer("SGD", 0.1, global_clipnorm=0.1)()
     return of_keras("optimizers", "MultiOptimizer")(optimizers)
+
+
+def lars():
+    return tfdist.optimizers.Lars(
+        0.05, trust_coefficient=0.2, weight_decay=0.01, global_clipnorm=0.5
+    )
 
 
 def loss_scaled(inner=sgd, **options):
@@ -78,6 +86,7 @@ OPTIMIZERS = {
     "Adamax": optimizer("Adamax"),
     "Ftrl": optimizer("Ftrl", 0.1, l1_regularization_strength=1e-3),
     "Lamb": optimizer("Lamb"),
+    "Lars": lars,
     "Lion": optimizer("Lion"),
     "LossScaleOptimizer": loss_scaled(dynamic_growth_steps=3),
     "LossScaleOptimizer, scale too large": loss_scaled(initial_scale=float("inf")),

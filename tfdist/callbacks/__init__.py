@@ -1,15 +1,21 @@
 """What to do during `fit`: callbacks for training on several processes."""
 
+from tfdist.callbacks.broadcast_variables import BroadcastVariables
 from tfdist.callbacks.learning_rate_scale import LearningRateScale
 from tfdist.callbacks.learning_rate_schedule import LearningRateSchedule
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmup
+from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.print_learning_rate import PrintLearningRate
+from tfdist.callbacks.rank_zero import RankZero
 from tfdist.callbacks.throughput import Throughput
 
 __all__ = [
+    "BroadcastVariables",
     "LearningRateScale",
     "LearningRateSchedule",
     "LearningRateWarmup",
+    "MetricAverage",
     "PrintLearningRate",
+    "RankZero",
     "Throughput",
 ]

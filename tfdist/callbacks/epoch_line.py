@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from tfdist.callbacks.peers import collective_of
+from tfdist.callbacks.peers import is_chief_of
 
 
 class EpochLine(keras.callbacks.Callback):  # type: ignore[misc]
@@ -34,6 +34,6 @@ class EpochLine(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _print_line(self) -> None:
         """Print what there is to say."""
-        if self._line and collective_of(self.model).rank == 0:
+        if self._line and is_chief_of(self.model):
             print(self._line, flush=True)
         self._line = ""

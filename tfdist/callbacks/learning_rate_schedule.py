@@ -27,8 +27,8 @@ class LearningRateSchedule(EpochLine):
             False, it is set before every step (of several in one go, before the first
             of them), and the multiplier is given fractions: 2.5 after half of the third
             epoch. Default True.
-        momentum_correction: Whether to correct the velocity of SGD and RMSprop for the
-            new rate. Default True.
+        momentum_correction: Whether to correct the velocity of SGD, RMSprop and Lars
+            for the new rate. Default True.
         steps_per_epoch: Steps in an epoch; needed with `staircase=False` where Keras
             cannot tell. Default None: Keras tells.
 

@@ -18,8 +18,8 @@ class LearningRateWarmup(LearningRateSchedule):
 
     Args:
         warmup_epochs: How many epochs it takes. Default 5; 0 for no warm-up.
-        momentum_correction: Whether to correct the velocity of SGD and RMSprop for each
-            new rate. Default True.
+        momentum_correction: Whether to correct the velocity of SGD, RMSprop and Lars
+            for each new rate. Default True.
         steps_per_epoch: Steps in an epoch, where Keras cannot tell. Default None: Keras
             tells.
         verbose: 1 if the chief says when the warm-up has ended, 0 if nobody does.

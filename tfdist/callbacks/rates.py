@@ -56,8 +56,12 @@ class Rates:
 
     @property
     def may_be_scaled_already(self) -> bool:
-        """Say whether the optimizer had made steps when nobody knew of its rate."""
-        return self.scale is None and self._steps_before > 0
+        """Say whether the optimizer had made steps when nobody knew of its rate.
+
+        What a schedule gives is the same in every file.
+        """
+        has_numbers = any(isinstance(rate, _Number) for rate in self._rates)
+        return has_numbers and self.scale is None and self._steps_before > 0
 
     def begin(self, initial_learning_rate: float | None = None) -> None:
         """Take what the rates are at the beginning of a `fit`.
@@ -85,8 +89,8 @@ class Rates:
     def set_multiplier(self, multiplier: float, *, momentum_correction: bool) -> None:
         """Set the multiplier of the steps that follow.
 
-        The velocity of SGD and of RMSprop is a sum of gradients that were multiplied by
-        the learning rates of their steps. With momentum correction it is multiplied by
+        The velocity of SGD, RMSprop and Lars is a sum of gradients, each multiplied by
+        the learning rate of its step. With momentum correction it is multiplied by
         the new rate over the old one, as if all of them had been made with the new one
         (Goyal et al. 2017, section 3). Where momentum is a variable one would multiply
         it instead, for one step; in Keras 3 it is a constant of the compiled step.

@@ -1,14 +1,17 @@
 """Throughput: how many examples per second the ranks train on."""
 
 import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import keras
-
 from tfdist.callbacks.epoch_line import EpochLine
-from tfdist.callbacks.peers import collective_of
-from tfdist.scaling import Rate, RateMeter, over_ranks
+from tfdist.callbacks.example_count import counted_by_keras
+from tfdist.callbacks.peers import collective_of, is_chief_of
+from tfdist.callbacks.run_file import counts_lag, processes_of, write_run
+from tfdist.scaling import EpochRate, Rate, RateMeter, efficiency, over_ranks
 
 
 class Throughput(EpochLine):
@@ -39,11 +42,20 @@ class Throughput(EpochLine):
             `fit`; None to let Keras count. With a number, a short last batch counts as
             a full one. Default None.
         verbose: 1 if the chief prints a line per epoch, 0 if nobody does. Default 1.
+        units_per_example: How many of a unit an example has, by the name of the unit:
+            with `{"tokens": 512}` the logs have `tokens_per_second`, over all ranks,
+            and the line has it, too. Default none.
+        alone_examples_per_second: The rate of one process alone. With it the logs have
+            `scaling_efficiency`, the share of the perfect speed-up. Default None.
+        json: File that the chief writes when a `fit` ends, for `tfdist report`; that of
+            an earlier `fit` is replaced. docs/scaling.md describes it. Default none.
 
     Raises:
+        OSError: If the folder of `json` cannot be made, when training begins.
         ValueError: If an argument is out of range.
 
     Example:
+        >>> import keras
         >>> model = keras.Sequential([keras.layers.Dense(1)])
         >>> model.compile(loss="mse")
         >>> x = keras.ops.ones((100, 4))
@@ -60,6 +72,9 @@ class Throughput(EpochLine):
         skip_steps: int = 2,
         examples_per_step: int | None = None,
         verbose: int = 1,
+        units_per_example: Mapping[str, float] | None = None,
+        alone_examples_per_second: float | None = None,
+        json: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
         if examples_per_step is not None and examples_per_step <= 0:
@@ -73,17 +88,31 @@ class Throughput(EpochLine):
                 f"verbose must be 0 or 1. Received: verbose={verbose!r}. "
                 "Use 1 for a line per epoch, 0 for none."
             )
+        _check_figures(units_per_example or {}, alone_examples_per_second)
         self.skip_steps = skip_steps
         self.examples_per_step = examples_per_step
         self.verbose = verbose
+        self.units_per_example = dict(units_per_example or {})
+        self.alone_examples_per_second = alone_examples_per_second
+        self.json = json
         self._meter = RateMeter(skip_steps=skip_steps)
+        self._epochs: list[EpochRate] = []
+        self._processes = 1
+        self._full_step = 0.0
+        self._global_batch_size: int | None = None
         self._steps = 0
         self._seconds = 0.0
         self._examples: float | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Forget an earlier `fit`."""
+        """Forget an earlier `fit`, and make the folder of the file."""
         self._meter = RateMeter(skip_steps=self.skip_steps)
+        self._epochs, self._full_step = [], 0.0
+        self._processes = processes_of(self.model)
+        self._global_batch_size = self.examples_per_step
+        if self.json is not None and is_chief_of(self.model):
+            # What cannot be written is to show before hours are spent.
+            Path(self.json).parent.mkdir(parents=True, exist_ok=True)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Start to count anew, as Keras does with its metrics."""
@@ -96,6 +125,9 @@ class Throughput(EpochLine):
         """Start the clock before the first step that counts."""
         if self._meter.starts_at(batch):
             examples = self._count_examples(batch)
+            if batch and not counts_lag(self.model):
+                # Another step follows: those that are done were no short last batch.
+                self._full_step = examples / batch
             self._meter.start(batch, examples=examples, seconds=perf_counter())
 
     def on_train_batch_end(
@@ -118,62 +150,84 @@ class Throughput(EpochLine):
         )
         rates = self._exchange(own)
         everyone = over_ranks(rates)
+        self._keep(everyone)
+        figures = self._figures(everyone)
         if logs is not None:
             logs["examples_per_second"] = everyone.examples_per_second
             logs["examples_per_second_per_rank"] = everyone.examples_per_second / len(
                 rates
             )
+            logs.update(figures)
         if self.verbose:
-            self._say(_describe(everyone, size=len(rates)))
+            self._say(_describe(everyone, size=len(rates), figures=figures))
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Print the last line, and write the file."""
+        super().on_train_end(logs)
+        if self.json is not None and is_chief_of(self.model):
+            write_run(
+                self.json,
+                self.model,
+                self._epochs,
+                processes=self._processes,
+                global_batch_size=self._global_batch_size,
+                units_per_example=self.units_per_example,
+            )
 
     def _count_examples(self, steps: int) -> float:
         """Return the examples of this rank in the steps that this epoch has done."""
         if self.examples_per_step is not None:
             return steps * self.examples_per_step / collective_of(self.model).size
-        return _counted_by_keras(self.model, steps)
+        return counted_by_keras(self.model, steps)
 
     def _exchange(self, own: Rate) -> list[Rate]:
-        """Return every rank's rate, by rank."""
-        fields = [own.examples, own.seconds, own.skipped_steps]
+        """Return every rank's rate, by rank; learn how large a global batch is."""
+        fields = [own.examples, own.seconds, own.skipped_steps, self._full_step]
         everyone = collective_of(self.model).exchange("throughput", fields)
-        return [Rate(*rate) for rate in everyone]
+        if self._global_batch_size is None:
+            # 0 if no rank has read its count between two steps.
+            self._global_batch_size = round(sum(full for *_, full in everyone)) or None
+        return [Rate(*rate) for *rate, _ in everyone]
+
+    def _keep(self, everyone: Rate) -> None:
+        """Keep the rate of an epoch for the file."""
+        rate = everyone.examples_per_second
+        measured = rate if rate > 0 else None
+        self._epochs.append(EpochRate(measured, everyone.skipped_steps))
+
+    def _figures(self, everyone: Rate) -> dict[str, float]:
+        """Return what else was asked for, by its name in the logs."""
+        rate = everyone.examples_per_second
+        figures = {
+            f"{unit}_per_second": rate * count
+            for unit, count in self.units_per_example.items()
+        }
+        alone = self.alone_examples_per_second
+        if alone is not None:
+            figures["scaling_efficiency"] = (
+                efficiency(rate, alone, self._processes) if rate > 0 else math.nan
+            )
+        return figures
 
 
-def _counted_by_keras(model: keras.Model, steps: int) -> float:
-    """Return the weight of Keras's mean loss: each step adds its rows.
-
-    To read it waits for the device, so it is read twice an epoch and not in every step.
-    """
-    tracker = next(filter(_is_mean_loss, model.metrics), None)
-    # The cast makes a plain tensor also of the variables of TensorFlow's strategies.
-    counted = (
-        0.0 if tracker is None else float(keras.ops.cast(tracker.count, "float64"))
-    )
-    counts_rows = tracker is not None and (
-        getattr(model.train_step, "__func__", None) is keras.Model.train_step
-        and type(model).metrics is keras.Model.metrics
-    )
-    # A mean of scalars, as in many a custom train_step, weighs each step at most 1.
-    if not counts_rows and steps and counted <= steps:
+def _check_figures(units_per_example: Mapping[str, float], alone: float | None) -> None:
+    """Refuse numbers that no rate can be multiplied or compared with."""
+    for unit, count in units_per_example.items():
+        if unit == "examples" or not count > 0:
+            raise ValueError(
+                "units_per_example must hold positive numbers by names other than "
+                f"'examples'. Received: {unit!r}: {count}. "
+                "Give what an example has of it, as in {'tokens': 512}."
+            )
+    if alone is not None and not alone > 0:
         raise ValueError(
-            "examples_per_step must be given for a model whose train_step or metrics "
-            "do not count its examples. Received: examples_per_step=None, and a mean "
-            f"loss of weight {counted:g} after {steps} steps of {model.name!r}. "
-            "Pass the global batch size: Throughput(examples_per_step=64)."
+            "alone_examples_per_second must be positive. "
+            f"Received: alone_examples_per_second={alone}. "
+            "Measure one process first, or leave it out."
         )
-    return counted
 
 
-def _is_mean_loss(metric: keras.Metric) -> bool:
-    """Tell whether a metric is a mean loss whose type can hold a number of rows."""
-    return (
-        metric.name == "loss"
-        and isinstance(metric, keras.metrics.Mean)
-        and metric.count.dtype in ("float32", "float64")
-    )
-
-
-def _describe(everyone: Rate, size: int) -> str:
+def _describe(everyone: Rate, size: int, figures: Mapping[str, float]) -> str:
     """Return the line of an epoch."""
     rate = everyone.examples_per_second
     if math.isnan(rate):
@@ -184,6 +238,9 @@ def _describe(everyone: Rate, size: int) -> str:
     line = f"examples per second: {rate:,.1f}"
     if size > 1:
         line += f" on {size} ranks, {rate / size:,.1f} per rank"
+    for name, value in figures.items():
+        words = name.replace("_", " ")
+        line += f", {words} {value:,.{2 if name == 'scaling_efficiency' else 1}f}"
     skipped = everyone.skipped_steps
     if skipped:
         line += f", without the first {'step' if skipped == 1 else f'{skipped} steps'}"

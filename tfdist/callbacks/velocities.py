@@ -23,9 +23,14 @@ def correct_velocities(optimizer: Any, ratio: float) -> None:
 def _velocities(optimizer: Any) -> list[Any]:
     """Return the variables of an optimizer that hold the learning rate.
 
-    Other optimizers keep plain gradients and multiply by the rate afterwards.
+    Other optimizers keep plain gradients and multiply by the rate afterwards. One that
+    is not Keras's says by an attribute which of the two it does.
     """
-    if not isinstance(optimizer, keras.optimizers.SGD | keras.optimizers.RMSprop):
+    if not getattr(
+        optimizer,
+        "momentum_holds_learning_rate",
+        isinstance(optimizer, keras.optimizers.SGD | keras.optimizers.RMSprop),
+    ):
         return []
     return [
         variable.value

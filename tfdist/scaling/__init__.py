@@ -9,15 +9,35 @@ from tfdist.scaling.laws import (
 )
 from tfdist.scaling.learning_rates import exponential_multiplier, warmup_multiplier
 from tfdist.scaling.measure import Rate, RateMeter, over_ranks
+from tfdist.scaling.report import Law, ScalingReport, ScalingRow, scaling_report
+from tfdist.scaling.serial_fraction import (
+    amdahl_speedup,
+    fit_amdahl,
+    fit_gustafson,
+    gustafson_speedup,
+)
+from tfdist.scaling.throughput_file import EpochRate, Run, read_run, text_of_run
 
 __all__ = [
+    "EpochRate",
+    "Law",
     "Rate",
     "RateMeter",
+    "Run",
+    "ScalingReport",
+    "ScalingRow",
+    "amdahl_speedup",
     "bus_bandwidth",
     "efficiency",
     "exponential_multiplier",
+    "fit_amdahl",
+    "fit_gustafson",
+    "gustafson_speedup",
     "over_ranks",
+    "read_run",
+    "scaling_report",
     "strong_scaling_efficiency",
+    "text_of_run",
     "waiting_share",
     "warmup_multiplier",
     "weak_scaling_efficiency",

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.collectives.base import check_root_rank
 from tfdist.compat.keras.caveats import caveats
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
@@ -32,6 +33,10 @@ class StrategyKerasHooks(StepHooks):
         super().__init__(collective, reducer)
         self._feed = Feed(collective)
         self._started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        # The rank from which a `fit` starts, until it has started.
+        self._root_ranks: weakref.WeakKeyDictionary[Any, int] = (
+            weakref.WeakKeyDictionary()
+        )
         self._fits: weakref.WeakKeyDictionary[Any, Decisions | None] = (
             weakref.WeakKeyDictionary()
         )
@@ -74,8 +79,9 @@ class StrategyKerasHooks(StepHooks):
         self.synchronize(trainer)
 
     def synchronize(self, trainer: Any) -> None:
-        """Give all ranks rank 0's variables of a model."""
-        start_equal(trainer, self._collective)
+        """Give all ranks the variables of the rank that a `fit` is to start from."""
+        root_rank = self._root_ranks.pop(trainer, 0)
+        start_equal(trainer, self._collective, root_rank)
 
     @contextmanager
     def predicting(self, trainer: Any) -> Iterator[None]:
@@ -127,13 +133,16 @@ class StrategyKerasHooks(StepHooks):
         """Let all that was begun be counted: nothing is under way between steps."""
 
     @contextmanager
-    def fitting(self, trainer: Any) -> Iterator[None]:
+    def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
         """Mark a `fit` of a model, which all ranks make together."""
+        check_root_rank(root_rank, self._collective.size)
+        self._root_ranks[trainer] = root_rank
         self._fits[trainer] = None
         try:
             yield
         finally:
             self._fits.pop(trainer, None)
+            self._root_ranks.pop(trainer, None)
 
     def training_begins(
         self, trainer: Any, *, watches_begin: bool, watches_end: bool

@@ -15,34 +15,38 @@ from tfdist.strategies.step import Step, state_of_layers
 _BROADCAST_BYTES = 8 * 2**20
 
 
-def start_equal(trainer: Any, collective: Collective) -> None:
-    """Give every rank rank 0's variables of a model.
+def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> None:
+    """Give every rank one rank's variables of a model.
 
     Weights, moving statistics, seed states, metrics and the optimizer's variables.
 
     Args:
         trainer: The model; built, as is its optimizer.
         collective: How the ranks talk.
+        root_rank: The rank whose variables they get. Default 0.
 
     Raises:
-        RuntimeError: If the ranks have different variables.
+        RuntimeError: If the ranks have different variables, or name different ranks.
     """
     # Names of models count those made so far, of which the chief may have more.
-    broadcast_equal(_variables(trainer), "the model", collective)
+    broadcast_equal(_variables(trainer), "the model", collective, root_rank)
 
 
-def broadcast_equal(variables: list[Any], where: str, collective: Collective) -> None:
-    """Give every rank rank 0's values.
+def broadcast_equal(
+    variables: list[Any], where: str, collective: Collective, root_rank: int = 0
+) -> None:
+    """Give every rank one rank's values.
 
     Args:
         variables: Of TensorFlow or of Keras, in the same order on every rank.
         where: What holds them, for errors.
         collective: How the ranks talk.
+        root_rank: The rank whose values they get. Default 0.
 
     Raises:
-        RuntimeError: If the ranks have different variables.
+        RuntimeError: If the ranks have different variables, or name different ranks.
     """
-    _check_equal_specs(variables, where, collective)
+    _check_equal_specs(variables, where, collective, root_rank)
     dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
     sizes = [
         dtype.size * tf.TensorShape(variable.shape).num_elements()
@@ -51,9 +55,11 @@ def broadcast_equal(variables: list[Any], where: str, collective: Collective) ->
     for bucket in plan_buckets(sizes, dtypes, _BROADCAST_BYTES, _BROADCAST_BYTES):
         group = [variables[i] for i in bucket]
         values = collective.broadcast(
-            [tf.convert_to_tensor(v) for v in group], name=f"variables of {where}"
+            [tf.convert_to_tensor(v) for v in group],
+            root_rank,
+            name=f"variables of {where}",
         )
-        if collective.rank > 0:
+        if collective.rank != root_rank:
             for variable, value in zip(group, values, strict=True):
                 variable.assign(value)
 
@@ -114,15 +120,22 @@ def _variables(trainer: Any) -> list[Any]:
 
 
 def _check_equal_specs(
-    variables: list[Any], where: str, collective: Collective
+    variables: list[Any], where: str, collective: Collective, root_rank: int
 ) -> None:
     """Refuse models that differ between ranks, before anything of them is sent."""
     specs = [
         [list(v.shape), tf.as_dtype(v.dtype).name, getattr(v, "path", v.name)]
         for v in variables
     ]
-    by_rank = collective.exchange(f"the variables of {where}", specs)
-    for rank, theirs in enumerate(by_rank):
+    by_rank = collective.exchange(f"the variables of {where}", [root_rank, specs])
+    roots = [root for root, _ in by_rank]
+    if len(set(roots)) > 1:
+        raise RuntimeError(
+            "The ranks are to start from the variables of different ranks. Received: "
+            f"root_rank={roots}, by rank. Give the same BroadcastVariables callback on "
+            "every rank."
+        )
+    for rank, (_, theirs) in enumerate(by_rank):
         for mine, other in _pairs(specs, theirs):
             # Paths count the layers made so far, of which the chief may have more.
             if mine is None or other is None or mine[:2] != other[:2]:

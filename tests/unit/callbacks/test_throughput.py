@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.callbacks import Throughput
+from tfdist.scaling import EpochRate, read_run
 
 ALL_RANKS = "examples_per_second"
 PER_RANK = "examples_per_second_per_rank"
@@ -205,24 +206,24 @@ def strategy_with(collective):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_ranks_add_up(rank):
     # This rank: 28 rows in 4 s. The other: 32 rows in 5 s.
-    collective = Collective(rank, (32.0, 5.0, 2))
+    collective = Collective(rank, (32.0, 5.0, 2, 8.0))
     model = model_of(strategy=strategy_with(collective))
 
     history = fit(model, 44, Throughput(skip_steps=2))
 
     assert history[ALL_RANKS] == [60 / 5]
     assert history[PER_RANK] == [30 / 5]
-    assert collective.sent == [("throughput", [28.0, 4.0, 2])]
+    assert collective.sent == [("throughput", [28.0, 4.0, 2, 8.0])]
 
 
 def test_a_given_number_is_that_of_all_ranks():
-    collective = Collective(0, (48.0, 4.0, 2))
+    collective = Collective(0, (48.0, 4.0, 2, 12.0))
     model = model_of(strategy=strategy_with(collective))
 
     history = fit(model, 44, Throughput(skip_steps=2, examples_per_step=24))
 
     # 24 examples on two ranks are 12 on this one, in each of four steps.
-    assert collective.sent == [("throughput", [48.0, 4.0, 2])]
+    assert collective.sent == [("throughput", [48.0, 4.0, 2, 12.0])]
     assert history[ALL_RANKS] == [96 / 4]
 
 
@@ -230,7 +231,7 @@ def test_a_given_number_is_that_of_all_ranks():
 
 
 def test_the_chief_prints_a_line_per_epoch(capsys):
-    model = model_of(strategy=strategy_with(Collective(0, (32_000.0, 5.0, 1))))
+    model = model_of(strategy=strategy_with(Collective(0, (32_000.0, 5.0, 1, 6_400.0))))
     fit(model, 44, Throughput(skip_steps=2), epochs=2)
 
     assert capsys.readouterr().out.splitlines() == [
@@ -242,7 +243,7 @@ def test_the_chief_prints_a_line_per_epoch(capsys):
 
 
 def test_the_others_print_nothing(capsys):
-    model = model_of(strategy=strategy_with(Collective(1, (32.0, 5.0, 2))))
+    model = model_of(strategy=strategy_with(Collective(1, (32.0, 5.0, 2, 8.0))))
     history = fit(model, 44, Throughput(skip_steps=2))
 
     assert capsys.readouterr().out == ""
@@ -283,6 +284,134 @@ def test_verbose_0_prints_nothing(capsys):
 
     assert capsys.readouterr().out == ""
     assert ALL_RANKS in history
+
+
+# Other units, and the efficiency.
+
+
+def test_a_unit_has_a_rate_of_its_own(capsys):
+    throughput = Throughput(skip_steps=2, units_per_example={"tokens": 512, "MB": 0.5})
+    history = fit(model_of(), 44, throughput)
+
+    assert history[ALL_RANKS] == [7.0]
+    assert history["tokens_per_second"] == [7 * 512]
+    assert history["MB_per_second"] == [3.5]
+    assert capsys.readouterr().out == (
+        "examples per second: 7.0, tokens per second 3,584.0, MB per second 3.5, "
+        "without the first 2 steps\n"
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_efficiency_against_one_process(rank, capsys):
+    # This rank: 28 rows in 4 s. The other: 32 rows in 5 s. Together 12 a second.
+    collective = Collective(rank, (32.0, 5.0, 2, 8.0))
+    model = model_of(strategy=strategy_with(collective))
+
+    throughput = Throughput(skip_steps=2, alone_examples_per_second=8.0)
+    history = fit(model, 44, throughput)
+
+    assert history["scaling_efficiency"] == [12 / 8 / 2]
+    line = (
+        "examples per second: 12.0 on 2 ranks, 6.0 per rank, scaling efficiency 0.75, "
+        "without the first 2 steps\n"
+    )
+    assert capsys.readouterr().out == ("" if rank else line)
+
+
+def test_what_was_not_measured_has_no_other_figures_either():
+    history = fit(
+        model_of(),
+        16,
+        Throughput(
+            skip_steps=3, units_per_example={"tokens": 512}, alone_examples_per_second=8
+        ),
+    )
+
+    assert math.isnan(history["tokens_per_second"][0])
+    assert math.isnan(history["scaling_efficiency"][0])
+
+
+# The file for `tfdist report`.
+
+
+def test_the_file_has_a_rate_for_each_epoch(tmp_path):
+    throughput = Throughput(
+        skip_steps=2, units_per_example={"tokens": 512}, json=tmp_path / "one.json"
+    )
+    model = model_of()
+    fit(model, 44, throughput, epochs=2)
+
+    run = read_run(tmp_path / "one.json")
+    assert run.processes == 1
+    assert run.epochs == (EpochRate(28 / 4, 2), EpochRate(36 / 5, 1))
+    # Not 7, as it would be with the short last batch.
+    assert run.global_batch_size == 8
+    assert run.model == model.name
+    assert run.units_per_example == {"tokens": 512}
+
+
+def test_each_fit_replaces_the_file(tmp_path):
+    throughput = Throughput(skip_steps=3, json=str(tmp_path / "new" / "one.json"))
+    model = model_of()
+
+    fit(model, 16, throughput, epochs=2)
+    first = read_run(tmp_path / "new" / "one.json")
+    fit(model, 64, throughput, batch_size=16)
+    second = read_run(tmp_path / "new" / "one.json")
+
+    assert first.epochs == (EpochRate(None, 2), EpochRate(8.0, 1))
+    assert second.epochs == (EpochRate(16.0, 3),)
+    assert (first.global_batch_size, second.global_batch_size) == (8, 16)
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["one.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"skip_steps": 0, "examples_per_step": 24}, 24),
+        # Where every step counts, nobody has looked between two of them.
+        ({"skip_steps": 0}, None),
+    ],
+)
+def test_the_global_batch_is_given_or_unknown(options, expected, tmp_path):
+    fit(model_of(), 48, Throughput(**options, json=tmp_path / "one.json"))
+
+    assert read_run(tmp_path / "one.json").global_batch_size == expected
+
+
+def test_a_count_that_lags_does_not_tell_the_global_batch(tmp_path):
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    # As of parameter servers, where the steps so far need not have arrived.
+    strategy.workers = 2
+    fit(model_of(strategy=strategy), 44, Throughput(json=tmp_path / "two.json"))
+
+    run = read_run(tmp_path / "two.json")
+    assert (run.processes, run.global_batch_size) == (2, None)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_chief_writes_the_file_of_all_ranks(rank, tmp_path):
+    model = model_of(strategy=strategy_with(Collective(rank, (32.0, 5.0, 2, 7.0))))
+    fit(model, 44, Throughput(skip_steps=2, json=tmp_path / "new" / "two.json"))
+
+    assert (tmp_path / "new").exists() == (rank == 0)
+    if rank == 0:
+        run = read_run(tmp_path / "new" / "two.json")
+        assert (run.processes, run.global_batch_size) == (2, 15)
+        assert run.epochs == (EpochRate(60 / 5, 2),)
+
+
+def test_a_file_that_cannot_be_written_shows_before_training(tmp_path):
+    (tmp_path / "file").touch()
+    seen = []
+    throughput = Throughput(json=tmp_path / "file" / "one.json")
+    throughput.on_epoch_begin = lambda *arguments: seen.append(arguments)
+
+    with pytest.raises(OSError, match="file"):
+        fit(model_of(), 44, throughput)
+
+    assert seen == []
 
 
 # Models with steps of their own.
@@ -427,3 +556,26 @@ def test_verbose_is_checked():
         r"Use 1 for a line per epoch, 0 for none\.$",
     ):
         Throughput(verbose=2)
+
+
+@pytest.mark.parametrize("units", [{"tokens": 0}, {"tokens": -1.5}, {"examples": 2}])
+def test_units_are_checked(units):
+    (unit, count), *_ = units.items()
+    with pytest.raises(
+        ValueError,
+        match=r"^units_per_example must hold positive numbers by names other than "
+        rf"'examples'\. Received: '{unit}': {count}\. "
+        r"Give what an example has of it, as in \{'tokens': 512\}\.$",
+    ):
+        Throughput(units_per_example=units)
+
+
+@pytest.mark.parametrize("alone", [0, -5.0, math.nan])
+def test_the_rate_of_one_process_is_checked(alone):
+    with pytest.raises(
+        ValueError,
+        match=r"^alone_examples_per_second must be positive\. "
+        rf"Received: alone_examples_per_second={alone}\. "
+        r"Measure one process first, or leave it out\.$",
+    ):
+        Throughput(alone_examples_per_second=alone)

@@ -4,6 +4,7 @@ import keras
 import pytest
 
 from tfdist.callbacks.velocities import correct_velocities
+from tfdist.optimizers import Lars
 
 
 def slots_of(optimizer):
@@ -32,9 +33,10 @@ def sgd():
             lambda: keras.optimizers.Adam(0.1),
             {"weight_momentum": 1.0, "weight_velocity": 1.0},
         ),
+        (lambda: Lars(0.1), {"weight_momentum": 0.5}),
         (lambda: keras.optimizers.LossScaleOptimizer(sgd()), {"weight_momentum": 0.5}),
     ],
-    ids=["SGD", "SGD, plain", "RMSprop", "Adam", "LossScaleOptimizer"],
+    ids=["SGD", "SGD, plain", "RMSprop", "Adam", "Lars", "LossScaleOptimizer"],
 )
 def test_only_velocities_are_multiplied(make, expected):
     optimizer = make()

@@ -222,6 +222,48 @@ def test_a_model_in_float16_gets_our_loss_scaling():
     assert (found.name, found.inner_optimizer) == ("loss_scale_optimizer", inner)
 
 
+# Whose variables a fit starts with.
+
+
+@pytest.mark.parametrize("root_rank", [0, 1])
+def test_a_fit_starts_with_the_variables_of_the_rank_it_names(on_ranks, root_rank):
+    def run(collective):
+        hooks, model = hooks_on(collective), compiled()
+        model.layers[-1].bias.assign([collective.rank + 1.0])
+        with hooks.fitting(model, root_rank):
+            hooks.build(model, is_single_step=False)
+            started = model.layers[-1].bias.numpy().tolist()
+            # What is restored later, rank 0 has restored.
+            model.layers[-1].bias.assign([collective.rank + 3.0])
+            hooks.synchronize(model)
+        return started, model.layers[-1].bias.numpy().tolist()
+
+    assert on_ranks(2, run) == [([root_rank + 1.0], [3.0])] * 2
+
+
+def test_ranks_that_name_different_ranks_are_told(on_ranks):
+    def run(collective):
+        hooks, model = hooks_on(collective), compiled()
+        with hooks.fitting(model, collective.rank):
+            hooks.build(model, is_single_step=False)
+
+    with pytest.raises(
+        RuntimeError,
+        match=r"^The ranks are to start from the variables of different ranks\. "
+        r"Received: root_rank=\[0, 1\], by rank\. Give the same BroadcastVariables",
+    ):
+        on_ranks(2, run)
+
+
+def test_a_rank_that_there_is_not_is_refused():
+    hooks, model = hooks_on(SingleCollective()), compiled()
+    with (
+        pytest.raises(ValueError, match=r"^root_rank must be from 0 to 0\. Received: "),
+        hooks.fitting(model, 1),
+    ):
+        pass
+
+
 # Decisions.
 
 
@@ -231,7 +273,7 @@ def begins(hooks, model):
 
 def test_decisions_are_those_of_one_fit():
     hooks, model, other = hooks_on(SingleCollective()), compiled(), compiled()
-    with hooks.fitting(model):
+    with hooks.fitting(model, 0):
         before = hooks.decisions(model)
         begins(hooks, model)
         made = hooks.decisions(model)
@@ -252,7 +294,7 @@ def test_a_fit_that_fails_leaves_no_decisions():
     hooks, model = hooks_on(SingleCollective()), compiled()
 
     def fail():
-        with hooks.fitting(model):
+        with hooks.fitting(model, 0):
             begins(hooks, model)
             raise KeyError
 
@@ -269,7 +311,7 @@ def test_if_any_rank_restores_all_start_equal_again(on_ranks, who, is_restored):
     def run(collective):
         hooks, model, rank = hooks_on(collective), compiled(), collective.rank
         model.layers[-1].bias.assign([rank + 1.0])
-        with hooks.fitting(model):
+        with hooks.fitting(model, 0):
             found = hooks.restored(model, restores=rank in who)
         return found, model.layers[-1].bias.numpy().tolist()
 

@@ -30,6 +30,48 @@ def patch() -> None:
         setattr(CallbackList, name, agreeing)
 
 
+class StartsFromRank:
+    """A callback that says with whose variables a `fit` starts.
+
+    Args:
+        root_rank: The rank.
+    """
+
+    root_rank: int
+
+
+class Wraps:
+    """A callback around another one, whose decisions count.
+
+    Args:
+        callback: The other one.
+    """
+
+    callback: Any
+
+
+def root_rank_of(callbacks: Any) -> int:
+    """Return with whose variables a `fit` starts.
+
+    Args:
+        callbacks: What `fit` was given as such.
+
+    Raises:
+        ValueError: If two of them name different ranks.
+    """
+    ranks = {
+        callback.root_rank
+        for callback in _list_of(callbacks)
+        if isinstance(callback, StartsFromRank)
+    }
+    if len(ranks) > 1:
+        raise ValueError(
+            "A fit can start with the variables of one rank only. Received: callbacks "
+            f"with the root_rank {sorted(ranks)}. Leave one BroadcastVariables."
+        )
+    return next(iter(ranks), 0)
+
+
 class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
     """A progress bar that names what is the chief's alone.
 
@@ -65,16 +107,21 @@ def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
         if hooks is not None and hooks.has_peers and add_progbar:
             add_progbar = False
             if hooks.rank == 0:
-                given = (
-                    callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-                )
-                given = [callback for callback in given if callback is not None]
+                given = _list_of(callbacks)
                 if not any(isinstance(one, ProgbarLogger) for one in given):
                     given = [*given, ChiefProgbarLogger()]
                 callbacks = given
         original(self, callbacks, add_history, add_progbar, model, **params)
 
     return init
+
+
+def _list_of(callbacks: Any) -> list[Any]:
+    """Return as a list what `fit` takes as callbacks."""
+    if isinstance(callbacks, CallbackList):
+        callbacks = callbacks.callbacks
+    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    return [callback for callback in given if callback is not None]
 
 
 def _beginning(original: Callable[..., None]) -> Callable[..., None]:
@@ -122,8 +169,13 @@ def _watches(callback_list: Any, *names: str, restoring: bool = False) -> bool:
     return any(
         (isinstance(callback, LambdaCallback | deciding) or _is_of_user(callback))
         and any(not is_default(getattr(callback, name)) for name in names)
-        for callback in callback_list.callbacks
+        for callback in map(_innermost, callback_list.callbacks)
     )
+
+
+def _innermost(callback: Any) -> Any:
+    """Return the callback that decides, of one that others may be around."""
+    return _innermost(callback.callback) if isinstance(callback, Wraps) else callback
 
 
 def _is_of_user(callback: Any) -> bool:

@@ -100,8 +100,8 @@ class KerasHooks(Protocol):
     def note_assigned(self, variable: Any) -> None:
         """Note that a variable is assigned, if it is so in a step."""
 
-    def fitting(self, trainer: Any) -> AbstractContextManager[None]:
-        """Mark a `fit` of a model, which all ranks make together."""
+    def fitting(self, trainer: Any, root_rank: int) -> AbstractContextManager[None]:
+        """Mark a `fit` of a model; all ranks start with the variables of one."""
 
     def training_begins(
         self, trainer: Any, *, watches_begin: bool, watches_end: bool

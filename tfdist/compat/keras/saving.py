@@ -39,15 +39,23 @@ def _once(save: Callable[..., Any]) -> Callable[..., Any]:
         is_whole = given.get("zipped", True) and not given.get("max_shard_size")
         if not (is_file and is_whole):
             return save(model, filepath, *args, **kwargs)
-        return _write_atomically(
+        return write_atomically(
             Path(filepath), lambda path: save(model, path, *args, **kwargs)
         )
 
     return save_once
 
 
-def _write_atomically(path: Path, write: Callable[[str], Any]) -> Any:
-    """Write beside the file, and put it in its place when it is whole and on disk."""
+def write_atomically(path: Path, write: Callable[[str], Any]) -> Any:
+    """Write beside the file, and put it in its place when it is whole and on disk.
+
+    Args:
+        path: The file.
+        write: Writes all of it to the path that it is given.
+
+    Returns:
+        What `write` returns.
+    """
     # Keras tells formats apart by the ending, so that one must stay.
     beside = path.with_name(f".{os.getpid()}.{path.name}")
     try:

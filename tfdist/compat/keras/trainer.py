@@ -1,6 +1,7 @@
 """Models: the data of a step, the start, and the results."""
 
 import functools
+import inspect
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
+from tfdist.compat.keras.callbacks import root_rank_of
 from tfdist.compat.keras.data_adapters import (
     adapter_of,
     is_composite,
@@ -222,7 +224,8 @@ def _fit_together(self: Any, *args: Any, **kwargs: Any) -> Any:
     hooks = hooks_of_model(self)
     if hooks is None:
         return _fit(self, *args, **kwargs)
-    with hooks.fitting(self):
+    given = inspect.signature(_fit).bind(self, *args, **kwargs).arguments
+    with hooks.fitting(self, root_rank_of(given.get("callbacks"))):
         return _fit(self, *args, **kwargs)
 
 

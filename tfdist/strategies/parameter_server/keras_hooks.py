@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.collectives.base import check_root_rank
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies.checks import check_built
 from tfdist.strategies.parameter_server.checks import check_graph, check_trainer
@@ -193,8 +194,10 @@ class ServerKerasHooks:
         del variable
 
     @contextmanager
-    def fitting(self, trainer: Any) -> Iterator[None]:
+    def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
         """Mark a `fit` of a model; what is under way when it fails is forgotten."""
+        # There is one copy of the variables, which the chief's program uses.
+        check_root_rank(root_rank, 1)
 
         def abandon() -> None:
             for training in self._trainings.get(trainer, ()):

@@ -105,6 +105,14 @@ class OldBegins(keras.callbacks.Callback):
         pass
 
 
+class Around(keras.callbacks.Callback, patches.Wraps):
+    """A callback around another one."""
+
+    def __init__(self, callback):
+        super().__init__()
+        self.callback = callback
+
+
 def stop(*_):
     """What a callback does."""
 
@@ -139,6 +147,9 @@ KINDS = {
         (False, False),
     ),
     "ours": (ChiefProgbarLogger, (False, False)),
+    "around ends": (lambda: Around(Ends()), (False, True)),
+    "around around begins": (lambda: Around(Around(Begins())), (True, False)),
+    "around epochs": (lambda: Around(Bare()), (False, False)),
 }
 
 
@@ -492,3 +503,37 @@ def test_keras_collects_the_values_of_its_bar_where_we_clear_them():
 
     assert bar.progbar._values_order == ["loss"]
     assert bar.progbar._values == {"loss": [2.0, 1]}
+
+
+# Whose variables a fit starts with.
+
+
+class Starts(keras.callbacks.Callback, patches.StartsFromRank):
+    def __init__(self, root_rank):
+        super().__init__()
+        self.root_rank = root_rank
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "rank"),
+    [
+        (None, 0),
+        ([], 0),
+        (Starts(2), 2),
+        ([Bare(), Starts(1)], 1),
+        ((Starts(1), Starts(1)), 1),
+        (CallbackList([Bare(), Starts(3)]), 3),
+    ],
+    ids=["none", "empty", "one", "list", "alike", "list of Keras"],
+)
+def test_a_callback_says_whose_variables_a_fit_starts_with(callbacks, rank):
+    assert patches.root_rank_of(callbacks) == rank
+
+
+def test_a_fit_starts_with_the_variables_of_one_rank():
+    with pytest.raises(
+        ValueError,
+        match=r"^A fit can start with the variables of one rank only\. Received: "
+        r"callbacks with the root_rank \[0, 2\]\. Leave one BroadcastVariables\.$",
+    ):
+        patches.root_rank_of([Starts(2), Starts(0)])

@@ -265,7 +265,8 @@ class Hooks:
         self.called.append((model, what, is_joint))
         return self._within(what)
 
-    def fitting(self, model):
+    def fitting(self, model, root_rank):
+        self.asked.append(("start", root_rank))
         return self._within("fit")
 
     def distribute(self, adapter):

@@ -178,7 +178,7 @@ def test_gradients_stay_what_they_are(hooks):
 def test_nothing_is_agreed_on(hooks, model):
     with (
         hooks.call_of(model, "train_step", is_joint=True),
-        hooks.fitting(model),
+        hooks.fitting(model, 0),
         hooks.gradients_are_reduced(),
     ):
         hooks.build(model, is_single_step=False)
@@ -245,10 +245,10 @@ def test_what_is_under_way_is_forgotten_when_a_fit_fails(hooks, model, monkeypat
     abandoned = []
     training = hooks.function_of(model, model.train_step, is_training=True)
     monkeypatch.setattr(Training, "abandon", lambda self: abandoned.append(self))
-    with hooks.fitting(model):
+    with hooks.fitting(model, 0):
         pass
     assert abandoned == []
-    with pytest.raises(KeyboardInterrupt), hooks.fitting(model):
+    with pytest.raises(KeyboardInterrupt), hooks.fitting(model, 0):
         raise KeyboardInterrupt
 
     assert abandoned == [training]
@@ -257,5 +257,8 @@ def test_what_is_under_way_is_forgotten_when_a_fit_fails(hooks, model, monkeypat
 def test_a_server_that_is_lost_while_a_callback_runs_is_named(hooks, model):
     error = tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:0")
 
-    with pytest.raises(ConnectionError, match="ps 0 .* is lost"), hooks.fitting(model):
+    with (
+        pytest.raises(ConnectionError, match="ps 0 .* is lost"),
+        hooks.fitting(model, 0),
+    ):
         raise error

@@ -1,0 +1,210 @@
+"""`tfdist report`: how training scales with the number of processes."""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from textwrap import fill
+
+from tfdist.scaling import Law, ScalingReport, read_run, scaling_report
+from tfdist_cli.bench_options import TO_STDOUT
+from tfdist_cli.options import add_command, check_json
+from tfdist_cli.parser import Parser
+from tfdist_cli.table import format_table
+
+_DESCRIPTION = """\
+Say how training scales, from runs on 1, 2, 4, ... processes.
+
+Each file is one that the callback Throughput(json="4.json") has written. The rate of a
+run is the median of its epochs, and of several runs on the same number of processes the
+median counts. Amdahl's and Gustafson's law are fitted, and say what their serial
+fraction allows on more processes.
+"""
+
+_EPILOG = """\
+examples:
+  tfdist report 1.json 2.json 4.json
+  tfdist report *.json --plot scaling.png     a curve, too; needs matplotlib
+
+What the figures mean: docs/scaling.md
+"""
+
+_KINDS = {
+    "strong": "Strong scaling: the global batch is always {batch:,}, and the processes "
+    "share it. Amdahl's law is the one to read.",
+    "weak": "Weak scaling: the batch of each process is always {share:,g}, and the "
+    "global one grows. Gustafson's law is the one to read.",
+    "mixed": "Neither weak nor strong scaling: the global batch and that of each "
+    "process both change, so that the speed-up is of the batch, too. Hold one of them "
+    "still.",
+    "unknown": "Strong or weak scaling? Not every file says its global batch. Amdahl's "
+    "law is for the same global batch on all, Gustafson's for the same batch per "
+    "process.",
+}
+_ONE_SIZE = (
+    "All runs have the same number of processes. Give runs with another one, too, for "
+    "a speed-up and the laws."
+)
+_LINE_WIDTH = 80
+
+
+def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist report`.
+
+    Args:
+        commands: What `add_subparsers` has returned.
+    """
+    parser = add_command(
+        commands,
+        "report",
+        "say how training scales, from the files of several runs",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.set_defaults(func=run)
+    parser.add_argument(
+        "files",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="what Throughput(json=FILE) has written, one for each run",
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw the speed-up; the name's ending says how (.png, .svg, .pdf)",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=TO_STDOUT,
+        metavar="FILE",
+        help="print JSON instead of the tables; with a FILE, write the JSON there, too",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `tfdist report`.
+
+    Args:
+        args: What the parser has read.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        check_json(args.json)
+        check_json(args.plot, "--plot")
+        report = scaling_report({str(file): read_run(file) for file in args.files})
+        if args.plot is not None:
+            # It needs matplotlib, which not everybody has or wants to wait for.
+            from tfdist_cli.report_plot import draw
+
+            draw(report, args.plot)
+    except (ImportError, OSError, ValueError) as error:
+        args.parser.error(str(error))
+    text = json.dumps(dataclasses.asdict(report), indent=2)
+    print(text if args.json == TO_STDOUT else text_of(report))
+    if args.json not in (None, TO_STDOUT):
+        args.json.write_text(f"{text}\n")
+    return 0
+
+
+def text_of(report: ScalingReport) -> str:
+    """Return a report as it is printed.
+
+    Args:
+        report: The report.
+
+    Returns:
+        Tables and sentences.
+    """
+    parts = [_measured(report), _words(report)]
+    if report.amdahl is not None and report.gustafson is not None:
+        parts.append(_laws(report.amdahl, report.gustafson, report.base))
+    return "\n\n".join(parts)
+
+
+def _measured(report: ScalingReport) -> str:
+    """Return the table of what was measured."""
+    units = report.units_per_example
+    rows = [
+        [
+            str(row.processes),
+            "?" if row.global_batch_size is None else f"{row.global_batch_size:,}",
+            f"{row.examples_per_second:,.1f}",
+            *(f"{row.examples_per_second * count:,.1f}" for count in units.values()),
+            f"{row.speedup:.2f}",
+            f"{row.efficiency:.2f}",
+        ]
+        for row in report.rows
+    ]
+    rates = [f"{unit} per second" for unit in ("examples", *units)]
+    header = ["processes", "global batch", *rates, "speed-up", "efficiency"]
+    return format_table(header, rows)
+
+
+def _words(report: ScalingReport) -> str:
+    """Say what is compared with what."""
+    base = report.base
+    sentences = [] if report.model is None else [f"Model: {report.model}."]
+    if len(report.rows) == 1:
+        sentences.append(_ONE_SIZE)
+    else:
+        batch = report.rows[0].global_batch_size or 0
+        kind = _KINDS[report.scaling]
+        sentences.append(kind.format(batch=batch, share=batch / base))
+        if base > 1:
+            sentences.append(
+                f"No run has one process: speed-up and efficiency are against {base} "
+                "processes, and the serial fractions are of the time that these take."
+            )
+    sentences += _beyond_the_laws(report)
+    sentences += [
+        f"The rate on {row.processes} is the median of {row.runs} runs."
+        for row in report.rows
+        if row.runs > 1
+    ]
+    sentences += [
+        f"The runs were made by different versions of {name}: {', '.join(versions)}."
+        for name, versions in report.versions.items()
+    ]
+    return "\n".join(fill(sentence, _LINE_WIDTH) for sentence in sentences)
+
+
+def _beyond_the_laws(report: ScalingReport) -> list[str]:
+    """Say where no serial fraction, which is from 0 to 1, fits what was measured."""
+    fraction = None if report.amdahl is None else report.amdahl.serial_fraction
+    if fraction == 1.0 and any(row.speedup < 1.0 for row in report.rows):
+        return [
+            "More processes are slower here than fewer: they wait for each other for "
+            "longer than they save. No serial fraction says that; the laws stand at 1."
+        ]
+    if fraction == 0.0 and any(row.efficiency > 1.0 for row in report.rows):
+        return [
+            "This is better than perfect, as with noise, or caches that hold more "
+            "together. No serial fraction says that; the laws stand at 0."
+        ]
+    return []
+
+
+def _laws(amdahl: Law, gustafson: Law, base: int) -> str:
+    """Return the table of what the laws allow."""
+    rows = [
+        [
+            f"{name}: {grows}",
+            f"{law.serial_fraction:.4f}",
+            *(f"{speedup:,.2f}" for speedup in law.speedups.values()),
+            "none" if law.limit is None else f"{law.limit:,.2f}",
+        ]
+        for name, grows, law in (
+            ("Amdahl", "the work stays the same", amdahl),
+            ("Gustafson", "the work grows", gustafson),
+        )
+    ]
+    against = "" if base == 1 else f" against {base}"
+    sizes = [f"on {size:,}" for size in amdahl.speedups]
+    header = [f"speed-up{against} by the law of", "serial fraction", *sizes, "limit"]
+    return format_table(header, rows)

@@ -1,0 +1,139 @@
+"""The equality matrix: tfdist's own callbacks, which plain Keras can use, too."""
+
+import pytest
+from equality_matrix import COLUMNS
+from equality_models import arrays, compiled, data, optimizer, sequential, state
+
+import tfdist
+
+
+def train(strategy, *fits, make=None, prepare=None):
+    """Train once for each list of callbacks, and note the rate of each step.
+
+    Args:
+        strategy: The strategy.
+        fits: The callbacks of each `fit`.
+        make: Makes the optimizer.
+        prepare: A function of the model, called before the first `fit`.
+    """
+    import keras
+
+    rates = []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            rate = self.model.optimizer.learning_rate
+            rates.append(float(keras.ops.convert_to_numpy(rate)))
+
+    with strategy.scope():
+        model = compiled(
+            sequential(), make or optimizer("SGD", 0.01, momentum=0.9, nesterov=True)
+        )
+    if prepare is not None:
+        prepare(model)
+    for callbacks in fits:
+        history = model.fit(
+            **arrays(*data()),
+            shuffle=False,
+            epochs=3,
+            callbacks=[*callbacks, Note()],
+            verbose=0,
+        )
+    return {**state(model, history), "rates": rates}
+
+
+def scale(**options):
+    return tfdist.callbacks.LearningRateScale(**{"size": 4, **options})
+
+
+def warmup():
+    return tfdist.callbacks.LearningRateWarmup(warmup_epochs=2)
+
+
+def decay():
+    return tfdist.callbacks.LearningRateSchedule(0.5, start_epoch=2)
+
+
+def in_one_order(strategy):
+    return train(strategy, [scale(), warmup(), decay()])
+
+
+def in_another_order(strategy):
+    return train(strategy, [decay(), warmup(), scale()])
+
+
+def in_two_fits(strategy):
+    callbacks = [warmup(), scale(rule="sqrt"), decay()]
+    return train(strategy, callbacks, callbacks)
+
+
+def without_staircase(strategy):
+    schedule = tfdist.callbacks.LearningRateSchedule(
+        lambda epoch: 1 / (1 + epoch), staircase=False, momentum_correction=False
+    )
+    return train(strategy, [schedule])
+
+
+def multiplied_schedule(strategy):
+    def make():
+        import keras
+
+        decay = keras.optimizers.schedules.ExponentialDecay(0.01, 5, 0.9)
+        return keras.optimizers.SGD(decay, momentum=0.9)
+
+    # The second fit has steps that were traced without a callback of ours.
+    return train(strategy, [], [decay(), warmup(), scale()], [scale()], make=make)
+
+
+def of_the_last_rank(strategy):
+    """The last rank alone has changed its weights by hand."""
+    last = tfdist.size() - 1
+
+    def change(model):
+        if tfdist.rank() == last:
+            model.set_weights([2 * weight for weight in model.get_weights()])
+
+    callback = tfdist.callbacks.BroadcastVariables(root_rank=last)
+    return train(strategy, [callback], [callback], prepare=change)
+
+
+def on_the_chief(strategy):
+    """A callback that the chief alone has stops all ranks, and slows all down."""
+    import keras
+
+    class Decide(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.optimizer.iterations.numpy() == 2:
+                self.model.optimizer.learning_rate = 0.001
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = epoch == 1
+
+    return train(strategy, [tfdist.callbacks.RankZero(Decide())])
+
+
+ROWS = {
+    "scale, warm-up, schedule": in_one_order,
+    "schedule, warm-up, scale": in_another_order,
+    "warm-up, scale, schedule, two fits": in_two_fits,
+    "schedule without staircase": without_staircase,
+    "schedule of Keras, multiplied": multiplied_schedule,
+    "BroadcastVariables": of_the_last_rank,
+    "RankZero": on_the_chief,
+}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("row", ROWS)
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_orders_of_callbacks_make_no_difference(cells, column):
+    one, other = (
+        cells.by_rank(row, column)[0]["rates"]
+        for row in ("scale, warm-up, schedule", "schedule, warm-up, scale")
+    )
+
+    assert one == other

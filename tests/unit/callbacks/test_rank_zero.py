@@ -1,0 +1,91 @@
+"""RankZero passes on what the callback has hooks for, on the chief."""
+
+from types import SimpleNamespace
+
+import keras
+import pytest
+
+from tfdist.callbacks import RankZero
+
+
+class Noting(keras.callbacks.Callback):
+    """Notes its calls; it looks at no batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def set_model(self, model):
+        super().set_model(model)
+        self.seen.append("model")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.seen.append(f"begin {epoch}")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(f"end {epoch}: {sorted(logs)}")
+
+
+def test_the_chief_s_callback_is_called_in_two_fits(fit):
+    callback = Noting()
+    wrapped = RankZero(callback)
+    for _ in range(2):
+        fit(wrapped, epochs=2)
+
+    once = ["model", "begin 0", "end 0: ['loss']", "begin 1", "end 1: ['loss']"]
+    assert callback.seen == once * 2
+    assert callback.params["epochs"] == 2
+
+
+def test_other_ranks_never_see_the_model(model, fit, monkeypatch):
+    """What the chief has decided there, holds here too."""
+    collective = SimpleNamespace(exchange=lambda *_: [[True, [0.25]], None])
+    module = "tfdist.callbacks.rank_zero"
+    monkeypatch.setattr(f"{module}.collective_of", lambda _: collective)
+    monkeypatch.setattr(f"{module}.is_chief_of", lambda _: False)
+    callback = Noting()
+    history = fit(RankZero(callback), epochs=3)
+
+    assert callback.seen == []
+    assert len(history["loss"]) == 1
+    assert float(model.optimizer.learning_rate.numpy()) == 0.25
+
+
+def test_hooks_that_a_callback_does_not_have_are_not_called():
+    wrapped = RankZero(Noting())
+    plain = keras.callbacks.Callback
+
+    assert wrapped.on_epoch_begin.__name__ == "hook"
+    for name in ("on_train_batch_begin", "on_train_batch_end", "on_test_begin"):
+        assert getattr(wrapped, name).__func__ is getattr(plain, name)
+
+
+def test_a_lambda_callback_is_passed_on_too(fit):
+    seen = []
+    wrapped = RankZero(
+        keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: seen.append(batch)
+        )
+    )
+    fit(wrapped, steps=3)
+
+    assert seen == [0, 1, 2]
+
+
+def test_what_it_decides_counts(model, fit):
+    class Stopping(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = True
+            self.model.optimizer.learning_rate = 0.25
+
+    assert len(fit(RankZero(Stopping()), epochs=3)["loss"]) == 1
+    assert float(model.optimizer.learning_rate.numpy()) == 0.25
+
+
+def test_only_callbacks_are_taken():
+    with pytest.raises(
+        TypeError,
+        match=r"^callback must be a callback of Keras\. Received: callback='log\.csv'"
+        r"\. Give an instance, such as RankZero\(keras\.callbacks\.CSVLogger\(",
+    ):
+        RankZero("log.csv")

@@ -1,0 +1,5 @@
+"""Optimizers for large batches that Keras does not have."""
+
+from tfdist.optimizers.lars import Lars
+
+__all__ = ["Lars"]

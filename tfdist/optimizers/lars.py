@@ -1,0 +1,213 @@
+"""LARS: a learning rate for each layer, by the norms of its weights and gradient."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from tfdist.compat.keras.own_decay import OwnDecayOptimizer
+
+
+@keras.saving.register_keras_serializable(package="tfdist")
+class Lars(OwnDecayOptimizer):
+    """SGD with momentum, and a learning rate for each layer (LARS).
+
+    With the learning rate of a large batch, some layers move by more than their own
+    weights in the first steps, and the training diverges. Here the learning rate of
+    each weight is multiplied by a trust ratio, so that how far a layer moves depends on
+    how large its weights are, and not on how large its gradient is:
+
+        ratio = trust_coefficient * norm(weight)
+                / (norm(gradient) + weight_decay * norm(weight) + epsilon)
+        velocity = momentum * velocity
+                   - learning_rate * ratio * (gradient + weight_decay * weight)
+        weight = weight + velocity
+
+    The ratio is 1 where one of the norms is 0. This is algorithm 1 of the paper, with
+    the sign that the velocity has in Keras's `SGD`, and is what `LARSOptimizer` of
+    TensorFlow 1 (`tf.contrib.opt`) computes. The learning rate stands inside of the
+    velocity; NVIDIA's `LARC(clip=False)` has the same ratio and multiplies the velocity
+    by the learning rate afterwards, which differs only when that changes. Others, such
+    as the one of SimCLR, divide by the norm of the sum of gradient and decay.
+
+    Biases, and what normalisation learns, have neither the ratio nor weight decay: they
+    are updated as by `SGD(learning_rate, momentum)`, to the bit. Where a learning rate
+    is too large for them, a smaller one with a larger `trust_coefficient` moves the
+    layers as far.
+
+    The norms are computed in float32 at least, also of variables in 16 bits. Sparse
+    gradients are made dense, because each step changes every row. A file with this
+    optimizer loads where `tfdist.optimizers` is imported.
+
+    Args:
+        learning_rate: A float, a `LearningRateSchedule` of Keras or a function without
+            arguments. Without momentum, one step moves a layer by up to `learning_rate
+            * trust_coefficient` times its norm: good values are larger than those of
+            SGD.
+        momentum: What is kept of the velocity, from 0 to below 1. Default 0.9.
+        trust_coefficient: How far a layer is trusted to move in one step, as part of
+            its norm. Default 0.001, as in the paper.
+        weight_decay: The L2 regularization inside of the ratio and of the velocity.
+            Keras's own, which is apart from the gradient, is not applied.
+            `exclude_from_weight_decay` holds for it. Default 0.
+        epsilon: Added to the divisor of the ratio. Default 1e-8.
+        exclude_from_adaptation: Words of which one stands in the path of each variable
+            to be left out, as `["bias", "batch_normalization"]`; an empty list for none
+            to be left out. Default None: all variables with fewer than two axes, which
+            are biases, gamma and beta.
+        **options: By keyword, what all optimizers of Keras take: `name`, `clipnorm`,
+            `clipvalue`, `global_clipnorm`, `use_ema`, `ema_momentum`,
+            `ema_overwrite_frequency`, `loss_scale_factor` and
+            `gradient_accumulation_steps`.
+
+    Raises:
+        TypeError: If `exclude_from_adaptation` is one string.
+        ValueError: If an argument is out of range or unknown.
+
+    Example:
+        >>> optimizer = Lars(2.0, trust_coefficient=0.25, momentum=0.0)
+        >>> weight = keras.Variable([[3.0, 4.0]])
+        >>> optimizer.apply([ops.convert_to_tensor([[0.0, 1.0]])], [weight])
+        >>> weight.numpy().round(4).tolist()
+        [[3.0, 1.5]]
+
+    References:
+        You, Gitman and Ginsburg 2017, "Large Batch Training of Convolutional Networks",
+        https://arxiv.org/abs/1708.03888
+    """
+
+    # So that callbacks that change the rate know what to correct.
+    momentum_holds_learning_rate: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        momentum: float = 0.9,
+        *,
+        trust_coefficient: float = 0.001,
+        weight_decay: float = 0.0,
+        epsilon: float = 1e-8,
+        exclude_from_adaptation: Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
+        _check_momentum(momentum)
+        _check_trust_coefficient(trust_coefficient)
+        _check_not_negative("weight_decay", weight_decay)
+        _check_not_negative("epsilon", epsilon)
+        _check_words(exclude_from_adaptation)
+        super().__init__(learning_rate, weight_decay=weight_decay, **options)
+        self.momentum = momentum
+        self.trust_coefficient = trust_coefficient
+        self.epsilon = epsilon
+        self.exclude_from_adaptation = (
+            None if exclude_from_adaptation is None else tuple(exclude_from_adaptation)
+        )
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make the velocities.
+
+        Args:
+            variables: The variables to be optimized.
+        """
+        if self.built:
+            return
+        super().build(variables)
+        self._momentums = [
+            self.add_variable_from_reference(variable, name="momentum")
+            for variable in variables
+        ]
+        self._adapted = tuple(self._is_adapted(variable) for variable in variables)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable.
+
+        Args:
+            gradient: Its gradient, dense or sparse.
+            variable: The variable.
+            learning_rate: The learning rate of this step.
+        """
+        index = self.index_of(variable)
+        dtype = keras.backend.result_type(variable.dtype, "float32")
+        # Rows that occur twice in a sparse gradient are added up before it is measured.
+        gradient = ops.cast(tf.convert_to_tensor(gradient), dtype)
+        rate = ops.cast(learning_rate, dtype)
+        if self._adapted[index]:
+            weight = ops.cast(variable, dtype)
+            decay = self.weight_decay if self.is_decayed(variable) else 0.0
+            rate *= self._trust_ratio(weight, gradient, decay)
+            gradient += decay * weight
+        kept = self._momentums[index]
+        velocity = ops.cast(kept, dtype) * self.momentum - gradient * rate
+        self.assign(kept, velocity)
+        self.assign_add(variable, velocity)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments, serialized."""
+        words = self.exclude_from_adaptation
+        return {
+            **super().get_config(),
+            "momentum": self.momentum,
+            "trust_coefficient": self.trust_coefficient,
+            "epsilon": self.epsilon,
+            "exclude_from_adaptation": None if words is None else list(words),
+        }
+
+    def _is_adapted(self, variable: Any) -> bool:
+        """Say whether a variable has a trust ratio, and weight decay."""
+        if self.exclude_from_adaptation is None:
+            return len(variable.shape) > 1
+        # A variable of TensorFlow has a name only.
+        path = getattr(variable, "path", variable.name)
+        return not any(word in path for word in self.exclude_from_adaptation)
+
+    def _trust_ratio(self, weight: Any, gradient: Any, decay: float) -> Any:
+        """Return by how much the learning rate of a variable is multiplied."""
+        of_weight, of_gradient = _norm(weight), _norm(gradient)
+        divisor = of_gradient + decay * of_weight + self.epsilon
+        return ops.where(
+            ops.logical_and(of_weight > 0, of_gradient > 0),
+            self.trust_coefficient * of_weight / divisor,
+            ops.ones_like(divisor),
+        )
+
+
+def _norm(tensor: Any) -> Any:
+    """Return the Euclidean norm of all elements, whatever the axes."""
+    return ops.sqrt(ops.sum(ops.square(tensor)))
+
+
+def _check_momentum(momentum: float) -> None:
+    """Refuse a velocity that never fades."""
+    if not 0 <= momentum < 1:
+        raise ValueError(
+            "momentum must be at least 0 and below 1. "
+            f"Received: momentum={momentum}. Use 0.9, or 0 for none."
+        )
+
+
+def _check_trust_coefficient(trust_coefficient: float) -> None:
+    """Refuse layers that never move, or move uphill."""
+    if not trust_coefficient > 0:
+        raise ValueError(
+            "trust_coefficient must be positive. "
+            f"Received: trust_coefficient={trust_coefficient}. Use 0.001."
+        )
+
+
+def _check_not_negative(name: str, value: float) -> None:
+    """Refuse what would make the divisor of the trust ratio zero or less."""
+    if not value >= 0:
+        raise ValueError(
+            f"{name} must not be negative. Received: {name}={value}. Use 0 for none."
+        )
+
+
+def _check_words(words: Sequence[str] | None) -> None:
+    """Refuse one string, whose letters would be taken for words."""
+    if isinstance(words, str):
+        raise TypeError(
+            "exclude_from_adaptation must be a list of words. Received: "
+            f"exclude_from_adaptation={words!r}. Use [{words!r}]."
+        )

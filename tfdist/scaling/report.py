@@ -1,0 +1,218 @@
+"""What runs on several numbers of processes say about how training scales."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tfdist.scaling.laws import efficiency
+from tfdist.scaling.serial_fraction import (
+    amdahl_speedup,
+    fit_amdahl,
+    fit_gustafson,
+    gustafson_speedup,
+)
+from tfdist.scaling.throughput_file import Run
+
+# On how many processes it is said what the laws allow.
+PREDICTED_SIZES = (8, 64, 1024)
+
+
+@dataclass(frozen=True)
+class ScalingRow:
+    """What was measured on one number of processes.
+
+    Args:
+        processes: How many.
+        runs: How many runs there were; the rate is their median.
+        global_batch_size: Examples of a step over all processes; None if not known.
+        examples_per_second: Rate of all processes together.
+        speedup: Times as fast as the smallest number of processes.
+        efficiency: Speed-up over the perfect one.
+    """
+
+    processes: int
+    runs: int
+    global_batch_size: int | None
+    examples_per_second: float
+    speedup: float
+    efficiency: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """What a law says once its serial fraction is fitted.
+
+    Args:
+        serial_fraction: From 0 to 1.
+        speedups: The speed-up that it allows, by the number of processes.
+        limit: What the speed-up never exceeds; None if nothing limits it.
+    """
+
+    serial_fraction: float
+    speedups: Mapping[int, float]
+    limit: float | None
+
+
+@dataclass(frozen=True)
+class ScalingReport:
+    """What the runs of one model say.
+
+    Args:
+        model: The name of the model; None if no file names it.
+        scaling: "strong" if all runs have the same global batch, "weak" if all have the
+            same batch per process, "mixed" if neither, "unknown" if a file does not say
+            or all have the same number of processes.
+        rows: What was measured, by the number of processes.
+        amdahl: Amdahl's law; None if there is only one number of processes.
+        gustafson: Gustafson's law; None as well.
+        units_per_example: How many of a unit an example has, where all runs agree.
+        versions: Which versions of a package trained, where there are several.
+    """
+
+    model: str | None
+    scaling: str
+    rows: Sequence[ScalingRow]
+    amdahl: Law | None
+    gustafson: Law | None
+    units_per_example: Mapping[str, float]
+    versions: Mapping[str, Sequence[str]]
+
+    @property
+    def base(self) -> int:
+        """The number of processes against which speed-ups are counted."""
+        return self.rows[0].processes
+
+
+def scaling_report(runs: Mapping[str, Run]) -> ScalingReport:
+    """Compare runs of one model on several numbers of processes.
+
+    Speed-ups are against one process, or else against the smallest number that was
+    run: the laws then take so many processes as their unit.
+
+    Args:
+        runs: By the name of its file, for errors; at least one. Of several runs on the
+            same number of processes the median counts: a best would be one of luck.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: If the runs are of several models, or those on the same number of
+            processes have different global batches.
+
+    Example:
+        >>> from tfdist.scaling import EpochRate
+        >>> one = Run(1, (EpochRate(100.0),), global_batch_size=64)
+        >>> two = Run(2, (EpochRate(160.0),), global_batch_size=64)
+        >>> report = scaling_report({"one.json": one, "two.json": two})
+        >>> report.scaling, report.rows[1].speedup, report.rows[1].efficiency
+        ('strong', 1.6, 0.8)
+        >>> round(report.amdahl.serial_fraction, 6), round(report.amdahl.limit, 6)
+        (0.25, 4.0)
+    """
+    _check_same("model", {name: run.model for name, run in runs.items()})
+    groups: dict[int, dict[str, Run]] = {}
+    for name, run in runs.items():
+        groups.setdefault(run.processes, {})[name] = run
+    rows = _rows(groups)
+    amdahl, gustafson = _laws(rows) if len(rows) > 1 else (None, None)
+    everyone = list(runs.values())
+    return ScalingReport(
+        model=next((run.model for run in everyone if run.model), None),
+        scaling=_scaling_of(rows),
+        rows=rows,
+        amdahl=amdahl,
+        gustafson=gustafson,
+        units_per_example=_units_of_all(everyone),
+        versions=_versions_that_differ(everyone),
+    )
+
+
+def _check_same(what: str, values: Mapping[str, object]) -> None:
+    """Refuse files that know different things, of which only one can be compared."""
+    known = {file: value for file, value in values.items() if value is not None}
+    if len(set(known.values())) > 1:
+        received = ", ".join(f"{value!r} in {file}" for file, value in known.items())
+        raise ValueError(
+            f"Runs that are compared must have the same {what}. "
+            f"Received: {received}. Make a report for each."
+        )
+
+
+def _rows(groups: Mapping[int, Mapping[str, Run]]) -> list[ScalingRow]:
+    """Return the row of each number of processes, the smallest first."""
+    # It takes longer to load than a command line may take to answer.
+    from statistics import median
+
+    rates = {
+        processes: median(run.examples_per_second for run in groups[processes].values())
+        for processes in sorted(groups)
+    }
+    first = min(rates)
+    return [
+        ScalingRow(
+            processes=processes,
+            runs=len(groups[processes]),
+            global_batch_size=_batch_of(processes, groups[processes]),
+            examples_per_second=rate,
+            speedup=rate / rates[first],
+            efficiency=efficiency(rate, rates[first] / first, size=processes),
+        )
+        for processes, rate in rates.items()
+    ]
+
+
+def _batch_of(processes: int, group: Mapping[str, Run]) -> int | None:
+    """Return the global batch of the runs on one number of processes."""
+    batches = {file: run.global_batch_size for file, run in group.items()}
+    _check_same(f"global batch size where both have {processes} processes", batches)
+    return next(filter(None, batches.values()), None)
+
+
+def _laws(rows: Sequence[ScalingRow]) -> tuple[Law, Law]:
+    """Fit Amdahl's and Gustafson's law to what was measured."""
+    base = rows[0].processes
+    speedups = {row.processes / base: row.speedup for row in rows}
+    sizes = [size for size in PREDICTED_SIZES if size > base]
+    serial, scaled = fit_amdahl(speedups), fit_gustafson(speedups)
+    return (
+        Law(
+            serial,
+            {size: amdahl_speedup(serial, size / base) for size in sizes},
+            limit=1.0 / serial if serial else None,
+        ),
+        Law(
+            scaled,
+            {size: gustafson_speedup(scaled, size / base) for size in sizes},
+            limit=None if scaled < 1.0 else 1.0,
+        ),
+    )
+
+
+def _scaling_of(rows: Sequence[ScalingRow]) -> str:
+    """Tell from the batches which kind of scaling it is."""
+    batches = [row.global_batch_size for row in rows if row.global_batch_size]
+    if len(rows) == 1 or len(batches) < len(rows):
+        return "unknown"
+    if len(set(batches)) == 1:
+        return "strong"
+    first = rows[0].processes
+    is_weak = all(
+        batch * first == batches[0] * row.processes
+        for row, batch in zip(rows, batches, strict=True)
+    )
+    return "weak" if is_weak else "mixed"
+
+
+def _units_of_all(runs: Sequence[Run]) -> Mapping[str, float]:
+    """Return the units that examples have, if all runs say the same."""
+    units = runs[0].units_per_example
+    return units if all(run.units_per_example == units for run in runs) else {}
+
+
+def _versions_that_differ(runs: Sequence[Run]) -> Mapping[str, Sequence[str]]:
+    """Return the versions of each package of which there are several."""
+    versions: dict[str, set[str]] = {}
+    for run in runs:
+        for name, version in run.versions.items():
+            versions.setdefault(name, set()).add(version)
+    return {name: sorted(seen) for name, seen in versions.items() if len(seen) > 1}

@@ -1,0 +1,165 @@
+"""The file of one run: how fast it trained, on how many processes."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = "tfdist throughput"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class EpochRate:
+    """How fast an epoch was.
+
+    Args:
+        examples_per_second: Rate of all processes together; None if nothing was
+            measured, because the epoch holds no step that counts.
+        skipped_steps: Steps at its start that were left out. Default 0.
+    """
+
+    examples_per_second: float | None
+    skipped_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training, as `Throughput(json=...)` saw it.
+
+    Args:
+        processes: How many processes trained.
+        epochs: The rate of each epoch.
+        model: The name of the model; None if not known. Default None.
+        global_batch_size: Examples of a step over all processes; None if not known.
+            Default None.
+        units_per_example: How many of a unit an example has, by the name of the unit,
+            as {"tokens": 512}. Default none.
+        versions: Which packages trained, by name. Default none.
+
+    Example:
+        >>> run = Run(2, (EpochRate(None), EpochRate(90.0), EpochRate(100.0)))
+        >>> run.examples_per_second
+        95.0
+    """
+
+    processes: int
+    epochs: tuple[EpochRate, ...]
+    model: str | None = None
+    global_batch_size: int | None = None
+    units_per_example: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def examples_per_second(self) -> float:
+        """The median over the epochs, so that a disturbed one does not matter.
+
+        NaN if no epoch was measured.
+        """
+        # It takes longer to load than a command line may take to answer.
+        from statistics import median
+
+        rates = [epoch.examples_per_second for epoch in self.epochs]
+        measured = [rate for rate in rates if rate is not None]
+        return median(measured) if measured else math.nan
+
+
+def text_of_run(run: Run) -> str:
+    """Return what the file of a run holds.
+
+    Args:
+        run: The run.
+
+    Returns:
+        JSON, as docs/scaling.md describes it.
+    """
+    content = {"format": FORMAT, "version": VERSION, **asdict(run)}
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def read_run(file: str | os.PathLike[str]) -> Run:
+    """Read the file of a run.
+
+    Args:
+        file: What `Throughput(json=...)` has written, or somebody by hand: `model`,
+            `global_batch_size`, `skipped_steps`, `units_per_example` and `versions` may
+            be missing.
+
+    Returns:
+        The run; at least one of its epochs was measured.
+
+    Raises:
+        ValueError: If the file cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(Path(file).read_text())
+    except OSError as error:
+        raise _refusal(file, f"which cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise _refusal(file, "which is not JSON") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise _refusal(file, f'whose "format" is not "{FORMAT}"')
+    if content.get("version") != VERSION:
+        raise ValueError(
+            f"A file of a run must be of version {VERSION}. "
+            f"Received: {file}, of version {content.get('version')}. "
+            "Read it with the version of tfdist that wrote it."
+        )
+    run = _run_of(file, content)
+    if math.isnan(run.examples_per_second):
+        raise ValueError(
+            "A run must have an epoch in which a step was measured. "
+            f"Received: {file}, with {len(run.epochs)} epochs and no rate. "
+            "Train for more steps, or give Throughput skip_steps=0."
+        )
+    return run
+
+
+def _run_of(file: str | os.PathLike[str], content: dict[str, Any]) -> Run:
+    """Return the run; refuse what has a field that is missing or wrong."""
+    try:
+        run = Run(
+            processes=content["processes"],
+            epochs=tuple(
+                EpochRate(epoch["examples_per_second"], epoch.get("skipped_steps", 0))
+                for epoch in content["epochs"]
+            ),
+            model=content.get("model"),
+            global_batch_size=content.get("global_batch_size"),
+            units_per_example=dict(content.get("units_per_example", {})),
+            versions=dict(content.get("versions", {})),
+        )
+    except KeyError as error:
+        raise _refusal(file, f"in which {error} is missing") from None
+    except (AttributeError, TypeError, ValueError):
+        raise _refusal(file, "whose fields are of other types") from None
+    rates = [epoch.examples_per_second for epoch in run.epochs]
+    counts = [run.processes, run.global_batch_size]
+    values = [*rates, *run.units_per_example.values()]
+    if not (
+        isinstance(run.model, str | None)
+        and run.processes is not None
+        and all(_is_positive(count, int) for count in counts)
+        and all(_is_positive(value, int | float) for value in values)
+    ):
+        raise _refusal(file, "in which a value is of another type, or not positive")
+    return run
+
+
+def _is_positive(value: Any, kinds: Any) -> bool:
+    """Tell whether a value is missing, or a positive number of a kind."""
+    # To Python, True is a number, too.
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    return value is None or (is_number and 0 < value < math.inf)
+
+
+def _refusal(file: str | os.PathLike[str], reason: str) -> ValueError:
+    """Return the error about a file that is none of ours."""
+    return ValueError(
+        "A file must be one that Throughput wrote. "
+        f"Received: {file}, {reason}. "
+        "Train with callbacks=[tfdist.callbacks.Throughput(json=FILE)]."
+    )
