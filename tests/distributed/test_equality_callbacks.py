@@ -1,8 +1,19 @@
 """The equality matrix: tfdist's own callbacks, which plain Keras can use, too."""
 
+import csv
+import os
+
 import pytest
 from equality_matrix import COLUMNS
-from equality_models import arrays, compiled, data, optimizer, sequential, state
+from equality_models import (
+    arrays,
+    compiled,
+    data,
+    optimizer,
+    sequential,
+    state,
+    wait_for_chief,
+)
 
 import tfdist
 
@@ -112,6 +123,23 @@ def on_the_chief(strategy):
     return train(strategy, [tfdist.callbacks.RankZero(Decide())])
 
 
+def files_of_the_chief(strategy):
+    """Callbacks that write, to the same files on all ranks."""
+    import keras
+
+    ended = train(
+        strategy,
+        [
+            keras.callbacks.CSVLogger("log.csv"),
+            keras.callbacks.BackupAndRestore("backup", delete_checkpoint=False),
+        ],
+    )
+    wait_for_chief(strategy)
+    with open("log.csv") as file:
+        log = [[row["epoch"], float(row["loss"])] for row in csv.DictReader(file)]
+    return {**ended, "log": log, "backup": sorted(os.listdir("backup"))}
+
+
 ROWS = {
     "scale, warm-up, schedule": in_one_order,
     "schedule, warm-up, scale": in_another_order,
@@ -120,6 +148,7 @@ ROWS = {
     "schedule of Keras, multiplied": multiplied_schedule,
     "BroadcastVariables": of_the_last_rank,
     "RankZero": on_the_chief,
+    "files of the chief": files_of_the_chief,
 }
 
 

@@ -11,6 +11,7 @@ from keras.src.callbacks.terminate_on_nan import TerminateOnNaN
 from keras.src.utils.python_utils import is_default
 
 from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
+from tfdist.compat.keras.writers import of_this_rank
 
 _BATCH_BEGINS = ("on_batch_begin", "on_train_batch_begin")
 _BATCH_ENDS = ("on_batch_end", "on_train_batch_end")
@@ -93,7 +94,7 @@ class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
 
 
 def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that leaves the progress bar to the chief."""
+    """Return a constructor that leaves the progress bar, and files, to the chief."""
 
     def init(
         self: Any,
@@ -104,13 +105,12 @@ def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
         **params: Any,
     ) -> None:
         hooks = None if model is None else hooks_of_model(model)
-        if hooks is not None and hooks.has_peers and add_progbar:
+        if hooks is not None and hooks.has_peers:
+            callbacks = of_this_rank(_list_of(callbacks), hooks)
+            has_bar = any(isinstance(one, ProgbarLogger) for one in callbacks)
+            if add_progbar and hooks.rank == 0 and not has_bar:
+                callbacks = [*callbacks, ChiefProgbarLogger()]
             add_progbar = False
-            if hooks.rank == 0:
-                given = _list_of(callbacks)
-                if not any(isinstance(one, ProgbarLogger) for one in given):
-                    given = [*given, ChiefProgbarLogger()]
-                callbacks = given
         original(self, callbacks, add_history, add_progbar, model, **params)
 
     return init
