@@ -27,8 +27,6 @@ from tensorflow.python.eager import tape as _tape
 # Deletable when tf.distribute publishes a base class for strategies of others.
 ServerExtended = _strategy.ParameterServerStrategyV2Extended
 
-Maker = Callable[[], tf.Tensor]
-
 
 def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
     """Let some worker do a piece of work, and another one if that worker is lost.
@@ -168,8 +166,22 @@ def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
     return read
 
 
+def captures_of(function: Any) -> list[Any]:
+    """Return what a function takes from outside: tensors, and closures that return one.
+
+    `captured_inputs` calls the closures. TensorFlow makes some for lookup tables, which
+    return that of the worker on which the function is called.
+
+    Deletable when `ConcreteFunction` publishes them.
+
+    Args:
+        function: A concrete function.
+    """
+    return list(function._captured_inputs)
+
+
 class LateValue:
-    """A value that a function uses, and that is made where the function is called.
+    """A value that a function uses, and that is there only when it is called.
 
     Made while the function is traced.
 
@@ -180,21 +192,29 @@ class LateValue:
     """
 
     def __init__(self, spec: tf.TensorSpec) -> None:
+        # What stands for it in the function; and what it is, to be set around a call.
         self.symbol = tf.compat.v1.placeholder(spec.dtype, spec.shape)
+        self.value: tf.Tensor | None = None
         with tf.init_scope():
             self._key = tf.constant(0)
         graph = tf.compat.v1.get_default_graph()
         graph.add_capture(self._key, self.symbol)
 
     @staticmethod
-    def fill(function: Any, makers: Sequence[tuple["LateValue", Maker]]) -> None:
-        """Say what the values are, once the function is traced.
+    def bind(function: Any, late_values: Sequence["LateValue"]) -> None:
+        """Let calls of a function take the values, once it is traced.
+
+        Also those in another function that is being traced.
 
         Args:
             function: The concrete function.
-            makers: With each of its late values, what returns the value; it is called
-                whenever the function is, also where another that calls it is traced.
+            late_values: Those that were made in its trace.
         """
-        by_key = {id(late._key): make for late, make in makers}
-        captures = [by_key.get(id(one), one) for one in function.captured_inputs]
+        by_key = {id(late._key): late._get for late in late_values}
+        captures = [by_key.get(id(one), one) for one in captures_of(function)]
         function.set_external_captures(captures)
+
+    def _get(self) -> tf.Tensor:
+        """Return the value."""
+        assert self.value is not None, "a late value must be set around each call"
+        return self.value

@@ -175,31 +175,50 @@ def test_without_a_tape_the_value_is_the_value():
     assert float(compat.as_read(tf.Variable(3.0), tf.constant(4.0))) == 4.0
 
 
-def test_a_late_value_is_made_wherever_the_function_is_called():
-    late = []
+def test_a_late_value_is_what_it_is_set_to_wherever_the_function_is_called():
+    late, kept = [], tf.constant(1.0)
 
     def compute(x):
         late.append(compat.LateValue(tf.TensorSpec([2], tf.float32)))
         return x * late[0].symbol + kept
 
-    kept = tf.constant(1.0)
     function = tf.function(compute, autograph=False).get_concrete_function(
         tf.TensorSpec([], tf.float32)
     )
-    made = []
-
-    def make():
-        made.append(tf.executing_eagerly())
-        return variable.read_value()
-
+    compat.LateValue.bind(function, late)
     variable = tf.Variable([1.0, 2.0])
-    compat.LateValue.fill(function, [(late[0], make)])
-    caller = tf.function(lambda: function(tf.constant(3.0))).get_concrete_function()
+
+    def call():
+        late[0].value = variable.read_value()
+        return function(tf.constant(3.0))
+
+    caller = tf.function(call, autograph=False).get_concrete_function()
+    late[0].value = tf.constant([1.0, 2.0])
 
     assert function(tf.constant(2.0)).numpy().tolist() == [3.0, 5.0]
     variable.assign([5.0, 6.0])
     assert caller().numpy().tolist() == [16.0, 19.0]
-    assert made == [False, True]
+
+
+def test_late_values_leave_alone_what_else_is_made_at_calls():
+    """TensorFlow gives lookup tables so, those of the worker."""
+    late, number = [], [1.0]
+
+    def compute():
+        late.append(compat.LateValue(tf.TensorSpec([], tf.float32)))
+        graph = tf.compat.v1.get_default_graph()
+        of_call = graph.capture_call_time_value(
+            lambda: tf.constant(number[0]), tf.TensorSpec([], tf.float32)
+        )
+        return late[0].symbol + of_call
+
+    function = tf.function(compute, autograph=False).get_concrete_function()
+    compat.LateValue.bind(function, late)
+    late[0].value = tf.constant(10.0)
+    assert float(function()) == 11.0
+    number[0] = 2.0
+
+    assert float(function()) == 12.0
 
 
 def test_operations_run_in_an_executor_of_their_own(monkeypatch):

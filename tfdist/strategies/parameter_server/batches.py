@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.data.sharding import rows_of
+from tfdist.strategies.parameter_server.bundles import LARGEST_BYTES
 
 
 def as_tensors(batch: Any) -> Any:
@@ -35,6 +36,20 @@ def count_rows(batch: Any) -> int:
         if isinstance(leaf, tf.Tensor) and leaf.shape.rank:
             return int(leaf.shape[0])
     return int(rows_of(batch))
+
+
+def are_small(batches: Any) -> bool:
+    """Say whether every tensor of batches is better sent with others.
+
+    Args:
+        batches: As `as_tensors` returns them.
+    """
+    leaves = tf.nest.flatten(batches, expand_composites=True)
+    return all(
+        leaf.shape.num_elements() * leaf.dtype.size <= LARGEST_BYTES
+        for leaf in leaves
+        if leaf is not None
+    )
 
 
 def without_missing(batch: Any) -> Any:

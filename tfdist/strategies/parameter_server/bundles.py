@@ -27,18 +27,16 @@ class Bundle(NamedTuple):
         device: Where they are, or are to be.
         members: Their numbers among all.
         specs: Their specs, in the same order.
-        is_packed: Whether they are a vector of bytes together; else there is only one.
     """
 
     device: str
-    members: list[int]
-    specs: list[tf.TensorSpec]
-    is_packed: bool
+    members: tuple[int, ...]
+    specs: tuple[tf.TensorSpec, ...]
 
     @property
     def dtype(self) -> tf.DType:
-        """The type of what travels."""
-        return tf.uint8 if self.is_packed else self.specs[0].dtype
+        """The type of what travels: bytes, or that of a single one."""
+        return self.specs[0].dtype if len(self.specs) == 1 else tf.uint8
 
     def pack(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
         """Make one tensor of its members.
@@ -46,13 +44,13 @@ class Bundle(NamedTuple):
         Args:
             values: The members, in their order.
         """
-        if not self.is_packed:
+        if len(self.specs) == 1:
             return values[0]
         return tf.concat([as_bytes(value) for value in values], 0)
 
     def unpack(self, packed: tf.Tensor) -> list[tf.Tensor]:
         """Return the members of which `pack` has made a tensor."""
-        if not self.is_packed:
+        if len(self.specs) == 1:
             packed.set_shape(self.specs[0].shape)
             return [packed]
         sizes = [_size(spec) for spec in self.specs]
@@ -73,18 +71,17 @@ def bundled(devices: Sequence[str], specs: Sequence[tf.TensorSpec]) -> list[Bund
     Returns:
         Bundles that have each of them once.
     """
-    bundles: list[Bundle] = []
-    packs: dict[str, Bundle] = {}
+    groups: dict[Any, list[int]] = {}
     for member, (device, spec) in enumerate(zip(devices, specs, strict=True)):
-        if not _is_small(spec):
-            bundles.append(Bundle(device, [member], [spec], is_packed=False))
-            continue
-        if device not in packs:
-            packs[device] = Bundle(device, [], [], is_packed=True)
-            bundles.append(packs[device])
-        packs[device].members.append(member)
-        packs[device].specs.append(spec)
-    return bundles
+        # One that travels alone is a group by itself.
+        group = device if _is_small(spec) else member
+        groups.setdefault(group, []).append(member)
+    return [
+        Bundle(
+            devices[members[0]], tuple(members), tuple(specs[one] for one in members)
+        )
+        for members in groups.values()
+    ]
 
 
 def unpacked(

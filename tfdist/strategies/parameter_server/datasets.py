@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.parameter_server import captures_of
+
 # tf.data's FAIL: what cannot be sent whole is not sent.
 _FAIL = 2
 
@@ -42,8 +44,10 @@ def traced_dataset(function: Callable[[Any], Any], context: Any, seed: int) -> A
         return dataset
 
     traced = tf.function(make, autograph=False).get_concrete_function()
-    captures = traced.captured_inputs
-    graphs = [_as_graph(c) if c.dtype == tf.variant else None for c in captures]
+    captures = captures_of(traced)
+    graphs = [
+        None if callable(c) or c.dtype != tf.variant else _as_graph(c) for c in captures
+    ]
     if not any(graph is not None for graph in graphs):
         return traced
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -24,16 +23,16 @@ class Reads:
     def __init__(self, version: tf.Variable) -> None:
         self._version = version
         self._variables: list[tf.Variable] = []
-        self._late: dict[int, LateValue] = {}
-        self._values: list[tf.Tensor] = []
+        self._late: list[LateValue] = []
 
     def begin(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Begin the trace of a step.
+        """Begin the trace of a step; TensorFlow may trace it more than once.
 
         Returns:
             How many updates the variables had seen when they were read; and what is
             there before any of them is.
         """
+        self._variables, self._late = [], []
         self._begun = LateValue(_spec_of(self._version))
         return self.value(self._version), self._begun.symbol
 
@@ -43,24 +42,24 @@ class Reads:
         Args:
             variable: A `tf.Variable` that lies on one server.
         """
-        if id(variable) not in self._late:
-            self._variables.append(variable)
-            self._late[id(variable)] = LateValue(_spec_of(variable))
-        return self._late[id(variable)].symbol
+        for known, late in zip(self._variables, self._late, strict=True):
+            if known is variable:
+                return late.symbol
+        self._variables.append(variable)
+        self._late.append(LateValue(_spec_of(variable)))
+        return self._late[-1].symbol
 
     def end(self, function: Any) -> None:
         """End the trace of a step.
 
         Args:
-            function: The concrete function that came of it. Call it within `made` only.
+            function: The concrete function that came of it. Call it within `reading`
+                only.
         """
-        late = [*self._late.values(), self._begun]
-        LateValue.fill(
-            function, [(one, partial(self._value, i)) for i, one in enumerate(late)]
-        )
+        LateValue.bind(function, [self._begun, *self._late])
 
     @contextmanager
-    def made(self) -> Iterator[None]:
+    def reading(self) -> Iterator[None]:
         """Read what the step needs, for a call of it in the block."""
         with tf.device(self._version.device):
             begun = self._version.read_value()
@@ -69,24 +68,25 @@ class Reads:
         tensors = []
         for bundle in bundles:
             with tf.device(bundle.device), tf.control_dependencies([begun]):
-                values = [
-                    begun if member == 0 else _read(self._variables[member])
-                    for member in bundle.members
-                ]
-                tensors.append(bundle.pack(values))
-        self._values = [*unpacked(bundles, tensors), begun]
+                variables = [self._variables[member] for member in bundle.members]
+                tensors.append(
+                    bundle.pack(
+                        [begun if v is self._version else _read(v) for v in variables]
+                    )
+                )
+        values = [begun, *unpacked(bundles, tensors)]
+        late_values = [self._begun, *self._late]
+        for late, value in zip(late_values, values, strict=True):
+            late.value = value
         try:
             yield
         finally:
-            self._values = []
-
-    def _value(self, number: int) -> tf.Tensor:
-        """Return one of the values."""
-        return self._values[number]
+            for late in late_values:
+                late.value = None
 
 
 def _read(variable: tf.Variable) -> tf.Tensor:
-    """Read a variable, on the device where it lies."""
+    """Read a variable on the device where it lies, without telling tapes of it."""
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfdist.strategies.parameter_server.batches import are_small
 from tfdist.strategies.parameter_server.engine import Work
 from tfdist.strategies.parameter_server.update import Update
 
@@ -37,12 +38,14 @@ def work_of(
         rows: The rows of each step, see `PureStep.compute`.
         first: The number of the first step.
     """
-    writer = update.step.writer(len(batches))
+    count = len(batches)
+    writer = update.step.writer(count, is_packed=are_small(batches))
     rows_of_all = [np.array(row, np.int64) for row in rows]
     packed, beside = writer.parcel.pack(list(zip(batches, rows_of_all, strict=True)))
 
+    # The batches themselves need not be there as long as the work is.
     def prepare() -> Callable[[], Any]:
-        slots = [update.take_slot() for _ in batches]
+        slots = [update.take_slot() for _ in range(count)]
         handles = [[variable.handle for variable in slot] for slot in slots]
 
         def call() -> list[list[tf.Variable]]:
@@ -52,4 +55,4 @@ def work_of(
         return call
 
     # Slots of a worker that is lost in the midst of it are never used again.
-    return Work(prepare, Steps(first, len(batches), update), update.give_back)
+    return Work(prepare, Steps(first, count, update), update.give_back)

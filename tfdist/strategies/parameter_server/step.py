@@ -81,7 +81,7 @@ class PureStep:
             first = tf.zeros([self.returned.count])
             self.last_numbers = tf.Variable(first, trainable=False)
         self.layout = Layout(self.weights, outputs, strategy.extended.server_of_state)
-        self._writers: dict[int, Writer] = {}
+        self._writers: dict[tuple[int, bool], Writer] = {}
 
     @property
     def weights(self) -> list[Any]:
@@ -103,18 +103,20 @@ class PureStep:
                 that it is a part of, and what tells the step from others that may be
                 under way, 0 for the first.
         """
-        with self._reads.made():
+        with self._reads.reading():
             results: Results = self._function(batch, rows)
         return results
 
-    def writer(self, count: int) -> Writer:
+    def writer(self, count: int, *, is_packed: bool = True) -> Writer:
         """Return what computes a number of batches on a worker.
 
         Args:
             count: How many batches.
+            is_packed: Whether the batches are sent as one tensor. Default True.
         """
-        if count not in self._writers:
-            parcel = Parcel([(self._spec, _ROWS)] * count)
+        kind = count, is_packed
+        if kind not in self._writers:
+            parcel = Parcel([(self._spec, _ROWS)] * count, is_packed=is_packed)
 
             def write(packed: Any, beside: Any, slots: Any) -> None:
                 steps = parcel.unpack(packed, beside)
@@ -126,8 +128,8 @@ class PureStep:
                 parcel.beside,
                 [[_HANDLE] * self.layout.size] * count,
             )
-            self._writers[count] = Writer(parcel, function)
-        return self._writers[count]
+            self._writers[kind] = Writer(parcel, function)
+        return self._writers[kind]
 
     def _compute(self, batch: Any, rows: tf.Tensor) -> Results:
         """Compute a step from one batch."""

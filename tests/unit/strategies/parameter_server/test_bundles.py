@@ -55,8 +55,8 @@ def test_small_ones_of_a_device_travel_together_whatever_their_types():
     )
 
     assert [(one.device, one.members, one.dtype) for one in bundles] == [
-        ("a", [0, 2, 3], tf.uint8),
-        ("b", [1], tf.uint8),
+        ("a", (0, 2, 3), tf.uint8),
+        ("b", (1,), tf.float32),
     ]
 
 
@@ -73,7 +73,7 @@ def test_small_ones_of_a_device_travel_together_whatever_their_types():
 def test_others_travel_alone(alone):
     bundles = bundled(["a"] * 3, [spec(2), alone, spec(LARGEST_BYTES // 4)])
 
-    assert [one.members for one in bundles] == [[0, 2], [1]]
+    assert [one.members for one in bundles] == [(0, 2), (1,)]
     assert [one.dtype for one in bundles] == [tf.uint8, alone.dtype]
 
 

@@ -103,3 +103,33 @@ def test_several_batches_of_different_sizes_are_one_vector():
 
     assert [[leaf.shape[0] for leaf in batch] for batch in found] == [[1, 1], [4, 4]]
     assert found[1][1].numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_all_of_it_can_go_beside():
+    spec = (tf.TensorSpec([None, 2], tf.float32), None, tf.TensorSpec([3], tf.int64))
+    parcel = Parcel(spec, is_packed=False)
+    packed, beside = parcel.pack(
+        (np.ones((4, 2), "float32"), None, np.array([4, 4, 0]))
+    )
+    found = parcel.unpack(packed, beside)
+
+    assert packed.shape == [0]
+    assert (found[0].shape, found[1]) == ([4, 2], None)
+    assert found[2].numpy().tolist() == [4, 4, 0]
+
+
+def test_arrays_become_the_type_of_their_spec():
+    parcel = Parcel((tf.TensorSpec([None], tf.float32),))
+    packed, _ = parcel.pack((np.array([1.5, 2.5], ">f8"),))
+
+    assert parcel.unpack(packed, [])[0].numpy().tolist() == [1.5, 2.5]
+
+
+def test_other_shapes_than_the_spec_are_refused():
+    parcel = Parcel((tf.TensorSpec([None, 3], tf.float32),))
+    with pytest.raises(
+        ValueError,
+        match=r"^The tensors of a batch must have the shapes that the dataset says\. "
+        r"Received: one of shape \(2, 4\) where it says \(None, 3\)\. Let all batches",
+    ):
+        parcel.pack((np.ones((2, 4)),))
