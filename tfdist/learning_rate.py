@@ -42,10 +42,10 @@ def scale(
         >>> scale(0.001, rule="sqrt", size=16)
         0.004
     """
-    if not learning_rate > 0:
+    if not isinstance(learning_rate, int | float) or not learning_rate > 0:
         raise ValueError(
-            "learning_rate must be positive. "
-            f"Received: learning_rate={learning_rate}. "
+            "learning_rate must be a positive number. "
+            f"Received: learning_rate={learning_rate!r}. "
             "Give the rate that suits the batch of one process."
         )
     return learning_rate * scale_factor(rule, size)
@@ -84,9 +84,9 @@ def scale_factor(rule: str = "linear", size: float | None = None) -> float:
         )
     if size is None:
         size = _size()
-    if not size > 0:
+    if isinstance(size, bool) or not isinstance(size, int | float) or not size > 0:
         raise ValueError(
-            f"size must be positive. Received: size={size}. "
+            f"size must be a positive number. Received: size={size!r}. "
             "Give how many times larger the batch is, or leave it out."
         )
     return float(_RULES[rule](size))

@@ -3,6 +3,7 @@
 import csv
 import os
 
+import numpy as np
 import pytest
 from equality_matrix import COLUMNS
 from equality_models import (
@@ -19,7 +20,10 @@ import tfdist
 
 
 def train(strategy, *fits, make=None, prepare=None):
-    """Train once for each list of callbacks, and note the rate of each step.
+    """Train once for each list of callbacks.
+
+    None of a user's own is among them unless it is given: ranks agree in every batch if
+    there is one, which would hide that they differ.
 
     Args:
         strategy: The strategy.
@@ -27,15 +31,6 @@ def train(strategy, *fits, make=None, prepare=None):
         make: Makes the optimizer.
         prepare: A function of the model, called before the first `fit`.
     """
-    import keras
-
-    rates = []
-
-    class Note(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            rate = self.model.optimizer.learning_rate
-            rates.append(float(keras.ops.convert_to_numpy(rate)))
-
     with strategy.scope():
         model = compiled(
             sequential(), make or optimizer("SGD", 0.01, momentum=0.9, nesterov=True)
@@ -44,13 +39,9 @@ def train(strategy, *fits, make=None, prepare=None):
         prepare(model)
     for callbacks in fits:
         history = model.fit(
-            **arrays(*data()),
-            shuffle=False,
-            epochs=3,
-            callbacks=[*callbacks, Note()],
-            verbose=0,
+            **arrays(*data()), shuffle=False, epochs=3, callbacks=callbacks, verbose=0
         )
-    return {**state(model, history), "rates": rates}
+    return state(model, history)
 
 
 def scale(**options):
@@ -94,6 +85,22 @@ def multiplied_schedule(strategy):
 
     # The second fit has steps that were traced without a callback of ours.
     return train(strategy, [], [decay(), warmup(), scale()], [scale()], make=make)
+
+
+def beside_a_plateau(strategy):
+    import keras
+
+    plateau = keras.callbacks.ReduceLROnPlateau(
+        monitor="loss", patience=1, factor=0.5, min_delta=1.0
+    )
+    callbacks = [plateau, without_momentum(), scale()]
+    return train(strategy, callbacks, callbacks)
+
+
+def without_momentum():
+    return tfdist.callbacks.LearningRateSchedule(
+        0.9, staircase=False, momentum_correction=False
+    )
 
 
 def of_the_last_rank(strategy):
@@ -146,6 +153,7 @@ ROWS = {
     "warm-up, scale, schedule, two fits": in_two_fits,
     "schedule without staircase": without_staircase,
     "schedule of Keras, multiplied": multiplied_schedule,
+    "beside ReduceLROnPlateau": beside_a_plateau,
     "BroadcastVariables": of_the_last_rank,
     "RankZero": on_the_chief,
     "files of the chief": files_of_the_chief,
@@ -161,8 +169,10 @@ def test_n_processes_end_as_one(cells, column, row):
 @pytest.mark.parametrize("column", COLUMNS)
 def test_orders_of_callbacks_make_no_difference(cells, column):
     one, other = (
-        cells.by_rank(row, column)[0]["rates"]
+        cells.by_rank(row, column)[0]["weights"]
         for row in ("scale, warm-up, schedule", "schedule, warm-up, scale")
     )
 
-    assert one == other
+    for weight, same in zip(one, other, strict=True):
+        # On Horovod the two rows have different numbers of processes.
+        np.testing.assert_allclose(weight, same, rtol=1e-9)

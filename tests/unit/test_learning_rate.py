@@ -43,10 +43,11 @@ def test_an_unknown_rule_is_refused():
         scale_factor("square")
 
 
-@pytest.mark.parametrize("size", [0, -1, math.nan])
+@pytest.mark.parametrize("size", [0, -1, math.nan, "4", True])
 def test_a_size_that_is_none_is_refused(size):
     with pytest.raises(
-        ValueError, match=rf"^size must be positive\. Received: size={size}\. Give how"
+        ValueError,
+        match=rf"^size must be a positive number\. Received: size={size!r}\. Give",
     ):
         scale_factor("linear", size)
 
@@ -55,6 +56,6 @@ def test_a_size_that_is_none_is_refused(size):
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(
         ValueError,
-        match=rf"^learning_rate must be positive\. Received: learning_rate={rate}\. ",
+        match=r"^learning_rate must be a positive number\. Received: learning_",
     ):
         scale(rate)

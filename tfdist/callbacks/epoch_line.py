@@ -16,6 +16,10 @@ class EpochLine(keras.callbacks.Callback):  # type: ignore[misc]
 
     _line = ""
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Forget the line of an earlier `fit` that was interrupted."""
+        self._line = ""
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Print the line of the epoch before."""
         self._print_line()

@@ -1,14 +1,13 @@
 """LearningRateScale: a learning rate for a batch that is larger."""
 
+from collections.abc import Sequence
 from typing import Any
 
-import keras
-
-from tfdist.callbacks.rates import current_rate, rates_of
+from tfdist.callbacks.rate_callback import RateCallback, growth_of
 from tfdist.learning_rate import scale_factor
 
 
-class LearningRateScale(keras.callbacks.Callback):  # type: ignore[misc]
+class LearningRateScale(RateCallback):
     """Multiplies the learning rate, once, because the global batch is larger.
 
     Compile the model with the learning rate that suits the batch of one process. A
@@ -21,16 +20,19 @@ class LearningRateScale(keras.callbacks.Callback):  # type: ignore[misc]
     Args:
         rule: "linear", for SGD; "sqrt", for Adam and its like; or "none".
         size: How many times larger the global batch is than that which the rate suits.
-            Default None: as many times as there are ranks.
-        initial_learning_rate: The rate that suits the smaller batch. Needed for an
-            optimizer that was loaded from a file in which its rate may be scaled.
+            Default None: as many times as there are processes that train. With
+            asynchronous parameter servers the batch of a step does not grow.
+        initial_learning_rate: The rate that suits the smaller batch; of an optimizer
+            with several inside of it, one for each that has a number. Needed for one
+            that has made steps, as after loading it, because its rate may be scaled.
             Default None: what the optimizer was compiled with.
 
     Raises:
-        ValueError: If an argument is out of range; in `fit`, if an optimizer has made
-            steps already and `initial_learning_rate` is not given.
+        ValueError: If an argument is out of range; in `fit`, if one is missing.
+        RuntimeError: In `fit`, if ranks have different rates.
 
     Example:
+        >>> import keras
         >>> model = keras.Sequential([keras.layers.Dense(1)])
         >>> model.compile(keras.optimizers.SGD(0.01), "mse")
         >>> x = keras.ops.ones((8, 4))
@@ -48,26 +50,17 @@ class LearningRateScale(keras.callbacks.Callback):  # type: ignore[misc]
         rule: str = "linear",
         *,
         size: float | None = None,
-        initial_learning_rate: float | None = None,
+        initial_learning_rate: float | Sequence[float] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(initial_learning_rate)
         scale_factor(rule, size)
         self.rule = rule
         self.size = size
-        self.initial_learning_rate = initial_learning_rate
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Scale the rate, if it is not scaled already."""
-        rates = rates_of(self.model)
-        if rates.may_be_scaled_already and self.initial_learning_rate is None:
-            raise ValueError(
-                "LearningRateScale cannot tell whether the learning rate of an "
-                "optimizer that has made steps is scaled already. Received: "
-                f"{type(self.model.optimizer).__name__} with the rate "
-                f"{current_rate(self.model):g} after "
-                f"{int(self.model.optimizer.iterations.numpy())} steps. Give "
-                "initial_learning_rate, the rate that suits the smaller batch, or "
-                "leave out the callback if it is scaled."
-            )
-        rates.begin(self.initial_learning_rate)
-        rates.set_scale(scale_factor(self.rule, self.size))
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Scale the rate before the first step, if it is not scaled already."""
+        is_first = self._begun is None
+        super().on_epoch_begin(epoch, logs)
+        if is_first:
+            size = growth_of(self.model) if self.size is None else self.size
+            self._rates.set_scale(scale_factor(self.rule, size))

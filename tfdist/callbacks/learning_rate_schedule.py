@@ -3,18 +3,24 @@
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.callbacks.epoch_line import EpochLine
-from tfdist.callbacks.rates import Rates, current_rate, rates_of
+from tfdist.callbacks.rate_callback import RateCallback
+from tfdist.callbacks.rates import current_rate
 from tfdist.learning_rate import exponential_multiplier
 
 
-class LearningRateSchedule(EpochLine):
+class LearningRateSchedule(RateCallback):
     """Multiplies the learning rate, in a range of epochs.
 
     Several of them, one for each range, make a schedule; after its range the last
     multiplier stays. What is multiplied is the rate that the optimizer was compiled
     with, times what `LearningRateScale` makes of it. The rate that an epoch ends with
     is put into its logs as "learning_rate".
+
+    What others change between its steps, as `ReduceLROnPlateau` does, is kept as one
+    more factor. What is set between two trainings is the rate to begin from. An
+    optimizer that has made steps when no callback of tfdist knew of its rate, as after
+    loading it, may be in the midst of a decay: give the rate before all factors with
+    `LearningRateScale("none", initial_learning_rate=...)`.
 
     Where the optimizer has a schedule of Keras, what that gives is multiplied.
 
@@ -33,8 +39,8 @@ class LearningRateSchedule(EpochLine):
             cannot tell. Default None: Keras tells.
 
     Raises:
-        ValueError: If an argument is out of range; in `fit`, if the steps of an epoch
-            are not known.
+        ValueError: If an argument is out of range; in `fit`, if one is missing.
+        RuntimeError: In `fit`, if ranks have different rates.
 
     Example:
         >>> import keras
@@ -74,6 +80,7 @@ class LearningRateSchedule(EpochLine):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Find out how many steps an epoch has."""
+        super().on_train_begin(logs)
         self._steps = self.steps_per_epoch or self.params.get("steps")
         if not self.staircase and not self._steps and self._has_epochs:
             raise ValueError(
@@ -81,7 +88,6 @@ class LearningRateSchedule(EpochLine):
                 "steps_per_epoch=None, and data of unknown length. "
                 "Give steps_per_epoch to the callback."
             )
-        self._rates.begin()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Note the epoch."""
@@ -117,11 +123,6 @@ class LearningRateSchedule(EpochLine):
         return exponential_multiplier(self.multiplier, epoch, self.start_epoch)
 
     @property
-    def _rates(self) -> Rates:
-        """The rates of the model."""
-        return rates_of(self.model)
-
-    @property
     def _has_epochs(self) -> bool:
         """Whether the range holds an epoch at all."""
         return self.end_epoch is None or self.start_epoch < self.end_epoch
@@ -137,7 +138,8 @@ def _check(
     multiplier: Any, start_epoch: int, end_epoch: int | None, steps: int | None
 ) -> None:
     """Refuse what no training has."""
-    if not callable(multiplier) and not multiplier > 0:
+    is_number = isinstance(multiplier, int | float) and multiplier > 0
+    if not (callable(multiplier) or is_number):
         raise ValueError(
             "multiplier must be positive, or a function. "
             f"Received: multiplier={multiplier!r}. Give what each epoch multiplies by, "

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tfdist.callbacks.learning_rate_schedule import LearningRateSchedule
+from tfdist.callbacks.rate_callback import growth_of
 from tfdist.callbacks.rates import current_rate
-from tfdist.cluster.facts import size
 from tfdist.learning_rate import warmup_multiplier
 
 
@@ -26,8 +26,8 @@ class LearningRateWarmup(LearningRateSchedule):
             Default 0.
 
     Raises:
-        ValueError: If an argument is out of range; in `fit`, if the steps of an epoch
-            are not known.
+        ValueError: If an argument is out of range; in `fit`, if one is missing.
+        RuntimeError: In `fit`, if ranks have different rates.
 
     Example:
         >>> import keras
@@ -53,10 +53,13 @@ class LearningRateWarmup(LearningRateSchedule):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
-        if warmup_epochs < 0:
+        is_whole = isinstance(warmup_epochs, int) and not isinstance(
+            warmup_epochs, bool
+        )
+        if not is_whole or warmup_epochs < 0:
             raise ValueError(
-                "warmup_epochs must not be negative. "
-                f"Received: warmup_epochs={warmup_epochs}. Use 0 for no warm-up."
+                "warmup_epochs must be a whole number, and not negative. "
+                f"Received: warmup_epochs={warmup_epochs!r}. Use 0 for no warm-up."
             )
         if verbose not in (0, 1):
             raise ValueError(
@@ -86,5 +89,5 @@ class LearningRateWarmup(LearningRateSchedule):
         """Return the multiplier of a step."""
         assert self._steps is not None  # Else on_train_begin has raised.
         scale = self._rates.scale
-        factor = float(size()) if scale is None else scale
+        factor = float(growth_of(self.model)) if scale is None else scale
         return warmup_multiplier(epoch, factor, self.warmup_epochs, self._steps)

@@ -81,7 +81,7 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the means into the logs, in place."""
         logs = {} if logs is None else logs
-        own = {name: np.asarray(value, "float64") for name, value in logs.items()}
+        own = {name: _number(name, value) for name, value in logs.items()}
         mine = [
             {name: value.tolist() for name, value in own.items()},
             *self._own_weights(logs),
@@ -108,17 +108,31 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
         return self._examples, 1.0 if of_validation is None else of_validation
 
 
+def _number(name: str, value: Any) -> np.ndarray:
+    """Return a logged value as an array, or refuse it."""
+    try:
+        return np.asarray(value, "float64")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "MetricAverage averages numbers. Received: "
+            f"{value!r} in the logs as {name!r}. Log it in a callback behind this one."
+        ) from error
+
+
 def _mean(values: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """Return the weighed mean of the values of all ranks."""
     if all(np.array_equal(value, values[0], equal_nan=True) for value in values):
         # A sum over ranks would round it.
         return values[0]
-    if not math.fsum(weights) > 0:
+    if not (min(weights) >= 0 and math.fsum(weights) > 0):
         raise ValueError(
-            "MetricAverage needs weights whose sum is positive. "
+            "MetricAverage needs weights of which none is negative and one positive. "
             f"Received: {list(weights)}, by rank. Give weights that count something."
         )
-    return np.asarray(np.average(np.stack(values), axis=0, weights=list(weights)))
+    # A rank that counts nothing may have measured nothing: its NaN must not count.
+    counting = [(value, w) for value, w in zip(values, weights, strict=True) if w > 0]
+    kept, weights = zip(*counting, strict=True)
+    return np.asarray(np.average(np.stack(kept), axis=0, weights=weights))
 
 
 def _check_equal_names(everyone: Sequence[set[str]]) -> None:

@@ -36,6 +36,15 @@ def has_strategy(model: keras.Model) -> bool:
     return _of_strategy(model) is not None
 
 
+def is_on_its_own(model: keras.Model) -> bool:
+    """Say whether ranks train a model together without a strategy to agree for them.
+
+    Args:
+        model: The model. Nobody else has to ask.
+    """
+    return not has_strategy(model) and started_rank() is not None
+
+
 def _of_strategy(model: keras.Model) -> Collective | None:
     """Return the collective of the strategy of a model, if it has one."""
     collective: Collective | None = getattr(

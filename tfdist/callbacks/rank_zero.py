@@ -1,32 +1,37 @@
 """RankZero: any callback, on the chief alone."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from tfdist.callbacks.peers import collective_of, has_strategy, is_chief_of
+from tfdist.callbacks.peers import collective_of, is_chief_of, is_on_its_own
 from tfdist.compat.keras.callbacks import Wraps
-from tfdist.compat.keras.learning_rates import learning_rate_variables
+from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
 
+# At these all ranks can agree; without a strategy nobody else does it.
+_AGREEING = ("on_epoch_begin", "on_epoch_end")
 _HOOKS = tuple(
     name
     for name in dir(keras.callbacks.Callback)
-    if name.startswith("on_") and name != "on_epoch_end"
+    if name.startswith("on_") and name not in _AGREEING
 )
 
 
 class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
     """Lets a callback run on the chief only, such as one that writes files or sends.
 
-    What it decides holds for all ranks: when to stop, and the learning rate; with
-    `tfdist.horovod` from the end of the epoch on. It must not change weights, nor call
-    `fit`, `evaluate` or `predict` of the model, which all ranks make together.
+    Give it on every rank. What it decides holds for all of them: when to stop, and the
+    learning rate; with `tfdist.horovod`, what it decides in a batch does so from the
+    end of the epoch on. It must not change weights, nor call `fit`, `evaluate` or
+    `predict` of the model, which all ranks make together.
 
     Args:
-        callback: The callback.
+        callback: The callback; none of tfdist, which need all ranks.
 
     Raises:
         TypeError: If `callback` is none of Keras.
+        ValueError: If it needs all ranks.
 
     Example:
         >>> model = keras.Sequential([keras.layers.Dense(1)])
@@ -41,13 +46,10 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
 
     def __init__(self, callback: keras.callbacks.Callback) -> None:
         super().__init__()
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(
-                "callback must be a callback of Keras. "
-                f"Received: callback={callback!r}. Give an instance, such as "
-                "RankZero(keras.callbacks.CSVLogger('log.csv'))."
-            )
+        _check(callback)
         self.callback = callback
+        # What was decided in a batch, without a strategy.
+        self._wish: list[Any] | None = None
         for name in _HOOKS:
             # Keras calls what is not its own; hooks of batches cost time.
             if _is_overridden(callback, name):
@@ -61,38 +63,83 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
     def set_model(self, model: keras.Model) -> None:
         """Give the chief's callback the model: some open files at that."""
         super().set_model(model)
-        if self._is_chief:
+        if is_chief_of(model):
             self.callback.set_model(model)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Call the callback, and let its decisions hold on all ranks."""
+        self._together(self.callback.on_epoch_begin, epoch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Call the callback, and let its decisions hold on all ranks."""
-        if self._is_chief:
-            self.callback.on_epoch_end(epoch, logs)
-        if not has_strategy(self.model):
-            self._agree()
+        self._together(self.callback.on_epoch_end, epoch, logs)
 
-    @property
-    def _is_chief(self) -> bool:
-        """Whether this is rank 0."""
-        return is_chief_of(self.model)
-
-    def _agree(self) -> None:
-        """Give all ranks the decisions of the chief, which no strategy does here."""
-        variables = learning_rate_variables(self.model.optimizer)
-        own = [self.model.stop_training, [float(v.numpy()) for v in variables]]
-        everyone = collective_of(self.model).exchange("decisions of RankZero", own)
-        self.model.stop_training, rates = everyone[0]
-        for variable, rate in zip(variables, rates, strict=True):
-            variable.assign(rate)
+    def _together(self, hook: Callable[..., Any], *args: Any) -> None:
+        """Call a hook on the chief, at a point that all ranks come to."""
+        if self._wish is not None:
+            self._decide(self._wish)
+            self._wish = None
+        if is_chief_of(self.model):
+            hook(*args)
+        if is_on_its_own(self.model):
+            own = self._decisions()
+            everyone = collective_of(self.model).exchange("decisions of RankZero", own)
+            self._decide(everyone[0])
 
     def _on_chief(self, name: str) -> Any:
         """Return a hook that calls that of the callback on the chief."""
 
         def hook(*args: Any, **kwargs: Any) -> None:
-            if self._is_chief:
-                getattr(self.callback, name)(*args, **kwargs)
+            if not is_chief_of(self.model):
+                return
+            before = self._decisions()
+            getattr(self.callback, name)(*args, **kwargs)
+            after = self._decisions()
+            if after != before and is_on_its_own(self.model):
+                # The others cannot know of it yet.
+                self._wish = after
+                self._decide(before)
 
         return hook
+
+    def _decisions(self) -> list[Any]:
+        """Return what a callback may decide: to stop, and the learning rates."""
+        return [
+            bool(self.model.stop_training),
+            [float(v.numpy()) for v in self._variables()],
+        ]
+
+    def _decide(self, decisions: list[Any]) -> None:
+        """Let something be decided."""
+        self.model.stop_training, rates = decisions
+        for variable, rate in zip(self._variables(), rates, strict=True):
+            variable.assign(rate)
+
+    def _variables(self) -> list[Any]:
+        """Return the variables of the learning rates."""
+        return [
+            variable
+            for optimizer in optimizers_of(self.model)
+            for variable in learning_rate_variables(optimizer)
+        ]
+
+
+def _check(callback: Any) -> None:
+    """Refuse what cannot run on one rank."""
+    if not isinstance(callback, keras.callbacks.Callback):
+        raise TypeError(
+            "callback must be a callback of Keras. "
+            f"Received: callback={callback!r}. Give an instance, such as "
+            "RankZero(keras.callbacks.CSVLogger('log.csv'))."
+        )
+    changes_weights = getattr(callback, "restore_best_weights", False)
+    if type(callback).__module__.startswith("tfdist.") or changes_weights:
+        what = "with restore_best_weights=True" if changes_weights else "of tfdist"
+        raise ValueError(
+            "RankZero is for callbacks that one rank can have by itself. Received: "
+            f"{type(callback).__name__} {what}, which needs all ranks. Give it to fit "
+            "as it is, on every rank."
+        )
 
 
 def _is_overridden(callback: keras.callbacks.Callback, name: str) -> bool:

@@ -106,6 +106,7 @@ class Throughput(EpochLine):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forget an earlier `fit`, and make the folder of the file."""
+        super().on_train_begin(logs)
         self._meter = RateMeter(skip_steps=self.skip_steps)
         self._epochs, self._full_step = [], 0.0
         self._processes = processes_of(self.model)

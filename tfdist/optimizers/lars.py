@@ -87,13 +87,14 @@ class Lars(OwnDecayOptimizer):
         momentum: float = 0.9,
         *,
         trust_coefficient: float = 0.001,
-        weight_decay: float = 0.0,
+        weight_decay: float | None = 0.0,
         epsilon: float = 1e-8,
         exclude_from_adaptation: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
         _check_momentum(momentum)
         _check_trust_coefficient(trust_coefficient)
+        weight_decay = 0.0 if weight_decay is None else weight_decay
         _check_not_negative("weight_decay", weight_decay)
         _check_not_negative("epsilon", epsilon)
         _check_words(exclude_from_adaptation)

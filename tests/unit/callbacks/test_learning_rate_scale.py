@@ -1,9 +1,13 @@
 """LearningRateScale in real `fit` calls: once, and never twice."""
 
+from types import SimpleNamespace
+
 import keras
 import pytest
 
 from tfdist.callbacks import LearningRateScale, LearningRateSchedule
+from tfdist.callbacks.rate_callback import growth_of
+from tfdist.compat.keras.learning_rates import leaf_optimizers
 
 
 @pytest.mark.parametrize(
@@ -82,27 +86,107 @@ def test_all_optimizers_inside_of_one_are_scaled(compiled, fit, rates):
     assert float(inner.learning_rate.numpy()) == pytest.approx(0.4)
 
 
-def test_an_optimizer_that_has_trained_is_not_scaled_by_guess(model, fit, rates):
+def test_an_optimizer_that_has_trained_is_not_scaled_by_guess(fit, rates):
     fit(steps=3)
     with pytest.raises(
         ValueError,
-        match=r"^LearningRateScale cannot tell whether .* is scaled already\. "
-        r"Received: SGD with the rate 0\.1 after 3 steps\. Give initial_",
+        match=r"^LearningRateScale cannot tell which learning rate to begin from: .*"
+        r" decayed already\. Received: SGD with the rate 0\.1 after 3 steps\."
+        r" Give the rate before all factors to LearningRateScale, .*_rate=0\.1\)\.$",
     ):
         fit(LearningRateScale(size=4))
 
     fit(LearningRateScale(size=4, initial_learning_rate=0.05), rates, steps=1)
-    assert rates.values == [0.2]
+    # Now it is known.
+    fit(LearningRateScale(size=8), rates, steps=1)
+    assert rates.values == [0.2, 0.4]
 
 
-def test_a_schedule_has_no_initial_rate(compiled, fit):
-    compiled(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)))
+def test_the_rate_before_all_factors_can_be_told_after_loading(
+    model, fit, rates, tmp_path
+):
+    decay = LearningRateSchedule(0.5)
+    fit(decay, epochs=3)
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    model.compile(keras.optimizers.SGD(0.1), lambda _, y: keras.ops.mean(y))
+    model.optimizer.build(model.trainable_variables)
+    model.load_weights(path)
+    initial = LearningRateScale("none", initial_learning_rate=0.1)
+    # In any order.
+    fit(decay, initial, rates, steps=1, epochs=5, initial_epoch=3)
+
+    assert rates.values == [0.0125, 0.00625]
+
+
+def test_optimizers_inside_of_one_have_their_own_rates(compiled, fit):
+    if not hasattr(keras.optimizers, "MultiOptimizer"):
+        pytest.skip("an older Keras")
+    names = keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.001))
+    names["other/.*"] = keras.optimizers.SGD(0.1)
+    model = compiled(keras.optimizers.MultiOptimizer(names))
+    fit(LearningRateScale(size=4), steps=1)
+
+    found = [
+        float(one.learning_rate.numpy()) for one in leaf_optimizers(model.optimizer)
+    ]
+    assert sorted(found) == pytest.approx([0.004, 0.4])
     with pytest.raises(
         ValueError,
-        match=r"^initial_learning_rate is for optimizers whose learning rate is a "
-        r"number\. Received: initial_learning_rate=0\.1 and a schedule",
+        match=r"^initial_learning_rate must be a number for each optimizer .*\. Received"
+        r": 1 for 2 of them \(\[.*'Adam'.*\]\);",
     ):
         fit(LearningRateScale(initial_learning_rate=0.1))
+
+
+def test_a_schedule_ignores_what_is_for_numbers(compiled, fit):
+    compiled(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)))
+    with pytest.raises(
+        ValueError, match=r"Received: 1 for 0 of them \(\[\]\); schedules"
+    ):
+        fit(LearningRateScale(initial_learning_rate=0.1))
+
+
+def test_a_schedule_that_takes_the_place_of_a_number_is_scaled(model, fit, rates):
+    fit(LearningRateScale(size=4), rates, steps=1)
+    model.optimizer.learning_rate = keras.optimizers.schedules.PiecewiseConstantDecay(
+        [100], [0.5, 0.25]
+    )
+    fit(LearningRateScale(size=4), rates, steps=1)
+
+    assert rates.values == [0.4, 2.0]
+
+
+def test_an_optimizer_in_another_one_is_not_scaled_twice(compiled, fit, rates):
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([100], [0.5, 0.25])
+    inner = keras.optimizers.SGD(schedule)
+    for _ in range(2):
+        compiled(keras.optimizers.LossScaleOptimizer(inner, initial_scale=1.0))
+        fit(LearningRateScale(size=4), rates, steps=1)
+
+    assert rates.values == [2.0, 2.0]
+
+
+def test_with_asynchronous_servers_a_batch_does_not_grow(fit, monkeypatch):
+    strategy = SimpleNamespace(consistency="async", workers=2)
+    model = SimpleNamespace(distribute_strategy=strategy)
+    with pytest.raises(
+        ValueError,
+        match=r"^size must be given where each step has the batch of one worker\. "
+        r"Received: size=None, and .*consistency='async'\)\. Give how many times",
+    ):
+        growth_of(model)
+    strategy.consistency = "sync"
+    assert growth_of(model) == 2
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, "0.1", True, [0.1, None]])
+def test_an_initial_rate_is_a_positive_number(rate):
+    with pytest.raises(
+        ValueError,
+        match=r"^initial_learning_rate must be a positive number, or a list of such\. ",
+    ):
+        LearningRateScale(initial_learning_rate=rate)
 
 
 @pytest.mark.parametrize("arguments", [{"rule": "square"}, {"size": 0}])

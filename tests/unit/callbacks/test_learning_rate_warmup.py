@@ -31,7 +31,7 @@ def test_it_begins_below_the_square_root_of_the_size_too(fit, rates):
 
 
 def test_a_rate_that_was_scaled_by_hand_begins_at_a_part_of_it(fit, rates, monkeypatch):
-    monkeypatch.setattr("tfdist.callbacks.learning_rate_warmup.size", lambda: 4)
+    monkeypatch.setattr("tfdist.callbacks.learning_rate_warmup.growth_of", lambda _: 4)
     fit(LearningRateWarmup(1), rates, steps=3)
 
     assert rates.values == [0.05, 0.075, 0.1]
@@ -77,7 +77,14 @@ def test_it_says_when_it_has_ended(fit, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"warmup_epochs": -1}, r"warmup_epochs must not be negative\. Received: warm"),
+        (
+            {"warmup_epochs": -1},
+            r"warmup_epochs must be a whole number, and not negati",
+        ),
+        (
+            {"warmup_epochs": 2.5},
+            r"warmup_epochs must be a whole number, and not negat",
+        ),
         ({"verbose": 2}, r"verbose must be 0 or 1\. Received: verbose=2\. Use 1 for a"),
     ],
 )

@@ -65,9 +65,25 @@ def test_names_that_differ_are_told_on_every_rank(on_ranks):
 def test_weights_of_nothing_are_refused(on_ranks):
     with pytest.raises(
         ValueError,
-        match=r"^MetricAverage needs weights whose sum is positive\. Received: \[0\.0",
+        match=r"^MetricAverage needs weights of which none is negative and one positive"
+        r"\. Received: \[0\.0, 0\.0\], by rank\. Give weights that count something\.$",
     ):
         averaged(on_ranks, [{"a": 1.0}, {"a": 2.0}], weights=lambda logs: 0.0)
+
+
+def test_a_rank_that_counts_nothing_does_not_count(on_ranks):
+    logs = [{"a": 1.0, "n": 3.0}, {"a": float("nan"), "n": 0.0}]
+    found = averaged(on_ranks, logs, weights=lambda logs: logs["n"])
+
+    assert found == [{"a": 1.0, "n": 3.0}] * 2
+
+
+def test_what_is_no_number_is_named(on_ranks):
+    with pytest.raises(
+        ValueError,
+        match=r"^MetricAverage averages numbers\. Received: 'x' in the logs as 'b'\.",
+    ):
+        averaged(on_ranks, [{"a": 1.0, "b": "x"}])
 
 
 @pytest.mark.parametrize("weights", ["rows", 1.0])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from tfdist.callbacks import RankZero
+from tfdist.callbacks import RankZero, Throughput
 
 
 class Noting(keras.callbacks.Callback):
@@ -37,12 +37,29 @@ def test_the_chief_s_callback_is_called_in_two_fits(fit):
     assert callback.params["epochs"] == 2
 
 
-def test_other_ranks_never_see_the_model(model, fit, monkeypatch):
+@pytest.fixture
+def horovod(monkeypatch):
+    """Let there be ranks without a strategy, of which the chief has decided something.
+
+    Returns what makes this process one of them.
+    """
+
+    def be(rank, *decided):
+        def exchange(name, own):
+            return [decided[0] if decided else own, None]
+
+        module = "tfdist.callbacks.rank_zero"
+        collective = SimpleNamespace(exchange=exchange)
+        monkeypatch.setattr(f"{module}.collective_of", lambda _: collective)
+        monkeypatch.setattr(f"{module}.is_chief_of", lambda _: rank == 0)
+        monkeypatch.setattr(f"{module}.is_on_its_own", lambda _: True)
+
+    return be
+
+
+def test_other_ranks_never_see_the_model(model, fit, horovod):
     """What the chief has decided there, holds here too."""
-    collective = SimpleNamespace(exchange=lambda *_: [[True, [0.25]], None])
-    module = "tfdist.callbacks.rank_zero"
-    monkeypatch.setattr(f"{module}.collective_of", lambda _: collective)
-    monkeypatch.setattr(f"{module}.is_chief_of", lambda _: False)
+    horovod(1, [True, [0.25]])
     callback = Noting()
     history = fit(RankZero(callback), epochs=3)
 
@@ -51,11 +68,27 @@ def test_other_ranks_never_see_the_model(model, fit, monkeypatch):
     assert float(model.optimizer.learning_rate.numpy()) == 0.25
 
 
+def test_what_the_chief_decides_in_a_batch_waits_for_the_epoch_s_end(
+    model, fit, horovod, rates
+):
+    class Stopping(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = True
+            self.model.optimizer.learning_rate = 0.25
+
+    horovod(0)
+    history = fit(RankZero(Stopping()), rates, steps=3, epochs=2)
+
+    assert rates.values == [0.1, 0.1, 0.1]
+    assert len(history["loss"]) == 1
+    assert float(model.optimizer.learning_rate.numpy()) == 0.25
+
+
 def test_hooks_that_a_callback_does_not_have_are_not_called():
     wrapped = RankZero(Noting())
     plain = keras.callbacks.Callback
 
-    assert wrapped.on_epoch_begin.__name__ == "hook"
+    assert wrapped.on_epoch_begin.__func__ is RankZero.on_epoch_begin
     for name in ("on_train_batch_begin", "on_train_batch_end", "on_test_begin"):
         assert getattr(wrapped, name).__func__ is getattr(plain, name)
 
@@ -89,3 +122,22 @@ def test_only_callbacks_are_taken():
         r"\. Give an instance, such as RankZero\(keras\.callbacks\.CSVLogger\(",
     ):
         RankZero("log.csv")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Throughput, r"Throughput of tfdist"),
+        (
+            lambda: keras.callbacks.EarlyStopping(restore_best_weights=True),
+            r"EarlyStopping with restore_best_weights=True",
+        ),
+    ],
+)
+def test_what_needs_all_ranks_is_refused(make, words):
+    with pytest.raises(
+        ValueError,
+        match=rf"^RankZero is for callbacks that one rank can have by itself\. "
+        rf"Received: {words}, which needs all ranks\. Give it to fit as it is, on eve",
+    ):
+        RankZero(make())

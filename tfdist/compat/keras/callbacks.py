@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras.src.callbacks.backup_and_restore import BackupAndRestore
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.callbacks.lambda_callback import LambdaCallback
@@ -120,7 +121,7 @@ def _list_of(callbacks: Any) -> list[Any]:
     """Return as a list what `fit` takes as callbacks."""
     if isinstance(callbacks, CallbackList):
         callbacks = callbacks.callbacks
-    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    given = keras.tree.flatten(callbacks)
     return [callback for callback in given if callback is not None]
 
 
