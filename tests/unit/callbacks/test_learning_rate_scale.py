@@ -133,8 +133,8 @@ def test_optimizers_inside_of_one_have_their_own_rates(compiled, fit):
     assert sorted(found) == pytest.approx([0.004, 0.4])
     with pytest.raises(
         ValueError,
-        match=r"^initial_learning_rate must be a number for each optimizer .*\. Received"
-        r": 1 for 2 of them \(\[.*'Adam'.*\]\);",
+        match=r"^initial_learning_rate must be a number for each optimizer .*\. Rec"
+        r"eived: 1 for 2 of them \(\[.*'Adam'.*\]\);",
     ):
         fit(LearningRateScale(initial_learning_rate=0.1))
 
