@@ -87,7 +87,7 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
             *self._own_weights(logs),
         ]
         everyone = collective_of(self.model).exchange("the logs of MetricAverage", mine)
-        _check_equal_names([set(values) for values, *_ in everyone])
+        check_equal_names("MetricAverage", [set(values) for values, *_ in everyone])
         for name in own:
             is_of_validation = name.startswith("val_")
             weights = [weights[is_of_validation] for _, *weights in everyone]
@@ -135,8 +135,16 @@ def _mean(values: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     return np.asarray(np.average(np.stack(kept), axis=0, weights=weights))
 
 
-def _check_equal_names(everyone: Sequence[set[str]]) -> None:
-    """Refuse logs of which one rank has what another lacks."""
+def check_equal_names(who: str, everyone: Sequence[set[str]]) -> None:
+    """Refuse logs of which one rank has what another lacks.
+
+    Args:
+        who: The callback that averages them.
+        everyone: The names in the logs, by rank.
+
+    Raises:
+        RuntimeError: If they differ.
+    """
     every_name = set().union(*everyone)
     lacks = [
         f"rank {rank} lacks {sorted(every_name - names)}"
@@ -145,7 +153,7 @@ def _check_equal_names(everyone: Sequence[set[str]]) -> None:
     ]
     if lacks:
         raise RuntimeError(
-            "MetricAverage needs the same names in the logs of every rank. "
+            f"{who} needs the same names in the logs of every rank. "
             f"Received: {', '.join(lacks)} of {sorted(every_name)}. Compile with the "
             "same metrics and give validation_data and the same callbacks to fit on "
             "all ranks; what one rank alone logs, put behind this callback."

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.callbacks.metric_average import check_equal_names
 from tfdist.horovod.native import native
 
 
@@ -50,24 +51,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         own = {name: np.asarray(value, "float64") for name, value in logs.items()}
         with tf.device(self.device):
             everyone = native.allgather_object(own, name="tfdist.logs")
-        _check_equal_names([set(one) for one in everyone])
+        check_equal_names("MetricAverageCallback", [set(one) for one in everyone])
         for name in own:
             mean = np.mean([one[name] for one in everyone], axis=0)
             logs[name] = float(mean) if mean.ndim == 0 else mean
-
-
-def _check_equal_names(everyone: list[set[str]]) -> None:
-    """Refuse logs of which one rank has what another lacks."""
-    every_name = set().union(*everyone)
-    lacks = [
-        f"rank {rank} lacks {sorted(every_name - names)}"
-        for rank, names in enumerate(everyone)
-        if names != every_name
-    ]
-    if lacks:
-        raise RuntimeError(
-            "MetricAverageCallback needs the same names in the logs of every rank. "
-            f"Received: {', '.join(lacks)} of {sorted(every_name)}. Compile with the "
-            "same metrics and give validation_data and the same callbacks to fit on "
-            "all ranks; what one rank alone logs, put behind this callback."
-        )
