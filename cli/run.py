@@ -1,29 +1,31 @@
 """`tfdist run`: a program on several processes."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from tfdist.launch import (
     DEFAULT_RESTARTS,
     Job,
+    Limits,
     Output,
-    RunResult,
     plan_here,
     resolve_command,
+    run_job,
     shell_lines,
 )
-from tfdist.launch import run as run_processes
 from tfdist_cli.options import add_command, add_program, without_dashes
 from tfdist_cli.parser import Parser
 from tfdist_cli.run_horovod import add_options_of_horovod, horovod_variables
+from tfdist_cli.run_report import report_end, report_restart
+from tfdist_cli.run_restarts import add_options_of_restarts, remarks, restarts_of
 
 _DESCRIPTION = """\
 Run a program as several processes on this machine that know of each other.
 
 Each process gets TF_CONFIG and its rank, its share of the cores, and its rank before
 each line that it prints. If one fails, all are ended, and so is everything they have
-started; the last line says which rank failed first, and how.
+started; the last line says which rank failed first, and how. With --max-restarts all
+are started again, and tfdist.callbacks.BackupAndRestore goes on where it can.
 
 With --workers and --ps they are a chief, workers and parameter servers, and the run is
 what the chief does. When it has ended well, the others have a few seconds to end. If it
@@ -37,14 +39,13 @@ examples:
   tfdist run -np 2 bash -c 'echo $TFDIST_RANK'  any program
   tfdist run -np 2 --collective horovod train.py  as horovodrun would start it
   tfdist run --workers 2 --ps 1 train.py      a chief with parameter servers
+  tfdist run -np 4 --max-restarts 3 train.py  started again when it fails
 
 exit code:
   0 if all is well, that of the process that failed first (128 and the number of a
-  signal), 124 when the time is up, 130 after Ctrl-C. Ctrl-C twice kills at once.
+  signal), 124 when the time is up, 130 after Ctrl-C. Ctrl-C twice kills at once. Of
+  several starts the last counts.
 """
-
-# Characters of each line that is repeated after a failure.
-_LONGEST_SHOWN = 300
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -64,6 +65,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     )
     parser.set_defaults(func=run)
     _add_options_of_size(parser)
+    add_options_of_restarts(parser)
     _add_options(parser)
     _add_options_of_output(parser)
     _add_options_of_cores(parser)
@@ -82,34 +84,43 @@ def run(args: argparse.Namespace) -> int:
     """
     _check_options_of_size(args)
     try:
-        specs = plan_here(
-            Job(
-                resolve_command(without_dashes(args.command), module=args.module),
-                size=args.size,
-                bind_to=args.bind_to,
-                threads_per_process=args.threads_per_process,
-                env=dict(args.env) | horovod_variables(args),
-                collective=args.collective,
-                workers=args.workers,
-                ps=args.ps,
-            )
-        )
+        job = _job(args)
+        restarts = restarts_of(args, job)
         if args.dry_run:
-            print(*shell_lines(specs), sep="\n")
+            print(*remarks(restarts), *shell_lines(plan_here(job)), sep="\n")
             return 0
         if args.output_dir is not None:
             _make_folder(args.output_dir)
-        result = run_processes(
-            specs,
+        attempts = run_job(
+            job,
+            restarts,
             output=Output(tag=args.tag_output, directory=args.output_dir),
-            timeout_seconds=args.timeout,
-            pass_signals_on=True,
-            restarts=DEFAULT_RESTARTS if args.restarts is None else args.restarts,
+            limits=Limits(
+                timeout_seconds=args.timeout,
+                worker_restarts=DEFAULT_RESTARTS
+                if args.restarts is None
+                else args.restarts,
+            ),
+            on_restart=report_restart,
         )
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
-    _report(result)
-    return result.exit_code
+    report_end(restarts, attempts)
+    return attempts[-1].result.exit_code
+
+
+def _job(args: argparse.Namespace) -> Job:
+    """Return the job that the options describe."""
+    return Job(
+        resolve_command(without_dashes(args.command), module=args.module),
+        size=args.size,
+        bind_to=args.bind_to,
+        threads_per_process=args.threads_per_process,
+        env=dict(args.env) | horovod_variables(args),
+        collective=args.collective,
+        workers=args.workers,
+        ps=args.ps,
+    )
 
 
 def _check_options_of_size(args: argparse.Namespace) -> None:
@@ -231,16 +242,3 @@ def _make_folder(folder: Path) -> None:
             "--output-dir must be a folder or a name for a new one. "
             f"Received: {folder} ({error.strerror}). Choose another place."
         ) from None
-
-
-def _report(result: RunResult) -> None:
-    """Say who failed, how, and what it printed last; nothing if all is well."""
-    if result.reason == "done":
-        return
-    lines = []
-    failed = None if result.failed_rank is None else result.exits[result.failed_rank]
-    if failed and failed.tail:
-        lines.append(f"tfdist run: the last lines of {failed.name}:")
-        lines += [f"    {line[:_LONGEST_SHOWN]}" for line in failed.tail]
-    lines.append(f"tfdist run: {result.headline()}")
-    print(*lines, sep="\n", file=sys.stderr)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tfdist.cluster.progress import PROGRESS_VARIABLE
 from tfdist.launch.horovod import IDENTITY_VARIABLES
 
 # Set by the launcher for each process, and for nobody else to choose.
@@ -11,9 +12,11 @@ RESERVED_VARIABLES = (
     "TF_CONFIG",
     "TFDIST_LOCAL_RANK",
     "TFDIST_LOCAL_SIZE",
+    PROGRESS_VARIABLE,
     "TFDIST_RANK",
     "TFDIST_RUN_ID",
     "TFDIST_SIZE",
+    "TFDIST_SLOT",
     "TFDIST_TASK",
 )
 

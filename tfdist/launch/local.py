@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import socket
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from tfdist.launch.output import Output
 from tfdist.launch.plan import ProcessSpec, plan
 from tfdist.launch.ports import free_ports
 from tfdist.launch.result import RunResult
-from tfdist.launch.signals import PASSED_ON, signals_as_bytes
+from tfdist.launch.signals import PASSED_ON, received_signals
 from tfdist.launch.supervisor import Supervisor
 
 DEFAULT_RESTARTS = 3
@@ -22,11 +23,12 @@ DEFAULT_RESTARTS = 3
 _RUN_ID_BYTES = 8
 
 
-def plan_here(job: Job) -> list[ProcessSpec]:
+def plan_here(job: Job, *, slots: Sequence[int] | None = None) -> list[ProcessSpec]:
     """Work out the processes of a job with the cores and free ports of this machine.
 
     Args:
         job: What is to be run.
+        slots: The places among the ranks that are taken. Default None: all.
 
     Returns:
         One spec for each process: by rank, and after the ranks the parameter servers.
@@ -45,6 +47,7 @@ def plan_here(job: Job) -> list[ProcessSpec]:
         cores=available_cores(),
         run_id=os.urandom(_RUN_ID_BYTES).hex(),
         environ=os.environ,
+        slots=slots,
     )
 
 
@@ -94,6 +97,73 @@ def run(
         >>> run(specs).failed_rank
         1
     """
+    check_options(timeout_seconds, restarts)
+    with contextlib.ExitStack() as stack:
+        signals = None
+        if pass_signals_on:
+            signals = stack.enter_context(received_signals(PASSED_ON))
+        return run_once(
+            specs,
+            output=output or Output(),
+            timeout_seconds=timeout_seconds,
+            grace_seconds=grace_seconds,
+            restarts=restarts,
+            signals=signals,
+        )
+
+
+def run_once(
+    specs: Sequence[ProcessSpec],
+    *,
+    output: Output,
+    timeout_seconds: float | None,
+    grace_seconds: float,
+    restarts: int,
+    signals: socket.socket | None,
+) -> RunResult:
+    """Run processes as `run` does, with signals that somebody else has caught.
+
+    Args:
+        specs: What to run, by rank.
+        output: Where the output of the ranks goes.
+        timeout_seconds: How long the run may take; None for ever.
+        grace_seconds: How long ranks may take to end.
+        restarts: How many times workers of parameter servers are started again.
+        signals: Where the signals are read from that are passed on; None for none.
+            Those that nobody has read before are passed on, too.
+
+    Returns:
+        How the run has ended.
+
+    Raises:
+        OSError: If a process cannot be started, or a Horovod job cannot be served.
+        ImportError: If Horovod is missing, or lacks what the job needs.
+    """
+    with contextlib.ExitStack() as stack:
+        for port, size in _rendezvous_sizes(specs).items():
+            stack.enter_context(rendezvous(size, port))
+        supervisor = Supervisor(
+            output,
+            timeout_seconds=timeout_seconds,
+            grace_seconds=grace_seconds,
+            restarts=restarts,
+            signals=signals,
+        )
+        stack.callback(supervisor.close)
+        supervisor.start(specs)
+        return supervisor.wait()
+
+
+def check_options(timeout_seconds: float | None, restarts: int) -> None:
+    """Refuse limits of a run that no run can keep.
+
+    Args:
+        timeout_seconds: How long the run may take; None for ever.
+        restarts: How many times workers of parameter servers are started again.
+
+    Raises:
+        ValueError: If the timeout is not positive, or `restarts` negative.
+    """
     if timeout_seconds is not None and timeout_seconds <= 0:
         raise ValueError(
             "timeout_seconds must be positive. "
@@ -104,21 +174,6 @@ def run(
             "restarts must not be negative. "
             f"Received: restarts={restarts}. Use 0 to start no worker again."
         )
-    with contextlib.ExitStack() as stack:
-        for port, size in _rendezvous_sizes(specs).items():
-            stack.enter_context(rendezvous(size, port))
-        supervisor = Supervisor(
-            output or Output(),
-            timeout_seconds=timeout_seconds,
-            grace_seconds=grace_seconds,
-            restarts=restarts,
-        )
-        stack.callback(supervisor.close)
-        if pass_signals_on:
-            caught = signals_as_bytes(supervisor.news.fileno(), PASSED_ON)
-            stack.enter_context(caught)
-        supervisor.start(specs)
-        return supervisor.wait()
 
 
 def shell_lines(specs: Sequence[ProcessSpec]) -> list[str]:

@@ -32,11 +32,13 @@ class Output:
             "[worker 0] text". Default True.
         directory: Folder for one file a process, rank.0.log and so on, that holds both
             streams as they came. It must exist. Default None: no files.
+        append: Whether to keep what stands in these files. Default False.
     """
 
     console: bool = True
     tag: bool = True
     directory: Path | None = None
+    append: bool = False
 
 
 class OutputPump:
@@ -84,7 +86,8 @@ class OutputPump:
             self._add_pipe(self._launcher, _STDERR)
         folder = self._output.directory
         log = None if folder is None else folder / spec.log_name
-        rank = self._ranks[spec.rank] = _RankOutput(spec.tag, log)
+        rank = _RankOutput(spec.tag, log, append=self._output.append)
+        self._ranks[spec.rank] = rank
         for console in (_STDOUT, _STDERR):
             self._add_pipe(rank, console)
 
@@ -177,14 +180,17 @@ class OutputPump:
 class _RankOutput:
     """What is kept of one rank's output, and where it comes in."""
 
-    def __init__(self, tag: str, log: Path | None = None) -> None:
+    def __init__(
+        self, tag: str, log: Path | None = None, *, append: bool = False
+    ) -> None:
         self.tag = tag
         self.write_ends: list[int] = []
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self.traceback_seconds = float("inf")
         self._log: int | None = None
         if log is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            flags = os.O_WRONLY | os.O_CREAT
+            flags |= os.O_APPEND if append else os.O_TRUNC
             self._log = os.open(log, flags, 0o666)
 
     def remember(self, lines: list[bytes], *, is_error: bool) -> None:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.launch.cores import share_of_cores
@@ -81,6 +81,7 @@ def plan(
     cores: Sequence[int],
     run_id: str,
     environ: Mapping[str, str],
+    slots: Sequence[int] | None = None,
 ) -> list[ProcessSpec]:
     """Work out the processes of a job on this machine.
 
@@ -94,6 +95,8 @@ def plan(
         run_id: What tells this run from every other.
         environ: The environment that the processes inherit. What the user has set
             there wins over our defaults, but not over the options of the job.
+        slots: The places among the ranks of the job that are taken, in the order of the
+            ranks; each keeps its share of the cores. Default None: all.
 
     Returns:
         One spec for each process: by rank, and after the ranks the parameter servers.
@@ -108,9 +111,10 @@ def plan(
         ('1', (1,))
     """
     bind = _is_bound(job, len(cores))
+    slots = range(job.process_count) if slots is None else slots
     specs = []
-    for rank, cluster in enumerate(clusters_of(job, ports)):
-        share = share_of_cores(cores, rank=rank, size=job.process_count)
+    for rank, cluster in enumerate(_clusters_on(slots, job, ports)):
+        share = share_of_cores(cores, rank=slots[rank], size=job.process_count)
         threads = len(share)
         if job.workers is not None and not bind:
             # While workers compute, the chief waits, and servers do little: with shares
@@ -120,7 +124,7 @@ def plan(
         env = (
             _defaults(job, max(1, threads), environ)
             | _explicit(job)
-            | _identity(cluster, run_id)
+            | _identity(cluster, run_id, slots[rank])
         )
         if job.collective == "horovod":
             env |= identity_of(cluster, ports[-1])
@@ -130,6 +134,13 @@ def plan(
         task = cluster.task if cluster.ps else None
         specs.append(ProcessSpec(rank, job.command, env, pins, unset, task))
     return specs
+
+
+def _clusters_on(slots: Sequence[int], job: Job, ports: Sequence[int]) -> list[Cluster]:
+    """Return the cluster as each process sees it, if only some slots are taken."""
+    return clusters_of(
+        job if job.size is None else replace(job, size=len(slots)), ports
+    )
 
 
 def _is_bound(job: Job, available: int) -> bool:
@@ -168,7 +179,7 @@ def _threads(count: int) -> dict[str, str]:
     return dict.fromkeys(_THREAD_VARIABLES, str(count))
 
 
-def _identity(cluster: Cluster, run_id: str) -> dict[str, str]:
+def _identity(cluster: Cluster, run_id: str, slot: int) -> dict[str, str]:
     """Return the variables by which a process knows who it is."""
     identity = {
         "TF_CONFIG": tf_config.dumps(cluster),
@@ -183,4 +194,6 @@ def _identity(cluster: Cluster, run_id: str) -> dict[str, str]:
         }
     if cluster.ps:
         identity["TFDIST_TASK"] = str(cluster.task)
+    else:
+        identity["TFDIST_SLOT"] = str(slot)
     return identity

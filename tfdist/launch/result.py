@@ -61,6 +61,8 @@ class RunResult:
         failed_rank: The number of the process that failed first, if the reason is
             "failed".
         ended_ranks: Those that were still running and had to be ended. Default none.
+        was_interrupted: Whether a signal to the launcher asked for the end, before or
+            after a failure. Default False.
 
     Example:
         >>> run = RunResult((Exit(0, 0, 1.0), Exit(1, 3, 2.0)), "failed", failed_rank=1)
@@ -73,6 +75,7 @@ class RunResult:
     detail: str = ""
     failed_rank: int | None = None
     ended_ranks: tuple[int, ...] = ()
+    was_interrupted: bool = False
 
     @property
     def exit_code(self) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import socket
 from collections.abc import Iterable, Iterator
 from types import FrameType
 
@@ -15,6 +16,25 @@ PASSED_ON = (
     signal.SIGTSTP,
     signal.SIGCONT,
 )
+
+
+@contextlib.contextmanager
+def received_signals(numbers: Iterable[signal.Signals]) -> Iterator[socket.socket]:
+    """Let the signals that arrive wait until somebody reads them.
+
+    Args:
+        numbers: The signals.
+
+    Yields:
+        A socket from which the number of each is read as a byte.
+
+    Raises:
+        ValueError: Outside the main thread, where Python has no signals.
+    """
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    with ear, mouth, signals_as_bytes(mouth.fileno(), numbers):
+        yield ear
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """From the start of the ranks to the end of the last: who is ended, when and how."""
 
-import contextlib
 import functools
 import os
 import selectors
@@ -10,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from tfdist.launch.agenda import Agenda
+from tfdist.launch.ear import Ear
 from tfdist.launch.group import ProcessGroup
 from tfdist.launch.output import Output, OutputPump
 from tfdist.launch.plan import ProcessSpec
@@ -45,6 +45,7 @@ class Supervisor:
         timeout_seconds: How long the run may take; None for ever.
         grace_seconds: How long ranks may take to end when they are asked to.
         restarts: How many times workers are started again, in a job that has some.
+        signals: Where signals to the launcher are read as bytes. Default: nowhere.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Supervisor:
         timeout_seconds: float | None,
         grace_seconds: float,
         restarts: int,
+        signals: socket.socket | None = None,
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self._grace_seconds = grace_seconds
@@ -66,14 +68,16 @@ class Supervisor:
         self._culprits: set[int] = set()
         self._to_start_again: set[int] = set()
         self._is_printing, self._was_killed = True, False
-        self._ear, self.news = socket.socketpair()
-        self.news.setblocking(False)
+        self._was_interrupted = False
+        self.ear = Ear(signals)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._ear, selectors.EVENT_READ, self._hear)
+        for source in self.ear.sources:
+            hear = functools.partial(self._hear, source)
+            self._selector.register(source, selectors.EVENT_READ, hear)
         self._pump = OutputPump(
             output,
-            on_end=lambda: self._tell(_OUTPUT_ENDED),
-            on_error=lambda: self._tell(_OUTPUT_FAILED),
+            on_end=lambda: self.ear.tell(_OUTPUT_ENDED),
+            on_error=lambda: self.ear.tell(_OUTPUT_FAILED),
         )
         self._processes = ProcessGroup(self._pump)
 
@@ -108,8 +112,7 @@ class Supervisor:
         self._processes.close()
         self._pump.close()
         self._selector.close()
-        self._ear.close()
-        self.news.close()
+        self.ear.close()
 
     def _start(self, spec: ProcessSpec) -> None:
         """Start a process, and listen for its end."""
@@ -124,14 +127,9 @@ class Supervisor:
         # Who has had everything killed does not wait for a console that stands still.
         return self._is_printing and not self._was_killed
 
-    def _tell(self, news: int) -> None:
-        """Wake the loop from another thread, as a signal would."""
-        with contextlib.suppress(OSError):
-            self.news.send(bytes([news]))
-
-    def _hear(self) -> None:
+    def _hear(self, source: socket.socket) -> None:
         """Act on signals and on news of the output."""
-        for news in self._ear.recv(64):
+        for news in source.recv(64):
             if news == _OUTPUT_ENDED:
                 self._is_printing = False
             elif news == _OUTPUT_FAILED:
@@ -188,6 +186,7 @@ class Supervisor:
 
     def _interrupt(self, number: signal.Signals) -> None:
         """Pass on a signal that ends the run; the second is an impatient one."""
+        self._was_interrupted = True
         if self._reason != "done":
             self._kill()
         elif number in (signal.SIGTERM, signal.SIGHUP):
@@ -243,4 +242,5 @@ class Supervisor:
             self._detail,
             failed_rank,
             self._ended_ranks,
+            self._was_interrupted,
         )

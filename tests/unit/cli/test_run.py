@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.cluster import Task
-from tfdist.launch import Exit, Output, RunResult
+from tfdist.launch import (
+    Attempt,
+    Exit,
+    Limits,
+    Output,
+    Restarts,
+    RunResult,
+    plan_here,
+)
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main
+from tfdist_cli.run_report import report_restart
 
 DONE = RunResult((Exit(0, 0, 1.0),))
 OPTIONS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
@@ -20,12 +28,12 @@ class FakeLauncher:
 
     def __init__(self, result):
         self.result = result
-        self.specs = None
-        self.options = None
+        self.specs = self.restarts = self.options = None
 
-    def __call__(self, specs, **options):
-        self.specs, self.options = specs, options
-        return self.result
+    def __call__(self, job, restarts, **options):
+        self.specs, self.restarts = plan_here(job), restarts
+        self.options = options
+        return (Attempt(self.result, tuple(range(len(self.specs)))),)
 
     @property
     def command(self):
@@ -38,7 +46,7 @@ def launcher(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     launcher = FakeLauncher(DONE)
-    monkeypatch.setattr(run_module, "run_processes", launcher)
+    monkeypatch.setattr(run_module, "run_job", launcher)
     return launcher
 
 
@@ -49,10 +57,10 @@ def test_the_shortest_call(launcher):
     assert launcher.command == (sys.executable, "train.py")
     assert launcher.options == {
         "output": Output(console=True, tag=True, directory=None),
-        "timeout_seconds": None,
-        "pass_signals_on": True,
-        "restarts": 3,
+        "limits": Limits(timeout_seconds=None, worker_restarts=3),
+        "on_restart": report_restart,
     }
+    assert launcher.restarts == Restarts(0)
 
 
 def test_every_option_arrives(launcher, monkeypatch):
@@ -63,7 +71,7 @@ def test_every_option_arrives(launcher, monkeypatch):
     main(["run", *line.split()])
 
     assert launcher.options["output"] == Output(tag=False, directory=Path("a/b"))
-    assert launcher.options["timeout_seconds"] == 1.5
+    assert launcher.options["limits"] == Limits(timeout_seconds=1.5)
     spec = launcher.specs[1]
     assert spec.cores == (2, 3)
     assert [spec.env[name] for name in OPTIONS] == ["3", "3", "3"]
@@ -190,7 +198,7 @@ def test_a_job_with_parameter_servers(launcher):
 
     names = [spec.name for spec in launcher.specs]
     assert names == ["chief", "worker 0", "worker 1", "ps 0"]
-    assert launcher.options["restarts"] == 0
+    assert launcher.options["limits"].worker_restarts == 0
 
 
 def test_what_the_launcher_refuses_of_restarts(monkeypatch, capsys):
@@ -244,58 +252,21 @@ def test_horovod_must_be_installed(launcher, monkeypatch, capsys):
     )
 
 
-def test_nothing_is_said_when_all_is_well(capsys):
-    main(["run", "-np", "1", "train.py"])
-
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_failure_is_told_with_the_last_lines(launcher, capsys):
-    tail = ("one", "x" * 1000)
-    exits = (Exit(0, -15, 2.0), Exit(1, 3, 1.0, tail))
-    launcher.result = RunResult(exits, "failed", failed_rank=1, ended_ranks=(0,))
-
-    assert main(["run", "-np", "2", "train.py"]) == 3
-
-    assert capsys.readouterr().err.splitlines() == [
-        "tfdist run: the last lines of rank 1:",
-        "    one",
-        "    " + "x" * 300,
-        "tfdist run: rank 1 failed with exit code 3 after 1.0 s; "
-        "rank 0 was still running and was ended.",
-    ]
-
-
-def test_a_task_is_told_by_its_name(launcher, capsys):
-    exits = (Exit(0, 1, 1.0, ("no",), task=Task("chief", 0)),)
-    launcher.result = RunResult(exits, "failed", failed_rank=0)
-
-    main(["run", "--workers", "1", "--ps", "1", "train.py"])
-
-    assert capsys.readouterr().err.splitlines() == [
-        "tfdist run: the last lines of chief:",
-        "    no",
-        "tfdist run: chief failed with exit code 1 after 1.0 s.",
-    ]
-
-
-def test_a_silent_failure_is_told_in_one_line(launcher, capsys):
+def test_how_it_ended_is_said_and_returned(launcher, capsys):
     launcher.result = RunResult((Exit(0, 3, 1.0),), "failed", failed_rank=0)
 
-    main(["run", "-np", "1", "train.py"])
+    assert main(["run", "-np", "1", "train.py"]) == 3
 
     assert capsys.readouterr().err == (
         "tfdist run: rank 0 failed with exit code 3 after 1.0 s.\n"
     )
 
 
-def test_a_timeout_is_told_in_one_line(launcher, capsys):
-    exits = (Exit(0, -15, 2.0, ("text",)),)
-    launcher.result = RunResult(exits, "timeout", "2", ended_ranks=(0,))
+def test_the_last_start_counts(launcher, monkeypatch, capsys):
+    failed = RunResult((Exit(0, 3, 1.0),), "failed", failed_rank=0)
+    attempts = (Attempt(failed, (0,)), Attempt(DONE, (0,)))
+    monkeypatch.setattr(run_module, "run_job", lambda *job, **options: attempts)
 
-    assert main(["run", "-np", "1", "train.py"]) == 124
+    assert main(["run", "-np", "1", "--max-restarts", "2", "train.py"]) == 0
 
-    assert capsys.readouterr().err == (
-        "tfdist run: the run did not end within 2 s; "
-        "rank 0 was still running and was ended.\n"
-    )
+    assert "1 of 2 restarts used" in capsys.readouterr().err

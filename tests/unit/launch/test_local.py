@@ -171,3 +171,10 @@ def test_an_error_while_starting_ends_what_has_started(monkeypatch, tmp_path):
         run([script("sleep 1000"), broken], output=QUIET)
 
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_plan_of_some_slots():
+    specs = plan_here(Job(("/bin/true",), size=3), slots=(0, 2))
+
+    assert [spec.env["TFDIST_SLOT"] for spec in specs] == ["0", "2"]
+    assert [detect(spec.env).size for spec in specs] == [2, 2]

@@ -101,6 +101,16 @@ def test_each_rank_has_a_file_with_both_streams(console, tmp_path):
     console.read()
 
 
+def test_a_file_is_kept_on_request(console, tmp_path):
+    (tmp_path / "rank.0.log").write_text("from the start before\n")
+
+    pump_of(Output(directory=tmp_path, append=True), rank_1)
+
+    log = (tmp_path / "rank.0.log").read_bytes()
+    assert log == b"from the start before\n10 %\r20 %\r\n"
+    console.read()
+
+
 def test_the_tail_holds_the_last_lines_with_text():
     def write(stdout, stderr):
         os.write(stdout, b"".join(b"line %d\n\n" % number for number in range(20)))

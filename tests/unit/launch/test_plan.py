@@ -60,6 +60,7 @@ def test_each_rank_knows_who_it_is():
         "TFDIST_LOCAL_RANK": "2",
         "TFDIST_LOCAL_SIZE": "3",
         "TFDIST_RUN_ID": "5f",
+        "TFDIST_SLOT": "2",
     }
 
 
@@ -293,3 +294,54 @@ def test_the_shell_line_pins():
 
     assert "taskset -c 0 " in line
     assert done.stdout == b"1\n"
+
+
+def slot_specs_of(*slots, cores=(0, 1, 2, 3), **options):
+    return plan(
+        Job(("/bin/prog",), size=4, **options),
+        ports=range(2000, 2005),
+        cores=cores,
+        run_id="5f",
+        environ={},
+        slots=slots,
+    )
+
+
+def test_slots_keep_their_cores_when_ranks_are_numbered_anew():
+    specs = slot_specs_of(0, 2, 3, cores=range(8))
+
+    assert [spec.cores for spec in specs] == [(0, 1), (4, 5), (6, 7)]
+    assert [spec.env["TFDIST_SLOT"] for spec in specs] == ["0", "2", "3"]
+    assert [spec.env["TFDIST_RANK"] for spec in specs] == ["0", "1", "2"]
+    clusters = [detect(spec.env) for spec in specs]
+    assert [(cluster.rank, cluster.size) for cluster in clusters] == [
+        (0, 3),
+        (1, 3),
+        (2, 3),
+    ]
+    assert [spec.env["TFDIST_LOCAL_SIZE"] for spec in specs] == ["3"] * 3
+
+
+def test_slots_keep_their_threads():
+    specs = slot_specs_of(1, 3, cores=range(8), bind_to="none")
+
+    assert [threads_of(spec) for spec in specs] == [["2"] * 3] * 2
+
+
+def test_processes_without_pins_get_none_when_there_are_fewer():
+    """What is pinned is decided by the whole job, so that a restart changes nothing."""
+    specs = slot_specs_of(0, 1, cores=(0, 1))
+
+    assert [spec.cores for spec in specs] == [(), ()]
+
+
+def test_slots_of_a_horovod_job():
+    specs = slot_specs_of(0, 3, collective="horovod")
+
+    assert [spec.env["HOROVOD_SIZE"] for spec in specs] == ["2", "2"]
+    assert [spec.env["HOROVOD_RANK"] for spec in specs] == ["0", "1"]
+    assert specs[1].env["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "2004"
+
+
+def test_tasks_have_no_slots():
+    assert all("TFDIST_SLOT" not in spec.env for spec in role_specs_of())

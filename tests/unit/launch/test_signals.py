@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tfdist.launch.signals import signals_as_bytes
+from tfdist.launch.signals import received_signals, signals_as_bytes
 
 
 @pytest.fixture
@@ -70,3 +70,14 @@ def test_only_in_the_main_thread(sockets):
 
     assert len(errors) == 1
     assert "main thread" in errors[0]
+
+
+def test_signals_wait_until_they_are_read():
+    before = signal.getsignal(signal.SIGUSR1)
+
+    with received_signals([signal.SIGUSR1]) as ear:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        received = ear.recv(64)
+
+    assert [*received] == [signal.SIGUSR1]
+    assert (signal.getsignal(signal.SIGUSR1), ear.fileno()) == (before, -1)

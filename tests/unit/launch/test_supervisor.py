@@ -3,6 +3,7 @@
 import os
 import selectors
 import signal
+import socket
 
 import pytest
 
@@ -24,12 +25,14 @@ def supervise():
         output=None,
         tasks=None,
         restarts=0,
+        signals=None,
     ):
         supervisor = Supervisor(
             output or Output(console=False),
             timeout_seconds=timeout_seconds,
             grace_seconds=grace_seconds,
             restarts=restarts,
+            signals=signals,
         )
         supervisors.append(supervisor)
         supervisor.start(
@@ -86,6 +89,7 @@ def test_a_failure_ends_the_others(supervise):
     result = supervise(FOREVER, "exit 3", FOREVER).wait()
 
     assert codes_of(result) == [-15, 3, -15]
+    assert not result.was_interrupted
     assert (result.reason, result.failed_rank, result.exit_code) == ("failed", 1, 3)
     assert result.ended_ranks == (0, 2)
 
@@ -271,7 +275,7 @@ def test_who_ends_with_the_chief_is_not_news(supervise, monkeypatch, meet):
 def send(supervisor, *numbers):
     """Let signals arrive, as `signals_as_bytes` would."""
     for number in numbers:
-        supervisor.news.send(bytes([number]))
+        supervisor.ear.tell(number)
 
 
 @pytest.mark.parametrize(
@@ -323,6 +327,17 @@ def test_a_signal_after_a_failure_kills_at_once(supervise, meet):
 
     assert (result.reason, result.exit_code) == ("failed", 3)
     assert codes_of(result) == [-9, 3]
+    assert result.was_interrupted
+
+
+def test_signals_that_came_before_the_start_count(supervise):
+    ear, mouth = socket.socketpair()
+    with ear, mouth:
+        mouth.send(bytes([signal.SIGTERM]))
+
+        result = supervise(FOREVER, signals=ear).wait()
+
+    assert (result.reason, result.was_interrupted) == ("signal", True)
 
 
 def step(supervisor):
