@@ -16,7 +16,8 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13; do \
 TESTS ?=
 
 # What the oldest TensorFlow and Keras of pyproject.toml must pass: the patches, and how
-# two processes train, three too on Horovod. The rest is for `make test`.
+# two processes train, by TensorFlow's collectives and by Horovod's in turn. Three
+# processes, and the rest, are for `make test`.
 OLDEST_TESTS := tests/unit/compat tests/unit/strategies \
     $(addprefix tests/distributed/test_,strategy.py equality_fit.py \
     equality_optimizers.py) -k "not [3 and not -3]"

@@ -1,5 +1,7 @@
 """What the modules of the equality matrix share."""
 
+import os
+
 import pytest
 from equality_matrix import Matrix
 
@@ -9,10 +11,13 @@ MATRIX_SECONDS = 3000
 
 
 def pytest_collection_modifyitems(items):
-    """Let the tests of the matrix wait for it."""
+    """Let the tests of the matrix wait for it; in CI, let none go without Horovod."""
     for item in items:
         if "cells" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(MATRIX_SECONDS))
+            # Elsewhere TensorFlow takes its place.
+            if os.environ.get("CI") == "true":
+                item.add_marker(pytest.mark.requires("horovodrun"))
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,25 @@ import io
 import pickle
 import tempfile
 from multiprocessing.pool import ThreadPool
+from typing import NamedTuple
 
 from equality_rows import Failure, OutOfStep, rows_file, run_rows
 
 import tfdist
 
-PLAIN = "plain"
+
+class Place(NamedTuple):
+    """Where a row runs: on how many processes, and what joins them."""
+
+    size: int
+    collective: str
+
+    def __str__(self):
+        return f"{self.size} ({self.collective})"
+
+
+# One process, and no tfdist.
+PLAIN = Place(1, "plain")
 # A row that leaves the ranks out of step costs a cluster; so many are paid for.
 CLUSTERS = 8
 # A cluster that hangs is ended, and one on a machine with much else to do is not.
@@ -19,35 +32,29 @@ SECONDS_TO_START, SECONDS_OF_A_ROW = 120, 20
 AT_ONCE = 2
 
 
-def run_columns(rows_of):
-    """Run rows in all their columns; return by column what each rank ended with.
+def run_places(rows_of):
+    """Run rows in all their places; return by place what each rank ended with.
 
     Args:
-        rows_of: The rows to run, by column: the name of the module and that of the row
-            for each. A column is "plain", a number of processes that TensorFlow joins,
-            or such as "horovod-2".
+        rows_of: The rows to run, by `Place`: the name of the module and that of the row
+            for each.
     """
-    # Those that take longest first, so that none is left to run alone.
-    columns = sorted(rows_of, key=lambda column: -_size(column) * len(rows_of[column]))
+    # Those of most processes last: they keep the cores busy even when left alone.
+    places = sorted(rows_of, key=lambda place: place.size)
     # Its threads are no reason for Python to stay: Ctrl-C ends it, and the clusters.
     with ThreadPool(AT_ONCE) as pool:
         ended = pool.map(
-            lambda column: _run_column(rows_of[column], column), columns, chunksize=1
+            lambda place: _run_place(rows_of[place], place), places, chunksize=1
         )
-    return dict(zip(columns, ended, strict=True))
+    return dict(zip(places, ended, strict=True))
 
 
-def _size(column):
-    """Return how many processes a column has."""
-    return 1 if column == PLAIN else int(str(column).rpartition("-")[2])
-
-
-def _run_column(rows, column):
+def _run_place(rows, place):
     """Run rows in as many clusters as they need; what each rank has, by row."""
-    ended = [{} for _ in range(_size(column))]
+    ended = [{} for _ in range(place.size)]
     left = list(rows)
     for _ in range(CLUSTERS):
-        result = _run_cluster(left, column, ended)
+        result = _run_cluster(left, place, ended)
         if result.problem and not ended[0]:
             raise tfdist.testing.ClusterError(result)
         done = [row for row in left if all(row in by_row for by_row in ended)]
@@ -63,17 +70,17 @@ def _run_column(rows, column):
     return ended
 
 
-def _run_cluster(rows, column, ended):
+def _run_cluster(rows, place, ended):
     """Run rows in new processes, as far as they come; add to what each rank has."""
-    engine = str(column).rpartition("-")[0] or "tensorflow"
+    is_plain = place == PLAIN
     with tempfile.TemporaryDirectory() as folder:
         result = tfdist.testing.cluster(
             run_rows,
-            size=len(ended),
-            args=(rows, folder, column == PLAIN),
+            size=place.size,
+            args=(rows, folder, is_plain),
             timeout_seconds=SECONDS_TO_START + SECONDS_OF_A_ROW * len(rows),
             check=False,
-            collective=engine,
+            collective="tensorflow" if is_plain else place.collective,
         )
         for rank, by_row in enumerate(ended):
             by_row.update(_read(rows_file(folder, rank)))

@@ -7,10 +7,11 @@ are special: what stands under "agreed" must be equal among the ranks, but may b
 another than on one process; what stands under "by_rank" may be anything.
 
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
-`cells`. To add a row, add it there. Each runs on two and on three processes that
-TensorFlow joins; and on Horovod the first of a module on two, the second on three, and
-so on, because little of a row depends on what joins the processes, and that has tests
-of its own on two and three of each.
+`cells`. To add a row, add it there. Each runs on two and on three processes, of which
+TensorFlow joins the one and Horovod the other: in the first row of a module the two, in
+the second the three, and so on. Little of a row depends on what joins the processes,
+and that has tests of its own on two and three of each. Without Horovod, TensorFlow
+joins all.
 
 Rows share their processes, also those of several modules, because starting those takes
 longer than training. A row that raises does not disturb the others, as long as all
@@ -18,20 +19,26 @@ ranks raise. If they do not, the ranks are out of step; the rows after it then g
 processes.
 """
 
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
-from equality_clusters import PLAIN, run_columns
+from equality_clusters import PLAIN, Place, run_places
 from equality_comparison import differences, differing_bits
 from equality_rows import Failure, Skipped
 
-HOROVOD = "horovod"
-# Where rows run beside: a number of processes, joined by TensorFlow, or on Horovod.
-COLUMNS = (2, 3, pytest.param(HOROVOD, marks=pytest.mark.requires("horovodrun")))
-HOROVOD_SIZES = (2, 3)
+# On how many processes each row runs, beside plain Keras.
+COLUMNS = (2, 3)
+# What joins them in turn. Horovod is where the marker `requires` looks for it.
+COLLECTIVES = ["tensorflow"]
+if shutil.which("horovodrun", path=os.path.dirname(sys.executable)):
+    COLLECTIVES.append("horovod")
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
-# Processes keep some memory of each row.
-ROWS_OF_A_PROCESS = 70
+# Processes take seconds to start, and keep up to 5 MB of each row. Those of plain Keras
+# run all rows of a batch, the others half of them.
+ROWS_OF_A_BATCH = 140
 
 
 class Matrix:
@@ -63,7 +70,7 @@ class Matrix:
         callspec = getattr(item, "callspec", None)
         params = {} if callspec is None else callspec.params
         rows |= {params["row"]} if "row" in params else set(item.module.ROWS)
-        columns |= {params["column"]} if "column" in params else {2, 3}
+        columns |= {params["column"]} if "column" in params else set(COLUMNS)
 
     def _batch(self, first):
         """Return the modules, from one on, whose rows share processes."""
@@ -71,7 +78,7 @@ class Matrix:
         batch, count = [], 0
         for name in names[names.index(first) :]:
             count += len(self._wanted[name][1])
-            if batch and count > ROWS_OF_A_PROCESS:
+            if batch and count > ROWS_OF_A_BATCH:
                 break
             batch.append(name)
         return batch
@@ -83,10 +90,10 @@ class Matrix:
             module, rows, columns = self._wanted[name]
             # In the order of the module, in which all ranks run them.
             for row in [row for row in module.ROWS if row in rows]:
-                for column in (PLAIN, *sorted(columns, key=str)):
-                    place = place_of(module.ROWS, row, column)
+                places = [place_of(module.ROWS, row, column) for column in columns]
+                for place in (PLAIN, *places):
                     rows_of.setdefault(place, []).append((name, row))
-        ended = run_columns(rows_of)
+        ended = run_places(rows_of)
         self._ended |= dict.fromkeys(names, ended)
 
 
@@ -130,20 +137,21 @@ class Cells:
 
 
 def place_of(rows, row, column):
-    """Say where a row runs in a column: on Horovod, on as many as its turn has.
+    """Say where a row runs in a column.
 
     Args:
         rows: All rows of the module.
         row: The name of the row.
-        column: "plain", or as in `COLUMNS`.
+        column: How many processes, or `PLAIN`.
 
     Returns:
-        The column, or such as "horovod-2".
+        The `Place`, with the collective whose turn it is.
     """
-    if column != HOROVOD:
-        return column
-    size = HOROVOD_SIZES[[*rows].index(row) % len(HOROVOD_SIZES)]
-    return f"{HOROVOD}-{size}"
+    if column == PLAIN:
+        return PLAIN
+    turn = ([*rows].index(row) + column) % len(COLLECTIVES)
+    # One process under tfdist has none to be joined to.
+    return Place(column, "tensorflow" if column == 1 else COLLECTIVES[turn])
 
 
 def _name(module):

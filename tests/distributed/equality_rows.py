@@ -82,7 +82,9 @@ def rows_file(folder, rank):
 def _meet(strategy, row, outcome, file):
     """End a row together; ranks that are elsewhere meet another call, and raise."""
     try:
-        strategy.collective.exchange("the end of a row", " ".join(row))
+        # A rank whose row ended in such an error must not answer those that wait here.
+        with strategy.collective.call("the end of a row"):
+            strategy.collective.exchange("the row", " ".join(row))
     except Exception:
         own = outcome if isinstance(outcome, Failure) else "This rank went through."
         text = f"{own}\nThe ranks are out of step:\n{traceback.format_exc()}"

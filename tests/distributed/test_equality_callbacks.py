@@ -174,5 +174,5 @@ def test_orders_of_callbacks_make_no_difference(cells, column):
     )
 
     for weight, same in zip(one, other, strict=True):
-        # On Horovod the two rows have different numbers of processes.
+        # Horovod joins the processes of one of the two rows, and adds in another order.
         np.testing.assert_allclose(weight, same, rtol=1e-9)

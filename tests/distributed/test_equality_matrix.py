@@ -1,7 +1,11 @@
 """The equality matrix sees what it is there to see: planted faults."""
 
+import os
+
 import numpy as np
 import pytest
+from equality_clusters import PLAIN
+from equality_matrix import COLUMNS, place_of
 from equality_rows import Absent, of_keras
 
 import tfdist
@@ -46,17 +50,19 @@ def raises_on_one_rank(strategy):
     return meet(strategy)
 
 
+# By turns those of one collective and of the other. A row that raises and the one that
+# follows it in the same processes are therefore two apart.
 ROWS = {
     "equal": meet,
     "rounded": rounded,
-    "other than one process": other_than_one_process,
-    "other count": other_count,
-    "other bits": other_bits,
-    "one key less": one_key_less,
     "raises everywhere": raises_everywhere,
+    "other than one process": other_than_one_process,
     "equal after a row that raised": meet,
+    "other count": other_count,
     "raises on one rank": raises_on_one_rank,
+    "other bits": other_bits,
     "equal after ranks were out of step": meet,
+    "one key less": one_key_less,
 }
 
 
@@ -79,13 +85,53 @@ def test_rounding_passes(cells, column):
         ("other count", r"/count: 2, and 1 on one process"),
         ("other bits", r"rank 1 has other bits than rank 0 in /agreed/weights"),
         ("one key less", r"/history/loss is on one side only"),
-        ("raises everywhere", r"raised on rank 0 of plain:[\s\S]*ValueError: refused"),
+        (
+            "raises everywhere",
+            r"raised on rank 0 of 1 \(plain\):[\s\S]*ValueError: refused",
+        ),
         ("raises on one rank", r"The ranks are out of step:[\s\S]*Error"),
     ],
 )
 def test_planted_faults_fail(cells, column, row, message):
     with pytest.raises(AssertionError, match=message):
         cells.check(row, column)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "place"),
+    [
+        ("first", 2, (2, "tensorflow")),
+        ("first", 3, (3, "horovod")),
+        ("second", 2, (2, "horovod")),
+        ("second", 3, (3, "tensorflow")),
+        ("third", 2, (2, "tensorflow")),
+        ("second", 1, (1, "tensorflow")),
+        ("second", PLAIN, (1, "plain")),
+    ],
+)
+def test_the_collectives_join_rows_in_turn(monkeypatch, row, column, place):
+    monkeypatch.setattr("equality_matrix.COLLECTIVES", ["tensorflow", "horovod"])
+
+    assert place_of(["first", "second", "third"], row, column) == place
+
+
+def test_without_horovod_tensorflow_joins_all(monkeypatch):
+    monkeypatch.setattr("equality_matrix.COLLECTIVES", ["tensorflow"])
+
+    for row in ROWS:
+        for column in COLUMNS:
+            assert place_of(ROWS, row, column) == (column, "tensorflow")
+
+
+@pytest.mark.parametrize("column", [2])
+def test_in_ci_the_matrix_needs_horovod(cells, column, request):
+    needed = {
+        command
+        for marker in request.node.iter_markers("requires")
+        for command in marker.args
+    }
+
+    assert needed == ({"horovodrun"} if os.environ.get("CI") == "true" else set())
 
 
 def test_only_an_older_keras_may_lack_what_a_row_is_about(monkeypatch):

@@ -250,7 +250,7 @@ def test_each_rank_drops_other_units(cells, column):
 @pytest.mark.parametrize("column", COLUMNS)
 def test_one_seed_gives_one_training(cells, column):
     # What Horovod fuses depends on time, and with it the order in which three add up.
-    rtol = 1e-12 if column == "horovod" else 0.0
+    rtol = 1e-12 if column == 3 else 0.0
     for ended in cells.by_rank("twice from one seed", column):
         first, second, other = ended["agreed"]
         assert_same(first, second, rtol)
