@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from tfdist.callbacks.epoch_range import EpochRange
 from tfdist.callbacks.rate_callback import RateCallback
 from tfdist.callbacks.rates import current_rate
 from tfdist.learning_rate import exponential_multiplier
 
 
-class LearningRateSchedule(RateCallback):
+class LearningRateSchedule(EpochRange, RateCallback):
     """Multiplies the learning rate, in a range of epochs.
 
     Several of them, one for each range, make a schedule; after its range the last
@@ -67,45 +68,10 @@ class LearningRateSchedule(RateCallback):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(start_epoch, end_epoch, staircase, steps_per_epoch)
         _check(multiplier, start_epoch, end_epoch, steps_per_epoch)
         self.multiplier = multiplier
-        self.start_epoch = start_epoch
-        self.end_epoch = end_epoch
-        self.staircase = staircase
         self.momentum_correction = momentum_correction
-        self.steps_per_epoch = steps_per_epoch
-        self._epoch = 0
-        self._steps = steps_per_epoch
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Find out how many steps an epoch has."""
-        super().on_train_begin(logs)
-        self._steps = self.steps_per_epoch or self.params.get("steps")
-        if not self.staircase and not self._steps and self._has_epochs:
-            raise ValueError(
-                f"{type(self).__name__} must know the steps of an epoch. Received: "
-                "steps_per_epoch=None, and data of unknown length. "
-                "Give steps_per_epoch to the callback."
-            )
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note the epoch."""
-        super().on_epoch_begin(epoch, logs)
-        self._epoch = epoch
-
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Set the rate, if this step is one that asks for it."""
-        is_after = self.end_epoch is not None and self._epoch >= self.end_epoch
-        if self._epoch < self.start_epoch or is_after:
-            return
-        if self.staircase:
-            if batch == 0:
-                self._set(self._epoch)
-        elif self._steps:
-            self._set(self._epoch + batch / self._steps)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rate into the logs."""
@@ -121,11 +87,6 @@ class LearningRateSchedule(RateCallback):
         if callable(self.multiplier):
             return float(self.multiplier(epoch))
         return exponential_multiplier(self.multiplier, epoch, self.start_epoch)
-
-    @property
-    def _has_epochs(self) -> bool:
-        """Whether the range holds an epoch at all."""
-        return self.end_epoch is None or self.start_epoch < self.end_epoch
 
     def _set(self, epoch: float) -> None:
         """Set the rate of a step."""

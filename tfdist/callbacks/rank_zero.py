@@ -9,12 +9,13 @@ from tfdist.callbacks.peers import collective_of, is_chief_of, is_on_its_own
 from tfdist.compat.keras.callbacks import Wraps
 from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
 
-# At these all ranks can agree; without a strategy nobody else does it.
-_AGREEING = ("on_epoch_begin", "on_epoch_end")
+# At all but the first all ranks agree; without a strategy nobody else does it. At the
+# first, a BroadcastVariables behind this one has yet to send another rank's rate.
+_OWN_HOOKS = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
 _HOOKS = tuple(
     name
     for name in dir(keras.callbacks.Callback)
-    if name.startswith("on_") and name not in _AGREEING
+    if name.startswith("on_") and name not in _OWN_HOOKS
 )
 
 
@@ -66,6 +67,11 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
         if is_chief_of(model):
             self.callback.set_model(model)
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Forget an earlier `fit` that was interrupted, and call the callback."""
+        self._wish = None
+        self._on_chief("on_train_begin")(logs)
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Call the callback, and let its decisions hold on all ranks."""
         self._together(self.callback.on_epoch_begin, epoch, logs)
@@ -73,6 +79,10 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Call the callback, and let its decisions hold on all ranks."""
         self._together(self.callback.on_epoch_end, epoch, logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Call the callback, and let its decisions hold on all ranks."""
+        self._together(self.callback.on_train_end, logs)
 
     def _together(self, hook: Callable[..., Any], *args: Any) -> None:
         """Call a hook on the chief, at a point that all ranks come to."""

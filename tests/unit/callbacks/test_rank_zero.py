@@ -84,6 +84,47 @@ def test_what_the_chief_decides_in_a_batch_waits_for_the_epoch_s_end(
     assert float(model.optimizer.learning_rate.numpy()) == 0.25
 
 
+def test_what_was_decided_in_a_fit_that_was_interrupted_is_forgotten(
+    model, fit, horovod, rates
+):
+    class Interrupted(keras.callbacks.Callback):
+        is_first = True
+
+        def on_train_batch_end(self, batch, logs=None):
+            if self.is_first:
+                self.model.stop_training = True
+                self.model.optimizer.learning_rate = 0.25
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if self.is_first and batch == 1:
+                self.is_first = False
+                raise KeyboardInterrupt
+
+    horovod(0)
+    wrapped = RankZero(Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        fit(wrapped, steps=2)
+    history = fit(wrapped, rates, steps=2, epochs=2)
+
+    assert rates.values == [0.1] * 4
+    assert len(history["loss"]) == 2
+
+
+def test_what_the_chief_decides_at_the_end_holds_on_all_ranks(model, fit, horovod):
+    class Slower(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            self.model.optimizer.learning_rate = 0.025
+
+    horovod(0)
+    fit(RankZero(Slower()), steps=1)
+    assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(0.025)
+    horovod(1, [False, [0.025]])
+    model.optimizer.learning_rate = 0.1
+    fit(RankZero(Slower()), steps=1)
+
+    assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(0.025)
+
+
 def test_hooks_that_a_callback_does_not_have_are_not_called():
     wrapped = RankZero(Noting())
     plain = keras.callbacks.Callback

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
+from tfdist.callbacks.epoch_range import EpochRange
 from tfdist.horovod.callbacks.rates import learning_rate_variable, set_learning_rate
 from tfdist.scaling import exponential_multiplier
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class LearningRateScheduleCallback(EpochRange):
     """Sets the learning rate to `initial_lr` times a multiplier, in a range of epochs.
 
     Several of them, one per range, make a schedule. The rate that an epoch ends with is
@@ -34,6 +33,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             known, or if a schedule of Keras gives the learning rate.
 
     Example:
+        >>> import keras
         >>> model = keras.Sequential([keras.layers.Dense(1)])
         >>> model.compile("sgd", "mse")
         >>> x = keras.ops.ones((8, 4))
@@ -58,7 +58,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(start_epoch, end_epoch, staircase, steps_per_epoch)
         if initial_lr is None:
             raise ValueError(
                 "initial_lr must be a number. Received: initial_lr=None. "
@@ -66,41 +66,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             )
         self.initial_lr = initial_lr
         self.multiplier = _function_of_epoch(multiplier, start_epoch)
-        self.start_epoch = start_epoch
-        self.end_epoch = end_epoch
-        self.staircase = staircase
         self.momentum_correction = momentum_correction
-        self.steps_per_epoch = steps_per_epoch
-        self.current_epoch = 0
-        self._steps = steps_per_epoch
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Find out how many steps an epoch has, and whether the rate can be set."""
+        """Find out whether the rate can be set, and how many steps an epoch has."""
         learning_rate_variable(self.model.optimizer)
-        self._steps = self.steps_per_epoch or self.params.get("steps")
-        if not self.staircase and not self._steps and self._has_epochs():
-            raise ValueError(
-                f"{type(self).__name__} must know the steps of an epoch. Received: "
-                "steps_per_epoch=None, and data of unknown length. "
-                "Give steps_per_epoch to the callback."
-            )
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note the epoch."""
-        self.current_epoch = epoch
-
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Set the rate, if this step is one that asks for it."""
-        is_after = self.end_epoch is not None and self.current_epoch >= self.end_epoch
-        if self.current_epoch < self.start_epoch or is_after:
-            return
-        if self.staircase:
-            if batch == 0:
-                self._set(self.current_epoch)
-        elif self._steps:
-            self._set(self.current_epoch + batch / self._steps)
+        super().on_train_begin(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rate into the logs."""
@@ -108,10 +79,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             rate = learning_rate_variable(self.model.optimizer)
             logs["lr"] = float(rate.numpy())
             logs["learning_rate"] = logs["lr"]
-
-    def _has_epochs(self) -> bool:
-        """Say whether the range holds an epoch at all; that of no warm-up does not."""
-        return self.end_epoch is None or self.start_epoch < self.end_epoch
 
     def _set(self, epoch: float) -> None:
         """Set the rate of an epoch."""
