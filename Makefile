@@ -12,9 +12,6 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13; do \
     "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
         && echo "$$name" && break; done)
 
-# What to hand to pytest, e.g. make test TESTS="tests/unit -k cluster".
-TESTS ?=
-
 # What the oldest TensorFlow and Keras of pyproject.toml must pass: the patches, and how
 # two processes train, by TensorFlow's collectives and by Horovod's in turn. Three
 # processes, and the rest, are for `make test`.
@@ -30,8 +27,15 @@ help: ## list what there is to make
 demo: $(VENV)/examples.installed ## train the digits model on two processes of this machine
 	$(BIN)/tfdist run -np 2 examples/digits_allreduce.py
 
+# Tests of one process run two at a time; those of several have the machine to themselves.
+# TESTS is what to hand to pytest instead: make test TESTS="tests/unit -k cluster".
 test: $(VENV)/horovod.built ## run every test
+ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
+else
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/architecture tests/unit
+	$(BIN)/python -m pytest tests/distributed
+endif
 
 test-oldest: ## run a part of the tests with the oldest TensorFlow and Keras
 	PIP_CONSTRAINT=tests/oldest.txt $(MAKE) test VENV=.venv-oldest \
