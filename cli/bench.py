@@ -14,6 +14,7 @@ from tfdist.benchmarks import (
     BenchmarkError,
     parse_size,
     run_allreduce,
+    run_backup,
     run_horovod_allreduce,
     run_horovod_training,
     run_memory,
@@ -30,6 +31,7 @@ from tfdist_cli.bench_options import (
 from tfdist_cli.bench_parameter_server import add_parameter_server
 from tfdist_cli.bench_tables import (
     allreduce_table,
+    backup_table,
     horovod_allreduce_table,
     horovod_training_table,
     memory_table,
@@ -62,7 +64,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = add_command(
         commands,
         "bench",
-        "measure the all-reduce, training, parameter servers, or memory",
+        "measure the all-reduce, training, parameter servers, memory, or backups",
         description=_DESCRIPTION,
     )
     benchmarks = parser.add_subparsers(
@@ -106,6 +108,11 @@ def _add_benchmarks(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
         measure=_training,
         tables={"tensorflow": training_table, "horovod": horovod_training_table},
     )
+    _add_memory_and_backup(benchmarks)
+
+
+def _add_memory_and_backup(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parsers of what a training takes beside its steps."""
     _add_joined(
         benchmarks,
         "memory",
@@ -113,6 +120,16 @@ def _add_benchmarks(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
     ).set_defaults(
         measure=_memory,
         tables={"tensorflow": memory_table},
+    )
+    _add_joined(
+        benchmarks,
+        "backup",
+        "what saving the state of a training adds to an epoch",
+        ("--epochs", "N", int, 6, "epochs of a turn; the first is not timed"),
+        ("--repeats", "N", int, 16, "timed turns of each configuration"),
+    ).set_defaults(
+        measure=_backup,
+        tables={"tensorflow": backup_table},
     )
 
 
@@ -177,6 +194,11 @@ def _training(args: argparse.Namespace) -> list[dict[str, Any]]:
 def _memory(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the memory."""
     return run_memory(args.size)
+
+
+def _backup(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure backups."""
+    return run_backup(args.size, epochs=args.epochs, repeats=args.repeats)
 
 
 def _table_of(args: argparse.Namespace) -> Callable[[Any], str]:

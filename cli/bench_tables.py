@@ -35,6 +35,12 @@ _ALLREDUCE_WAYS = {
     "eager": "hvd.allreduce, eager",
     "torch": "torch with Gloo",
 }
+_BACKUPS = {
+    "none": "none",
+    "tfdist": "each epoch",
+    "steps": "every 10 steps",
+    "keras": "Keras's own, each epoch",
+}
 _NO_TORCH = "torch is not installed and not measured: pip install torch"
 _NO_TF_KERAS = (
     "tf-keras is not installed, and Horovod's own optimizer not measured: "
@@ -151,6 +157,37 @@ def memory_table(figures: dict[str, Any]) -> str:
     return format_table(header, rows)
 
 
+def backup_table(figures: dict[str, Any]) -> str:
+    """Make a row for each way to save the state of a training.
+
+    Args:
+        figures: What `run_backup` returns.
+
+    Returns:
+        The table.
+    """
+    rows = []
+    for name, seconds in figures["epoch_seconds"].items():
+        row = [_BACKUPS[name], _milliseconds(seconds)]
+        if name in figures["saves"]:
+            row += [_share(figures["cost"][name]), *_saves(figures["saves"][name])]
+        rows.append(row + [""] * (6 - len(row)))
+    header = [
+        f"backup, {figures['processes']} processes",
+        *("epoch", "added to an epoch", "a save holds up", "on disk after", "size"),
+    ]
+    return format_table(header, rows)
+
+
+def _saves(saves: dict[str, Any]) -> list[str]:
+    """Return the cells of what a save takes; Keras writes while it holds up."""
+    hold = _milliseconds(saves["hold_seconds"]["median"])
+    if saves["disk_seconds"] is None:
+        return [hold, "", ""]
+    after = _milliseconds(saves["disk_seconds"]["median"])
+    return [hold, after, f"{saves['bytes'] / 2**10:.0f} KiB"]
+
+
 def _training_table(names: Mapping[str, str], figures: list[dict[str, Any]]) -> str:
     """Make a row for each figure that has a name, and a column for each batch size."""
     rows = []
@@ -182,3 +219,8 @@ def _mebibytes(size_bytes: float) -> str:
 
 def _ratio(spread: dict[str, float]) -> str:
     return f"{spread['median']:.2f} [{spread['low']:.2f}, {spread['high']:.2f}]"
+
+
+def _share(spread: dict[str, float]) -> str:
+    median, low, high = (100 * spread[name] for name in ("median", "low", "high"))
+    return f"{median:.1f} % [{low:.1f}, {high:.1f}]"

@@ -30,11 +30,13 @@ PUBLIC = {
         "testing",
     },
     "tfdist.callbacks": {
+        "BackupAndRestore",
         "BroadcastVariables",
         "LearningRateScale",
         "LearningRateSchedule",
         "LearningRateWarmup",
         "MetricAverage",
+        "ModelCheckpoint",
         "PrintLearningRate",
         "RankZero",
         "Throughput",

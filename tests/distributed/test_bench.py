@@ -65,6 +65,23 @@ def test_training_on_horovod():
     assert column["weak_efficiency"]["median"] > 0
 
 
+def test_backups():
+    figures = bench("backup", "--epochs", "2", "--repeats", "1")
+
+    assert figures["processes"] == 2
+    assert set(figures["epoch_seconds"]) == {"none", "tfdist", "steps", "keras"}
+    assert min(figures["epoch_seconds"].values()) > 0
+    # An epoch has 23 steps: of 92 the first 46, after which 4 are saved, do not count.
+    counts = {name: saves["count"] for name, saves in figures["saves"].items()}
+    assert counts == {"tfdist": 2, "steps": 5, "keras": 2}
+    for name in ("tfdist", "steps"):
+        saves = figures["saves"][name]
+        assert saves["hold_seconds"]["median"] > 0
+        assert saves["disk_seconds"]["median"] > 0
+        # The weights, and two moments of each.
+        assert saves["bytes"] > 3 * 53_002 * 4
+
+
 def test_parameter_servers():
     tiny = ("--steps", "8", "--repeats", "1", "--steps-per-execution", "4")
     [column] = bench("parameter-server", *tiny, "--workers", "1")

@@ -1,6 +1,11 @@
 """Measuring speed and memory: what `tfdist bench` runs; TensorFlow is not loaded."""
 
-from tfdist.benchmarks.run import run_allreduce, run_memory, run_training
+from tfdist.benchmarks.run import (
+    run_allreduce,
+    run_backup,
+    run_memory,
+    run_training,
+)
 from tfdist.benchmarks.run_horovod import run_horovod_allreduce, run_horovod_training
 from tfdist.benchmarks.run_servers import (
     JobSetup,
@@ -17,6 +22,7 @@ __all__ = [
     "format_size",
     "parse_size",
     "run_allreduce",
+    "run_backup",
     "run_embedding",
     "run_horovod_allreduce",
     "run_horovod_training",

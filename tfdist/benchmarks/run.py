@@ -8,10 +8,20 @@ from tfdist.benchmarks.figures import (
     memory_figures,
     training_figures,
 )
+from tfdist.benchmarks.figures_backup import NO_BACKUP, backup_figures
 from tfdist.benchmarks.limits import check_at_least, check_size
 from tfdist.benchmarks.start import Group, start
 
 _LAYER_BYTES = 4 * 2**20
+# Of a step of one process, as in the example of the digits.
+_DIGITS_OF_STEP = 32
+# Whose BackupAndRestore there is, and its save_freq.
+_BACKUPS = {
+    NO_BACKUP: (None, "epoch"),
+    "tfdist": ("tfdist", "epoch"),
+    "steps": ("tfdist", 10),
+    "keras": ("keras", "epoch"),
+}
 
 
 def run_allreduce(
@@ -139,3 +149,48 @@ def run_memory(size: int, layers: Sequence[int] = (16, 64)) -> dict[str, Any]:
         [plain], distributed = start(groups)
         peaks.append((plain, max(distributed)))
     return memory_figures([count * _LAYER_BYTES for count in layers], peaks)
+
+
+def run_backup(size: int, *, epochs: int, repeats: int) -> dict[str, Any]:
+    """Measure what saving the state of a training costs an epoch.
+
+    Four groups of processes under `AllReduceStrategy` take turns, some epochs at a
+    time. They train a model and have as many images as the example of the digits:
+
+    - "none": nothing is saved;
+    - "tfdist": tfdist's `BackupAndRestore`, at the end of each epoch;
+    - "steps": the same every 10 steps;
+    - "keras": Keras's `BackupAndRestore`, which keeps less, at the end of each epoch.
+
+    Args:
+        size: How many processes, each on a core of its own; at least 2.
+        epochs: Epochs of a turn; the first is not timed, so at least 2.
+        repeats: How many turns of each group are timed.
+
+    Returns:
+        The figures; see `backup_figures`.
+
+    Raises:
+        BenchmarkError: If a process has failed.
+        ValueError: If an argument is impossible here.
+    """
+    check_size(size)
+    check_at_least(2, epochs=epochs)
+    check_at_least(1, repeats=repeats)
+    groups = [
+        Group(
+            name,
+            "backup",
+            {
+                "backup": backup,
+                "save_freq": save_freq,
+                "batch_size": _DIGITS_OF_STEP * size,
+                "epochs": epochs,
+                "repeats": repeats,
+            },
+            size,
+        )
+        for name, (backup, save_freq) in _BACKUPS.items()
+    ]
+    reports = zip(groups, start(groups), strict=True)
+    return backup_figures({group.name: ranks for group, ranks in reports})

@@ -5,15 +5,9 @@ from typing import Any
 
 import keras
 
+from tfdist.callbacks.rate import NumberRate, current_of, kept_rate_of, rate_of
 from tfdist.callbacks.velocities import correct_velocities
-from tfdist.compat.keras.learning_rates import (
-    leaf_optimizers,
-    multiply_schedule,
-    optimizers_of,
-)
-
-# Where an optimizer keeps its own. Keras does not look there, so files do not change.
-_ATTRIBUTE = "_rate_of_tfdist"
+from tfdist.compat.keras.learning_rates import leaf_optimizers, optimizers_of
 
 
 def current_rate(model: keras.Model) -> float:
@@ -22,7 +16,32 @@ def current_rate(model: keras.Model) -> float:
     Args:
         model: A compiled model.
     """
-    return _current(leaf_optimizers(model.optimizer)[0])
+    return current_of(leaf_optimizers(model.optimizer)[0])
+
+
+def state_of_rates(model: keras.Model) -> list[Any]:
+    """Return what another process needs to go on with the learning rates of a model.
+
+    Args:
+        model: A compiled model.
+
+    Returns:
+        What each optimizer keeps, as JSON can hold it; None for one that keeps nothing.
+    """
+    kept = [kept_rate_of(leaf) for leaf in _leaves(model)]
+    return [None if rate is None else rate.state() for rate in kept]
+
+
+def set_state_of_rates(model: keras.Model, state: list[Any]) -> None:
+    """Go on with the learning rates where another process has left off.
+
+    Args:
+        model: A compiled model, whose variables are those of then.
+        state: As `state_of_rates` returned it.
+    """
+    for leaf, kept in zip(_leaves(model), state, strict=True):
+        if kept is not None:
+            rate_of(leaf, model).set_state(kept)
 
 
 class Rates:
@@ -50,12 +69,7 @@ class Rates:
         initial: float | Sequence[float] | None = None,
     ) -> None:
         self._who = who
-        leaves = [
-            leaf
-            for optimizer in optimizers_of(model)
-            for leaf in leaf_optimizers(optimizer)
-        ]
-        self._rates = [_rate_of(leaf, model) for leaf in leaves]
+        self._rates = [rate_of(leaf, model) for leaf in _leaves(model)]
         for rate in self._rates:
             rate.begin()
         if initial is not None:
@@ -100,7 +114,7 @@ class Rates:
 
     def _take(self, initial: float | Sequence[float]) -> None:
         """Take rates that the user has given as those before all factors."""
-        numbers = [rate for rate in self._rates if isinstance(rate, _Number)]
+        numbers = [rate for rate in self._rates if isinstance(rate, NumberRate)]
         given = [initial] if isinstance(initial, int | float) else list(initial)
         if len(given) != len(numbers):
             raise ValueError(
@@ -133,111 +147,10 @@ class Rates:
                 correct_velocities(rate.optimizer, ratio)
 
 
-class _Rate:
-    """The learning rate of one optimizer.
-
-    Args:
-        optimizer: The optimizer.
-    """
-
-    # The rate before all factors; whether it is that.
-    base: float
-    is_known = True
-
-    def __init__(self, optimizer: Any) -> None:
-        self.optimizer = optimizer
-        self.scale: float | None = None
-        self.multiplier = 1.0
-        self.steps_before = int(optimizer.iterations.numpy())
-
-    @property
-    def current(self) -> float:
-        """The learning rate of the next step."""
-        return _current(self.optimizer)
-
-    @property
-    def product(self) -> float:
-        """What the base is multiplied by."""
-        return self.multiplier * (1.0 if self.scale is None else self.scale)
-
-    def begin(self) -> None:
-        """Take what the rate is at the beginning of a `fit`."""
-
-    def fold(self) -> None:
-        """Keep what others have made of the rate."""
-
-    def apply(self) -> float:
-        """Bring the optimizer to it; return the new rate over the old, or 1."""
-        raise NotImplementedError
-
-
-class _Number(_Rate):
-    """A learning rate that is a variable."""
-
-    def __init__(self, optimizer: Any) -> None:
-        super().__init__(optimizer)
-        self.base = self._last = self.current
-        self.is_known = self.steps_before == 0
-
-    def begin(self) -> None:
-        """Take a rate that somebody has set between two trainings: it is scaled."""
-        if self.current != self._last:
-            self.base = self.current / (1.0 if self.scale is None else self.scale)
-            self.multiplier = 1.0
-            self._last = self.current
-
-    def fold(self) -> None:
-        """Keep by how much others have changed the rate, as ReduceLROnPlateau does."""
-        if self.current != self._last and self._last:
-            self.base *= self.current / self._last
-        self._last = self.current
-
-    def apply(self) -> float:
-        """Set the variable."""
-        old = self.current
-        self.optimizer.learning_rate.assign(self.base * self.product)
-        self._last = self.current
-        return self._last / old if old else 1.0
-
-
-class _Schedule(_Rate):
-    """A learning rate that a schedule gives, which is multiplied by a variable.
-
-    Args:
-        optimizer: The optimizer.
-        model: The model.
-    """
-
-    base = 1.0
-
-    def __init__(self, optimizer: Any, model: keras.Model) -> None:
-        super().__init__(optimizer)
-        with model.distribute_strategy.scope():
-            self._variable = keras.Variable(
-                1.0, trainable=False, name="learning_rate_multiplier"
-            )
-        multiply_schedule(optimizer, self._variable)
-        # A step that was traced before knows nothing of it.
-        model.make_train_function(force=True)
-
-    def apply(self) -> float:
-        """Set the variable."""
-        old = float(self._variable.numpy())
-        self._variable.assign(self.product)
-        return self.product / old if old else 1.0
-
-
-def _rate_of(optimizer: Any, model: keras.Model) -> _Rate:
-    """Return what an optimizer keeps of its learning rate."""
-    kept = vars(optimizer)
-    is_number = isinstance(optimizer.learning_rate, keras.Variable)
-    if _ATTRIBUTE not in kept or isinstance(kept[_ATTRIBUTE], _Number) != is_number:
-        made = _Number(optimizer) if is_number else _Schedule(optimizer, model)
-        kept[_ATTRIBUTE] = made
-    rate: _Rate = kept[_ATTRIBUTE]
-    return rate
-
-
-def _current(optimizer: Any) -> float:
-    """Return the learning rate of the next step of an optimizer."""
-    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+def _leaves(model: keras.Model) -> list[Any]:
+    """Return the optimizers of a model that hold a learning rate of their own."""
+    return [
+        leaf
+        for optimizer in optimizers_of(model)
+        for leaf in leaf_optimizers(optimizer)
+    ]

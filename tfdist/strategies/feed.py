@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.compat.keras import data_adapters
+from tfdist.compat.keras.positions import current_position
 from tfdist.compat.tensorflow import global_seed
 from tfdist.strategies.pipeline import own_part, shard_global, shard_own
 
@@ -51,7 +52,9 @@ class Feed:
             if len(set(states)) > 1:
                 data_adapters.agree_on_batches(states[0])
         if data_adapters.shuffles_arrays(adapter):
-            draw = random.SystemRandom().getrandbits(31)
+            position = current_position()
+            drawn = random.SystemRandom().getrandbits(31)
+            draw = drawn if position is None else position.seed
             seeds = self._collective.exchange("shuffle seeds", [global_seed(), draw])
             if len({seed for seed, _ in seeds}) > 1 or seeds[0][0] is None:
                 with data_adapters.agreed_permutations(seeds[0][1]):

@@ -3,7 +3,12 @@
 import pytest
 
 from tfdist.benchmarks import run as run_module
-from tfdist.benchmarks import run_allreduce, run_memory, run_training
+from tfdist.benchmarks import (
+    run_allreduce,
+    run_backup,
+    run_memory,
+    run_training,
+)
 
 
 @pytest.fixture
@@ -81,6 +86,36 @@ def test_the_memory_of_two_models(started):
     assert [group.size for group in groups] == [1, 2, 1, 2]
 
 
+def test_the_four_groups_of_backups(started):
+    groups, reports = started
+    saves = {"hold_seconds": [0.5], "disk_seconds": [0.75], "bytes": [64]}
+    reports |= dict.fromkeys(
+        ("tfdist", "steps", "keras"), {"turns": [[1.5]], "saves": saves}
+    )
+    reports["none"] = {"turns": [[1.0]], "saves": {}}
+
+    figures = run_backup(3, epochs=5, repeats=1)
+
+    assert figures["cost"]["tfdist"]["median"] == 0.5
+    assert figures["saves"]["steps"]["bytes"] == 64
+    assert {(group.program, group.size, group.joined) for group in groups} == {
+        ("backup", 3, True)
+    }
+    own = {
+        group.name: (group.settings["backup"], group.settings["save_freq"])
+        for group in groups
+    }
+    assert own == {
+        "none": (None, "epoch"),
+        "tfdist": ("tfdist", "epoch"),
+        "steps": ("tfdist", 10),
+        "keras": ("keras", "epoch"),
+    }
+    # 32 examples of each process.
+    common = {"batch_size": 96, "epochs": 5, "repeats": 1}
+    assert all(common.items() <= group.settings.items() for group in groups)
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -91,6 +126,9 @@ def test_the_memory_of_two_models(started):
         (lambda: run_training(2, 64, steps=1, repeats=1), "steps must be at least 2"),
         (lambda: run_training(2, 64, steps=2, repeats=-1), "Received: repeats=-1"),
         (lambda: run_memory(1), "One process alone is measured"),
+        (lambda: run_backup(1, epochs=2, repeats=1), r"size \(-np\) must be at least"),
+        (lambda: run_backup(2, epochs=1, repeats=1), "epochs must be at least 2"),
+        (lambda: run_backup(2, epochs=2, repeats=0), "Received: repeats=0"),
     ],
 )
 def test_what_is_refused(started, call, error):

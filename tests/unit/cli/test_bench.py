@@ -47,8 +47,11 @@ def calls(monkeypatch):
     fake("horovod_allreduce", HOROVOD_ALLREDUCE)
     fake("horovod_training", {"batch_size": 64})
     fake("memory", {"models": []})
-    for name in ("training_table", "horovod_training_table", "memory_table"):
-        monkeypatch.setattr(bench_module, name, lambda figures: f"table of {figures}")
+    fake("backup", {"processes": 2})
+    for name in ("training", "horovod_training", "memory", "backup"):
+        monkeypatch.setattr(
+            bench_module, f"{name}_table", lambda figures: f"table of {figures}"
+        )
     return calls
 
 
@@ -60,7 +63,8 @@ def bench(*arguments):
 
 
 def test_the_defaults(calls):
-    assert [bench(name) for name in ("allreduce", "training", "memory")] == [0, 0, 0]
+    names = ("allreduce", "training", "memory", "backup")
+    assert [bench(name) for name in names] == [0, 0, 0, 0]
 
     kib, mib = 2**10, 2**20
     sizes = [kib, 16 * kib, 256 * kib, mib, 4 * mib, 8 * mib, 32 * mib, 64 * mib]
@@ -70,6 +74,7 @@ def test_the_defaults(calls):
         ("training", (2, 64), training),
         ("training", (2, 512), training),
         ("memory", (2,), {}),
+        ("backup", (2,), {"epochs": 6, "repeats": 16}),
     ]
 
 
@@ -78,11 +83,13 @@ def test_every_option_arrives(calls):
     training = ["--batch-sizes", "8", "--steps", "4", "--repeats", "5"]
     bench("training", *training, "--compression", "bf16")
     bench("memory", "-np", "3")
+    bench("backup", "-np", "3", "--epochs", "4", "--repeats", "5")
 
     assert calls == [
         ("allreduce", (3, [1024, 2 * 2**20]), {"repeats": 5}),
         ("training", (2, 8), {"steps": 4, "repeats": 5, "compression": "bf16"}),
         ("memory", (3,), {}),
+        ("backup", (3,), {"epochs": 4, "repeats": 5}),
     ]
 
 

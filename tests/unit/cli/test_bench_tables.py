@@ -2,6 +2,7 @@
 
 from tfdist_cli.bench_tables import (
     allreduce_table,
+    backup_table,
     horovod_allreduce_table,
     horovod_training_table,
     memory_table,
@@ -144,4 +145,34 @@ def test_memory():
         ["16 MiB", "500 MiB", "540 MiB", "40 MiB", "2.50"],
         ["with the gradients", "", "", "", "2.25"],
         ["without any", "", "", "4 MiB", ""],
+    ]
+
+
+def test_backups():
+    beside = {
+        "hold_seconds": spread(0.005),
+        "disk_seconds": spread(0.0205),
+        "bytes": 640 * 2**10,
+    }
+    meanwhile = {"hold_seconds": spread(0.03), "disk_seconds": None, "bytes": None}
+    figures = {
+        "processes": 2,
+        "epoch_seconds": {"none": 0.5, "tfdist": 0.505, "keras": 0.55},
+        "cost": {"tfdist": spread(0.01), "keras": spread(0.1)},
+        "saves": {"tfdist": beside, "keras": meanwhile},
+    }
+
+    header, *rows = cells(backup_table(figures))
+
+    assert header[0] == "backup, 2 processes"
+    assert rows == [
+        ["none", "500.00 ms", "", "", "", ""],
+        [
+            *("each epoch", "505.00 ms", "1.0 % [-9.0, 11.0]"),
+            *("5.00 ms", "20.50 ms", "640 KiB"),
+        ],
+        [
+            *("Keras's own, each epoch", "550.00 ms", "10.0 % [0.0, 20.0]"),
+            *("30.00 ms", "", ""),
+        ],
     ]

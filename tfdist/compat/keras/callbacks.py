@@ -12,6 +12,7 @@ from keras.src.callbacks.terminate_on_nan import TerminateOnNaN
 from keras.src.utils.python_utils import is_default
 
 from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
+from tfdist.compat.keras.positions import Resumes, current_position
 from tfdist.compat.keras.writers import of_this_rank
 
 _BATCH_BEGINS = ("on_batch_begin", "on_train_batch_begin")
@@ -74,6 +75,33 @@ def root_rank_of(callbacks: Any) -> int:
     return next(iter(ranks), 0)
 
 
+def resuming_of(callbacks: Any) -> Resumes | None:
+    """Return the callback that lets a `fit` begin where an earlier one was cut off.
+
+    Args:
+        callbacks: What `fit` was given as such.
+
+    Raises:
+        ValueError: If there are several.
+    """
+    found = [one for one in _list_of(callbacks) if isinstance(one, Resumes)]
+    if len(found) > 1:
+        raise ValueError(
+            "A fit can begin in one place only. Received: "
+            f"{len(found)} of tfdist's BackupAndRestore. Leave one."
+        )
+    return next(iter(found), None)
+
+
+def innermost(callback: Any) -> Any:
+    """Return the callback that decides, of one that others may be around.
+
+    Args:
+        callback: Any callback.
+    """
+    return innermost(callback.callback) if isinstance(callback, Wraps) else callback
+
+
 class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
     """A progress bar that names what is the chief's alone.
 
@@ -113,6 +141,11 @@ def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
                 callbacks = [*callbacks, ChiefProgbarLogger()]
             add_progbar = False
         original(self, callbacks, add_history, add_progbar, model, **params)
+        resuming = resuming_of(self.callbacks)
+        if resuming is not None:
+            # What it keeps is what all others have left.
+            resuming.others = [one for one in self.callbacks if one is not resuming]
+            self.callbacks = [*resuming.others, resuming]
 
     return init
 
@@ -129,6 +162,7 @@ def _beginning(original: Callable[..., None]) -> Callable[..., None]:
     """Return a method that lets ranks agree from the start."""
 
     def on_train_begin(self: Any, logs: Any = None) -> None:
+        _check_position(self.callbacks)
         hooks = _hooks_of(self)
         if hooks is not None:
             hooks.training_begins(
@@ -144,6 +178,16 @@ def _beginning(original: Callable[..., None]) -> Callable[..., None]:
     return on_train_begin
 
 
+def _check_position(callbacks: list[Any]) -> None:
+    """Refuse a training that knows nothing of where it is to begin."""
+    if resuming_of(callbacks) is not None and current_position() is None:
+        raise RuntimeError(
+            "BackupAndRestore must be there before fit is. Received: a training that "
+            "is not a call of fit, or in whose call tfdist.callbacks was imported "
+            "first. Import tfdist.callbacks at the top of the program, and call fit."
+        )
+
+
 def _then(original: Callable[..., None], agreement: str) -> Callable[..., None]:
     """Return a method after which ranks agree on what its callbacks decided."""
 
@@ -153,8 +197,17 @@ def _then(original: Callable[..., None], agreement: str) -> Callable[..., None]:
         decisions = None if hooks is None else hooks.decisions(self.model)
         if decisions is not None:
             getattr(decisions, agreement)()
+        if original.__name__ == "on_epoch_end":
+            _end_epoch(self, number)
 
     return method
+
+
+def _end_epoch(callback_list: Any, epoch: int) -> None:
+    """Tell the callback that keeps the state of the training."""
+    resuming = resuming_of(callback_list.callbacks)
+    if resuming is not None:
+        resuming.epoch_ended(epoch)
 
 
 def _hooks_of(callback_list: Any) -> KerasHooks | None:
@@ -170,13 +223,8 @@ def _watches(callback_list: Any, *names: str, restoring: bool = False) -> bool:
     return any(
         (isinstance(callback, LambdaCallback | deciding) or _is_of_user(callback))
         and any(not is_default(getattr(callback, name)) for name in names)
-        for callback in map(_innermost, callback_list.callbacks)
+        for callback in map(innermost, callback_list.callbacks)
     )
-
-
-def _innermost(callback: Any) -> Any:
-    """Return the callback that decides, of one that others may be around."""
-    return _innermost(callback.callback) if isinstance(callback, Wraps) else callback
 
 
 def _is_of_user(callback: Any) -> bool:

@@ -4,7 +4,7 @@ import functools
 import inspect
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,8 @@ from keras.src.trainers.data_adapters import (
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+from tfdist.compat.tensorflow import global_seed
 
 
 def holds_dataset(adapter: Any) -> bool:
@@ -76,6 +78,16 @@ def shuffles_batches(adapter: Any) -> bool:
     return isinstance(adapter, PyDatasetAdapter) and bool(adapter.shuffle)
 
 
+def shares_batches(adapter: Any) -> bool:
+    """Say whether an epoch gets what another one has left, instead of beginning anew.
+
+    So it is with generators, and where batches are made ahead by workers of Keras.
+    """
+    if isinstance(adapter, PyDatasetAdapter):
+        return adapter.enqueuer is not None
+    return not isinstance(adapter, ArrayDataAdapter | TFDatasetAdapter)
+
+
 def may_leave_ranks_empty(adapter: Any, size: int) -> bool:
     """Say whether a batch of an adapter may have fewer rows than there are ranks."""
     if not isinstance(adapter, ArrayDataAdapter):
@@ -108,6 +120,20 @@ def agreed_permutations(seed: int) -> Iterator[None]:
         yield
     finally:
         tf.random.shuffle = original
+
+
+def seeded(seed: int | None) -> AbstractContextManager[None]:
+    """Let arrays be shuffled as once before, unless the user has set a seed for it.
+
+    Args:
+        seed: What the permutations are to come from; None for Keras's own.
+
+    Returns:
+        A context, in which an adapter is to be made into a dataset.
+    """
+    if seed is None or global_seed() is not None:
+        return nullcontext()
+    return agreed_permutations(seed)
 
 
 def agree_on_batches(seed: int) -> None:

@@ -31,6 +31,7 @@ def _patch() -> None:
     """Put every patch on."""
     from tfdist.compat.keras import (
         callbacks,
+        epoch_iterator,
         loss_scaling,
         losses,
         metrics,
@@ -46,6 +47,7 @@ def _patch() -> None:
 
     versions.warn_if_untested()
     callbacks.patch()
+    epoch_iterator.patch()
     loss_scaling.patch()
     losses.patch()
     metrics.patch()

@@ -2,7 +2,10 @@
 
 import inspect
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from tfdist.compat.keras.hooks import any_hooks_of_model
 _save_model = saving_lib.save_model
 _save_weights_only = saving_lib.save_weights_only
 _save_model_to_hdf5 = legacy_h5_format.save_model_to_hdf5
+_ATOMICALLY = ContextVar("atomically", default=False)
 
 
 def patch() -> None:
@@ -23,15 +27,42 @@ def patch() -> None:
     legacy_h5_format.save_model_to_hdf5 = _once(_save_model_to_hdf5)
 
 
+@contextmanager
+def saved_atomically() -> Iterator[None]:
+    """Let models be saved whole or not at all, without a strategy of tfdist, too.
+
+    Yields:
+        Nothing; the block saves them.
+    """
+    token = _ATOMICALLY.set(True)
+    try:
+        yield
+    finally:
+        _ATOMICALLY.reset(token)
+
+
+def strays_of(path: Path) -> list[Path]:
+    """Return what processes have left that were ended while they wrote files.
+
+    Args:
+        path: The files; the name may have fields of a format string.
+    """
+    any_name = re.sub(r"\\\{.*?\\\}", ".*", re.escape(path.name))
+    stray = re.compile(rf"\.\d+\.{any_name}")
+    folder = path.parent
+    found = folder.iterdir() if folder.is_dir() else ()
+    return [beside for beside in found if stray.fullmatch(beside.name)]
+
+
 def _once(save: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that saves on the chief only."""
     signature = inspect.signature(save)
 
     def save_once(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         hooks = any_hooks_of_model(model)
-        if hooks is None:
+        if hooks is None and not _ATOMICALLY.get():
             return save(model, filepath, *args, **kwargs)
-        if hooks.rank > 0:
+        if hooks is not None and hooks.rank > 0:
             return None
         # Several files, and what is not a file of this host, Keras writes by itself.
         is_file = isinstance(filepath, str | os.PathLike) and "://" not in str(filepath)

@@ -1,5 +1,6 @@
-"""Models: the data of a step, the start, and the results."""
+"""Models: the start, the steps, and the results."""
 
+import contextlib
 import functools
 import inspect
 from typing import Any
@@ -8,26 +9,18 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.random.seed_generator import SeedGenerator
-from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
-from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfdist.compat.keras.callbacks import root_rank_of
-from tfdist.compat.keras.data_adapters import (
-    adapter_of,
-    is_composite,
-    is_input_function,
-    without_rows,
-)
+from tfdist.compat.keras.callbacks import resuming_of, root_rank_of
+from tfdist.compat.keras.data_adapters import is_composite, without_rows
 from tfdist.compat.keras.hooks import (
-    any_hooks_of,
     any_hooks_of_model,
     current_hooks,
-    hooks_of,
     hooks_of_model,
 )
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt
+from tfdist.compat.keras.positions import current_position, resumed_by
 from tfdist.data.sharding import Shard
 
 _TensorFlowTrainer = tf_trainer.TensorFlowTrainer
@@ -42,7 +35,6 @@ _next_seed = SeedGenerator.next
 
 def patch() -> None:
     """Put the hooks of the strategy into Keras's models."""
-    tf_trainer.TFEpochIterator = _ShardIterator
     _TensorFlowTrainer._maybe_symbolic_build = _build_equal
     _TensorFlowTrainer._make_function = _make_joint_function
     _TensorFlowTrainer.make_predict_function = _make_joint_predict_function
@@ -57,40 +49,13 @@ def refuse_models_of_no_strategy() -> None:
     _TensorFlowTrainer._make_function = _make_function_under_strategy
 
 
-class _ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
-    """Keras's iterator, over this rank's shards."""
-
-    data_adapter: Any
-
-    def __init__(
-        self, distribute_strategy: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        hooks = hooks_of(distribute_strategy)
-        x = kwargs.get("x")
-        if is_input_function(x) and any_hooks_of(distribute_strategy) is not None:
-            x = kwargs["x"] = distribute_strategy.distribute_datasets_from_function(x)
-        if hooks is None:
-            super().__init__(distribute_strategy, *args, **kwargs)
-            return
-        if isinstance(x, tf.distribute.DistributedDataset):
-            kwargs["x"] = adapter_of(x, kwargs)
-        EpochIterator.__init__(self, *args, **kwargs)
-        self._distribute_strategy = distribute_strategy
-        self._distributed_dataset = hooks.distribute(self.data_adapter)
-        is_dataset = isinstance(self._distributed_dataset, tf.data.Dataset)
-        if is_dataset and isinstance(self.data_adapter, TFDatasetAdapter):
-            # Ranks that were given parts of different lengths take equally many steps.
-            self.data_adapter = TFDatasetAdapter(self._distributed_dataset)
-            self._num_batches = self.data_adapter.num_batches
-
-
 def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
     """Build from the data's spec, without taking data, and start from equal states.
 
     A single batch may be this rank's own affair: the others are not asked here.
     """
     hooks = any_hooks_of_model(self)
-    if hooks is None:
+    if hooks is None and not _must_be_built_to_resume(self, iterator):
         _maybe_symbolic_build(self, iterator, data_batch)
         return
     if iterator is not None and iterator is getattr(self, "_eval_epoch_iterator", None):
@@ -107,8 +72,18 @@ def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> Non
             _build_by_tracing(self, spec)
         else:
             self._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
-    if iterator is not None and not hooks.is_alone:
+    if hooks is not None and iterator is not None and not hooks.is_alone:
         hooks.build(self, is_single_step=False)
+
+
+def _must_be_built_to_resume(model: Any, iterator: Any) -> bool:
+    """Say whether Keras would build at the first step, too late for what is restored.
+
+    Under strategies of TensorFlow it does so earlier.
+    """
+    position = current_position()
+    is_training = position is not None and position.is_read_by(iterator)
+    return is_training and model._distribute_strategy is None
 
 
 def _symbolic(spec: Any) -> Any:
@@ -220,17 +195,24 @@ def _predict_equal(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _fit_together(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Let the ranks agree on what callbacks decide."""
+    """Let the ranks agree on what callbacks decide, and one of these where to begin."""
     hooks = hooks_of_model(self)
-    if hooks is None:
-        return _fit(self, *args, **kwargs)
     given = inspect.signature(_fit).bind(self, *args, **kwargs).arguments
-    with hooks.fitting(self, root_rank_of(given.get("callbacks"))):
+    callbacks = given.get("callbacks")
+    with contextlib.ExitStack() as stack:
+        if hooks is not None:
+            stack.enter_context(hooks.fitting(self, root_rank_of(callbacks)))
+        resuming = resuming_of(callbacks)
+        if resuming is not None:
+            stack.enter_context(resumed_by(resuming, self))
         return _fit(self, *args, **kwargs)
 
 
 def _reduced_metrics(self: Any, logs: Any) -> Any:
     """Compute the metrics from the states of all ranks."""
+    position = current_position()
+    if position is not None:
+        logs = position.take_logs(logs)
     hooks = hooks_of_model(self)
     if hooks is None:
         return _get_metrics_result_or_logs(self, logs)

@@ -29,6 +29,9 @@ SYMBOLS = {
         "regularizers.L1L2.__call__": "self x",
         "regularizers.L2.__call__": "self x",
     },
+    "keras.src.backend.common.global_state": {
+        "get_global_attribute": "name",
+    },
     "keras.src.backend.common.stateless_scope": {
         "get_stateless_scope": "",
     },
@@ -101,6 +104,8 @@ SYMBOLS = {
         "LossScaleOptimizer._common_apply": "self grads trainable_variables",
     },
     "keras.src.random.seed_generator": {
+        "GLOBAL_SEED_GENERATOR": "",
+        "global_seed_generator": "",
         "SeedGenerator.next": "self ordered",
     },
     "keras.src.saving.saving_lib": {
@@ -118,7 +123,8 @@ SYMBOLS = {
         "TFDatasetAdapter": "dataset class_weight",
     },
     "keras.src.trainers.epoch_iterator": {
-        "EpochIterator": "",
+        "EpochIterator._enumerate_iterator": "self",
+        "EpochIterator.catch_stop_iteration": "self",
     },
     "keras.src.trainers.trainer": {
         "Trainer._compute_loss": "self x y y_pred sample_weight training",

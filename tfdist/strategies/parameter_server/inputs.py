@@ -29,6 +29,8 @@ class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
         workers: How many workers there are.
     """
 
+    is_read_by_workers = True
+
     def __init__(self, function: Callable[[Any], Any], workers: int) -> None:
         check_function(function)
         self._function = function
@@ -147,6 +149,10 @@ class WorkerIterator:
             "Received: a loop over what distribute_datasets_from_function has "
             "returned. Give it to fit or evaluate."
         )
+
+    def read_past(self) -> None:
+        """Take the epoch as one that was read."""
+        _ = self.epoch
 
     @functools.cached_property
     def epoch(self) -> int:

@@ -12,7 +12,7 @@ from keras.src.random.seed_generator import SeedGenerator
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfdist.compat.keras import install
+from tfdist.compat.keras import epoch_iterator, install
 from tfdist.compat.keras import trainer as patches
 from tfdist.compat.keras.data_adapters import without_rows
 from tfdist.data.sharding import Shard
@@ -303,8 +303,9 @@ def to_shard(*batch):
 def hooks(monkeypatch):
     """Return the hooks of the processes that every model is made for."""
     made = Hooks()
-    for name in ("hooks_of_model", "any_hooks_of_model", "hooks_of"):
+    for name in ("hooks_of_model", "any_hooks_of_model"):
         monkeypatch.setattr(patches, name, lambda _: made)
+    monkeypatch.setattr(epoch_iterator, "hooks_of", lambda _: made)
     monkeypatch.setattr(patches, "current_hooks", lambda: made)
     return made
 
@@ -350,7 +351,7 @@ def test_a_model_is_built_before_its_first_step(hooks, make, layers, is_single):
         patches._build_equal(model, data_batch=(x, y, None))
     else:
         dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(2)
-        iterator = patches._ShardIterator(x=dataset)
+        iterator = epoch_iterator.ShardIterator(x=dataset)
         patches._build_equal(model, iterator)
 
     assert is_built(model)
@@ -371,9 +372,9 @@ def test_every_optimizer_of_a_model_is_adopted(hooks, monkeypatch):
 
 def test_alone_the_spec_is_the_data_s_and_nobody_is_asked(hooks, monkeypatch):
     hooks.is_alone = True
-    monkeypatch.setattr(patches, "hooks_of", lambda _: None)
+    monkeypatch.setattr(epoch_iterator, "hooks_of", lambda _: None)
     model = lazy()
-    iterator = patches._ShardIterator(
+    iterator = epoch_iterator.ShardIterator(
         tf.distribute.get_strategy(), x=X, y=Y, batch_size=4
     )
 
@@ -391,7 +392,7 @@ def test_building_takes_no_data(hooks):
     )
     shaped = counted.map(lambda x, y: (tf.ensure_shape(x, [None, 3]), y))
 
-    patches._build_equal(lazy(), patches._ShardIterator(x=shaped))
+    patches._build_equal(lazy(), epoch_iterator.ShardIterator(x=shaped))
 
     assert taken == []
 
@@ -433,7 +434,7 @@ def test_what_is_missing_has_no_symbol():
 
 
 def test_an_iterator_goes_over_this_rank_s_shards(hooks):
-    iterator = patches._ShardIterator(x=X, y=Y, batch_size=4)
+    iterator = epoch_iterator.ShardIterator(x=X, y=Y, batch_size=4)
 
     assert hooks.asked == ["ArrayDataAdapter"]
     assert iterator.num_batches == 2
@@ -446,7 +447,7 @@ def test_the_steps_of_a_dataset_are_those_of_its_shards(hooks, monkeypatch):
     )
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
 
-    assert patches._ShardIterator(x=dataset).num_batches == 6
+    assert epoch_iterator.ShardIterator(x=dataset).num_batches == 6
 
 
 # Steps.
@@ -668,7 +669,7 @@ def test_batches_need_not_be_a_dataset(hooks, monkeypatch):
     batches = object()
     monkeypatch.setattr(hooks, "distribute", lambda adapter: batches)
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2)
-    iterator = patches._ShardIterator(object(), x=data)
+    iterator = epoch_iterator.ShardIterator(object(), x=data)
 
     assert iterator._distributed_dataset is batches
     assert iterator._num_batches == len(data)
@@ -702,7 +703,7 @@ def test_seeds_differ_and_their_states_do_not(hooks):
 def test_the_patches_are_on_once_they_are_installed():
     install(is_alone=True)
 
-    assert tf_trainer.TFEpochIterator is patches._ShardIterator
+    assert tf_trainer.TFEpochIterator is epoch_iterator.ShardIterator
     assert keras.Model.fit is Model.fit is patches._fit_together
     assert keras.Model.predict is Model.predict is patches._predict_equal
 

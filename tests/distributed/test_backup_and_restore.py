@@ -1,0 +1,67 @@
+"""Jobs that are killed and started again end as if nothing had been."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from killed_training import EPOCHS
+
+SCRIPT = Path(__file__).with_name("killed_training.py")
+TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
+KILLS = 10
+
+
+def started(folder, processes, kills, *, restarts=0, precision="mixed_float16"):
+    """Run a job whose first starts are killed, and say how the last one ended."""
+    folder.mkdir(exist_ok=True)
+    (folder / "starts").unlink(missing_ok=True)
+    program = [str(SCRIPT), str(folder), str(kills), precision]
+    return subprocess.run(
+        [*TFDIST, "-np", str(processes), f"--max-restarts={restarts}", *program],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+
+def ended(folder, processes, kills=0, precision="mixed_float16"):
+    """Return what a job ended with, as often as it was killed, and what it has said."""
+    done = started(folder, processes, kills, restarts=kills, precision=precision)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len((folder / "starts").read_text().splitlines()) == kills + 1
+    with np.load(folder / "ended.npz") as arrays:
+        return dict(arrays), done.stderr
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(tmp_path, processes):
+    right, _ = ended(tmp_path / "right", processes)
+    found, said = ended(tmp_path / "killed", processes, KILLS)
+
+    assert right.keys() == found.keys()
+    assert [
+        name for name in right if not np.array_equal(right[name], found[name])
+    ] == []
+    assert len(right["loss"]) == EPOCHS
+    # The first may have been killed before there was a state.
+    assert said.count("tfdist: goes on after ") >= KILLS - 1
+    assert f"{KILLS} of {KILLS} restarts used" in said
+    # Nothing is left of what was written, nor half of anything.
+    left = {path.name for path in (tmp_path / "killed").iterdir()}
+    assert left == {"best.weights.h5", "ended.npz", "starts"}
+
+
+def test_other_numbers_of_processes_go_on_to_the_same_weights(tmp_path):
+    right, _ = ended(tmp_path / "right", 1, precision="float32")
+    folder = tmp_path / "killed"
+    for processes in (2, 3):
+        assert started(folder, processes, 1, precision="float32").returncode != 0
+    found, said = ended(folder, 1, precision="float32")
+
+    assert "tfdist: goes on after " in said
+    assert right.keys() == found.keys()
+    for name, value in right.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,183 @@
+"""The state of a training is taken, read and given back, on all ranks."""
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from tfdist.callbacks import snapshots
+from tfdist.callbacks.random_states import random_states
+from tfdist.callbacks.state_files import StateFiles
+from tfdist.callbacks.training_state import unpack
+from tfdist.collectives import SingleCollective
+
+FACTS = {"epoch": 2, "step": 3, "num_batches": 8}
+ALONE = SingleCollective()
+
+
+def trained():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    x = np.ones((4, 1), "float32")
+    model.fit(x, x, batch_size=1, verbose=0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def models():
+    """The models of two ranks, with equal weights."""
+    models = [trained() for _ in range(2)]
+    models[1].set_weights(models[0].get_weights())
+    return models
+
+
+@pytest.fixture
+def files(tmp_path):
+    return StateFiles(tmp_path / "states", kept=2)
+
+
+def taken(model, collective=ALONE, others=(), **facts):
+    began = {"seed": 5 + collective.rank, **random_states()}
+    return snapshots.take(model, collective, others, {**FACTS, **facts}, began)
+
+
+def test_what_was_taken_is_given_back(models):
+    model = models[0]
+    counting = SimpleNamespace(state=[1, 2])
+    counting.get_state = lambda: counting.state
+    counting.set_state = lambda state: setattr(counting, "state", state)
+    weights = [weight.copy() for weight in model.get_weights()]
+    loss = float(model.metrics[0].total.numpy())
+    state = unpack(taken(model, others=[counting])())
+    right = random.random()
+    model.set_weights([np.zeros_like(weight) for weight in weights])
+    model.metrics[0].total.assign(0.0)
+    counting.state = None
+
+    snapshots.check(state, model, 8, "/backup")
+    snapshots.restore(state, model, ALONE, [counting])
+    assert counting.state == [1, 2]
+    assert float(model.metrics[0].total.numpy()) == 0.0
+    for weight, wanted in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(weight, wanted)
+
+    snapshots.restore_counts(state, model, ALONE)
+    assert float(model.metrics[0].total.numpy()) == loss
+    assert random.random() == right
+
+
+def test_between_epochs_metrics_are_left_alone(models):
+    model = models[0]
+    state = unpack(taken(model, step=0)())
+    model.metrics[0].total.assign(3.0)
+    snapshots.restore(state, model, ALONE, [])
+    snapshots.restore_counts(state, model, ALONE)
+
+    assert float(model.metrics[0].total.numpy()) == 3.0
+
+
+def test_the_chief_alone_has_it_and_each_rank_its_own(models, on_ranks):
+    packs = on_ranks(2, lambda collective: taken(models[collective.rank], collective))
+    state = unpack(packs[0]())
+
+    assert packs[1] is None
+    assert [randoms["began"]["seed"] for randoms in state.randoms] == [5, 6]
+    assert len(state.variables.by_rank) == 2
+
+
+def test_callbacks_of_the_chief_are_asked_alone(models, on_ranks):
+    asked = []
+
+    def take(collective):
+        counting = SimpleNamespace(set_state=None)
+        counting.get_state = lambda: asked.append(collective.rank)
+        return taken(models[collective.rank], collective, [counting])
+
+    on_ranks(2, take)
+
+    assert asked == [0]
+
+
+def test_the_chief_alone_reads(models, files, on_ranks, tmp_path):
+    stray = tmp_path / "states" / ".1.state-00000002.npys"
+    files.write(taken(models[0])())
+    stray.write_bytes(b"half")
+    missing = StateFiles(tmp_path / "no folder of this host", kept=2)
+
+    def read(collective):
+        mine = files if collective.rank == 0 else missing
+        return snapshots.read_newest(mine, collective)
+
+    states = on_ranks(3, read)
+    assert [state.facts["epoch"] for state in states] == [2] * 3
+    assert not stray.exists()
+
+
+def test_where_there_is_none_nobody_has_one(files, on_ranks):
+    def read(collective):
+        return snapshots.read_newest(files, collective)
+
+    assert on_ranks(2, read) == [None, None]
+
+
+def test_every_rank_hears_what_the_chief_could_not_read(files, on_ranks, tmp_path):
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states" / "state-00000001.npys").write_bytes(b"half")
+    heard = []
+
+    def read(collective):
+        with pytest.raises(OSError, match=r"^backup_dir has no state that could be "):
+            snapshots.read_newest(files, collective)
+        heard.append(collective.rank)
+
+    on_ranks(2, read)
+
+    assert sorted(heard) == [0, 1]
+
+
+def test_an_error_of_the_disk_is_told_as_it_is(files, monkeypatch):
+    def fail(self):
+        raise OSError("input/output error")
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    files.write(b"")
+    with pytest.raises(OSError, match=r"^input/output error$"):
+        snapshots.read_newest(files, ALONE)
+
+
+def test_a_state_of_another_form_is_refused(models, monkeypatch):
+    state = unpack(taken(models[0])())
+    monkeypatch.setattr(snapshots, "FORM", snapshots.FORM + 1)
+    with pytest.raises(
+        ValueError,
+        match=r"^backup_dir holds a state that another version of tfdist has written\. "
+        rf"Received: /backup with states of form {snapshots.FORM - 1}, not "
+        rf"{snapshots.FORM}\. Go on with that version, or remove the folder to train "
+        r"from the beginning\.$",
+    ):
+        snapshots.check(state, models[0], 8, "/backup")
+
+
+def test_a_state_within_an_epoch_of_another_length_is_refused(models):
+    state = unpack(taken(models[0])())
+    with pytest.raises(
+        ValueError,
+        match=r"^backup_dir holds a state from the midst of an epoch of other data\. "
+        r"Received: /backup after step 3 of 8, where an epoch now has 9 steps\. Give "
+        r"fit the data and the global batch size of before, or remove the folder to "
+        r"train from the beginning\.$",
+    ):
+        snapshots.check(state, models[0], 9, "/backup")
+
+
+@pytest.mark.parametrize(
+    ("facts", "num_batches"),
+    [({"step": 0}, 9), ({"num_batches": None}, 9), ({}, None), ({}, 8)],
+)
+def test_else_the_length_does_not_matter(models, facts, num_batches):
+    state = unpack(taken(models[0], **facts)())
+
+    assert snapshots.check(state, models[0], num_batches, "/backup") is None
