@@ -1,10 +1,10 @@
 """BackupAndRestore: a training that is cut off goes on as if nothing had been."""
 
+import contextlib
 import os
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self._state: TrainingState | None = None
         self._progress: Progress | None = None
 
-    @contextmanager
+    @contextlib.contextmanager
     def resuming(self, model: keras.Model) -> Iterator[Position]:
         """Read the newest state, and keep the place in the data; `fit` calls it."""
         self._collective = collective_of(model)
@@ -172,7 +172,9 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         del logs
         if self._state is not None:
             self._restore_counts(self._state)
-        self._writer.wait()
+        # Nobody needs the last state if all of them are removed.
+        with contextlib.suppress(*([OSError] if self.delete_checkpoint else [])):
+            self._writer.wait()
         if self.delete_checkpoint and self._collective.rank == 0:
             self._files.clear()
 
@@ -229,10 +231,10 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
 def _check(backup_dir: Any, save_freq: Any) -> None:
     """Refuse arguments that cannot be."""
-    if not str(backup_dir):
+    if not str(backup_dir) or "://" in str(backup_dir):
         raise ValueError(
-            "backup_dir must name a folder. Received: backup_dir=''. Give each "
-            "training one of its own."
+            "backup_dir must name a folder of a file system. Received: backup_dir="
+            f"{str(backup_dir)!r}. Give each training one of its own; mount a bucket."
         )
     is_number = isinstance(save_freq, int) and not isinstance(save_freq, bool)
     if save_freq != "epoch" and not (is_number and save_freq > 0):

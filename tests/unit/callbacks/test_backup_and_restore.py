@@ -574,10 +574,11 @@ def test_how_often_must_be_said_in_batches(save_freq):
         BackupAndRestore("backup", save_freq)
 
 
-def test_a_folder_must_be_named():
+@pytest.mark.parametrize("backup_dir", ["", "gs://bucket/states"])
+def test_a_folder_must_be_named(backup_dir):
     with pytest.raises(
         ValueError,
-        match=r"^backup_dir must name a folder\. Received: backup_dir=''\. Give each "
-        r"training one of its own\.$",
+        match=r"^backup_dir must name a folder of a file system\. Received: backup_dir="
+        rf"'{backup_dir}'\. Give each training one of its own; mount a bucket\.$",
     ):
-        BackupAndRestore("")
+        BackupAndRestore(backup_dir)

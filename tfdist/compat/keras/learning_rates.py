@@ -21,13 +21,19 @@ def optimizers_of(model: Any) -> list[Any]:
     """Return the optimizers that a model was compiled with, or holds by itself.
 
     Args:
-        model: A Keras model; one with a training step of its own may hold several.
+        model: A Keras model; one with a training step of its own may hold several, also
+            in lists and dictionaries.
 
     Returns:
         Each once, in an order that is equal on all ranks.
     """
-    held = [value for _, value in sorted(vars(model).items())]
-    found = [one for one in held if isinstance(one, keras.optimizers.Optimizer)]
+    found = []
+    for _, held in sorted(vars(model).items()):
+        values: Any = [held]
+        # Keras has types of its own for those of users.
+        if isinstance(held, list | tuple | dict) and type(held) not in (list, dict):
+            values = held.values() if isinstance(held, dict) else held
+        found += [v for v in values if isinstance(v, keras.optimizers.Optimizer)]
     return list({id(one): one for one in found}.values())
 
 

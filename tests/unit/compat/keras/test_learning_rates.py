@@ -99,6 +99,13 @@ def test_optimizers_that_a_model_holds_come_in_the_order_of_their_names(names):
     assert optimizers_of(several) == [several.a, several.optimizer, several.z]
 
 
+def test_a_model_may_hold_optimizers_in_lists_and_dictionaries():
+    several = model(optimizer=sgd())
+    several.a, several.z = [sgd(), sgd()], {"one": sgd()}
+
+    assert optimizers_of(several) == [*several.a, several.optimizer, several.z["one"]]
+
+
 def test_an_optimizer_of_two_names_counts_once():
     several = model(optimizer=sgd())
     several.generator_optimizer = several.optimizer
