@@ -104,7 +104,6 @@ SYMBOLS = {
         "LossScaleOptimizer._common_apply": "self grads trainable_variables",
     },
     "keras.src.random.seed_generator": {
-        "GLOBAL_SEED_GENERATOR": "",
         "global_seed_generator": "",
         "SeedGenerator.next": "self ordered",
     },
