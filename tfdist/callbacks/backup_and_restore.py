@@ -150,7 +150,8 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Count, and keep the state if it is time."""
-        done = batch + 1
+        del batch
+        done = self._position.reader.steps
         self._unsaved += done - self._step
         self._step = done
         self._made = self._made_before + done

@@ -30,6 +30,8 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
     """
 
     data_adapter: Any
+    # How many batches of an epoch were given out.
+    steps = 0
     # The first epoch, if it begins in its midst.
     _begun: Iterator[Any] | None = None
 
@@ -107,9 +109,10 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         # Keras's own count of such data is too high: its epochs end with an error.
         is_counted = self.data_adapter.num_batches is not None
         with self.catch_stop_iteration():
-            for begin, end, iterator in super()._enumerate_iterator():
+            # Newer versions of Keras give the last step of an execution, too.
+            for begin, *_, iterator in super()._enumerate_iterator():
                 if begin == 0 or is_whole:
-                    self._read(iterator, end + 1 - begin)
+                    self._read(iterator)
                 if not (is_whole or is_counted):
                     # Nobody would say that it has ended.
                     self.data_adapter.on_epoch_end()
@@ -120,17 +123,17 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         epoch: Iterator[Any] = super()._enumerate_iterator()
         seen = 0
         while seen < steps:
-            begin, end, iterator = next(epoch)
-            self._read(iterator, end + 1 - begin)
-            seen = end + 1
+            begin, *_, iterator = next(epoch)
+            self._read(iterator)
+            seen = begin + self.steps_per_execution
         return epoch
 
-    def _read(self, iterator: Any, batches: int) -> None:
-        """Read some batches for nothing."""
+    def _read(self, iterator: Any) -> None:
+        """Read for nothing what is for one execution."""
         if hasattr(iterator, "read_past"):
             iterator.read_past()
             return
-        for number in range(batches):
+        for number in range(self.steps_per_execution):
             try:
                 next(iterator)
             except StopIteration:
@@ -142,4 +145,6 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
     def _enumerate_iterator(self) -> Iterator[Any]:
         """Return the batches of an epoch, of the first perhaps the rest."""
         begun, self._begun = self._begun, None
-        return super()._enumerate_iterator() if begun is None else begun
+        for execution in super()._enumerate_iterator() if begun is None else begun:
+            self.steps = execution[0] + self.steps_per_execution
+            yield execution

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 class ReadsData(Protocol):
     """What reads the data of a `fit`, epoch by epoch."""
 
+    # How many batches of an epoch were given out.
+    steps: int
+
     @property
     def num_batches(self) -> int | None:
         """How many batches an epoch has; None if nobody has counted them yet."""

@@ -112,7 +112,10 @@ def executions(iterator, steps_per_execution):
     """Return the batches of an epoch, as Keras's training function takes them."""
     seen = []
     with iterator.catch_stop_iteration():
-        for begin, end, batches in iterator:
+        # Newer versions of Keras give the last step of an execution, too.
+        for begin, *_, batches in iterator:
+            end = begin + steps_per_execution - 1
+            assert iterator.steps == end + 1
             taken = []
             for _ in range(steps_per_execution):
                 batch = batches.get_next_as_optional()
