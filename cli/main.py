@@ -1,23 +1,30 @@
 """The command `tfdist`: reads the command line and calls one of the commands."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 
 from tfdist import __version__
-from tfdist_cli import bench, horovod, report, run, verify
 from tfdist_cli.parser import Parser
 
-# Each adds its parser, with the function that carries it out as the default of `func`.
-_COMMANDS = (
-    run.add_parser,
-    bench.add_parser,
-    report.add_parser,
-    verify.add_parser,
-    horovod.add_parser,
-)
+# Each is a module whose `add_parser` adds its parser, with the function that carries it
+# out as the default of `func`.
+_COMMANDS = {
+    "run": "tfdist_cli.run",
+    "config": "tfdist_cli.config",
+    "bench": "tfdist_cli.bench",
+    "report": "tfdist_cli.report",
+    "verify": "tfdist_cli.verify",
+    "horovod": "tfdist_cli.horovod",
+}
 
 
-def build_parser() -> Parser:
-    """Build the parser of all commands.
+def build_parser(names: Iterable[str] | None = None) -> Parser:
+    """Build the parser of the commands.
+
+    Args:
+        names: Which commands, so that nobody waits for the modules of the others.
+            Default None: all.
 
     Returns:
         The parser.
@@ -35,8 +42,8 @@ def build_parser() -> Parser:
         help="print the version and exit",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add_parser in _COMMANDS:
-        add_parser(commands)
+    for name in _COMMANDS if names is None else names:
+        import_module(_COMMANDS[name]).add_parser(commands)
     parser.set_defaults(func=None, parser=parser)
     return parser
 
@@ -50,8 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    parser = build_parser()
-    args, unknown = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = build_parser(words[:1] if words[:1] and words[0] in _COMMANDS else None)
+    args, unknown = parser.parse_known_args(words)
     if unknown:
         args.parser.refuse(unknown[0])
     if args.func is None:

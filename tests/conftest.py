@@ -22,11 +22,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 DEBIAN_PACKAGES = {
     "mpicxx": "libopenmpi-dev",
     "mpirun": "openmpi-bin",
+    "scontrol": "slurm-client",
     "taskset": "util-linux",
 }
 
 # Those that come into the environment of Python, and what brings them.
 BUILT_COMMANDS = {"horovodrun": "tfdist horovod install"}
+
+# How the variables begin in which a launcher or a scheduler describes a cluster.
+OF_LAUNCHERS = (
+    "TF_CONFIG",
+    "TFDIST_",
+    "HOROVOD_",
+    "OMPI_",
+    "PMI_",
+    "MPI_LOCAL",
+    "SLURM",
+)
 
 # Variables that a library writes when it is imported, and pytest with every test.
 WRITTEN_BY_LIBRARIES = (
@@ -95,9 +107,7 @@ def unchanged_environment() -> Iterator[None]:
     environment after `monkeypatch` has put everything back.
     """
     for name in [*os.environ]:
-        if name.startswith(
-            ("TF_CONFIG", "TFDIST_", "HOROVOD_", "OMPI_", "PMI_", "MPI_LOCAL")
-        ):
+        if name.startswith(OF_LAUNCHERS):
             del os.environ[name]
     before = _environment()
     yield

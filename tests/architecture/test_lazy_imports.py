@@ -55,6 +55,9 @@ def test_asking_for_the_rank_loads_nothing_heavy():
         ["bench", "--help"],
         ["report", "--help"],
         ["run", "--dry-run", "true"],
+        ["config", "check"],
+        ["config", "show", "--explain"],
+        ["config", "build", "-H", "a,b", "--index", "0"],
     ],
     ids=" ".join,
 )

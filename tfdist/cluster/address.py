@@ -1,8 +1,11 @@
 """Addresses "host:port": taking them apart, and refusing what is not one."""
 
+from tfdist.cluster.finding import Finding
+
 # What has no place in one bare address: a scheme or path, a list, a quotation.
 _FOREIGN_CHARACTERS = frozenset("/,;@\"'")
 _OF_IPV6 = frozenset("[]:")
+_EXAMPLE = 'Write it as "host:port", for example "node1:2222".'
 _LOOPBACK_HOSTS = frozenset({"localhost", "0.0.0.0", "::", "::1"})
 
 
@@ -29,23 +32,49 @@ def split_address(address: str, *, place: str = "address") -> tuple[str, int]:
         >>> split_address("[0:0::1]:2222")
         ('::1', 2222)
     """
+    check_string(address, place)
+    finding = wrong_address(address, place=place)
+    if finding is not None:
+        raise ValueError(finding.message)
+    host, _, port = address.rpartition(":")
+    return _host(host), int(port)
+
+
+def check_string(address: object, place: str) -> None:
+    """Refuse an address that is no string.
+
+    Args:
+        address: What stands where an address belongs.
+        place: What the address is called in the error.
+
+    Raises:
+        TypeError: If it is not a string.
+    """
     if not isinstance(address, str):
         raise TypeError(
             f'{place} must be a string "host:port". Received: {address!r}. '
             'Write it as "node1:2222".'
         )
-    if any(char.isspace() or char in _FOREIGN_CHARACTERS for char in address):
-        raise ValueError(
-            f'{place} must be one bare "host:port". Received: {address!r}. '
-            "Leave out blanks, commas, quotes and what belongs to a URL."
-        )
-    host, colon, port = address.rpartition(":")
-    if not colon or not port or address.endswith("]"):
-        raise ValueError(
-            f"{place} has no port. Received: {address!r}. "
-            'Write it as "host:port", for example "node1:2222".'
-        )
-    return _host(host, address, place), _port(port, address, place)
+
+
+def wrong_address(address: str, *, place: str = "address") -> Finding | None:
+    """Say what is wrong with an address.
+
+    Args:
+        address: What should be "host:port".
+        place: What the address is called. Defaults to "address".
+
+    Returns:
+        The first mistake; None if there is none.
+
+    Example:
+        >>> wrong_address("node1:2222") is None, wrong_address("node1").problem
+        (True, 'address has no port.')
+    """
+    problem, fix = _problem(address)
+    if not problem:
+        return None
+    return Finding(place, f"{place} {problem}", repr(address), fix, "not reachable")
 
 
 def is_loopback(host: str) -> bool:
@@ -64,44 +93,55 @@ def is_loopback(host: str) -> bool:
     return host in _LOOPBACK_HOSTS or host.startswith("127.")
 
 
-def _host(host: str, address: str, place: str) -> str:
-    """Return the host in its one spelling."""
+def _problem(address: str) -> tuple[str, str]:
+    """Return what is wrong with an address, and what to do; both empty if nothing."""
+    if any(char.isspace() or char in _FOREIGN_CHARACTERS for char in address):
+        return (
+            'must be one bare "host:port".',
+            "Leave out blanks, commas, quotes and what belongs to a URL.",
+        )
+    host, colon, port = address.rpartition(":")
+    if not colon or not port or address.endswith("]"):
+        return "has no port.", _EXAMPLE
     if host in ("", "[]"):
-        raise ValueError(
-            f"{place} has no host. Received: {address!r}. "
-            'Write it as "host:port", for example "node1:2222".'
-        )
+        return "has no host.", _EXAMPLE
     if host.startswith("[") and host.endswith("]"):
-        return _ipv6(host[1:-1], address, place)
-    if not _OF_IPV6.isdisjoint(host):
-        raise ValueError(
-            f"{place} must have a single colon, or an IPv6 host in brackets. "
-            f'Received: {address!r}. Write it as "node1:2222" or "[::1]:2222".'
+        if not _is_ipv6(host[1:-1]):
+            return (
+                "must have an IPv6 address in its brackets.",
+                'Write it as "[::1]:2222", names without brackets.',
+            )
+    elif not _OF_IPV6.isdisjoint(host):
+        return (
+            "must have a single colon, or an IPv6 host in brackets.",
+            'Write it as "node1:2222" or "[::1]:2222".',
         )
-    return host.lower()
-
-
-def _ipv6(host: str, address: str, place: str) -> str:
-    """Return an IPv6 address in its short form."""
-    # Imported here because few clusters need it and every process pays for it.
-    import ipaddress
-
-    try:
-        return str(ipaddress.IPv6Address(host))
-    except ValueError:
-        raise ValueError(
-            f"{place} must have an IPv6 address in its brackets. "
-            f'Received: {address!r}. Write it as "[::1]:2222", names without brackets.'
-        ) from None
-
-
-def _port(port: str, address: str, place: str) -> int:
-    """Return the port as a number."""
     # No port has more than five digits, and int() refuses thousands of them.
     is_number = port.isascii() and port.isdigit() and len(port) <= 5
     if not is_number or not 1 <= int(port) <= 65535:
-        raise ValueError(
-            f"{place} must end in a port from 1 to 65535. Received: {address!r}. "
-            "Use a port that is free on that host, for example 2222."
+        return (
+            "must end in a port from 1 to 65535.",
+            "Use a port that is free on that host, for example 2222.",
         )
-    return int(port)
+    return "", ""
+
+
+def _host(host: str) -> str:
+    """Return the host of an address in its one spelling."""
+    if not host.startswith("["):
+        return host.lower()
+    # Imported here because few clusters need it and every process pays for it.
+    import ipaddress
+
+    return str(ipaddress.IPv6Address(host[1:-1]))
+
+
+def _is_ipv6(host: str) -> bool:
+    """Say whether a host without its brackets is an IPv6 address."""
+    import ipaddress
+
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True

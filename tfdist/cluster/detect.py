@@ -7,26 +7,39 @@ from tfdist.cluster.model import Cluster
 from tfdist.cluster.place import Place
 from tfdist.cluster.resolvers import (
     HorovodResolver,
+    KubernetesResolver,
     MPICHResolver,
     OpenMPIResolver,
     PlaceResolver,
+    PMIxResolver,
     Resolver,
+    SageMakerResolver,
+    SlurmResolver,
     TFConfigResolver,
     TfdistResolver,
+    TorchrunResolver,
+    VertexResolver,
 )
 
 # The first that recognises the environment is asked, and no other. Our own launcher
-# comes before TF_CONFIG, which it sets as well.
+# comes before TF_CONFIG, which it sets as well; and what somebody has set for a program
+# before services and schedulers, which set their variables for whatever they start.
 RESOLVERS: tuple[Resolver, ...] = (
     TfdistResolver(),
     TFConfigResolver(),
+    KubernetesResolver(),
+    VertexResolver(),
+    SageMakerResolver(),
+    SlurmResolver(),
 )
-# The same for launchers that tell no addresses; Horovod's comes before the MPI that may
-# have started it.
+# The same for launchers that tell no addresses. Horovod's and PyTorch's come before the
+# MPI that may have started them; PMIx, which tells no size, after those that use it.
 PLACE_RESOLVERS: tuple[PlaceResolver, ...] = (
     HorovodResolver(),
+    TorchrunResolver(),
     OpenMPIResolver(),
     MPICHResolver(),
+    PMIxResolver(),
 )
 
 

@@ -3,9 +3,14 @@
 from dataclasses import dataclass, field
 
 from tfdist.cluster.address import split_address
-from tfdist.cluster.validation import check_addresses, check_task
-
-JOB_TYPES = ("chief", "worker", "ps", "evaluator")
+from tfdist.cluster.validation import (
+    JOB_TYPES,
+    check_addresses,
+    check_task,
+    is_integer,
+    wrong_index,
+    wrong_type,
+)
 
 
 @dataclass(frozen=True)
@@ -30,23 +35,13 @@ class Task:
 
     def __post_init__(self) -> None:
         """Refuse what no cluster can have."""
-        if self.type not in JOB_TYPES:
-            raise ValueError(
-                f"task.type must be one of {', '.join(JOB_TYPES)}. "
-                f"Received: type={self.type!r}. "
-                "Use 'chief' for what other tools call master."
-            )
-        # bool is a subclass of int, yet True is no position.
-        if not isinstance(self.index, int) or isinstance(self.index, bool):
-            raise TypeError(
-                f"task.index must be an integer. Received: index={self.index!r}. "
-                "Write a number without quotes, counting from 0."
-            )
-        if self.index < 0:
-            raise ValueError(
-                "task.index must not be negative. "
-                f"Received: index={self.index}. Count from 0 within each job."
-            )
+        finding = wrong_type(self.type)
+        if finding is not None:
+            raise ValueError(finding.message)
+        finding = wrong_index(self.index)
+        if finding is not None:
+            error = ValueError if is_integer(self.index) else TypeError
+            raise error(finding.message)
 
     def __str__(self) -> str:
         return f"{self.type} {self.index}"

@@ -16,8 +16,9 @@ class Place:
         size: How many there are. Default 1.
         local_rank: The number among those on this host, from 0. Default 0.
         local_size: How many are on this host. Default 1.
-        launcher: What started the process: "tfdist run", "TF_CONFIG", "horovodrun" or
-            "mpirun". Default "": nothing that is known, so it is alone.
+        launcher: What started the process: "tfdist run", "TF_CONFIG", "Kubernetes",
+            "Vertex AI", "SageMaker", "srun", "horovodrun", "torchrun" or "mpirun".
+            Default "": nothing that is known, so it is alone.
 
     Raises:
         ValueError: If no job can have such a place.

@@ -1,95 +1,203 @@
 """TF_CONFIG as text and keys: what can be wrong before it means anything."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
+
+from tfdist.cluster.finding import Finding
 
 # How much of a line an error shows, and how much of that stands before the mistake.
 _EXCERPT_CHARACTERS = 72
 _CHARACTERS_BEFORE = 40
+# How deep objects may stand in objects: two are needed, schedulers add a few.
+_DEPTH = 50
 
 
-def parse(text: str) -> dict[str, Any]:
-    """Return the JSON object that the text holds.
+def parse(text: str) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    """Return the JSON object that the text holds, and everything wrong with the text.
 
     Args:
         text: The value of the variable.
 
     Returns:
-        The object, in which no key was lost to a second one of the same name.
-
-    Raises:
-        ValueError: If the text is empty or not JSON (with line and column), not an
-            object, or has a key twice.
+        The object, empty if there is none; the addresses of a job that is there twice
+        are joined. And the mistakes, of which none means that the object is as written.
 
     Example:
-        >>> parse('{"task": {"type": "worker", "index": 0}}')
-        {'task': {'type': 'worker', 'index': 0}}
+        >>> parse('{"task": {}}')
+        ({'task': {}}, ())
     """
-    if not text.strip():
-        raise ValueError(
-            f"TF_CONFIG is empty. Received: {text!r}. "
-            "Unset it to train alone, or let it describe the cluster."
-        )
+    findings: list[Finding] = []
+
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        findings.extend(_repeats([name for name, _ in pairs]))
+        return _joined(pairs)
+
     try:
-        config = json.loads(text, object_pairs_hook=_without_repeats)
+        config = json.loads(text, object_pairs_hook=make_object)
     except json.JSONDecodeError as error:
-        raise ValueError(_not_json(error)) from None
+        finding = _not_json(error) if text.strip() else _empty(text)
+        return {}, (*findings, finding)
+    # Thousands of brackets, and thousands of digits.
+    except (RecursionError, ValueError) as error:
+        return {}, (*findings, _unreadable(str(error)))
+    if _is_deep(config):
+        return {}, (*findings, _unreadable(f"objects in objects, over {_DEPTH} deep"))
     if not isinstance(config, dict):
-        raise ValueError(
-            f"TF_CONFIG must be a JSON object. Received: {json.dumps(config)}. "
-            'Write it as {"cluster": {...}, "task": {...}}, without quotes round it.'
-        )
-    return config
+        return {}, (*findings, _no_object(config))
+    return config, tuple(findings)
 
 
-def check_keys(found: dict[str, Any], known: tuple[str, ...], complaint: str) -> None:
-    """Refuse a key that nobody would read, and guess which one was meant.
+def unknown_keys(
+    found: dict[str, Any],
+    known: tuple[str, ...],
+    complaint: str,
+    *,
+    place: str,
+    effect: str,
+) -> Iterator[Finding]:
+    """Yield the keys that nobody would read, with guesses which ones were meant.
 
     Args:
         found: An object of the text.
         known: The keys that it may have.
-        complaint: How the error begins, up to the unknown key.
-
-    Raises:
-        ValueError: If the object has another key.
+        complaint: How a finding begins, up to the unknown key.
+        place: Where the object stands.
+        effect: What comes of such a key.
     """
     for key in found:
         if key not in known:
-            # Imported here because only a mistake needs it.
-            import difflib
-
-            near = difflib.get_close_matches(key.lower(), known, n=1)
+            near = nearest(key, known)
             advice = "Leave it out, or put it into the object where it belongs."
             if near:
-                advice = f'Did you mean "{near[0]}"?'
-            raise ValueError(
-                f'{complaint} "{key}". Received: {", ".join(found)}. '
-                f"{advice} Known are: {', '.join(known)}."
+                advice = f'Did you mean "{near}"?'
+            yield Finding(
+                place,
+                f'{complaint} "{key}".',
+                ", ".join(found),
+                f"{advice} Known are: {', '.join(known)}.",
+                effect,
             )
 
 
-def _not_json(error: json.JSONDecodeError) -> str:
+def nearest(key: str, known: tuple[str, ...]) -> str:
+    """Return the known key that another may have been meant for, "" if none is near.
+
+    Args:
+        key: A key that is not known.
+        known: Those that are.
+
+    Example:
+        >>> nearest("Clusters", ("cluster", "task"))
+        'cluster'
+    """
+    # Imported here because only a mistake needs it.
+    import difflib
+
+    return next(iter(difflib.get_close_matches(key.lower(), known, n=1)), "")
+
+
+def as_meant(found: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """Return an object with the keys that were probably meant.
+
+    Args:
+        found: An object of the text.
+        known: The keys that it may have.
+
+    Returns:
+        What stands under known keys, or under some that are near; no other.
+
+    Example:
+        >>> as_meant({"clusters": {}, "x": 0}, ("cluster", "task"))
+        {'cluster': {}}
+    """
+    meant = {key: value for key, value in found.items() if key in known}
+    for key in (key for key in found if key not in known):
+        near = nearest(key, known)
+        if near:
+            meant.setdefault(near, found[key])
+    return meant
+
+
+def _empty(text: str) -> Finding:
+    """Say that there is nothing."""
+    return Finding(
+        "TF_CONFIG",
+        "is empty.",
+        repr(text),
+        "Unset it to train alone, or let it describe the cluster.",
+        "trains alone",
+    )
+
+
+def _not_json(error: json.JSONDecodeError) -> Finding:
     """Point at the place where the text stops being JSON."""
     # A tab counts as one column, so it may take up only one above the caret.
     line = error.doc.split("\n")[error.lineno - 1].replace("\t", " ")
     column = error.colno - 1
     start = max(0, column - _CHARACTERS_BEFORE)
     excerpt = line[start : start + _EXCERPT_CHARACTERS]
-    return (
-        f"TF_CONFIG is not valid JSON at line {error.lineno}, column {error.colno}: "
-        f"{error.msg}. Received:\n  {excerpt}\n  {' ' * (column - start)}^\n"
-        "Write it with json.dumps(): names in double quotes, no comma after the last."
+    place = f"line {error.lineno}, column {error.colno}"
+    return Finding(
+        place,
+        f"is not valid JSON at {place}: {error.msg}.",
+        f"\n  {excerpt}\n  {' ' * (column - start)}^",
+        "Write it with json.dumps(): names in double quotes, no comma after the last.",
+        "not readable",
     )
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its pairs; json would keep only the last of two equal keys."""
-    names = [name for name, _ in pairs]
-    for name in names:
+def _unreadable(what: str) -> Finding:
+    """Say that the text is JSON of a size that nobody reads."""
+    return Finding(
+        "TF_CONFIG",
+        "cannot be read as JSON.",
+        what,
+        'Write it as {"cluster": {...}, "task": {...}}, and no more.',
+        "not readable",
+    )
+
+
+def _is_deep(config: Any) -> bool:
+    """Say whether objects stand in objects so deep that printing them would fail."""
+    level = [config]
+    for _ in range(_DEPTH):
+        objects = [each.values() for each in level if isinstance(each, dict)]
+        lists = [each for each in level if isinstance(each, list)]
+        level = [each for inner in (*objects, *lists) for each in inner]
+    return bool(level)
+
+
+def _no_object(config: Any) -> Finding:
+    """Say that the text is JSON of another kind."""
+    return Finding(
+        "TF_CONFIG",
+        "must be a JSON object.",
+        json.dumps(config),
+        'Write it as {"cluster": {...}, "task": {...}}, without quotes round it.',
+        "not readable",
+    )
+
+
+def _repeats(names: list[str]) -> Iterator[Finding]:
+    """Yield the keys that an object has twice; json would keep only the last."""
+    for name in dict.fromkeys(names):
         if names.count(name) > 1:
-            raise ValueError(
-                f'TF_CONFIG has the key "{name}" more than once in one object. '
-                f"Received: {', '.join(names)}. "
-                "Put all addresses of one job into one list."
+            yield Finding(
+                "TF_CONFIG",
+                f'has the key "{name}" more than once in one object.',
+                ", ".join(names),
+                "Put all addresses of one job into one list.",
+                "hang",
             )
-    return dict(pairs)
+
+
+def _joined(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its pairs, with the lists under one name joined."""
+    joined: dict[str, Any] = {}
+    for name, value in pairs:
+        if isinstance(value, list) and isinstance(joined.get(name), list):
+            joined[name] = [*joined[name], *value]
+        else:
+            joined[name] = value
+    return joined

@@ -22,6 +22,8 @@ import threading
 TICK_SECONDS = 1.0
 # A process may be starved for long by what else runs on its machine.
 SILENCE_SECONDS = 30.0
+# Signals for the parent, whose end is enough.
+_FOR_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def start_watchdog(name: str, silence_seconds: float) -> None:
@@ -33,9 +35,14 @@ def start_watchdog(name: str, silence_seconds: float) -> None:
     """
     ticks = max(1, round(silence_seconds / TICK_SECONDS))
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(ticks), name]
-    dog = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0
-    )
+    # The watchdog inherits what is blocked. Ctrl-C may come before it could ignore it.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_PARENT)
+    try:
+        dog = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     threading.Thread(
         target=_give_signs, args=(dog,), name="tfdist watchdog", daemon=True
     ).start()
@@ -87,7 +94,4 @@ def _is_traced(process: int) -> bool:
 
 
 if __name__ == "__main__":
-    # They are for the parent, whose end is enough.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
     watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -48,11 +48,13 @@ def connect(name: str, **timeouts: float) -> Collective:
     elif place.size == 1:
         return SingleCollective()
     elif cluster.size == 1:
+        ways = "start the program with `tfdist run`"
+        if horovod_launcher() is not None:
+            ways = f"use collective='horovod', or {ways}"
         raise ValueError(
             "collective='tensorflow' needs the addresses of all processes, which "
             f"{place.launcher} does not tell. Received: rank {place.rank} of "
-            f"{place.size}, without TF_CONFIG. Use collective='horovod', or start the "
-            "program with `tfdist run`."
+            f"{place.size}, without TF_CONFIG. {ways[0].upper()}{ways[1:]}."
         )
     else:
         collective = TensorFlowCollective(cluster, **timeouts)

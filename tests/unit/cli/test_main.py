@@ -1,6 +1,8 @@
 """The command as a whole."""
 
 import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +50,22 @@ def test_the_function_of_the_command_gives_the_exit_code(monkeypatch):
         parser.add_argument("code", type=int)
         parser.set_defaults(func=lambda args: args.code, parser=parser)
 
-    monkeypatch.setattr(main_module, "_COMMANDS", (add_parser,))
+    command = SimpleNamespace(add_parser=add_parser)
+    monkeypatch.setattr(main_module, "_COMMANDS", {"try": "its module"})
+    monkeypatch.setattr(main_module, "import_module", {"its module": command}.get)
 
     assert main(["try", "7"]) == 7
+
+
+def test_nobody_waits_for_the_modules_of_other_commands():
+    (commands,) = build_parser(["config"])._subparsers._group_actions
+
+    assert list(commands.choices) == ["config"]
+
+
+def test_the_words_of_the_command_line_by_default(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tfdist", "config", "build"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+
+    assert "tfdist config build: error: There are no addr" in capsys.readouterr().err

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from tfdist.cluster.detect import (
@@ -36,6 +38,16 @@ UNDER_MPICH = {
     "MPI_LOCALRANKID": "0",
     "MPI_LOCALNRANKS": "2",
 }
+UNDER_SRUN = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "n[9-10]",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_PROCID": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_LOCALID": "0",
+}
 ONE = {"TF_CONFIG": dumps(Cluster(workers=("127.0.0.1:1",)))}
 PS = {
     "TF_CONFIG": dumps(Cluster(workers=("a:1",), ps=("b:1",), task=Task("ps", 0))),
@@ -53,10 +65,20 @@ def test_tf_config_is_enough():
 
 def test_our_launcher_is_recognised_before_tf_config():
     assert detect(LAUNCHED) == TWO
-    assert [resolver.name for resolver in RESOLVERS] == ["tfdist", "tf_config"]
+    names = [resolver.name for resolver in RESOLVERS]
+    services = ["kubernetes", "vertex", "sagemaker", "slurm"]
+    assert names == ["tfdist", "tf_config", *services]
     # TF_CONFIG alone would take this for worker 0.
     with pytest.raises(ValueError, match="not the one that `tfdist run` gave"):
         detect({**LAUNCHED, "TFDIST_RANK": "0"})
+
+
+def test_what_was_set_for_the_program_comes_before_the_scheduler():
+    assert detect(UNDER_SRUN).addresses[2] == "n10:16584"
+    assert detect({"TF_CONFIG": dumps(TWO)} | UNDER_SRUN) == TWO
+    assert detect(LAUNCHED | UNDER_SRUN) == TWO
+    # So a step of programs that have nothing to do with each other is written.
+    assert detect({"TF_CONFIG": "{}"} | UNDER_SRUN) == Cluster()
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch):
@@ -74,10 +96,11 @@ def test_a_malformed_description_is_never_passed_over():
 
 @pytest.mark.parametrize("resolver", RESOLVERS, ids=lambda resolver: resolver.name)
 def test_resolvers_only_read(resolver):
-    env = dict(LAUNCHED)
+    before = LAUNCHED | UNDER_SRUN | IN_A_POD | ON_VERTEX | ON_SAGEMAKER
+    env = dict(before)
     assert resolver.recognises(env)
-    assert resolver.resolve(env) == resolver.resolve(env) == TWO
-    assert env == LAUNCHED
+    assert resolver.resolve(env) == resolver.resolve(env)
+    assert env == before
     assert not resolver.recognises({})
 
 
@@ -91,6 +114,11 @@ def test_resolvers_only_read(resolver):
         (UNDER_HOROVODRUN, Place(1, 2, 1, 2, "horovodrun")),
         (UNDER_MPIRUN, Place(3, 4, 1, 2, "mpirun")),
         (UNDER_MPICH, Place(2, 4, 0, 2, "mpirun")),
+        (UNDER_SRUN, Place(2, 4, 0, 2, "srun")),
+        # `mpirun` and `horovodrun` reach the nodes of a job through steps of their own.
+        (UNDER_SRUN | UNDER_MPIRUN, Place(3, 4, 1, 2, "mpirun")),
+        (UNDER_SRUN | UNDER_MPICH, Place(2, 4, 0, 2, "mpirun")),
+        (UNDER_SRUN | UNDER_HOROVODRUN, Place(1, 2, 1, 2, "horovodrun")),
     ],
 )
 def test_the_place_of_each_launcher(env, place):
@@ -105,7 +133,7 @@ def test_a_cluster_comes_before_variables_without_addresses():
 
 def test_horovodrun_comes_before_the_mpi_that_has_started_it():
     names = [resolver.name for resolver in PLACE_RESOLVERS]
-    assert names == ["horovod", "open_mpi", "mpich"]
+    assert names == ["horovod", "torchrun", "open_mpi", "mpich", "pmix"]
     assert detect_place(UNDER_MPIRUN | UNDER_HOROVODRUN).launcher == "horovodrun"
 
 
@@ -162,7 +190,82 @@ def test_the_place_in_the_environment_of_the_process_is_the_default(monkeypatch)
         (UNDER_MPIRUN | UNDER_HOROVODRUN, "horovodrun"),
         (UNDER_MPIRUN, "mpirun"),
         (UNDER_MPICH, "mpirun"),
+        (UNDER_SRUN, None),
+        (UNDER_SRUN | UNDER_MPIRUN, "mpirun"),
+        (UNDER_SRUN | UNDER_HOROVODRUN, "horovodrun"),
     ],
 )
 def test_who_started_a_process_of_horovod(env, launcher):
     assert horovod_launcher(env) == launcher
+
+
+IN_A_POD = {
+    "TFDIST_JOB_NAME": "train",
+    "TFDIST_SERVICE": "peers",
+    "TFDIST_WORKERS": "2",
+    "JOB_COMPLETION_INDEX": "0",
+}
+ON_VERTEX = {
+    "CLUSTER_SPEC": json.dumps(
+        {
+            "cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]},
+            "task": {"type": "workerpool1", "index": 0},
+        }
+    )
+}
+ON_SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
+UNDER_TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+}
+UNDER_INTEL_MPI = {
+    "I_MPI_MPIRUN": "mpirun",
+    "PMI_RANK": "2",
+    "PMI_SIZE": "4",
+    "MPI_LOCALRANKID": "0",
+    "MPI_LOCALNRANKS": "2",
+}
+UNDER_PMIX = {"PMIX_NAMESPACE": "prterun-a-1@1", "PMIX_RANK": "1"}
+SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER]
+
+
+@pytest.mark.parametrize(
+    ("env", "place"),
+    [
+        (IN_A_POD, Place(0, 2, 0, 1, "Kubernetes")),
+        (ON_VERTEX, Place(1, 2, 0, 1, "Vertex AI")),
+        (ON_SAGEMAKER, Place(1, 2, 0, 1, "SageMaker")),
+        (UNDER_TORCHRUN, Place(5, 8, 1, 4, "torchrun")),
+        (UNDER_INTEL_MPI, Place(2, 4, 0, 2, "mpirun")),
+        (UNDER_MPIRUN | UNDER_PMIX, Place(3, 4, 1, 2, "mpirun")),
+    ],
+)
+def test_the_place_on_each_service_and_under_each_launcher(env, place):
+    assert detect_place(env) == place
+
+
+@pytest.mark.parametrize("env", SERVICES)
+def test_what_was_set_for_tfdist_comes_before_what_a_service_tells(env):
+    assert detect(env | LAUNCHED).run_id == "5f2c"
+    assert detect(env | {"TF_CONFIG": dumps(TWO)}) == TWO
+    assert detect(env | {"TF_CONFIG": "{}"}) == Cluster()
+
+
+@pytest.mark.parametrize("env", SERVICES)
+@pytest.mark.parametrize("launcher", [UNDER_MPIRUN, UNDER_TORCHRUN, UNDER_INTEL_MPI])
+def test_a_launcher_inside_a_container_comes_before_the_container(env, launcher):
+    assert detect(env | launcher) == Cluster()
+    assert detect_place(env | launcher) == detect_place(launcher)
+
+
+def test_torchrun_comes_before_the_mpirun_that_has_started_it():
+    assert detect_place(UNDER_MPIRUN | UNDER_TORCHRUN).launcher == "torchrun"
+    assert horovod_launcher(UNDER_TORCHRUN) is None
+
+
+def test_a_rank_of_pmix_alone_is_refused():
+    with pytest.raises(ValueError, match="^PMIX_RANK tells the rank of this process"):
+        detect_place(UNDER_PMIX)

@@ -3,6 +3,8 @@ import json
 
 import pytest
 
+from tfdist.cluster.finding import EFFECTS
+from tfdist.cluster.findings import findings
 from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.tf_config import dumps, loads
 
@@ -405,6 +407,38 @@ def test_a_malformed_tf_config_is_refused(mistake):
     assert advice in what_was_received
 
 
+@pytest.mark.parametrize("mistake", MALFORMED)
+def test_the_first_finding_is_what_is_raised(mistake):
+    malformed = MALFORMED[mistake][0]
+    found = findings(malformed)
+
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        loads(malformed)
+
+    assert str(error.value) == f"TF_CONFIG {found[0].message}"
+    assert {each.severity for each in found} == {"error"}
+    assert {each.effect for each in found} <= set(EFFECTS)
+
+
+# Examples with more than one mistake.
+SEVERAL = {
+    "job twice": 2,  # and no task
+    "jobs without cluster": 2,
+    "environment alone": 2,  # neither a cluster nor a task
+    "cluster empty": 3,  # and neither a type nor an index
+    "chief and master": 2,  # and a worker who is not there
+    "task empty": 2,
+}
+
+
+@pytest.mark.parametrize("mistake", MALFORMED)
+def test_one_mistake_is_one_finding(mistake):
+    """What follows from a mistake is not reported, too."""
+    found = findings(MALFORMED[mistake][0])
+
+    assert len(found) == SEVERAL.get(mistake, 1), [each.message for each in found]
+
+
 def test_an_empty_object_is_a_process_alone():
     assert loads("{}") == Cluster()
     assert loads(" {\n} ") == Cluster()
@@ -467,6 +501,62 @@ def test_what_schedulers_add_to_the_parts_is_accepted():
     cluster = {"worker": WORKERS, "sparseCluster": {"worker": {"0": "a:1"}}}
     task = {**TASK, "trial": "3", "cloud": "w93a1503672d4dd09-ml"}
     assert loads(text(cluster, task)) == Cluster(workers=("a:1", "b:1"))
+
+
+def tfjob(kind, index, replicas):
+    """Return what Kubeflow's operator writes into a pod of the TFJob "mnist"."""
+    cluster = {
+        job: [f"mnist-{job}-{i}.default.svc:2222" for i in range(count)]
+        for job, count in replicas.items()
+    }
+    return text(cluster, {"type": kind, "index": index}, environment="cloud")
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "task", "rank"),
+    [
+        ("master", 0, Task("chief", 0), 0),
+        ("worker", 0, Task("worker", 0), 1),
+        ("worker", 1, Task("worker", 1), 2),
+    ],
+)
+def test_a_tfjob_with_a_master(kind, index, task, rank):
+    cluster = loads(tfjob(kind, index, {"master": 1, "ps": 1, "worker": 2}))
+
+    assert (cluster.task, cluster.rank, cluster.size) == (task, rank, 3)
+    assert cluster.address == f"mnist-{kind}-{index}.default.svc:2222"
+    assert cluster.ps == ("mnist-ps-0.default.svc:2222",)
+
+
+@pytest.mark.parametrize(
+    "replicas", [{"chief": 1, "worker": 1}, {"master": 1, "ps": 1}, {"worker": 2}]
+)
+def test_the_evaluator_of_a_tfjob_stands_outside_the_cluster(replicas):
+    cluster = loads(tfjob("evaluator", 0, replicas))
+
+    assert cluster.task == Task("evaluator", 0)
+    assert cluster.evaluators == ()
+    assert not cluster.task.trains
+    assert not cluster.is_chief
+    with pytest.raises(ValueError, match="^This process has no address in its cluster"):
+        assert cluster.address
+
+
+# A worker of a TFJob whose workers may come and go knows itself and the ps; a ps too.
+@pytest.mark.parametrize(
+    "sparse",
+    [
+        {"worker": {"1": "mnist-worker-1.default.svc:2222"}, "ps": [], "chief": {}},
+        {"ps": ["mnist-ps-0.default.svc:2222"], "chief": {}},
+    ],
+)
+@pytest.mark.parametrize("kind", ["worker", "ps"])
+def test_a_tfjob_with_workers_that_come_and_go_is_refused(sparse, kind):
+    task = {"type": kind, "index": 0}
+    config = json.dumps({"sparseCluster": sparse, "task": task})
+
+    with pytest.raises(ValueError, match="^TF_CONFIG cluster is sparse: .* Set enable"):
+        loads(config)
 
 
 def many_clusters():

@@ -1,6 +1,20 @@
 import pytest
 
-from tfdist.cluster.tf_config_text import check_keys, parse
+from tfdist.cluster import tf_config_text
+from tfdist.cluster.finding import refuse_first
+from tfdist.cluster.tf_config_text import as_meant, nearest, unknown_keys
+
+
+def parse(text):
+    """Return the object of a text, or raise the first mistake."""
+    config, findings = tf_config_text.parse(text)
+    refuse_first(findings, "TF_CONFIG ")
+    return config
+
+
+def check_keys(found, known, complaint):
+    """Raise the first unknown key."""
+    refuse_first(unknown_keys(found, known, complaint, place="task", effect="refused"))
 
 
 def test_an_object_is_returned_as_it_is():
@@ -90,3 +104,59 @@ def test_an_unknown_key_like_no_other_is_answered_with_all():
     message = '^no key "x". Received: x. Leave it out, or .* Known are: cluster, task.$'
     with pytest.raises(ValueError, match=message):
         check_keys({"x": 0}, ("cluster", "task"), "no key")
+
+
+def test_every_mistake_of_a_text_is_told():
+    text = '{"cluster": {"ps": [], "ps": []}, "task": 0, "task": 1, "task": 2,}'
+    _, findings = tf_config_text.parse(text)
+
+    assert [(finding.place, finding.effect) for finding in findings] == [
+        ("TF_CONFIG", "hang"),
+        ("line 1, column 67", "not readable"),
+    ]
+
+
+def test_a_job_that_is_there_twice_is_joined():
+    text = '{"worker": ["a:1"], "worker": ["b:1"], "rpc": 1, "rpc": 2}'
+    config, findings = tf_config_text.parse(text)
+
+    assert config == {"worker": ["a:1", "b:1"], "rpc": 2}
+    assert [finding.problem for finding in findings] == [
+        'has the key "worker" more than once in one object.',
+        'has the key "rpc" more than once in one object.',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "received"),
+    [
+        ("[" * 60 + "]" * 60, "objects in objects, over 50 deep. Write it as"),
+        ('{"a":' * 60 + "0" + "}" * 60, "objects in objects, over 50 deep. Write it"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
+        ("1" * 5000, "Exceeds the limit"),
+    ],
+    ids=["lists", "objects", "brackets", "digits"],
+)
+def test_what_no_reader_can_hold_is_refused(text, received):
+    message = f"^TF_CONFIG cannot be read as JSON. Received: {received}"
+    with pytest.raises(ValueError, match=message):
+        parse(text)
+
+
+def test_what_schedulers_add_may_be_deep():
+    text = '{"a":' * 40 + "0" + "}" * 40
+    assert parse(text)
+
+
+def test_keys_are_taken_as_they_were_meant():
+    known = ("cluster", "task")
+    assert as_meant({"Cluster": 1, "tasks": 2, "x": 3}, known) == {
+        "cluster": 1,
+        "task": 2,
+    }
+    assert as_meant({"tasks": 2, "task": 1}, known) == {"task": 1}
+
+
+def test_the_nearest_key():
+    assert nearest("WORKERS", ("chief", "worker")) == "worker"
+    assert nearest("gateway", ("chief", "worker")) == ""

@@ -81,7 +81,8 @@ def number(env: Mapping[str, str], name: str, launcher: str) -> int:
         1
     """
     value = env.get(name)
-    if value is None or not (value.isascii() and value.isdigit()):
+    # int() refuses thousands of digits in words of its own.
+    if value is None or not (value.isascii() and value.isdigit() and len(value) <= 20):
         received = f"{name}={value!r}" if value is not None else f"no {name}"
         raise ValueError(
             f"{name} must be a whole number, as `{launcher}` sets it. "

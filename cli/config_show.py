@@ -1,0 +1,176 @@
+"""`tfdist config show`: the cluster that this process would see."""
+
+import argparse
+import json
+from typing import Any
+
+from tfdist.cluster import Cluster, Task, tf_config
+from tfdist.cluster.address import split_address
+from tfdist.cluster.explanation import Explanation, explain
+from tfdist_cli.config_text import describe_task, read_file, say, tasks_of
+from tfdist_cli.options import add_command
+from tfdist_cli.parser import Parser
+from tfdist_cli.table import format_table
+
+_DESCRIPTION = """\
+Show the cluster that a process started here would see, as tfdist.cluster.detect() reads
+it from the environment: every task with its rank, host, port and role, and which of
+them this one is.
+"""
+
+_EPILOG = """\
+examples:
+  tfdist config show                      what the environment describes
+  tfdist config show --explain            and which variables say so
+  tfdist config show tf_config.json       the value of a TF_CONFIG
+
+exit code:
+  0 if there is a cluster or nothing that describes one, 2 if it is described wrongly;
+  tfdist config check then says everything that is wrong.
+"""
+
+_ROLES = {
+    "chief": "trains, is the chief",
+    "worker": "trains",
+    "ps": "keeps variables",
+    "evaluator": "evaluates",
+}
+
+
+def add_parser(actions: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the parser of `tfdist config show`.
+
+    Args:
+        actions: What `add_subparsers` has returned.
+    """
+    parser = add_command(
+        actions,
+        "show",
+        "show the cluster that this process would see",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.set_defaults(func=run)
+    parser.add_argument(
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="a file with the value of TF_CONFIG, or - for the standard input "
+        "(default: the environment)",
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="say which resolver has read it, and from which variables",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON instead of the table"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `tfdist config show`.
+
+    Args:
+        args: What the parser has read.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        if args.file is None:
+            explanation = explain()
+        else:
+            cluster = tf_config.loads(read_file(args.file))
+            explanation = Explanation(cluster, "tf_config", args.file)
+    except (OSError, ValueError) as error:
+        args.parser.error(str(error))
+    if args.json:
+        say(json.dumps(_facts(explanation, explained=args.explain), indent=2))
+        return 0
+    say(_text(explanation))
+    if args.explain:
+        say(_source(explanation))
+    return 0
+
+
+def _text(explanation: Explanation) -> str:
+    """Return the table, and which process this is."""
+    cluster, place = explanation.cluster, explanation.place
+    if not cluster.jobs and place.launcher:
+        return (
+            f"This is rank {place.rank} of {place.size}, as {place.launcher} says, "
+            "which tells no addresses."
+        )
+    if not cluster.jobs:
+        return "This process is alone: rank 0 of 1."
+    header = ["task", "rank", "host", "port", "role", "this process"]
+    rows = [
+        [
+            fact["task"],
+            "-" if fact["rank"] is None else str(fact["rank"]),
+            fact["host"],
+            str(fact["port"]),
+            fact["role"],
+            "here" if fact["is_this"] else "",
+        ]
+        for fact in _facts_of_tasks(cluster)
+    ]
+    return f"{format_table(header, rows)}\n\nThis is {describe_task(cluster)}."
+
+
+def _source(explanation: Explanation) -> str:
+    """Say where the cluster was read."""
+    if not explanation.resolver and explanation.launcher:
+        return f"No variable tells addresses; {explanation.launcher} has set the rank."
+    if not explanation.resolver:
+        return "No variable describes a cluster."
+    variables = ", ".join(explanation.variables)
+    source = f" from {variables}" if variables else ""
+    text = (
+        f"Read by the resolver {explanation.resolver} ({explanation.launcher}){source}."
+    )
+    if explanation.others:
+        text += f"\nNot asked, as they come later: {', '.join(explanation.others)}."
+    return text
+
+
+def _facts(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
+    """Return what is shown, for programs."""
+    cluster, place = explanation.cluster, explanation.place
+    trains = cluster.task.trains
+    facts: dict[str, Any] = {
+        "task": str(cluster.task),
+        "rank": (cluster.rank if cluster.jobs else place.rank) if trains else None,
+        "size": cluster.size if cluster.jobs else place.size,
+        "tasks": _facts_of_tasks(cluster),
+    }
+    if explained:
+        facts |= {
+            "resolver": explanation.resolver,
+            "launcher": explanation.launcher,
+            "variables": explanation.variables,
+            "not_asked": explanation.others,
+        }
+    return facts
+
+
+def _facts_of_tasks(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return what is known about each task."""
+    return [_facts_of(task, cluster) for task in tasks_of(cluster)]
+
+
+def _facts_of(task: Task, cluster: Cluster) -> dict[str, Any]:
+    """Return what is known about one task."""
+    host, port = split_address(cluster.jobs[task.type][task.index])
+    # Without a chief worker 0 is rank 0, and takes its part.
+    rank = task.index + (task.type == "worker" and cluster.chief is not None)
+    is_chief = task.trains and rank == 0
+    return {
+        "task": str(task),
+        "rank": rank if task.trains else None,
+        "host": host,
+        "port": port,
+        "role": _ROLES["chief" if is_chief else task.type],
+        "is_this": task == cluster.task,
+    }

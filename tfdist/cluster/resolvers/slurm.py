@@ -1,0 +1,207 @@
+"""A cluster of the tasks that Slurm's `srun` has started."""
+
+import re
+from collections.abc import Mapping
+
+from tfdist.cluster.host_lists import expand, expand_counts
+from tfdist.cluster.model import Cluster, Task
+from tfdist.cluster.resolvers.base import PlaceResolver
+from tfdist.cluster.resolvers.horovod import HorovodResolver
+from tfdist.cluster.resolvers.mpich import MPICHResolver
+from tfdist.cluster.resolvers.open_mpi import OpenMPIResolver
+from tfdist.cluster.resolvers.variables import number
+from tfdist.cluster.task_layouts import deal, places_on_nodes
+
+_IN_EVERY_STEP = ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
+_HOSTS = "SLURM_STEP_NODELIST"
+_COUNTS = "SLURM_STEP_TASKS_PER_NODE"
+_PORT_BASE = "TFDIST_PORT_BASE"
+
+# Launchers that reach the nodes by a step of their own, or are started in one: then the
+# ranks are theirs, and Slurm's variables those of the launcher.
+_INNER_LAUNCHERS: tuple[PlaceResolver, ...] = (
+    HorovodResolver(),
+    OpenMPIResolver(),
+    MPICHResolver(),
+)
+_OF_TORCHRUN = "TORCHELASTIC_RUN_ID"
+
+# 13000 to 31999: above what services use, those that Slurm's own guide reserves for MPI
+# among them, and below what Linux gives to outgoing connections. A step takes a block
+# of ports, so that steps and jobs beside each other on a node have their own.
+_FIRST_PORT = 13_000
+_PORTS = 19_000
+_PORTS_OF_A_STEP = 32
+_STEPS_OF_A_JOB = 16
+
+
+class SlurmResolver:
+    """Reads what `srun` gives each task of a job step that has several.
+
+    Only a step is several processes of one program. The script that `sbatch` runs is a
+    single process, however many tasks its job has; of the variables read here it has
+    SLURM_PROCID alone.
+
+    The ports come from the numbers of the job and the step, as no variable tells any;
+    TFDIST_PORT_BASE moves them.
+
+    Example:
+        >>> SlurmResolver().recognises({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"})
+        False
+        >>> env = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2"}
+        >>> env |= {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NODELIST": "n[9-10]"}
+        >>> env |= {"SLURM_STEP_TASKS_PER_NODE": "2,1"}
+        >>> SlurmResolver().resolve(env).workers
+        ('n9:16584', 'n9:16585', 'n10:16584')
+    """
+
+    name = "slurm"
+    launcher = "srun"
+
+    def recognises(self, env: Mapping[str, str]) -> bool:
+        """Say whether the process is one of several tasks of a step, and a rank."""
+        is_step = all(env.get(name) for name in _IN_EVERY_STEP)
+        has_inner_launcher = bool(env.get(_OF_TORCHRUN)) or any(
+            each.recognises(env) for each in _INNER_LAUNCHERS
+        )
+        return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
+
+    def resolve(self, env: Mapping[str, str]) -> Cluster:
+        """Read the cluster from the variables of the step."""
+        hosts = expand(_list(env, _HOSTS), place=_HOSTS)
+        counts = expand_counts(_list(env, _COUNTS), place=_COUNTS)
+        size = _checked_size(env, hosts, counts)
+        rank = number(env, "SLURM_PROCID", self.launcher)
+        if rank >= size:
+            raise ValueError(
+                "SLURM_PROCID must be below SLURM_STEP_NUM_TASKS. "
+                f"Received: SLURM_PROCID={rank}, SLURM_STEP_NUM_TASKS={size}. "
+                "Start the program with `srun`, and do not change its variables."
+            )
+        nodes = deal(counts, at_once=_at_once(env, counts))
+        places = places_on_nodes(nodes)
+        _check_own_place(env, hosts[nodes[rank]], nodes[rank], places[rank])
+        base = _port_base(env, max(counts))
+        return Cluster(
+            workers=tuple(
+                f"{hosts[node]}:{base + place}"
+                for node, place in zip(nodes, places, strict=True)
+            ),
+            task=Task("worker", rank),
+            run_id=_run_id(env),
+        )
+
+
+def _list(env: Mapping[str, str], name: str) -> str:
+    """Return a variable that holds a list."""
+    text = env.get(name, "")
+    if not text:
+        raise ValueError(
+            f"{name} must be set, as `srun` does. Received: none, in step "
+            f"{env['SLURM_STEP_ID']} with {env['SLURM_STEP_NUM_TASKS']} tasks. "
+            "Start the program with `srun`, and do not change its variables."
+        )
+    return text
+
+
+def _checked_size(
+    env: Mapping[str, str], hosts: tuple[str, ...], counts: tuple[int, ...]
+) -> int:
+    """Return the number of tasks, on which the variables have to agree."""
+    size = number(env, "SLURM_STEP_NUM_TASKS", SlurmResolver.launcher)
+    if len(hosts) != len(counts) or sum(counts) != size or not size:
+        raise ValueError(
+            f"{_HOSTS}, {_COUNTS} and SLURM_STEP_NUM_TASKS do not go together. "
+            f"Received: {env[_HOSTS]!r} with {len(hosts)} nodes, {env[_COUNTS]!r} with "
+            f"{sum(counts)} tasks on {len(counts)}, and {size} tasks. "
+            "Start the program with `srun`, and do not change its variables."
+        )
+    return size
+
+
+def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
+    """Return how many tasks a node gets before the next node gets some."""
+    block = max(counts)
+    # The components of a heterogeneous step come one after another, and the variable
+    # tells of one of them only. On a single node there is but one order.
+    if env.get("SLURM_HET_SIZE") or len(counts) == 1:
+        return block
+    distribution = env.get("SLURM_DISTRIBUTION", "")
+    # Behind a colon stands what concerns the cores within a node.
+    match re.split("[:,=]", distribution.lower())[0]:
+        case "" | "*" | "block" | "pack" | "nopack":
+            return block
+        case "cyclic":
+            return 1
+        case "plane":
+            # `srun` refuses 0, with which no task would ever be dealt out.
+            return max(1, number(env, "SLURM_DIST_PLANESIZE", SlurmResolver.launcher))
+        case _:
+            raise ValueError(
+                "SLURM_DISTRIBUTION does not tell on which node each task is. "
+                f"Received: SLURM_DISTRIBUTION={distribution!r}. "
+                "Start the step with `srun --distribution=block`, or cyclic."
+            )
+
+
+def _check_own_place(env: Mapping[str, str], host: str, node: int, place: int) -> None:
+    """Refuse addresses of which this process's own is not where it is.
+
+    Each task makes sure of its own. So either all addresses are right, or one of them
+    says which is not.
+    """
+    computed = {
+        "SLURM_NODEID": str(node),
+        "SLURM_LOCALID": str(place),
+        "SLURMD_NODENAME": host,
+    }
+    told = {name: env[name] for name in computed if env.get(name)}
+    if all(computed[name] == value for name, value in told.items()):
+        return
+    if env.get("SLURM_HET_SIZE"):
+        advice = (
+            "Give the components of the job in the order of their nodes, with "
+            "`--distribution=block`, or start one of them: `srun --het-group=0`."
+        )
+    else:
+        advice = (
+            "Start the step with `srun --distribution=block`; in a script of `sbatch` "
+            "that was called in a step, unset SLURM_STEP_ID."
+        )
+    raise ValueError(
+        "The variables of `srun` tell two places of this process. Received: "
+        f"{_assignments(told)}, but task {env['SLURM_PROCID']} of {env[_COUNTS]} on "
+        f"{env[_HOSTS]}, distributed as {env.get('SLURM_DISTRIBUTION') or 'block'!r}, "
+        f"has {_assignments(computed)}. {advice}"
+    )
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    """Return variables as a shell shows them."""
+    return " ".join(f"{name}={value}" for name, value in variables.items())
+
+
+def _port_base(env: Mapping[str, str], most: int) -> int:
+    """Return the port of the first task on each node; the next ones follow."""
+    given = env.get(_PORT_BASE)
+    if not given:
+        job = number(env, "SLURM_JOB_ID", SlurmResolver.launcher)
+        step = number(env, "SLURM_STEP_ID", SlurmResolver.launcher)
+        ports = max(most, _PORTS_OF_A_STEP)
+        blocks = max(1, _PORTS // ports)
+        return _FIRST_PORT + ports * ((job * _STEPS_OF_A_JOB + step) % blocks)
+    last = 65_536 - most
+    is_number = given.isascii() and given.isdigit() and len(given) <= 5
+    if not is_number or not 1 <= int(given) <= last:
+        raise ValueError(
+            f"{_PORT_BASE} must be a port from 1 to {last}, as the {most} tasks of a "
+            f"node have the ports from it on. Received: {_PORT_BASE}={given!r}. "
+            f"Use the same for all tasks, for example {_FIRST_PORT}, or unset it."
+        )
+    return int(given)
+
+
+def _run_id(env: Mapping[str, str]) -> str:
+    """Return what tells this step from all others, and from itself before a requeue."""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+    return "slurm-" + ".".join(env[name] for name in names if env.get(name))
