@@ -28,10 +28,10 @@ def optimizers_of(model: Any) -> list[Any]:
         Each once, in an order that is equal on all ranks.
     """
     found = []
-    for _, held in sorted(vars(model).items()):
+    for name, held in sorted(vars(model).items()):
         values: Any = [held]
-        # Keras has types of its own for those of users.
-        if isinstance(held, list | tuple | dict) and type(held) not in (list, dict):
+        # Where TensorFlow notes what a model has, it notes what it has had.
+        if isinstance(held, list | tuple | dict) and not name.startswith("_self_"):
             values = held.values() if isinstance(held, dict) else held
         found += [v for v in values if isinstance(v, keras.optimizers.Optimizer)]
     return list({id(one): one for one in found}.values())
