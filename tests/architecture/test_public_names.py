@@ -110,6 +110,7 @@ PUBLIC = {
         "AllReduceStrategy",
         "HorovodStrategy",
         "ParameterServerStrategy",
+        "cluster_resolver",
         "create",
     },
     "tfdist.testing": {"ClusterError", "ClusterResult", "RankError", "cluster"},

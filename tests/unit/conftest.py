@@ -1,5 +1,6 @@
 """Ranks in one process: threads that talk through memory."""
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -7,6 +8,19 @@ from contextlib import nullcontext
 import pytest
 
 SECONDS = 30
+
+
+@pytest.fixture(autouse=True)
+def no_seed_is_left():
+    """Let what a test draws not depend on the tests before it."""
+    yield
+    if "tensorflow" in sys.modules:
+        import tensorflow as tf
+
+        from tfdist.compat.tensorflow import global_seed
+
+        if global_seed() is not None:
+            tf.random.set_seed(None)
 
 
 class MeetingPoint:

@@ -75,6 +75,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
         if is_chief_of(self.model):
             with saved_atomically():
                 super().on_epoch_end(epoch, logs)
-        best = None if self.best is None else float(np.asarray(self.best))
-        collective = collective_of(self.model)
-        self.best = collective.exchange("the best of ModelCheckpoint", best)[0]
+        if self.save_best_only:
+            best = None if self.best is None else float(np.asarray(self.best))
+            collective = collective_of(self.model)
+            self.best = collective.exchange("the best of ModelCheckpoint", best)[0]

@@ -1,5 +1,6 @@
 """How to train: the strategies."""
 
+from tfdist.compat.cluster_resolver import cluster_resolver
 from tfdist.strategies.allreduce import AllReduceStrategy
 from tfdist.strategies.horovod import HorovodStrategy
 from tfdist.strategies.parameter_server import ParameterServerStrategy
@@ -9,5 +10,6 @@ __all__ = [
     "AllReduceStrategy",
     "HorovodStrategy",
     "ParameterServerStrategy",
+    "cluster_resolver",
     "create",
 ]

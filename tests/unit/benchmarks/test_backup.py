@@ -6,19 +6,6 @@ from tfdist.benchmarks import backup as backup_module
 from tfdist.benchmarks.backup import measure
 
 
-class NotedTurn:
-    """Always has the turn."""
-
-    def __init__(self):
-        self.events = []
-
-    def take(self):
-        self.events.append("take")
-
-    def pass_on(self):
-        self.events.append("pass on")
-
-
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Leave out most of the images."""
@@ -37,9 +24,7 @@ def small(monkeypatch):
         ("keras", "epoch", 4, 0),
     ],
 )
-def test_the_turn_that_compiles_is_left_out(backup, save_freq, saved, on_disk):
-    turn = NotedTurn()
-
+def test_the_turn_that_compiles_is_left_out(backup, save_freq, saved, on_disk, turn):
     report = measure(
         turn, backup=backup, save_freq=save_freq, batch_size=8, epochs=2, repeats=2
     )

@@ -3,19 +3,6 @@
 from tfdist.benchmarks.epoch_meter import EpochMeter, Reading
 
 
-class NotedTurn:
-    """Always has the turn."""
-
-    def __init__(self):
-        self.events = []
-
-    def take(self):
-        self.events.append("take")
-
-    def pass_on(self):
-        self.events.append("pass on")
-
-
 def test_what_was_taken_since():
     before, after = Reading(1.0, 2.0, 30), Reading(4.0, 7.0, 100)
 
@@ -23,8 +10,7 @@ def test_what_was_taken_since():
     assert after.since(Reading(0.0, 0.0, None)).sent_bytes is None
 
 
-def test_epochs_that_warm_up_do_not_count():
-    turn = NotedTurn()
+def test_epochs_that_warm_up_do_not_count(turn):
     readings = iter([(0.0, 0), (9.0, 900), (9.0, 900), (19.0, 999), (20.0, 1000)])
     readings = iter([*readings, (22.5, 1010)])
     meter = EpochMeter(turn, lambda: next(readings), lambda: turn.events.append("warm"))

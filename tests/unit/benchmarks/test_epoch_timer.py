@@ -4,24 +4,10 @@ from tfdist.benchmarks import epoch_timer
 from tfdist.benchmarks.epoch_timer import EpochTimer
 
 
-class NotedTurn:
-    """Always has the turn."""
-
-    def __init__(self):
-        self.events = []
-
-    def take(self):
-        self.events.append("take")
-
-    def pass_on(self):
-        self.events.append("pass on")
-
-
-def test_epochs_are_timed_until_the_next_one_begins(monkeypatch):
+def test_epochs_are_timed_until_the_next_one_begins(monkeypatch, turn):
     # The first of each turn is not timed.
     clock = iter([1.0, 1.5, 1.5, 2.25, 10.0, 10.25, 11.0, 13.0])
     monkeypatch.setattr(epoch_timer, "perf_counter", lambda: next(clock))
-    turn = NotedTurn()
     timer = EpochTimer(turn, 3, lambda: turn.events.append("settle"))
 
     for epoch in range(6):

@@ -4,23 +4,9 @@ from tfdist.benchmarks import step_timer
 from tfdist.benchmarks.step_timer import StepTimer
 
 
-class NotedTurn:
-    """Always has the turn."""
-
-    def __init__(self):
-        self.events = []
-
-    def take(self):
-        self.events.append("take")
-
-    def pass_on(self):
-        self.events.append("pass on")
-
-
-def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch):
+def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch, turn):
     clock = iter([1.0, 1.5, 2.0, 10.0, 10.25, 11.0])
     monkeypatch.setattr(step_timer, "perf_counter", lambda: next(clock))
-    turn = NotedTurn()
     timer = StepTimer(turn, steps=3)
 
     for batch in range(6):

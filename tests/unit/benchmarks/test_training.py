@@ -5,23 +5,8 @@ import pytest
 from tfdist.benchmarks.training import measure
 
 
-class NotedTurn:
-    """Always has the turn."""
-
-    def __init__(self):
-        self.events = []
-
-    def take(self):
-        self.events.append("take")
-
-    def pass_on(self):
-        self.events.append("pass on")
-
-
 @pytest.mark.parametrize("collective", [None, "tensorflow"])
-def test_measuring_leaves_out_the_block_that_compiles(collective):
-    turn = NotedTurn()
-
+def test_measuring_leaves_out_the_block_that_compiles(collective, turn):
     blocks = measure(
         turn,
         collective=collective,

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 pytestmark = pytest.mark.requires("horovodrun")
@@ -8,6 +11,14 @@ def test_a_lone_process_is_rank_0_of_1(hvd):
     assert (hvd.rank(), hvd.local_rank(), hvd.cross_rank()) == (0, 0, 0)
     assert (hvd.size(), hvd.local_size(), hvd.cross_size()) == (1, 1, 1)
     assert hvd.is_homogeneous()
+
+
+def test_what_it_starts_is_alone_too(hvd):
+    """With MPI, Horovod makes its process the only rank of a server of its own."""
+    code = "import tfdist; print(tfdist.rank(), tfdist.size())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("0 1\n", "")
 
 
 def test_starting_leaves_the_choice_of_devices_open(hvd):

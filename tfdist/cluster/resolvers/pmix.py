@@ -17,6 +17,10 @@ class PMIxResolver:
     Open MPI tells the size in variables of its own, which another resolver reads first,
     and Slurm in its own, whether or not its programs belong together.
 
+    A program that calls MPI alone becomes the only rank of a server of its own, and
+    hands the variables on to what it starts; Open MPI 4 then says so in
+    `OMPI_MCA_ess`.
+
     Example:
         >>> env = {"PMIX_RANK": "1", "PMIX_NAMESPACE": "prterun-node1-4711@1"}
         >>> PMIxResolver().recognises(env)
@@ -30,7 +34,8 @@ class PMIxResolver:
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Say whether a server of PMIx has given this process a rank."""
         is_of_pmix = env.get("PMIX_RANK") and env.get("PMIX_NAMESPACE")
-        return bool(is_of_pmix) and not env.get("SLURM_PROCID")
+        is_alone = env.get("OMPI_MCA_ess") == "singleton"
+        return bool(is_of_pmix) and not env.get("SLURM_PROCID") and not is_alone
 
     def resolve(self, env: Mapping[str, str]) -> Place:
         """Say what is missing."""

@@ -9,6 +9,7 @@ from tfdist.cluster.resolvers.base import PlaceResolver
 from tfdist.cluster.resolvers.horovod import HorovodResolver
 from tfdist.cluster.resolvers.mpich import MPICHResolver
 from tfdist.cluster.resolvers.open_mpi import OpenMPIResolver
+from tfdist.cluster.resolvers.torchrun import TorchrunResolver
 from tfdist.cluster.resolvers.variables import number
 from tfdist.cluster.task_layouts import deal, places_on_nodes
 
@@ -23,8 +24,8 @@ _INNER_LAUNCHERS: tuple[PlaceResolver, ...] = (
     HorovodResolver(),
     OpenMPIResolver(),
     MPICHResolver(),
+    TorchrunResolver(),
 )
-_OF_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 # 13000 to 31999: above what services use, those that Slurm's own guide reserves for MPI
 # among them, and below what Linux gives to outgoing connections. A step takes a block
@@ -61,9 +62,7 @@ class SlurmResolver:
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Say whether the process is one of several tasks of a step, and a rank."""
         is_step = all(env.get(name) for name in _IN_EVERY_STEP)
-        has_inner_launcher = bool(env.get(_OF_TORCHRUN)) or any(
-            each.recognises(env) for each in _INNER_LAUNCHERS
-        )
+        has_inner_launcher = any(each.recognises(env) for each in _INNER_LAUNCHERS)
         return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
 
     def resolve(self, env: Mapping[str, str]) -> Cluster:

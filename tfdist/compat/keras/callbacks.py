@@ -31,6 +31,7 @@ def patch() -> None:
     ):
         agreeing = _then(getattr(CallbackList, name), agreement)
         setattr(CallbackList, name, agreeing)
+    CallbackList.on_epoch_end = _ending_epoch(CallbackList.on_epoch_end)
 
 
 class StartsFromRank:
@@ -197,17 +198,20 @@ def _then(original: Callable[..., None], agreement: str) -> Callable[..., None]:
         decisions = None if hooks is None else hooks.decisions(self.model)
         if decisions is not None:
             getattr(decisions, agreement)()
-        if original.__name__ == "on_epoch_end":
-            _end_epoch(self, number)
 
     return method
 
 
-def _end_epoch(callback_list: Any, epoch: int) -> None:
-    """Tell the callback that keeps the state of the training."""
-    resuming = resuming_of(callback_list.callbacks)
-    if resuming is not None:
-        resuming.epoch_ended(epoch)
+def _ending_epoch(original: Callable[..., None]) -> Callable[..., None]:
+    """Return a method that tells the callback that keeps the state of the training."""
+
+    def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
+        original(self, epoch, logs)
+        resuming = resuming_of(self.callbacks)
+        if resuming is not None:
+            resuming.epoch_ended(epoch)
+
+    return on_epoch_end
 
 
 def _hooks_of(callback_list: Any) -> KerasHooks | None:

@@ -32,9 +32,11 @@ def test_a_rank_without_a_size_is_refused():
         ENV | {"PMIX_RANK": ""},
         # `srun --mpi=pmix` starts programs that have nothing to do with each other too.
         ENV | {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"},
+        # A program that called MPI alone hands this on to those that it starts.
+        ENV | {"PMIX_RANK": "0", "OMPI_MCA_ess": "singleton"},
     ],
 )
-def test_what_tells_no_rank_or_belongs_to_slurm_is_not_recognised(env):
+def test_what_tells_no_rank_or_belongs_to_others_is_not_recognised(env):
     assert not PMIxResolver().recognises(env)
 
 
