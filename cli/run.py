@@ -1,13 +1,13 @@
 """`tfdist run`: a program on several processes."""
 
 import argparse
-from pathlib import Path
+import signal
 
 from tfdist.launch import (
     DEFAULT_RESTARTS,
+    EXIT_CODE_OF_SIGNAL,
     Job,
     Limits,
-    Output,
     plan_here,
     resolve_command,
     run_job,
@@ -16,11 +16,19 @@ from tfdist.launch import (
 from tfdist_cli.options import add_command, add_program, without_dashes
 from tfdist_cli.parser import Parser
 from tfdist_cli.run_horovod import add_options_of_horovod, horovod_variables
+from tfdist_cli.run_hosts import (
+    add_options_of_hosts,
+    hosts_of,
+    lines_on_hosts,
+    start_variables,
+)
+from tfdist_cli.run_output import add_options_of_output, output_of
 from tfdist_cli.run_report import report_end, report_restart
 from tfdist_cli.run_restarts import add_options_of_restarts, remarks, restarts_of
 
 _DESCRIPTION = """\
-Run a program as several processes on this machine that know of each other.
+Run a program as several processes that know of each other, on this machine or with -H
+on several.
 
 Each process gets TF_CONFIG and its rank, its share of the cores, and its rank before
 each line that it prints. If one fails, all are ended, and so is everything they have
@@ -40,6 +48,7 @@ examples:
   tfdist run -np 2 --collective horovod train.py  as horovodrun would start it
   tfdist run --workers 2 --ps 1 train.py      a chief with parameter servers
   tfdist run -np 4 --max-restarts 3 train.py  started again when it fails
+  tfdist run -H node1:4,node2:4 train.py      on two hosts, by ssh
 
 exit code:
   0 if all is well, that of the process that failed first (128 and the number of a
@@ -58,16 +67,17 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         commands,
         "run",
         "run a program on several processes",
-        usage="tfdist run (-np N | --workers N --ps M) [options] "
+        usage="tfdist run (-np N | -H HOSTS | --workers N --ps M) [options] "
         "(train.py | -m module | program) [arguments]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
     parser.set_defaults(func=run)
     _add_options_of_size(parser)
+    add_options_of_hosts(parser)
     add_options_of_restarts(parser)
     _add_options(parser)
-    _add_options_of_output(parser)
+    add_options_of_output(parser)
     _add_options_of_cores(parser)
     add_options_of_horovod(parser)
     add_program(parser, "what to run; all that follows it belongs to it")
@@ -82,29 +92,35 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    _check_options_of_size(args)
     try:
+        hosts = hosts_of(args)
+        _check_options_of_size(args)
         job = _job(args)
         restarts = restarts_of(args, job)
+        if hosts is not None:
+            hosts.check(job, restarts)
         if args.dry_run:
-            print(*remarks(restarts), *shell_lines(plan_here(job)), sep="\n")
+            lines = lines_on_hosts(job, hosts) if hosts else shell_lines(plan_here(job))
+            print(*remarks(restarts), *lines, sep="\n")
             return 0
-        if args.output_dir is not None:
-            _make_folder(args.output_dir)
         attempts = run_job(
             job,
             restarts,
-            output=Output(tag=args.tag_output, directory=args.output_dir),
+            output=output_of(args),
             limits=Limits(
                 timeout_seconds=args.timeout,
                 worker_restarts=DEFAULT_RESTARTS
                 if args.restarts is None
                 else args.restarts,
             ),
+            hosts=hosts,
             on_restart=report_restart,
         )
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
+    except KeyboardInterrupt:
+        # Nothing had been started yet.
+        return EXIT_CODE_OF_SIGNAL + signal.SIGINT
     report_end(restarts, attempts)
     return attempts[-1].result.exit_code
 
@@ -116,7 +132,7 @@ def _job(args: argparse.Namespace) -> Job:
         size=args.size,
         bind_to=args.bind_to,
         threads_per_process=args.threads_per_process,
-        env=dict(args.env) | horovod_variables(args),
+        env=start_variables(args) | dict(args.env) | horovod_variables(args),
         collective=args.collective,
         workers=args.workers,
         ps=args.ps,
@@ -127,8 +143,8 @@ def _check_options_of_size(args: argparse.Namespace) -> None:
     """Refuse a call that does not say how many, and what has no effect."""
     if args.size is None and args.workers is None and args.ps is None:
         args.parser.error(
-            "-np is missing: give the number of processes, as in -np 2, or for "
-            "parameter servers --workers and --ps"
+            "-np is missing: give the number of processes, as in -np 2, or hosts with "
+            "-H, or for parameter servers --workers and --ps"
         )
     if args.restarts is not None and args.workers is None:
         args.parser.error(
@@ -188,23 +204,6 @@ def _add_options(parser: Parser) -> None:
     )
 
 
-def _add_options_of_output(parser: Parser) -> None:
-    """Add the options that say where the output of the processes goes."""
-    parser.add_argument(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        help="also write what each process prints to DIR/rank.0.log and so on, or to "
-        "DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log",
-    )
-    parser.add_argument(
-        "--no-tag-output",
-        dest="tag_output",
-        action="store_false",
-        help="do not put before each line whose it is",
-    )
-
-
 def _add_options_of_cores(parser: Parser) -> None:
     """Add the options that share out the machine."""
     parser.add_argument(
@@ -231,14 +230,3 @@ def _variable(text: str) -> tuple[str, str]:
             f"it must be a name and a value. Received: {text}. Write it as {text}=VALUE"
         )
     return name, value
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the folder of the log files."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            "--output-dir must be a folder or a name for a new one. "
-            f"Received: {folder} ({error.strerror}). Choose another place."
-        ) from None

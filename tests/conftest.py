@@ -20,9 +20,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Commands that a test may ask for with `@pytest.mark.requires("taskset")`, and the
 # Debian package that holds each. `.ci/run` installs what Debian does not bring itself.
 DEBIAN_PACKAGES = {
+    "ip": "iproute2",
     "mpicxx": "libopenmpi-dev",
     "mpirun": "openmpi-bin",
     "scontrol": "slurm-client",
+    "ssh": "openssh-client",
+    "sshd": "openssh-server",
     "taskset": "util-linux",
 }
 

@@ -17,11 +17,12 @@ from tfdist.cluster.roll import (
     check_port,
     name_of,
 )
+from tfdist.cluster.start_timeout import start_timeout_seconds
 from tfdist.cluster.wire import Message, Reader, receive, send
 
 _log = logging.getLogger(__name__)
 
-START_TIMEOUT_SECONDS = 300.0
+START_TIMEOUT_SECONDS = start_timeout_seconds(300.0)
 TIMEOUT_SECONDS = 600.0
 _RETRY_SECONDS = 0.2
 _REFUSALS = {"absent": TimeoutError, "refused": RuntimeError}

@@ -1,4 +1,4 @@
-"""Messages of the lifelines: JSON objects, each with its length before it."""
+"""Messages between processes: JSON objects, each with its length before it."""
 
 import json
 import socket
@@ -22,8 +22,24 @@ def send(connection: socket.socket, message: Message) -> None:
     Raises:
         OSError: If the other side is gone.
     """
+    connection.sendall(pack(message))
+
+
+def pack(message: Message) -> bytes:
+    r"""Return a message as the bytes that are sent.
+
+    Args:
+        message: What JSON can hold.
+
+    Returns:
+        Its length, and the message as JSON.
+
+    Example:
+        >>> pack({"a": 1})
+        b'\x00\x00\x00\x08{"a": 1}'
+    """
     body = json.dumps(message).encode()
-    connection.sendall(_LENGTH.pack(len(body)) + body)
+    return _LENGTH.pack(len(body)) + body
 
 
 class Reader:

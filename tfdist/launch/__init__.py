@@ -1,20 +1,25 @@
 """Starting the processes of a job, and leaving none behind."""
 
-from tfdist.launch.attempts import Limits, run_job
+from tfdist.launch.attempts import run_job
 from tfdist.launch.command import resolve_command
+from tfdist.launch.hosts import Hosts
 from tfdist.launch.job import Job
-from tfdist.launch.local import DEFAULT_RESTARTS, plan_here, run, shell_lines
+from tfdist.launch.limits import DEFAULT_RESTARTS, Limits
+from tfdist.launch.local import plan_here, run, shell_lines
 from tfdist.launch.output import Output
-from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.placement import supposed
 from tfdist.launch.restart_report import report
 from tfdist.launch.restarts import Attempt, Restarts
-from tfdist.launch.result import Exit, RunResult
+from tfdist.launch.result import EXIT_CODE_OF_SIGNAL, Exit, RunResult
+from tfdist.launch.spec import ProcessSpec
 from tfdist.launch.tuning import TUNING_OPTIONS, tuning_variables
 
 __all__ = [
     "Attempt",
     "DEFAULT_RESTARTS",
+    "EXIT_CODE_OF_SIGNAL",
     "Exit",
+    "Hosts",
     "Job",
     "Limits",
     "Output",
@@ -28,5 +33,6 @@ __all__ = [
     "run",
     "run_job",
     "shell_lines",
+    "supposed",
     "tuning_variables",
 ]

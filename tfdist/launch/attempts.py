@@ -4,36 +4,21 @@ import contextlib
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfdist.cluster.progress import PROGRESS_VARIABLE, Progress
+from tfdist.launch.hosts import Hosts
 from tfdist.launch.job import Job
-from tfdist.launch.local import DEFAULT_RESTARTS, check_options, plan_here, run_once
+from tfdist.launch.limits import Limits
+from tfdist.launch.local import plan_here, run_once
 from tfdist.launch.output import Output
-from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.placement import Placement, placed
 from tfdist.launch.restart_report import notice
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.signals import PASSED_ON, received_signals
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What ends a job, besides its own end.
-
-    Args:
-        timeout_seconds: How long all of it may take, restarts included. Default None:
-            for ever.
-        grace_seconds: How long processes may take to end when asked to. Default 5.
-        worker_restarts: How many times workers of parameter servers are started again
-            within one start of the job. Default 3.
-    """
-
-    timeout_seconds: float | None = None
-    grace_seconds: float = 5.0
-    worker_restarts: int = DEFAULT_RESTARTS
 
 
 def run_job(
@@ -42,6 +27,7 @@ def run_job(
     *,
     output: Output | None = None,
     limits: Limits | None = None,
+    hosts: Hosts | None = None,
     on_restart: Callable[[RunResult, str], None] = lambda result, line: None,
 ) -> tuple[Attempt, ...]:
     """Run a job, and start it again when it fails, as often as it may be.
@@ -56,6 +42,7 @@ def run_job(
         restarts: How often it may be started again. Default: never.
         output: Where the output of the processes goes. Default: to the console, tagged.
         limits: What ends the job. Default: nothing but its own end.
+        hosts: Where the processes are. Default None: all on this machine.
         on_restart: Called before each restart with how the last start has ended, and a
             line that says so and what comes next. Default: nothing.
 
@@ -63,8 +50,10 @@ def run_job(
         All starts; the last tells how the job has ended.
 
     Raises:
-        ValueError: If a value is impossible, or `restarts` do not fit the job.
-        OSError: If a process cannot be started, or a Horovod job cannot be served.
+        ValueError: If a value is impossible, or `restarts` or `hosts` do not fit the
+            job.
+        OSError: If a process cannot be started, a host not be used, or a Horovod job
+            not be served.
         ImportError: If it is a Horovod job, and Horovod is not installed or was built
             without what the job needs.
 
@@ -76,12 +65,15 @@ def run_job(
     """
     restarts, limits = restarts or Restarts(), limits or Limits()
     restarts.check(job)
-    check_options(limits.timeout_seconds, limits.worker_restarts)
+    if hosts is not None:
+        hosts.check(job, restarts)
+    limits.check()
     with contextlib.ExitStack() as stack:
         runner = _Runner(
             job,
             output or Output(),
             limits,
+            hosts,
             stack.enter_context(received_signals(PASSED_ON)),
         )
         if restarts.max_restarts:
@@ -101,6 +93,7 @@ class _Runner:
     job: Job
     output: Output
     limits: Limits
+    hosts: Hosts | None
     signals: socket.socket
     folder: Path | None = None
     _started: float = field(default_factory=time.monotonic)
@@ -114,30 +107,48 @@ class _Runner:
 
     def run(self, slots: tuple[int, ...]) -> Attempt:
         """Start the job on some slots, and wait for its end."""
-        specs: Sequence[ProcessSpec] = plan_here(self.job, slots=slots)
         # What earlier starts have printed explains why there is this one.
         output = replace(self.output, append=self._count > 0)
         self._count += 1
+        with self._placed(slots) as placement, self._progress() as progress:
+            if progress is None:
+                return Attempt(self._run(placement, output), slots)
+            variable = {PROGRESS_VARIABLE: str(progress.path)}
+            specs = [
+                replace(spec, env={**spec.env, **variable}) for spec in placement.specs
+            ]
+            result = self._run(replace(placement, specs=specs), output)
+            return Attempt(result, slots, progress.read())
+
+    def _placed(
+        self, slots: tuple[int, ...]
+    ) -> contextlib.AbstractContextManager[Placement]:
+        """Have everything ready for a start."""
+        if self.hosts is None:
+            here = Placement(plan_here(self.job, slots=slots), {})
+            return contextlib.nullcontext(here)
+        return placed(self.job, self.hosts, self.signals)
+
+    @contextlib.contextmanager
+    def _progress(self) -> Iterator[Progress | None]:
+        """Make the file by which a start says how far it is, if that is wanted."""
         if self.folder is None:
-            return Attempt(self._run(specs, output), slots)
+            yield None
+            return
         progress = Progress.create(self.folder / f"progress.{self._count}")
         try:
-            variable = {PROGRESS_VARIABLE: str(progress.path)}
-            specs = [replace(spec, env={**spec.env, **variable}) for spec in specs]
-            result = self._run(specs, output)
-            return Attempt(result, slots, progress.read())
+            yield progress
         finally:
             progress.close()
 
-    def _run(self, specs: Sequence[ProcessSpec], output: Output) -> RunResult:
+    def _run(self, placement: Placement, output: Output) -> RunResult:
         """Run processes in what is left of the time."""
         result = run_once(
-            specs,
+            placement.specs,
             output=output,
-            timeout_seconds=self._seconds_left(),
-            grace_seconds=self.limits.grace_seconds,
-            restarts=self.limits.worker_restarts,
+            limits=replace(self.limits, timeout_seconds=self._seconds_left()),
             signals=self.signals,
+            remote=placement.remote,
         )
         if result.reason == "timeout":
             # The limit that the user knows is that of the whole job.

@@ -1,13 +1,15 @@
 """The processes of a run taken together: started, signalled, asked how they ended."""
 
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from tfdist.launch.blame import Failure, first_failure
 from tfdist.launch.output import OutputPump
-from tfdist.launch.plan import ProcessSpec
-from tfdist.launch.process import GuardedProcess
+from tfdist.launch.process import GuardedProcess, RankProcess
+from tfdist.launch.remote import RemoteRanks
+from tfdist.launch.remote_process import RemoteProcess
 from tfdist.launch.result import Exit
+from tfdist.launch.spec import ProcessSpec
 
 
 class ProcessGroup:
@@ -15,13 +17,17 @@ class ProcessGroup:
 
     Args:
         pump: Where their output goes.
+        remote: The hosts that are not this one, by name. Default none.
     """
 
-    def __init__(self, pump: OutputPump) -> None:
+    def __init__(
+        self, pump: OutputPump, remote: Mapping[str, RemoteRanks] | None = None
+    ) -> None:
         self._pump = pump
-        self._processes: dict[int, GuardedProcess] = {}
+        self._remote = remote or {}
+        self._processes: dict[int, RankProcess] = {}
 
-    def start(self, spec: ProcessSpec) -> GuardedProcess:
+    def start(self, spec: ProcessSpec) -> RankProcess:
         """Start a process, in place of one with that number that is gone.
 
         Args:
@@ -36,7 +42,12 @@ class ProcessGroup:
         else:
             self._pump.open(spec)
         stdout, stderr = self._pump.ends_of(spec.rank)
-        process = GuardedProcess(spec, stdout=stdout, stderr=stderr)
+        ranks = self._remote.get(spec.host or "")
+        process: RankProcess
+        if ranks is None:
+            process = GuardedProcess(spec, stdout=stdout, stderr=stderr)
+        else:
+            process = RemoteProcess(ranks, spec, stdout=stdout, stderr=stderr)
         self._processes[spec.rank] = process
         return process
 
@@ -87,6 +98,7 @@ class ProcessGroup:
                 process.ended_seconds - started_seconds,
                 self._pump.tail(process.rank),
                 process.spec.task,
+                process.spec.host,
             )
             for process in self._processes.values()
         )

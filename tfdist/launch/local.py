@@ -6,19 +6,22 @@ import shlex
 import socket
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfdist.launch.cores import available_cores
 from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
+from tfdist.launch.hosts import Hosts, is_here
 from tfdist.launch.job import Job
+from tfdist.launch.limits import DEFAULT_RESTARTS, Limits
 from tfdist.launch.output import Output
-from tfdist.launch.plan import ProcessSpec, plan
+from tfdist.launch.plan import plan
 from tfdist.launch.ports import free_ports
+from tfdist.launch.remote import RemoteRanks
+from tfdist.launch.remote_command import ssh_command
 from tfdist.launch.result import RunResult
 from tfdist.launch.signals import PASSED_ON, received_signals
+from tfdist.launch.spec import ProcessSpec
 from tfdist.launch.supervisor import Supervisor
-
-DEFAULT_RESTARTS = 3
 
 _RUN_ID_BYTES = 8
 
@@ -97,7 +100,8 @@ def run(
         >>> run(specs).failed_rank
         1
     """
-    check_options(timeout_seconds, restarts)
+    limits = Limits(timeout_seconds, grace_seconds, restarts)
+    limits.check()
     with contextlib.ExitStack() as stack:
         signals = None
         if pass_signals_on:
@@ -105,9 +109,7 @@ def run(
         return run_once(
             specs,
             output=output or Output(),
-            timeout_seconds=timeout_seconds,
-            grace_seconds=grace_seconds,
-            restarts=restarts,
+            limits=limits,
             signals=signals,
         )
 
@@ -116,21 +118,19 @@ def run_once(
     specs: Sequence[ProcessSpec],
     *,
     output: Output,
-    timeout_seconds: float | None,
-    grace_seconds: float,
-    restarts: int,
+    limits: Limits,
     signals: socket.socket | None,
+    remote: Mapping[str, RemoteRanks] | None = None,
 ) -> RunResult:
     """Run processes as `run` does, with signals that somebody else has caught.
 
     Args:
         specs: What to run, by rank.
         output: Where the output of the ranks goes.
-        timeout_seconds: How long the run may take; None for ever.
-        grace_seconds: How long ranks may take to end.
-        restarts: How many times workers of parameter servers are started again.
+        limits: What ends the run, besides its own end.
         signals: Where the signals are read from that are passed on; None for none.
             Those that nobody has read before are passed on, too.
+        remote: The hosts that are not this one, by name. Default none.
 
     Returns:
         How the run has ended.
@@ -144,43 +144,23 @@ def run_once(
             stack.enter_context(rendezvous(size, port))
         supervisor = Supervisor(
             output,
-            timeout_seconds=timeout_seconds,
-            grace_seconds=grace_seconds,
-            restarts=restarts,
+            timeout_seconds=limits.timeout_seconds,
+            grace_seconds=limits.grace_seconds,
+            restarts=limits.worker_restarts,
             signals=signals,
+            remote=remote,
         )
         stack.callback(supervisor.close)
         supervisor.start(specs)
         return supervisor.wait()
 
 
-def check_options(timeout_seconds: float | None, restarts: int) -> None:
-    """Refuse limits of a run that no run can keep.
-
-    Args:
-        timeout_seconds: How long the run may take; None for ever.
-        restarts: How many times workers of parameter servers are started again.
-
-    Raises:
-        ValueError: If the timeout is not positive, or `restarts` negative.
-    """
-    if timeout_seconds is not None and timeout_seconds <= 0:
-        raise ValueError(
-            "timeout_seconds must be positive. "
-            f"Received: timeout_seconds={timeout_seconds}. Leave it out for no limit."
-        )
-    if restarts < 0:
-        raise ValueError(
-            "restarts must not be negative. "
-            f"Received: restarts={restarts}. Use 0 to start no worker again."
-        )
-
-
-def shell_lines(specs: Sequence[ProcessSpec]) -> list[str]:
+def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> list[str]:
     """Write processes as lines that can be pasted into as many shells.
 
     Args:
         specs: The processes, by rank.
+        hosts: How their hosts are reached. Default: they are all on this machine.
 
     Returns:
         A line for each; before them, for each Horovod job, that of the server at which
@@ -195,7 +175,16 @@ def shell_lines(specs: Sequence[ProcessSpec]) -> list[str]:
         shlex.join([sys.executable, "-c", code.format(size, port)])
         for port, size in _rendezvous_sizes(specs).items()
     ]
-    return servers + [spec.shell_line() for spec in specs]
+    return servers + [_shell_line(spec, hosts) for spec in specs]
+
+
+def _shell_line(spec: ProcessSpec, hosts: Hosts | None) -> str:
+    """Write a process as a line, with the command that reaches its host."""
+    line = spec.shell_line()
+    if hosts is None or spec.host is None or is_here(spec.host):
+        return line
+    there = f"cd {shlex.quote(os.getcwd())} && exec {line}"
+    return shlex.join(ssh_command(hosts.ssh, spec.host, there))
 
 
 def _rendezvous_sizes(specs: Sequence[ProcessSpec]) -> dict[int, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfdist.launch.console import Console, write_all
 from tfdist.launch.lines import LineSplitter
-from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.spec import ProcessSpec
 
 _CHUNK_BYTES = 65_536
 _TAIL_LINES = 10

@@ -1,15 +1,16 @@
 """Which process gets what: its command, its environment, its cores."""
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
-from tfdist.cluster import Cluster, Task, tf_config
+from tfdist.cluster import Cluster, tf_config
 from tfdist.launch.cores import share_of_cores
 from tfdist.launch.horovod import identity_of
 from tfdist.launch.job import RESERVED_VARIABLES, Job
-from tfdist.launch.roles import clusters_of, name_of
+from tfdist.launch.machine import Machine
+from tfdist.launch.roles import clusters_of
+from tfdist.launch.spec import ProcessSpec
 
+_HOST = "127.0.0.1"
 # TensorFlow reads the first two, OpenMP, oneDNN and the BLAS of NumPy the third.
 _THREAD_VARIABLES = (
     "TF_NUM_INTRAOP_THREADS",
@@ -18,60 +19,6 @@ _THREAD_VARIABLES = (
 )
 # Unless the user knows better: NCCL would choose an interface by its own rules.
 _NCCL_DEFAULT = {"NCCL_SOCKET_IFNAME": "lo"}
-
-
-@dataclass(frozen=True)
-class ProcessSpec:
-    """One process that is to be started.
-
-    Args:
-        rank: Its number among the processes of the run, from 0; for a process that
-            trains it is its rank.
-        argv: The program, as a path, and its arguments.
-        env: The variables in which its environment differs from the launcher's.
-        cores: The cores that it is pinned to. Default none: it may use all.
-        unset: The variables of the launcher that it must not inherit. Default none.
-        task: Its task in a job with parameter servers. Default None: one of several
-            ranks that are all alike.
-    """
-
-    rank: int
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    cores: tuple[int, ...] = ()
-    unset: tuple[str, ...] = ()
-    task: Task | None = None
-
-    @property
-    def name(self) -> str:
-        """What it is called in messages: "rank 0", "chief", "worker 0", "ps 0"."""
-        return name_of(self.rank, self.task)
-
-    @property
-    def tag(self) -> str:
-        """What stands before each line that it prints: its name, or only its rank."""
-        return str(self.rank) if self.task is None else self.name
-
-    @property
-    def log_name(self) -> str:
-        """The name of its log file: "rank.0.log", "chief.log", "worker.0.log"."""
-        return f"{self.name.replace(' ', '.')}.log"
-
-    def shell_line(self) -> str:
-        """Write the process as one line that can be pasted into a shell.
-
-        Returns:
-            A command that starts the same program, in the same environment and on the
-            same cores.
-
-        Example:
-            >>> ProcessSpec(0, ("/bin/echo", "a b"), {"X": "1"}, (2, 3)).shell_line()
-            "env X=1 taskset -c 2,3 /bin/echo 'a b'"
-        """
-        variables = [f"{name}={value}" for name, value in self.env.items()]
-        unset = [word for name in self.unset for word in ("-u", name)]
-        pin = ["taskset", "-c", ",".join(map(str, self.cores))] if self.cores else []
-        return shlex.join(["env", *unset, *variables, *pin, *self.argv])
 
 
 def plan(
@@ -110,53 +57,96 @@ def plan(
         >>> specs[1].env["TFDIST_RANK"], specs[1].cores
         ('1', (1,))
     """
-    bind = _is_bound(job, len(cores))
+    count = job.process_count
+    machine = Machine(_HOST, tuple(ports[:count]), tuple(cores))
+    return plan_on(
+        job,
+        [machine],
+        run_id=run_id,
+        environ=environ,
+        slots=slots,
+        rendezvous_port=ports[-1],
+    )
+
+
+def plan_on(
+    job: Job,
+    machines: Sequence[Machine],
+    *,
+    run_id: str,
+    environ: Mapping[str, str],
+    slots: Sequence[int] | None = None,
+    rendezvous_port: int = 0,
+) -> list[ProcessSpec]:
+    """Work out the processes of a job on one or several machines.
+
+    Args:
+        job: What is to be run.
+        machines: Where, in the order of the ranks, with a port for each process.
+        run_id: What tells this run from every other.
+        environ: The environment that the processes inherit.
+        slots: The places among the ranks that are taken. Default None: all.
+        rendezvous_port: For a Horovod job, on one machine, that of its rendezvous.
+
+    Returns:
+        One spec for each process, as `plan` does.
+
+    Raises:
+        ValueError: If a core for each process is wanted and there are too few.
+    """
+    places = [
+        (machine, index, address, bind)
+        for machine in machines
+        for bind in [_is_bound(job, len(machine.ports), len(machine.cores))]
+        for index, address in enumerate(machine.addresses)
+    ]
     slots = range(job.process_count) if slots is None else slots
+    clusters = clusters_of(job, [places[slot][2] for slot in slots])
     specs = []
-    for rank, cluster in enumerate(_clusters_on(slots, job, ports)):
-        share = share_of_cores(cores, rank=slots[rank], size=job.process_count)
+    for rank, (slot, cluster) in enumerate(zip(slots, clusters, strict=True)):
+        machine, index, _, bind = places[slot]
+        share = share_of_cores(machine.cores, rank=index, size=len(machine.ports))
         threads = len(share)
         if job.workers is not None and not bind:
             # While workers compute, the chief waits, and servers do little: with shares
             # for them, cores would be idle. While a server applies an update, or the
             # chief prepares a batch, workers may wait: both get what a worker gets.
-            threads = len(cores) // job.workers
+            threads = len(machine.cores) // max(1, _workers_on(machine, cluster))
         env = (
             _defaults(job, max(1, threads), environ)
             | _explicit(job)
-            | _identity(cluster, run_id, slots[rank])
+            | _identity(cluster, run_id, slot)
         )
         if job.collective == "horovod":
-            env |= identity_of(cluster, ports[-1])
+            env |= identity_of(cluster, rendezvous_port)
         foreign = environ.keys() - env.keys()
         unset = tuple(name for name in RESERVED_VARIABLES if name in foreign)
         pins = share if bind else ()
         task = cluster.task if cluster.ps else None
-        specs.append(ProcessSpec(rank, job.command, env, pins, unset, task))
+        host = machine.host if len(machines) > 1 else None
+        specs.append(ProcessSpec(rank, job.command, env, pins, unset, task, host))
     return specs
 
 
-def _clusters_on(slots: Sequence[int], job: Job, ports: Sequence[int]) -> list[Cluster]:
-    """Return the cluster as each process sees it, if only some slots are taken."""
-    return clusters_of(
-        job if job.size is None else replace(job, size=len(slots)), ports
-    )
+def _workers_on(machine: Machine, cluster: Cluster) -> int:
+    """Count the workers of parameter servers that are on a machine."""
+    return len(set(machine.addresses).intersection(cluster.workers))
 
 
-def _is_bound(job: Job, available: int) -> bool:
+def _is_bound(job: Job, count: int, available: int) -> bool:
     """Decide whether the processes are pinned.
 
     Pinned to shares that make up the whole machine, steps were 5 to 8 % faster than
     unpinned with the same number of threads, and two jobs at once still share evenly.
     """
-    if job.bind_to == "core" and job.process_count > available:
+    if job.bind_to == "core" and count > available:
         raise ValueError(
             "bind_to='core' needs a core for each process. "
-            f"Received: {job.process_count} processes and {available} cores. "
+            f"Received: {count} processes and {available} cores. "
             "Start fewer processes, or use --bind-to none."
         )
     if job.bind_to is None:
-        return 1 < job.process_count <= available
+        return 1 < count <= available
     return job.bind_to == "core"
 
 

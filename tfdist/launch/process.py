@@ -9,25 +9,20 @@ import sys
 import time
 from pathlib import Path
 
-from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.spec import ProcessSpec
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 
 
-class GuardedProcess:
-    """A rank and its guardian.
-
-    The guardian is what makes the promise that nothing is left behind: it ends
-    everything that came from the rank when the connection to this object ends, also
-    because the launcher was killed.
+class RankProcess:
+    """What the launcher has of a rank, wherever it runs: the line to its guardian.
 
     Args:
-        spec: What to start.
-        stdout: File descriptor that the rank writes its output to.
-        stderr: The same for its errors.
+        spec: What is started.
+        control: The socket at whose other end the guardian is.
     """
 
-    def __init__(self, spec: ProcessSpec, *, stdout: int, stderr: int) -> None:
+    def __init__(self, spec: ProcessSpec, control: socket.socket) -> None:
         self.spec = spec
         self.rank = spec.rank
         self.exit_code: int | None = None
@@ -35,30 +30,7 @@ class GuardedProcess:
         self.is_gone = False
         # Whether the launcher has asked for the kill.
         self.is_to_be_killed = False
-        self._control, theirs = socket.socketpair()
-        # -I -S: it starts in a few milliseconds, whatever the user's environment.
-        guardian = (sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()))
-        command = b"\0".join(map(os.fsencode, spec.argv))
-        cores = ",".join(map(str, spec.cores))
-        inherited = {n: v for n, v in os.environ.items() if n not in spec.unset}
-        try:
-            self._guardian = subprocess.Popen(
-                [*guardian, str(len(command)), cores],
-                env={**inherited, **spec.env},
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except BaseException:
-            self._control.close()
-            raise
-        finally:
-            theirs.close()
-        # If the guardian is gone already, `receive` finds that out.
-        with contextlib.suppress(OSError):
-            self._control.sendall(command)
+        self._control = control
 
     def fileno(self) -> int:
         """Return the file descriptor on which `receive` has something to read."""
@@ -98,12 +70,61 @@ class GuardedProcess:
 
     def kill_guardian(self) -> None:
         """Kill the guardian, and with it the rank, if it does not do its work."""
-        self.is_to_be_killed = True
-        self._guardian.kill()
+        raise NotImplementedError
 
     def hang_up(self) -> None:
         """Let the guardian end whatever is left of the rank, at once."""
         self._control.close()
+
+    def wait(self) -> None:
+        """Wait until the guardian has done so."""
+        raise NotImplementedError
+
+
+class GuardedProcess(RankProcess):
+    """A rank on this machine, and its guardian.
+
+    The guardian is what makes the promise that nothing is left behind: it ends
+    everything that came from the rank when the connection to this object ends, also
+    because the launcher was killed.
+
+    Args:
+        spec: What to start.
+        stdout: File descriptor that the rank writes its output to.
+        stderr: The same for its errors.
+    """
+
+    def __init__(self, spec: ProcessSpec, *, stdout: int, stderr: int) -> None:
+        control, theirs = socket.socketpair()
+        super().__init__(spec, control)
+        # -I -S: it starts in a few milliseconds, whatever the user's environment.
+        guardian = (sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()))
+        command = b"\0".join(map(os.fsencode, spec.argv))
+        cores = ",".join(map(str, spec.cores))
+        inherited = {n: v for n, v in os.environ.items() if n not in spec.unset}
+        try:
+            self._guardian = subprocess.Popen(
+                [*guardian, str(len(command)), cores],
+                env={**inherited, **spec.env},
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except BaseException:
+            self._control.close()
+            raise
+        finally:
+            theirs.close()
+        # If the guardian is gone already, `receive` finds that out.
+        with contextlib.suppress(OSError):
+            self._control.sendall(command)
+
+    def kill_guardian(self) -> None:
+        """Kill the guardian, and with it the rank, if it does not do its work."""
+        self.is_to_be_killed = True
+        self._guardian.kill()
 
     def wait(self) -> None:
         """Wait until the guardian has done so."""

@@ -23,6 +23,7 @@ class Exit:
         tail: The last lines that it printed. Default none.
         task: Its task in a job with parameter servers. Default None: one of several
             ranks that are all alike.
+        host: The host it was on, in a run on several. Default None.
 
     Example:
         >>> Exit(0, -15, 2.5).describe()
@@ -34,6 +35,7 @@ class Exit:
     seconds: float
     tail: tuple[str, ...] = ()
     task: Task | None = None
+    host: str | None = None
 
     @property
     def name(self) -> str:
@@ -45,7 +47,8 @@ class Exit:
         how = how_it_ended(self.code)
         if self.code == -signal.SIGKILL:
             how += " (by the kernel, if by nobody else: memory ran out)"
-        return f"{self.name} {how} after {self.seconds:.1f} s"
+        where = "" if self.host is None else f" on {self.host}"
+        return f"{self.name}{where} {how} after {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from tfdist.cluster import Cluster, Task
 from tfdist.launch.job import Job
 
-_HOST = "127.0.0.1"
 
-
-def clusters_of(job: Job, ports: Sequence[int]) -> list[Cluster]:
+def clusters_of(job: Job, addresses: Sequence[str]) -> list[Cluster]:
     """Work out the cluster as each process of a job sees it.
 
     Args:
         job: What is to be run.
-        ports: A port for each process, in the same order; more are not used.
+        addresses: "host:port" of each process, in the same order.
 
     Returns:
         One cluster for each process: by rank, and after the ranks the parameter
@@ -21,13 +19,12 @@ def clusters_of(job: Job, ports: Sequence[int]) -> list[Cluster]:
 
     Example:
         >>> job = Job(("/bin/true",), workers=1, ps=1)
-        >>> [str(cluster.task) for cluster in clusters_of(job, [1, 2, 3])]
+        >>> [str(cluster.task) for cluster in clusters_of(job, ["a:1", "a:2", "b:1"])]
         ['chief 0', 'worker 0', 'ps 0']
     """
-    addresses = tuple(f"{_HOST}:{port}" for port in ports[: job.process_count])
     if job.workers is None:
-        tasks = [Task("worker", rank) for rank in range(job.process_count)]
-        return [Cluster(workers=addresses, task=task) for task in tasks]
+        tasks = [Task("worker", rank) for rank in range(len(addresses))]
+        return [Cluster(workers=tuple(addresses), task=task) for task in tasks]
     chief, *others = addresses
     workers, ps = tuple(others[: job.workers]), tuple(others[job.workers :])
     tasks = [

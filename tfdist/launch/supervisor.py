@@ -6,17 +6,18 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfdist.launch.agenda import Agenda
 from tfdist.launch.ear import Ear
 from tfdist.launch.group import ProcessGroup
 from tfdist.launch.output import Output, OutputPump
-from tfdist.launch.plan import ProcessSpec
 from tfdist.launch.policy import Action, Policy
-from tfdist.launch.process import GuardedProcess
+from tfdist.launch.process import RankProcess
+from tfdist.launch.remote import RemoteRanks
 from tfdist.launch.result import RunResult
 from tfdist.launch.signals import ENDING_SIGNALS
+from tfdist.launch.spec import ProcessSpec
 
 # Two bytes among the signals that are news of the output; we catch neither as signal.
 _OUTPUT_ENDED = 0
@@ -46,6 +47,7 @@ class Supervisor:
         grace_seconds: How long ranks may take to end when they are asked to.
         restarts: How many times workers are started again, in a job that has some.
         signals: Where signals to the launcher are read as bytes. Default: nowhere.
+        remote: The hosts that are not this one, by name. Default none.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Supervisor:
         grace_seconds: float,
         restarts: int,
         signals: socket.socket | None = None,
+        remote: Mapping[str, RemoteRanks] | None = None,
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self._grace_seconds = grace_seconds
@@ -79,7 +82,7 @@ class Supervisor:
             on_end=lambda: self.ear.tell(_OUTPUT_ENDED),
             on_error=lambda: self.ear.tell(_OUTPUT_FAILED),
         )
-        self._processes = ProcessGroup(self._pump)
+        self._processes = ProcessGroup(self._pump, remote)
 
     def start(self, specs: Sequence[ProcessSpec]) -> None:
         """Start every process.
@@ -142,7 +145,7 @@ class Supervisor:
             else:
                 self._processes.send(signal.Signals(news))
 
-    def _listen(self, process: GuardedProcess) -> None:
+    def _listen(self, process: RankProcess) -> None:
         """Take note of the end of a rank, then of the end of all that came from it."""
         has_ended_before = process.exit_code is not None
         process.receive()
@@ -157,7 +160,7 @@ class Supervisor:
             else:
                 self._pump.end(process.rank)
 
-    def _judge(self, process: GuardedProcess) -> None:
+    def _judge(self, process: RankProcess) -> None:
         """Do what the end of a rank asks for, unless the run is ending anyway."""
         assert process.exit_code is not None
         decision = self._policy.judge(process.rank, process.exit_code)

@@ -58,6 +58,7 @@ def test_the_shortest_call(launcher):
     assert launcher.options == {
         "output": Output(console=True, tag=True, directory=None),
         "limits": Limits(timeout_seconds=None, worker_restarts=3),
+        "hosts": None,
         "on_restart": report_restart,
     }
     assert launcher.restarts == Restarts(0)

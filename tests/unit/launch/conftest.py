@@ -5,8 +5,8 @@ import select
 
 import pytest
 
-from tfdist.launch.plan import ProcessSpec
 from tfdist.launch.process import GuardedProcess
+from tfdist.launch.spec import ProcessSpec
 
 SECONDS = 30
 
@@ -67,3 +67,12 @@ def assert_ends():
             os.close(descriptor)
 
     return wait
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    """Return a command that takes ssh's place: its shell is on this machine."""
+    program = tmp_path / "ssh"
+    program.write_text('#!/bin/sh\nfor line; do :; done\nexec sh -c "$line"\n')
+    program.chmod(0o755)
+    return str(program)

@@ -9,7 +9,7 @@ import pytest
 from tfdist.cluster import Task
 from tfdist.launch.group import ProcessGroup
 from tfdist.launch.output import Output, OutputPump
-from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.spec import ProcessSpec
 
 SECONDS = 30
 FOREVER = "exec sleep 1000"

@@ -8,7 +8,7 @@ import pytest
 from tfdist.cluster import Task
 from tfdist.launch import output as output_module
 from tfdist.launch.output import Output, OutputPump
-from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.spec import ProcessSpec
 
 SECONDS = 30
 

@@ -10,7 +10,8 @@ from tfdist.cluster import detect
 from tfdist.cluster.detect import detect_place
 from tfdist.cluster.place import Place
 from tfdist.launch.job import Job
-from tfdist.launch.plan import ProcessSpec, plan
+from tfdist.launch.plan import plan
+from tfdist.launch.spec import ProcessSpec
 
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 

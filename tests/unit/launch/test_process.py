@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from tfdist.launch.plan import ProcessSpec
 from tfdist.launch.process import GuardedProcess
+from tfdist.launch.spec import ProcessSpec
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from tfdist.launch.roles import clusters_of, name_of
 
 
 def test_ranks_are_all_workers():
-    clusters = clusters_of(Job(("/bin/true",), size=2), [7, 8, 9])
+    clusters = clusters_of(Job(("/bin/true",), size=2), ["a:7", "b:8"])
 
-    workers = ("127.0.0.1:7", "127.0.0.1:8")
+    workers = ("a:7", "b:8")
     assert clusters == [
         Cluster(workers=workers, task=Task("worker", 0)),
         Cluster(workers=workers, task=Task("worker", 1)),
@@ -18,13 +18,15 @@ def test_ranks_are_all_workers():
 
 
 def test_parameter_servers_come_after_the_ranks():
-    clusters = clusters_of(Job(("/bin/true",), workers=2, ps=2), range(1, 7))
+    clusters = clusters_of(
+        Job(("/bin/true",), workers=2, ps=2), ["c:1", "w:1", "w:2", "p:1", "p:2"]
+    )
 
     assert {(cluster.chief, cluster.workers, cluster.ps) for cluster in clusters} == {
         (
-            "127.0.0.1:1",
-            ("127.0.0.1:2", "127.0.0.1:3"),
-            ("127.0.0.1:4", "127.0.0.1:5"),
+            "c:1",
+            ("w:1", "w:2"),
+            ("p:1", "p:2"),
         )
     }
     assert [cluster.task for cluster in clusters] == [

@@ -9,7 +9,7 @@ import pytest
 
 from tfdist.cluster import Task
 from tfdist.launch.output import Output
-from tfdist.launch.plan import ProcessSpec
+from tfdist.launch.spec import ProcessSpec
 from tfdist.launch.supervisor import Supervisor
 
 

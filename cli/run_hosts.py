@@ -1,0 +1,119 @@
+"""The options of `tfdist run` that put the processes on several hosts."""
+
+import argparse
+import math
+from collections.abc import Sequence
+
+from tfdist.cluster.host_slots import parse_hosts
+from tfdist.cluster.start_timeout import START_TIMEOUT_VARIABLE
+from tfdist.launch import Hosts, Job, ProcessSpec, shell_lines, supposed
+from tfdist_cli.parser import Parser
+
+_REMARK = "# ports and cores are those of this machine: the hosts have not been asked"
+_OF_HOSTS = ("ssh", "python")
+
+
+def add_options_of_hosts(parser: Parser) -> None:
+    """Add where the processes are, and how the hosts are reached.
+
+    Args:
+        parser: The parser of `tfdist run`.
+    """
+    parser.add_argument(
+        "-H",
+        dest="hosts",
+        action="append",
+        metavar="HOST:SLOTS,...",
+        help="hosts, reached by ssh, with the number of processes that each takes "
+        "(default: one); -np may be left out then",
+    )
+    parser.add_argument(
+        "--ssh",
+        metavar="COMMAND",
+        help="what reaches the hosts, as in 'ssh -p 2222' (default: ssh, which reads "
+        "your ~/.ssh/config)",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="PATH",
+        help="the interpreter on the hosts (default: the path of the one here)",
+    )
+    parser.add_argument(
+        "--start-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long each host may take to answer, and then the last process "
+        "(default: 60 for hosts, and for processes what their strategy says, 300)",
+    )
+
+
+def hosts_of(args: argparse.Namespace) -> Hosts | None:
+    """Return where the processes are to be.
+
+    Args:
+        args: What the parser has read; `size` is set if the hosts say it.
+
+    Returns:
+        The hosts, or None for this machine alone.
+
+    Raises:
+        ValueError: If a host is malformed, or an option would have no effect.
+    """
+    if args.hosts is None:
+        for name in _OF_HOSTS:
+            if getattr(args, name) is not None:
+                option = "--" + name.replace("_", "-")
+                raise ValueError(
+                    f"{option} has no effect without hosts. "
+                    f"Received: {option} {getattr(args, name)} without -H. "
+                    "Leave it out, or give the hosts, as in -H node1:4,node2:4."
+                )
+        return None
+    slots = parse_hosts(",".join(args.hosts))
+    if args.size is None and args.workers is None and args.ps is None:
+        args.size = sum(host.slots for host in slots)
+    given = {
+        "ssh": args.ssh,
+        "python": args.python,
+        "start_timeout_seconds": args.start_timeout,
+    }
+    return Hosts(slots, **{k: value for k, value in given.items() if value is not None})
+
+
+def start_variables(args: argparse.Namespace) -> dict[str, str]:
+    """Return what tells the processes how long they may wait for each other.
+
+    Args:
+        args: What the parser has read.
+
+    Returns:
+        The variables, none if nothing was said.
+
+    Raises:
+        ValueError: If it is no time.
+    """
+    if args.start_timeout is None:
+        return {}
+    if not 0 < args.start_timeout < math.inf:
+        raise ValueError(
+            "--start-timeout must be a positive number of seconds. "
+            f"Received: --start-timeout {args.start_timeout:g}. Leave it out for 300."
+        )
+    return {START_TIMEOUT_VARIABLE: f"{args.start_timeout:g}"}
+
+
+def lines_on_hosts(job: Job, hosts: Hosts) -> list[str]:
+    """Write the processes as lines that can be pasted into as many shells.
+
+    Args:
+        job: What is to be run.
+        hosts: Where.
+
+    Returns:
+        A line for each, those of other hosts with the command that reaches them.
+
+    Raises:
+        ValueError: If the job does not fit on the hosts.
+    """
+    specs: Sequence[ProcessSpec] = supposed(job, hosts)
+    return [_REMARK, *shell_lines(specs, hosts)]

@@ -1,0 +1,228 @@
+"""`tfdist run -H` on two hosts: network namespaces, each with a real sshd."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from two_hosts import ADDRESSES, two_hosts
+
+pytestmark = [
+    pytest.mark.requires("ip", "sshd", "ssh"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 and os.environ.get("CI") != "true",
+        reason="only root can make network namespaces",
+    ),
+]
+
+A, B = ADDRESSES
+SECONDS = 240
+# What docs/clusters.md promises; the launcher hears nothing for 15 s first.
+LOST_SECONDS = 30
+
+TRAIN = """
+import os, sys
+import keras, numpy as np, tfdist
+
+keras.utils.set_random_seed(1)
+strategy = tfdist.strategies.create("allreduce")
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+x = np.random.default_rng(3).normal(size=(64, 4))
+
+class Says(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 2:
+            print("in its midst", flush=True)
+
+epochs = int(sys.argv[1])
+model.fit(x, x[:, :1], batch_size=16, epochs=epochs, verbose=0, callbacks=[Says()])
+total = sum(float(np.abs(weight).sum()) for weight in model.get_weights())
+print("size", tfdist.size(), "weights", total, "dir", os.getcwd(), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    with two_hosts(tmp_path_factory.mktemp("hosts")) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def start(hosts, tmp_path):
+    """Return a function that starts `tfdist run` on the first host."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    started = []
+
+    def start(*words, ssh=hosts.ssh):
+        main = "import sys; from tfdist_cli.main import main; sys.exit(main())"
+        run = [sys.executable, "-c", main, "run", "--ssh", ssh]
+        process = subprocess.Popen(
+            hosts.inside(0, *run, *words),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ended(process):
+    """Wait for the end; return the exit code and what was printed."""
+    out, err = process.communicate(timeout=SECONDS)
+    return process.returncode, out, err
+
+
+def processes_of(tmp_path):
+    """Return the command lines of what runs the test's program, on any host."""
+    lines = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            folder = os.readlink(entry.with_name("cwd"))
+        except OSError:
+            continue
+        if folder == str(tmp_path) and "tfdist_cli" not in line:
+            lines.append(line)
+    return lines
+
+
+def test_two_hosts_train_what_one_trains(start, tmp_path):
+    code, out, err = ended(start("-H", f"{A}:1,{B}:1", "train.py", "2"))
+    assert code == 0, err
+    shown = dict(re.findall(r"^\[(\d [\d.]+)\] size (.*)$", out, re.MULTILINE))
+    assert set(shown) == {f"0 {A}", f"1 {B}"}
+    assert len(set(shown.values())) == 1
+    size, _, weights, _, folder = shown[f"0 {A}"].split()
+
+    code, out, err = ended(start("-np", "1", "-H", A, "train.py", "2"))
+    assert code == 0, err
+    alone = re.search(r"size 1 weights (\S+)", out)
+    assert (size, folder) == ("2", str(tmp_path))
+    assert float(weights) == pytest.approx(float(alone[1]), rel=1e-5)
+
+
+def test_what_each_process_is_given(start):
+    show = "echo $TFDIST_RANK $TFDIST_LOCAL_RANK/$TFDIST_LOCAL_SIZE $OWN $TF_CONFIG"
+    words = ("-H", f"{A}:1,{B}:2", "--env", "OWN=mine", "bash", "-c", show)
+    code, out, err = ended(start(*words))
+
+    assert code == 0, err
+    places, configs = set(), []
+    for line in out.splitlines():
+        _, place, own, config = line.split("] ")[1].split(" ", 3)
+        assert own == "mine"
+        places.add((line.split("]")[0], place))
+        configs.append(json.loads(config)["cluster"]["worker"])
+    assert places == {(f"[0 {A}", "0/1"), (f"[1 {B}", "0/2"), (f"[2 {B}", "1/2")}
+    assert configs[0] == configs[1] == configs[2]
+    assert [address.split(":")[0] for address in configs[0]] == [A, B, B]
+
+
+def test_more_ranks_than_sshd_takes_connections_at_once(start):
+    """They share one: `MaxStartups` is 2 there."""
+    code, out, err = ended(start("-H", f"{B}:12", "bash", "-c", "echo $TFDIST_RANK"))
+
+    assert code == 0, err
+    assert {line.split()[-1] for line in out.splitlines()} == set(map(str, range(12)))
+
+
+def test_a_rank_that_fails_ends_the_others(start, tmp_path):
+    script = "[ $TFDIST_RANK = 1 ] && echo oh no >&2 && exit 3; exec sleep 1000"
+    code, _, err = ended(start("-H", f"{A}:1,{B}:2", "bash", "-c", script))
+
+    assert code == 3
+    assert "tfdist run: the last lines of rank 1:\n    oh no\n" in err
+    assert f"tfdist run: rank 1 on {B} failed with exit code 3 after" in err
+    assert "ranks 0 and 2 were still running and were ended." in err
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_the_launcher(start, tmp_path, number):
+    process = start("-H", f"{A}:1,{B}:1", "bash", "-c", "echo ready; exec sleep 1000")
+    for _ in range(2):
+        assert "ready" in process.stdout.readline()
+
+    process.send_signal(number)
+    process.communicate(timeout=SECONDS)
+
+    assert process.returncode == (130 if number == signal.SIGINT else -9)
+    deadline = time.monotonic() + LOST_SECONDS
+    while processes_of(tmp_path):
+        assert time.monotonic() < deadline, processes_of(tmp_path)
+
+
+def test_a_link_that_is_cut_in_mid_epoch_ends_the_run(start, hosts, tmp_path):
+    process = start("-H", f"{A}:1,{B}:1", "train.py", "100000")
+    while "in its midst" not in process.stdout.readline():
+        assert process.poll() is None
+    # What is printed meanwhile must not fill the pipe.
+    reader = threading.Thread(target=process.stdout.read, daemon=True)
+    reader.start()
+
+    cut = time.monotonic()
+    hosts.cut()
+    try:
+        err = process.stderr.read()
+        process.wait(SECONDS)
+        seconds = time.monotonic() - cut
+        while processes_of(tmp_path):
+            assert time.monotonic() - cut < LOST_SECONDS, processes_of(tmp_path)
+    finally:
+        hosts.join()
+
+    assert process.returncode != 0
+    assert seconds < LOST_SECONDS
+    assert re.search(rf"rank 1( on|, at| \(|: ).*{B}", err), err
+    assert (
+        f"{B} is lost to this run: nothing has come for 15 s" in err or "silent" in err
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-H", f"{A},10.77.19.9"), "There is no way to 10.77.19.9. Received: ssh: "),
+        (("-H", f"{A},nohost.invalid"), "The name of the host nohost.invalid is not"),
+        (
+            ("-H", f"{A},{B}", "--python", "/no/python"),
+            "There is no such interpreter on",
+        ),
+    ],
+)
+def test_a_host_that_cannot_be_used_is_named(start, words, message):
+    code, _, err = ended(start(*words, "--start-timeout", "20", "true"))
+
+    assert code == 2
+    assert f"tfdist run: error: {message}" in err
+
+
+def test_a_missing_key_and_an_unknown_host_are_told_apart(start, hosts, tmp_path):
+    known = f"UserKnownHostsFile={hosts.folder / 'known_hosts'}"
+    stranger = tmp_path / "id"
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True
+    )
+    without_key = f"ssh -F none -p 2222 -i {stranger} -o {known}"
+    unknown = f"ssh -F none -p 2222 -i {hosts.folder / 'id'} -o UserKnownHostsFile=none"
+
+    _, _, err = ended(start("-H", f"{A},{B}", "true", ssh=without_key))
+    assert f"{B} does not let you in without a password. Received: " in err
+    assert f"Put your public key there: ssh-copy-id {B}" in err
+
+    _, _, err = ended(start("-H", f"{A},{B}", "true", ssh=unknown))
+    assert f"The key of the host {B} is not known here" in err
