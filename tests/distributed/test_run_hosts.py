@@ -31,7 +31,7 @@ import os, sys
 import keras, numpy as np, tfdist
 
 keras.utils.set_random_seed(1)
-strategy = tfdist.strategies.create("allreduce")
+strategy = tfdist.strategies.create("all_reduce")
 with strategy.scope():
     model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
     model.compile("adam", "mse")
@@ -188,9 +188,7 @@ def test_a_link_that_is_cut_in_mid_epoch_ends_the_run(start, hosts, tmp_path):
     assert process.returncode != 0
     assert seconds < LOST_SECONDS
     assert re.search(rf"rank 1( on|, at| \(|: ).*{B}", err), err
-    assert (
-        f"{B} is lost to this run: nothing has come for 15 s" in err or "silent" in err
-    )
+    assert f"{B} is lost to this run: nothing has come for 15 s" in err
 
 
 @pytest.mark.parametrize(

@@ -99,11 +99,11 @@ def _sshd(hosts, number):
     config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     root("mkdir", "-p", "/run/sshd")
     command = shlex.join(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)])
-    with open(hosts.folder / f"sshd{number}.log", "w") as log:
-        words = hosts.inside(number, "sh", "-c", f"exec {command}")
-        server = subprocess.Popen(words, stderr=log)
+    words = hosts.inside(number, "sh", "-c", f"exec {command}")
+    server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
+        assert "Server listening" in server.stderr.readline()
         yield
     finally:
         server.terminate()
-        server.wait(SECONDS)
+        server.communicate(timeout=SECONDS)

@@ -94,18 +94,13 @@ def plan_on(
     Raises:
         ValueError: If a core for each process is wanted and there are too few.
     """
-    places = [
-        (machine, index, address, bind)
-        for machine in machines
-        for bind in [_is_bound(job, len(machine.ports), len(machine.cores))]
-        for index, address in enumerate(machine.addresses)
-    ]
+    shares = [share for machine in machines for share in _shares(job, machine)]
     slots = range(job.process_count) if slots is None else slots
-    clusters = clusters_of(job, [places[slot][2] for slot in slots])
+    addresses = [address for machine in machines for address in machine.addresses]
+    clusters = clusters_of(job, [addresses[slot] for slot in slots])
     specs = []
     for rank, (slot, cluster) in enumerate(zip(slots, clusters, strict=True)):
-        machine, index, _, bind = places[slot]
-        share = share_of_cores(machine.cores, rank=index, size=len(machine.ports))
+        machine, share, bind = shares[slot]
         threads = len(share)
         if job.workers is not None and not bind:
             # While workers compute, the chief waits, and servers do little: with shares
@@ -126,6 +121,16 @@ def plan_on(
         host = machine.host if len(machines) > 1 else None
         specs.append(ProcessSpec(rank, job.command, env, pins, unset, task, host))
     return specs
+
+
+def _shares(job: Job, machine: Machine) -> list[tuple[Machine, tuple[int, ...], bool]]:
+    """Return for each process of a machine its cores, and whether it is pinned."""
+    count = len(machine.ports)
+    bind = _is_bound(job, count, len(machine.cores))
+    return [
+        (machine, share_of_cores(machine.cores, rank=index, size=count), bind)
+        for index in range(count)
+    ]
 
 
 def _workers_on(machine: Machine, cluster: Cluster) -> int:

@@ -3,7 +3,7 @@
 import importlib.metadata
 import platform
 
-import tfdist
+from tfdist import __version__
 
 # Under which names TensorFlow is published.
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
@@ -24,7 +24,7 @@ def installed_versions() -> dict[str, str]:
     """
     return {
         "Python": ".".join(platform.python_version_tuple()[:2]),
-        "tfdist": tfdist.__version__,
+        "tfdist": __version__,
         "TensorFlow": _version_of(*_TENSORFLOW),
         "Keras": _version_of("keras"),
     }
