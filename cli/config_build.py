@@ -10,6 +10,7 @@ from tfdist_cli.config_build_cluster import ALL, cluster_of_job, clusters_of
 from tfdist_cli.config_build_options import (
     add_options_of_addresses,
     add_options_of_form,
+    add_options_of_hosts,
     add_options_of_ports,
     add_options_of_task,
 )
@@ -56,6 +57,7 @@ def add_parser(actions: "argparse._SubParsersAction[Parser]") -> None:
     )
     parser.set_defaults(func=run)
     add_options_of_addresses(parser)
+    add_options_of_hosts(parser)
     add_options_of_ports(parser)
     add_options_of_task(parser)
     add_options_of_form(parser)

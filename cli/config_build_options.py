@@ -26,6 +26,14 @@ def add_options_of_addresses(parser: Parser) -> None:
             metavar=metavar,
             help=what,
         )
+
+
+def add_options_of_hosts(parser: Parser) -> None:
+    """Add the options that say the same by hosts, or by what a launcher has set.
+
+    Args:
+        parser: That of the command.
+    """
     parser.add_argument(
         "-H",
         dest="hosts",

@@ -84,22 +84,23 @@ def _picked(
     from tfdist.launch.ports import free_ports
     from tfdist.launch.this_machine import is_this_machine
 
-    addresses: list[str] = []
-    is_checked = False
-    for host in hosts:
-        if is_this_machine(host.host):
-            # TensorFlow listens on every address of the machine.
-            found = free_ports(host.slots, host="0.0.0.0", within=ports)
-            addresses += [f"{host.host}:{port}" for port in sorted(found)]
-            is_checked = True
-        else:
-            addresses += number_ports((host,), first)
-    if not is_checked:
+    # It may have several names, under which it has each port but once.
+    here = {host for host in hosts if is_this_machine(host.host)}
+    if not here:
         raise ValueError(
             "--pick-ports can check the ports of this machine only. "
             f"Received: {', '.join(host.host for host in hosts)}, none of which it is. "
             "Leave it out, or run the command on one of them."
         )
+    count = sum(host.slots for host in here)
+    # TensorFlow listens on every address of the machine.
+    free = iter(sorted(free_ports(count, host="0.0.0.0", within=ports)))
+    addresses: list[str] = []
+    for host in hosts:
+        if host in here:
+            addresses += [f"{host.host}:{next(free)}" for _ in range(host.slots)]
+        else:
+            addresses += number_ports((host,), first)
     return tuple(addresses)
 
 

@@ -60,7 +60,11 @@ def refuse_addresses(args: argparse.Namespace) -> None:
     Raises:
         ValueError: If there are any, or ports for them.
     """
-    given = [option for name, option in _ADDRESSES.items() if getattr(args, name)]
+    given = [
+        option
+        for name, option in _ADDRESSES.items()
+        if getattr(args, name) not in (None, [])
+    ]
     if given:
         raise ValueError(
             f"--from {args.source} tells who is in the job by itself. "

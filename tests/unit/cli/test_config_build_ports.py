@@ -60,6 +60,15 @@ def test_the_ports_of_other_hosts_are_counted_up(capsys, monkeypatch):
     assert all(address.startswith("here:5") for address in found[:2])
 
 
+def test_a_machine_with_two_names_has_each_port_once(capsys, monkeypatch):
+    monkeypatch.setattr("tfdist.launch.this_machine.is_this_machine", lambda host: True)
+    monkeypatch.setattr("tfdist.launch.ports._is_free", lambda host, port: True)
+
+    found = workers(capsys, "-H here:2,there --pick-ports --port-range 5000-5002")
+
+    assert found == ("here:5000", "here:5001", "there:5002")
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
