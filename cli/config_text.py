@@ -14,11 +14,15 @@ _NAMES = {
 }
 
 
-def read_file(file: str) -> str:
+def read_file(
+    file: str, *, option: str = "FILE", holds: str = "the value of TF_CONFIG"
+) -> str:
     """Return the text of a file, or of the standard input.
 
     Args:
         file: Its name; "-" for the standard input.
+        option: How the file was given, for errors. Default "FILE".
+        holds: What should be in it, for errors. Default "the value of TF_CONFIG".
 
     Returns:
         The text, also if parts of it are none in UTF-8: these are then no JSON.
@@ -33,10 +37,9 @@ def read_file(file: str) -> str:
     # A name with a null byte is a ValueError.
     except (OSError, ValueError) as error:
         raise OSError(
-            f"FILE must be a file that can be read. Received: {file} "
+            f"{option} must be a file that can be read. Received: {file} "
             f"({getattr(error, 'strerror', None) or error}). "
-            "Give the name of one that holds the value of TF_CONFIG, or - for the "
-            "standard input."
+            f"Give the name of one that holds {holds}, or - for the standard input."
         ) from None
 
 

@@ -42,7 +42,7 @@ def parse_hosts(text: str, *, option: str = "-H") -> tuple[HostSlots, ...]:
     hosts: dict[str, HostSlots] = {}
     for number, entry in enumerate(text.split(","), start=1):
         place = f"entry {number} of {option}"
-        host = _parse_host(entry, place)
+        host = parse_host(entry, place=place)
         name, _ = split_address(f"{host.host}:1")
         if name in hosts:
             raise ValueError(
@@ -88,8 +88,24 @@ def number_ports(hosts: tuple[HostSlots, ...], port: int) -> tuple[str, ...]:
     )
 
 
-def _parse_host(entry: str, place: str) -> HostSlots:
-    """Read one host."""
+def parse_host(entry: str, *, place: str, example: str = _EXAMPLE) -> HostSlots:
+    """Read one host, with its slots or without.
+
+    Args:
+        entry: "node1:4" or "node1"; an IPv6 host stands in brackets.
+        place: What the entry is called in errors.
+        example: How to write it, for errors. Default that of `-H`.
+
+    Returns:
+        The host; without a number it has one slot.
+
+    Raises:
+        ValueError: If it is malformed.
+
+    Example:
+        >>> parse_host("[::1]:4", place="host")
+        HostSlots(host='[::1]', slots=4)
+    """
     if not entry:
         raise ValueError(
             f"{place} is empty. Received: ''. Leave out the comma, or add a host."
@@ -101,7 +117,7 @@ def _parse_host(entry: str, place: str) -> HostSlots:
     if ":" in slots or wrong_address(f"{host}:1") is not None:
         raise ValueError(
             f"{place} must be a host, or a host and its slots. "
-            f"Received: {entry!r}. {_EXAMPLE}"
+            f"Received: {entry!r}. {example}"
         )
     if not colon:
         return HostSlots(host)
@@ -110,6 +126,6 @@ def _parse_host(entry: str, place: str) -> HostSlots:
     if not is_number or int(slots) < 1:
         raise ValueError(
             f"{place} must end in a number of slots, at least 1. "
-            f"Received: {entry!r}. {_EXAMPLE}"
+            f"Received: {entry!r}. {example}"
         )
     return HostSlots(host, int(slots))

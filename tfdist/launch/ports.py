@@ -12,7 +12,9 @@ _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES = 64
 
 
-def free_ports(count: int, *, host: str = "127.0.0.1") -> list[int]:
+def free_ports(
+    count: int, *, host: str = "127.0.0.1", within: range | None = None
+) -> list[int]:
     """Pick ports on which nobody listens.
 
     A port is tested and let go, and the process that is to have it binds it seconds
@@ -23,9 +25,11 @@ def free_ports(count: int, *, host: str = "127.0.0.1") -> list[int]:
     Args:
         count: How many different ports.
         host: The address to test them on. Default "127.0.0.1".
+        within: The ports to choose from, the first of which are preferred. Default
+            None: any.
 
     Returns:
-        The ports, in no particular order.
+        The ports; without `within` in no particular order.
 
     Raises:
         OSError: If there are not that many.
@@ -35,7 +39,7 @@ def free_ports(count: int, *, host: str = "127.0.0.1") -> list[int]:
         3
     """
     ports: list[int] = []
-    for port in _candidates(count):
+    for port in _candidates(count) if within is None else within:
         if len(ports) == count:
             break
         if port not in ports and _is_free(host, port):

@@ -5,6 +5,7 @@ import random
 import shlex
 
 import pytest
+import yaml
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.tf_config import dumps, loads
@@ -74,6 +75,27 @@ def test_the_forms(build, to, start):
     (line,) = build("-H", "a,b", "--index", "0", "--to", to)
 
     assert line.startswith(start)
+
+
+def test_the_whole_job(build):
+    lines = build("-H", "a:2,b:2", "--to", "sbatch", "--name", "mine")
+
+    assert lines[1] == "#SBATCH --job-name=mine"
+    assert lines[-1] == "srun --distribution=block python train.py"
+
+
+def test_the_whole_job_in_containers(build):
+    lines = build(
+        *("--chief", "c:1", "--workers", "a:1", "--ps", "p:1", "--to", "compose"),
+        *("--image", "registry/train:1", "--command", "python main.py --epochs 3"),
+    )
+
+    assert yaml.safe_load("\n".join(lines))["services"]["ps-0"]["command"] == [
+        "python",
+        "main.py",
+        "--epochs",
+        "3",
+    ]
 
 
 def test_an_evaluator_that_is_not_listed(build):
@@ -227,8 +249,8 @@ def test_all_tasks_of_a_cluster_survive_the_round_trip(build, seed):
         ),
         (
             "--workers a:1 --port 1 --index 0",
-            "--port has no effect without -H, as addresses have ports of their own. "
-            "Received: --port 1. Leave it out",
+            "--port has no effect without -H or --hostfile, as addresses have ports of "
+            "their own. Received: --port 1. Leave it out",
         ),
         (
             "--workers a:1 -H b --index 0",
@@ -244,7 +266,31 @@ def test_all_tasks_of_a_cluster_survive_the_round_trip(build, seed):
         ("-H a,a --index 0", "entry 2 of -H is a host that stands there already."),
         (
             "-H a --index 0 --to yaml",
-            "to must be one of json, env, shell, dotenv. Received: to='yaml'. Use",
+            "--to must be one of json, env, shell, dotenv, hostfile, sbatch, "
+            "kubernetes, tfjob, mpijob, compose. Received: --to yaml. Use",
+        ),
+        (
+            "-H a --index 0 --to compose --image x",
+            "--index has no effect with --to compose, as it is for one task. "
+            "Received: --index 0. Leave it out",
+        ),
+        (
+            "-H a --task worker --to hostfile",
+            "--task has no effect with --to hostfile, as it is for one task. Received:",
+        ),
+        (
+            "-H a --index 0 --name x",
+            "--name has no effect with --to json, as it does not stand there. "
+            "Received: --name x. Leave it out",
+        ),
+        ("-H a --to hostfile --command x", "--command has no effect with --to hostf"),
+        ("-H a --to sbatch --image x", "--image has no effect with --to sbatch, as"),
+        ("-H a --to mpijob", "--image must say what the containers of --to mpijob are"),
+        ("-H a --to sbatch --name X", "--name must begin with a small letter and hav"),
+        ("--to sbatch", "There are no addresses to build from. Received: none of"),
+        (
+            "--ps p:1 --to tfjob --image x",
+            "cluster has nobody who trains, neither a chief nor a worker. Received: ",
         ),
     ],
 )

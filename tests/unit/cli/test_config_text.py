@@ -46,6 +46,15 @@ def test_what_cannot_be_read(file, why, tmp_path, monkeypatch):
         read_file(file)
 
 
+def test_the_error_names_the_option():
+    message = (
+        "^--hostfile must be a file that can be read. Received: no/such .No such file "
+        "or directory.. Give the name of one that holds hosts, or - for"
+    )
+    with pytest.raises(OSError, match=message):
+        read_file("no/such", option="--hostfile", holds="hosts")
+
+
 def test_any_character_can_be_printed(capsys):
     say("é \ud800")
 

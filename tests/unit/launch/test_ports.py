@@ -65,3 +65,16 @@ def test_too_few(monkeypatch):
         OSError, match=r"enough free ports on 127\.0\.0\.1.*2 wanted, 0"
     ):
         free_ports(2)
+
+
+def test_the_first_of_a_range_are_taken(monkeypatch):
+    monkeypatch.setattr(ports, "_is_free", lambda host, port: port != 3001)
+
+    assert free_ports(2, within=range(3000, 3005)) == [3000, 3002]
+
+
+def test_too_few_in_a_range(monkeypatch):
+    monkeypatch.setattr(ports, "_is_free", lambda host, port: port != 3001)
+
+    with pytest.raises(OSError, match="2 wanted, 1 found"):
+        free_ports(2, within=range(3000, 3002))
