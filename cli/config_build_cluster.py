@@ -4,12 +4,10 @@ import argparse
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.address import wrong_address
-from tfdist.cluster.host_slots import HostSlots, parse_hosts
-from tfdist.cluster.hostfile import parse_hostfile
 from tfdist.cluster.validation import JOB_TYPES, Jobs
 from tfdist_cli.config_build_ports import check_no_ports, give_ports
 from tfdist_cli.config_build_source import read_from, refuse_addresses, task_of_place
-from tfdist_cli.config_text import read_file
+from tfdist_cli.host_options import hosts_given
 
 ALL = "all"
 
@@ -131,21 +129,11 @@ def _workers(args: argparse.Namespace) -> tuple[str, ...]:
             f"{' and '.join(options)} both say who the workers are. "
             f"Received: {' and '.join(ways)}. Leave one of them out."
         )
-    hosts = _hosts(args)
+    hosts = hosts_given(args)
     if hosts is None:
         check_no_ports(args)
         return _checked(args.workers, "--workers")
     return give_ports(hosts, args)
-
-
-def _hosts(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
-    """Return the hosts of -H or --hostfile, if there are any."""
-    if args.hosts is not None:
-        return parse_hosts(",".join(args.hosts))
-    if args.hostfile is None:
-        return None
-    text = read_file(args.hostfile, option="--hostfile", holds="hosts")
-    return parse_hostfile(text, place=f"--hostfile {args.hostfile}")
 
 
 def _single(addresses: list[str], option: str, advice: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import argparse
 
 from tfdist_cli.config_build_ports import DEFAULT_PORT
+from tfdist_cli.host_options import add_host_options
 from tfdist_cli.parser import Parser
 
 
@@ -34,19 +35,10 @@ def add_options_of_hosts(parser: Parser) -> None:
     Args:
         parser: That of the command.
     """
-    parser.add_argument(
-        "-H",
-        dest="hosts",
-        action="append",
-        metavar="HOST:SLOTS,...",
-        help="in place of --workers: hosts, with the number of workers on each "
-        "(default: one)",
-    )
-    parser.add_argument(
-        "--hostfile",
-        metavar="FILE",
-        help="the same from a file, or - for the standard input: node1 slots=4 as Open "
-        "MPI and Horovod write it, node1:4 as MPICH does, or names",
+    add_host_options(
+        parser,
+        "in place of --workers: hosts, with the number of workers on each (default: "
+        "one)",
     )
     parser.add_argument(
         "--from",

@@ -4,9 +4,9 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from tfdist.cluster.host_slots import parse_hosts
 from tfdist.cluster.start_timeout import START_TIMEOUT_VARIABLE
 from tfdist.launch import Hosts, Job, ProcessSpec, shell_lines, supposed
+from tfdist_cli.host_options import add_host_options, hosts_given
 from tfdist_cli.parser import Parser
 
 _REMARK = "# ports and cores are those of this machine: the hosts have not been asked"
@@ -19,12 +19,9 @@ def add_options_of_hosts(parser: Parser) -> None:
     Args:
         parser: The parser of `tfdist run`.
     """
-    parser.add_argument(
-        "-H",
-        dest="hosts",
-        action="append",
-        metavar="HOST:SLOTS,...",
-        help="hosts, reached by ssh, with the number of processes that each takes "
+    add_host_options(
+        parser,
+        "hosts, reached by ssh, with the number of processes that each takes "
         "(default: one); -np may be left out then",
     )
     parser.add_argument(
@@ -57,19 +54,20 @@ def hosts_of(args: argparse.Namespace) -> Hosts | None:
         The hosts, or None for this machine alone.
 
     Raises:
+        OSError: If the file cannot be read.
         ValueError: If a host is malformed, or an option would have no effect.
     """
-    if args.hosts is None:
+    slots = hosts_given(args)
+    if slots is None:
         for name in _OF_HOSTS:
             if getattr(args, name) is not None:
                 option = "--" + name.replace("_", "-")
                 raise ValueError(
                     f"{option} has no effect without hosts. "
-                    f"Received: {option} {getattr(args, name)} without -H. "
-                    "Leave it out, or give the hosts, as in -H node1:4,node2:4."
+                    f"Received: {option} {getattr(args, name)} without -H and "
+                    "--hostfile. Leave it out, or give the hosts, as in -H a:4,b:4."
                 )
         return None
-    slots = parse_hosts(",".join(args.hosts))
     if args.size is None and args.workers is None and args.ps is None:
         args.size = sum(host.slots for host in slots)
     given = {

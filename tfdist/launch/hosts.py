@@ -1,6 +1,5 @@
 """The hosts of a job, and how many of its processes each takes."""
 
-import socket
 import sys
 from dataclasses import dataclass, replace
 
@@ -92,36 +91,6 @@ def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
     return tuple(taken)
 
 
-def is_here(host: str) -> bool:
-    """Say whether a host is this machine, by one of its addresses.
-
-    Args:
-        host: Its name or number; IPv6 in brackets.
-
-    Returns:
-        True if it is; False also for a name that only ssh may know.
-
-    Example:
-        >>> is_here("localhost"), is_here("192.0.2.1")
-        (True, False)
-    """
-    try:
-        found = socket.getaddrinfo(_bare(host), 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    return any(_can_bind(family, address) for family, _, _, _, address in found)
-
-
 def _bare(host: str) -> str:
     """Return the name of a host without the brackets of IPv6."""
     return split_address(f"{host}:1")[0]
-
-
-def _can_bind(family: int, address: tuple[object, ...]) -> bool:
-    """Say whether an address is one of this machine's."""
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(address)
-        except OSError:
-            return False
-    return True

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tfdist.launch.cores import available_cores
 from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
-from tfdist.launch.hosts import Hosts, is_here
+from tfdist.launch.hosts import Hosts
 from tfdist.launch.job import Job
 from tfdist.launch.limits import DEFAULT_RESTARTS, Limits
 from tfdist.launch.output import Output
@@ -22,6 +22,7 @@ from tfdist.launch.result import RunResult
 from tfdist.launch.signals import PASSED_ON, received_signals
 from tfdist.launch.spec import ProcessSpec
 from tfdist.launch.supervisor import Supervisor
+from tfdist.launch.this_machine import is_this_machine
 
 _RUN_ID_BYTES = 8
 
@@ -181,7 +182,7 @@ def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> lis
 def _shell_line(spec: ProcessSpec, hosts: Hosts | None) -> str:
     """Write a process as a line, with the command that reaches its host."""
     line = spec.shell_line()
-    if hosts is None or spec.host is None or is_here(spec.host):
+    if hosts is None or spec.host is None or is_this_machine(spec.host):
         return line
     there = f"cd {shlex.quote(os.getcwd())} && exec {line}"
     return shlex.join(ssh_command(hosts.ssh, spec.host, there))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdist.launch.cores import available_cores
-from tfdist.launch.hosts import Hosts, fill, is_here
+from tfdist.launch.hosts import Hosts, fill
 from tfdist.launch.job import Job
 from tfdist.launch.machine import Machine
 from tfdist.launch.plan import plan_on
@@ -16,6 +16,7 @@ from tfdist.launch.ports import free_ports
 from tfdist.launch.remote import RemoteRanks
 from tfdist.launch.remote_host import Patience, RemoteHost
 from tfdist.launch.spec import ProcessSpec
+from tfdist.launch.this_machine import is_this_machine
 from tfdist.launch.versions import installed_versions
 
 _RUN_ID_BYTES = 8
@@ -59,7 +60,7 @@ def placed(
     with contextlib.ExitStack() as stack:
         connections = {}
         for one in slots:
-            if not is_here(one.host):
+            if not is_this_machine(one.host):
                 host = RemoteHost(one.host, ssh=hosts.ssh, python=hosts.python)
                 connections[one.host] = host
                 stack.callback(host.close)

@@ -43,6 +43,16 @@ def test_there_may_be_fewer_processes_than_slots(launched):
     assert [host.host for host in hosts.slots] == [A, B]
 
 
+def test_hosts_may_stand_in_a_file(launched, tmp_path):
+    (tmp_path / "hosts").write_text(f"{A} slots=2\n{B}\n")
+
+    main(["run", "--hostfile", str(tmp_path / "hosts"), "true"])
+
+    [(job, hosts)] = launched
+    assert job.size == 3
+    assert hosts.slots == (HostSlots(A, 2), HostSlots(B, 1))
+
+
 def test_parameter_servers_may_be_on_hosts(launched):
     main(["run", "--workers", "2", "--ps", "1", "-H", f"{A}:2,{B}:2", "true"])
 
@@ -73,11 +83,12 @@ def test_processes_here_have_a_time_to_come_too(launched):
     [
         (
             "-np 2 --ssh rsh",
-            "--ssh has no effect without hosts. Received: --ssh rsh without -H. Leave",
+            "--ssh has no effect without hosts. Received: --ssh rsh without -H and "
+            "--hostfile. Leave it out",
         ),
         (
             "-np 2 --python /x",
-            "--python has no effect without hosts. Received: --python /x without -H.",
+            "--python has no effect without hosts. Received: --python /x without -H",
         ),
         (
             "-np 2 --start-timeout 0",
@@ -93,6 +104,15 @@ def test_processes_here_have_a_time_to_come_too(launched):
             f"-H {A},localhost",
             "A host among several needs a name by which the others reach it. "
             "Received: localhost.",
+        ),
+        (
+            f"-H {A} --hostfile hosts",
+            f"-H and --hostfile both say which hosts there are. Received: -H {A} and "
+            "--hostfile hosts. Leave one of them out.",
+        ),
+        (
+            "--hostfile no_such_file",
+            "--hostfile must be a file",
         ),
         (f"-H {A}:x", "entry 1 of -H must end in a number of slots, at least 1."),
         (
@@ -120,7 +140,7 @@ def test_ctrl_c_while_hosts_are_called_ends_it(monkeypatch):
 
 
 def test_a_dry_run_prints_what_reaches_the_hosts(capsys, monkeypatch):
-    monkeypatch.setattr("tfdist.launch.local.is_here", lambda host: host == A)
+    monkeypatch.setattr("tfdist.launch.local.is_this_machine", lambda host: host == A)
     line = f"run --dry-run -H {A},{B} --ssh"
 
     assert main([*line.split(), "ssh -p 2222", "true"]) == 0

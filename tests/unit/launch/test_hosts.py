@@ -1,9 +1,7 @@
-import socket
-
 import pytest
 
 from tfdist.cluster.host_slots import HostSlots
-from tfdist.launch.hosts import Hosts, fill, is_here
+from tfdist.launch.hosts import Hosts, fill
 from tfdist.launch.job import Job
 from tfdist.launch.restarts import Restarts
 
@@ -46,16 +44,3 @@ def test_what_is_for_one_machine_is_refused():
     message = "^--min-np is for the places of one machine. Received: hosts besides."
     with pytest.raises(ValueError, match=message):
         TWO.check(Job(PROGRAM, size=2), Restarts(2, min_size=1))
-
-
-def test_this_machine_is_known_by_its_addresses(monkeypatch):
-    assert is_here("localhost")
-    assert is_here("127.0.0.1")
-    # 203.0.113.0/24 is for examples.
-    assert not is_here("203.0.113.77")
-
-    def unknown(*args, **options):
-        raise socket.gaierror
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert not is_here("node2")

@@ -53,7 +53,7 @@ def test_ranks_are_started_on_their_hosts(hosts, capfd):
 
 
 def test_this_machine_needs_no_connection(hosts, monkeypatch):
-    monkeypatch.setattr(placement_module, "is_here", lambda host: host == A)
+    monkeypatch.setattr(placement_module, "is_this_machine", lambda host: host == A)
 
     with placed(job_of(), hosts) as placement:
         assert set(placement.remote) == {B}
