@@ -164,7 +164,7 @@ def check_options(timeout_seconds: float | None, restarts: int) -> None:
     Raises:
         ValueError: If the timeout is not positive, or `restarts` negative.
     """
-    if timeout_seconds is not None and timeout_seconds <= 0:
+    if timeout_seconds is not None and not timeout_seconds > 0:
         raise ValueError(
             "timeout_seconds must be positive. "
             f"Received: timeout_seconds={timeout_seconds}. Leave it out for no limit."
