@@ -22,7 +22,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 DEBIAN_PACKAGES = {
     "mpicxx": "libopenmpi-dev",
     "mpirun": "openmpi-bin",
+    "munged": "munge",
     "scontrol": "slurm-client",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "srun": "slurm-client",
     "taskset": "util-linux",
 }
 
