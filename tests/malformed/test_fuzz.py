@@ -130,6 +130,7 @@ def json_values():
     leaf = st.sampled_from(
         [None, True, -1, 0, 1, 0.5, 1e999, 10**30, "", "a:1", "b:1", "a", "worker"]
         + ["chief", "localhost:1", "[x]:1", "a:0", *CLUSTERS, *TASKS, ["a:1"] * 5000]
+        + [{f"k{number}": [] for number in range(5000)}]
     )
     return st.recursive(
         leaf,

@@ -164,6 +164,19 @@ TASKS = [
     ),
     ({"type": "worker", "index": None}, "task.index must be an integer."),
 ]
+# Files that hold something else.
+FILES = [
+    (b"", "is empty."),
+    (b"  \n", "is empty."),
+    (b"{}\n{}", "is not valid JSON at line 2, column 1: Extra data."),
+    (b"# comment\n{}", "is not valid JSON at line 1, column 1: Expecting value."),
+    (b"export TF_CONFIG={}", "is not valid JSON at line 1, column 1: Expecting value."),
+    (b"cluster:\n  worker: []\n", "is not valid JSON at line 1, column 1: Expecting"),
+    (b"<html>", "is not valid JSON at line 1, column 1: Expecting value."),
+    (b"\x00", "is not valid JSON at line 1, column 1: Expecting value."),
+    (b"\xff\xfe{\x00}\x00", "is not valid JSON at line 1, column 1: Expecting value."),
+    (b"\x1f\x8b\x08\x00", "is not valid JSON at line 1, column 1: Expecting value."),
+]
 ROWS = [
     *((text.replace("FIRST", json.dumps(FIRST)), problem) for text, problem in TEXTS),
     *(
@@ -182,10 +195,13 @@ def test_the_variable_is_refused(text, problem, refusal):
     assert refusal("config", "show", TF_CONFIG=text).startswith(f"TF_CONFIG {problem}")
 
 
-@pytest.mark.parametrize(("text", "problem"), ROWS)
-def test_a_file_has_this_one_error(text, problem, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [*((text.encode(), problem) for text, problem in ROWS), *FILES],
+)
+def test_a_file_has_this_one_error(content, problem, tmp_path, capsys):
     file = tmp_path / "tf_config.json"
-    file.write_text(text, encoding="utf-8")
+    file.write_bytes(content)
 
     code = main(["config", "check", str(file)])
     out = capsys.readouterr().out
