@@ -33,7 +33,7 @@ test: $(VENV)/horovod.built ## run every test
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/architecture tests/unit
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/architecture tests/unit tests/malformed
 	$(BIN)/python -m pytest tests/distributed
 endif
 

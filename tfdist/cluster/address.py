@@ -2,8 +2,9 @@
 
 from tfdist.cluster.finding import Finding
 
-# What has no place in one bare address: a scheme or path, a list, a quotation.
-_FOREIGN_CHARACTERS = frozenset("/,;@\"'")
+# What has no place in one bare address: a scheme or path, a list, an assignment, a
+# quotation.
+_FOREIGN_CHARACTERS = frozenset("/,;=@\"'")
 _OF_IPV6 = frozenset("[]:")
 _EXAMPLE = 'Write it as "host:port", for example "node1:2222".'
 _LOOPBACK_HOSTS = frozenset({"localhost", "0.0.0.0", "::", "::1"})
@@ -95,7 +96,9 @@ def is_loopback(host: str) -> bool:
 
 def _problem(address: str) -> tuple[str, str]:
     """Return what is wrong with an address, and what to do; both empty if nothing."""
-    if any(char.isspace() or char in _FOREIGN_CHARACTERS for char in address):
+    # What cannot be printed would not be seen in an error about a host nobody finds.
+    is_bare = address.isprintable() and " " not in address
+    if not is_bare or not _FOREIGN_CHARACTERS.isdisjoint(address):
         return (
             'must be one bare "host:port".',
             "Leave out blanks, commas, quotes and what belongs to a URL.",

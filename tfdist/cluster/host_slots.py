@@ -77,11 +77,13 @@ def number_ports(hosts: tuple[HostSlots, ...], port: int) -> tuple[str, ...]:
         )
     for host in hosts:
         if port + host.slots - 1 > _LAST_PORT:
+            most = _LAST_PORT + 1 - host.slots
+            advice = (
+                f"a port up to {most}, or fewer slots" if most > 0 else "fewer slots"
+            )
             raise ValueError(
                 f"port leaves too few ports for the slots of {host.host}. "
-                f"Received: port={port}, {host.slots} slots. "
-                f"Use a port up to {max(1, _LAST_PORT + 1 - host.slots)}, "
-                "or fewer slots."
+                f"Received: port={port}, {host.slots} slots. Use {advice}."
             )
     return tuple(
         f"{host.host}:{port + slot}" for host in hosts for slot in range(host.slots)

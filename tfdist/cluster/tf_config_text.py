@@ -1,7 +1,9 @@
 """TF_CONFIG as text and keys: what can be wrong before it means anything."""
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import Any
 
 from tfdist.cluster.finding import Finding
@@ -11,6 +13,9 @@ _EXCERPT_CHARACTERS = 72
 _CHARACTERS_BEFORE = 40
 # How deep objects may stand in objects: two are needed, schedulers add a few.
 _DEPTH = 50
+# How many keys an error lists, and of how many unknown ones it is said what they mean:
+# a text that is no TF_CONFIG at all may have thousands.
+_MOST_KEYS = 50
 
 
 def parse(text: str) -> tuple[dict[str, Any], tuple[Finding, ...]]:
@@ -38,9 +43,11 @@ def parse(text: str) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     except json.JSONDecodeError as error:
         finding = _not_json(error) if text.strip() else _empty(text)
         return {}, (*findings, finding)
-    # Thousands of brackets, and thousands of digits.
-    except (RecursionError, ValueError) as error:
-        return {}, (*findings, _unreadable(str(error)))
+    # Thousands of brackets, and thousands of digits: Python has its own words for them.
+    except RecursionError:
+        return {}, (*findings, _unreadable("brackets in brackets, without end"))
+    except ValueError:
+        return {}, (*findings, _unreadable("a number with thousands of digits"))
     if _is_deep(config):
         return {}, (*findings, _unreadable(f"objects in objects, over {_DEPTH} deep"))
     if not isinstance(config, dict):
@@ -65,19 +72,19 @@ def unknown_keys(
         place: Where the object stands.
         effect: What comes of such a key.
     """
-    for key in found:
-        if key not in known:
-            near = nearest(key, known)
-            advice = "Leave it out, or put it into the object where it belongs."
-            if near:
-                advice = f'Did you mean "{near}"?'
-            yield Finding(
-                place,
-                f'{complaint} "{key}".',
-                ", ".join(found),
-                f"{advice} Known are: {', '.join(known)}.",
-                effect,
-            )
+    listed = _listed(found)
+    for key in _unknown(found, known):
+        near = nearest(key, known)
+        advice = "Leave it out, or put it into the object where it belongs."
+        if near:
+            advice = f'Did you mean "{near}"?'
+        yield Finding(
+            place,
+            f'{complaint} "{key}".',
+            listed,
+            f"{advice} Known are: {', '.join(known)}.",
+            effect,
+        )
 
 
 def nearest(key: str, known: tuple[str, ...]) -> str:
@@ -112,11 +119,23 @@ def as_meant(found: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
         {'cluster': {}}
     """
     meant = {key: value for key, value in found.items() if key in known}
-    for key in (key for key in found if key not in known):
+    for key in _unknown(found, known):
         near = nearest(key, known)
         if near:
             meant.setdefault(near, found[key])
     return meant
+
+
+def _unknown(found: dict[str, Any], known: tuple[str, ...]) -> list[str]:
+    """Return the keys that are not known, or as many as anybody reads about."""
+    return list(islice((key for key in found if key not in known), _MOST_KEYS))
+
+
+def _listed(keys: Collection[str]) -> str:
+    """Return keys in a row, without those that are too many."""
+    more = len(keys) - _MOST_KEYS
+    rest = [f"... ({more} more)"] if more > 0 else []
+    return ", ".join([*islice(keys, _MOST_KEYS), *rest])
 
 
 def _empty(text: str) -> Finding:
@@ -181,15 +200,15 @@ def _no_object(config: Any) -> Finding:
 
 def _repeats(names: list[str]) -> Iterator[Finding]:
     """Yield the keys that an object has twice; json would keep only the last."""
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
-            yield Finding(
-                "TF_CONFIG",
-                f'has the key "{name}" more than once in one object.',
-                ", ".join(names),
-                "Put all addresses of one job into one list.",
-                "hang",
-            )
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    for name in repeated[:_MOST_KEYS]:
+        yield Finding(
+            "TF_CONFIG",
+            f'has the key "{name}" more than once in one object.',
+            _listed(names),
+            "Put all addresses of one job into one list.",
+            "hang",
+        )
 
 
 def _joined(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Limits:
         Raises:
             ValueError: If the timeout is not positive, or `worker_restarts` negative.
         """
-        if self.timeout_seconds is not None and self.timeout_seconds <= 0:
+        if self.timeout_seconds is not None and not self.timeout_seconds > 0:
             raise ValueError(
                 "timeout_seconds must be positive. Received: "
                 f"timeout_seconds={self.timeout_seconds}. Leave it out for no limit."

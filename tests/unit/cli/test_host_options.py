@@ -28,7 +28,7 @@ def test_hosts_may_be_given_several_times():
 
 def test_a_file_or_the_standard_input(tmp_path, monkeypatch):
     (tmp_path / "hosts").write_text("a slots=2\n")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("b:3\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"b:3\n")))
 
     assert read("--hostfile", str(tmp_path / "hosts")) == (HostSlots("a", 2),)
     assert read("--hostfile", "-") == (HostSlots("b", 3),)

@@ -81,3 +81,9 @@ def test_loopback_hosts_are_known(address):
 @pytest.mark.parametrize("host", ["node1", "10.0.0.1", "fe80::1", "localhost.example"])
 def test_other_hosts_are_not_loopback(host):
     assert not is_loopback(host)
+
+
+@pytest.mark.parametrize("address", ["a\x00:1", "a\u200b:1", "a\ud800:1", "a=1:1"])
+def test_what_no_host_has_is_refused(address):
+    with pytest.raises(ValueError, match='must be one bare "host:port". Received: '):
+        split_address(address)

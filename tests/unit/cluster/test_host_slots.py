@@ -89,3 +89,9 @@ def test_ports_must_reach():
     )
     with pytest.raises(ValueError, match=message):
         number_ports(parse_hosts("a,b:3"), 65534)
+
+
+def test_more_slots_than_ports_are_refused():
+    message = "Received: port=2222, 70000 slots. Use fewer slots.$"
+    with pytest.raises(ValueError, match=message):
+        number_ports(parse_hosts("a:70000"), 2222)

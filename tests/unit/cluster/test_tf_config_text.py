@@ -132,8 +132,8 @@ def test_a_job_that_is_there_twice_is_joined():
     [
         ("[" * 60 + "]" * 60, "objects in objects, over 50 deep. Write it as"),
         ('{"a":' * 60 + "0" + "}" * 60, "objects in objects, over 50 deep. Write it"),
-        ("[" * 100_000, "maximum recursion depth exceeded"),
-        ("1" * 5000, "Exceeds the limit"),
+        ("[" * 100_000, "brackets in brackets, without end"),
+        ("1" * 5000, "a number with thousands of digits"),
     ],
     ids=["lists", "objects", "brackets", "digits"],
 )
@@ -160,3 +160,13 @@ def test_keys_are_taken_as_they_were_meant():
 def test_the_nearest_key():
     assert nearest("WORKERS", ("chief", "worker")) == "worker"
     assert nearest("gateway", ("chief", "worker")) == ""
+
+
+def test_of_thousands_of_keys_some_are_told():
+    repeated = "".join(f'"k{number}": 0, ' * 2 for number in range(3000))
+    config, findings = tf_config_text.parse(f'{{{repeated}"cluster": {{}}}}')
+    unknown = [*unknown_keys(config, ("cluster",), "has", place="place", effect="hang")]
+
+    assert len(findings) == len(unknown) == 50
+    assert unknown[0].received.endswith(", k49, ... (2951 more)")
+    assert as_meant(config, ("cluster",)) == {"cluster": {}}

@@ -8,7 +8,7 @@ def test_what_can_be_kept_passes():
     Limits(timeout_seconds=0.5, worker_restarts=0).check()
 
 
-@pytest.mark.parametrize("seconds", [0, -1.5])
+@pytest.mark.parametrize("seconds", [0, -1.5, float("nan")])
 def test_a_timeout_must_be_positive(seconds):
     message = f"^timeout_seconds must be positive. Received: timeout_seconds={seconds}."
     with pytest.raises(ValueError, match=message):

@@ -107,7 +107,7 @@ def test_a_job_without_horovod_does_not_look_for_it(monkeypatch):
         run(plan_here(Job(("/bin/true",), size=1, collective="horovod")))
 
 
-@pytest.mark.parametrize("seconds", [0, -1.5])
+@pytest.mark.parametrize("seconds", [float("nan"), 0, -1.5])
 def test_the_timeout_is_positive(seconds):
     with pytest.raises(ValueError, match=rf"timeout_seconds={seconds}\. Leave it out"):
         run([script("exit 0")], timeout_seconds=seconds)

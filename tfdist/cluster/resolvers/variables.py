@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfdist.cluster.place import Place
+from tfdist.cluster.resolvers.json_variable import excerpt
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def number(env: Mapping[str, str], name: str, launcher: str) -> int:
     value = env.get(name)
     # int() refuses thousands of digits in words of its own.
     if value is None or not (value.isascii() and value.isdigit() and len(value) <= 20):
-        received = f"{name}={value!r}" if value is not None else f"no {name}"
+        received = f"no {name}" if value is None else f"{name}={excerpt(value)}"
         raise ValueError(
             f"{name} must be a whole number, as `{launcher}` sets it. "
             f"Received: {received}. "

@@ -41,6 +41,11 @@ def test_a_missing_number_is_refused():
         number({}, "RANK", "launch")
 
 
+def test_of_a_long_value_the_beginning_is_told():
+    with pytest.raises(ValueError, match=r" Received: RANK='9{72}'\.\.\.\. Start the"):
+        number({"RANK": "9" * 5000}, "RANK", "launch")
+
+
 def test_an_impossible_place_is_refused():
     with pytest.raises(ValueError, match="^rank must be .* local_size=2 from launch."):
         NAMES.read({**ENV, "RANK": "4"}, "launch")

@@ -1,0 +1,80 @@
+"""A real Slurm on this machine: what its tasks know, and the recipe for it."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from slurm_cluster import slurm_cluster
+
+ROOT = Path(__file__).parents[2]
+SHOW = "import sys; from tfdist_cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+pytestmark = pytest.mark.requires("srun", "slurmctld", "slurmd", "munged")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    """A cluster with one node of two cores."""
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shown(slurm, tmp_path):
+    """Return a function that gives what `tfdist config show` says in each task."""
+
+    def show(tasks):
+        words = ["config", "show", "--explain", "--json"]
+        slurm.run(
+            *("srun", f"--ntasks={tasks}", f"--output={tmp_path}/task.%t"),
+            *(sys.executable, "-c", SHOW, *words),
+            cwd=ROOT,
+        )
+        files = [tmp_path / f"task.{task}" for task in range(tasks)]
+        return [json.loads(file.read_text()) for file in files]
+
+    return show
+
+
+def test_each_task_knows_its_place(shown):
+    first, second = shown(2)
+
+    assert [first["rank"], second["rank"]] == [0, 1]
+    assert first["size"] == second["size"] == 2
+    assert first["resolver"] == second["resolver"] == "slurm"
+    addresses = [
+        [(task["host"], task["port"]) for task in facts["tasks"]]
+        for facts in (first, second)
+    ]
+    assert addresses[0] == addresses[1]
+    (host, port), (_, next_port) = addresses[0]
+    assert host == "127.0.0.1"
+    assert next_port == port + 1
+
+
+def test_a_single_task_is_alone(shown):
+    (alone,) = shown(1)
+
+    assert (alone["rank"], alone["size"], alone["tasks"]) == (0, 1, [])
+
+
+def test_the_recipe_trains_two_tasks_together(slurm, tmp_path, monkeypatch):
+    monkeypatch.setitem(slurm.env, "PYTHON", sys.executable)
+    monkeypatch.setitem(slurm.env, "TFDS_DATA_DIR", str(tmp_path))
+    log = tmp_path / "job.log"
+
+    slurm.run(
+        *("sbatch", "--wait", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1"),
+        f"--output={log}",
+        *(ROOT / "examples" / "slurm" / "train.sbatch", "--epochs", 2),
+        cwd=ROOT,
+        timeout=500,
+    )
+    printed = log.read_text().replace("\r", "\n")
+
+    digest = r"^0: all 2 ranks hold identical weights: sha256 [0-9a-f]{64}$"
+    assert len(re.findall(digest, printed, re.MULTILINE)) == 1, printed
+    assert len(re.findall(r"^0: test accuracy: ", printed, re.MULTILINE)) == 1
+    assert not re.search(r"^1: .*accuracy", printed, re.MULTILINE)
