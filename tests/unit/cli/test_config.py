@@ -10,7 +10,8 @@ def test_help_lists_the_actions(capsys):
         main(["config", "--help"])
 
     text = capsys.readouterr().out
-    assert all(f"    {action} " in text for action in ("check", "show", "build", "probe"))
+    actions = ("check", "show", "build", "probe")
+    assert all(f"    {action} " in text for action in actions)
 
 
 def test_an_action_is_needed(capsys):
