@@ -34,8 +34,10 @@ what the table says:
   timed out       nothing comes back: a firewall, or a host that is off
   name not found  nobody knows the host's name
   no route        no network leads there, or something rejects what goes there
-  stranger        something else answers there; other task, other cluster: another
-                  probe does
+  hung up         something takes the connection, and closes it without a word
+  stranger        something else answers there
+  other task, other cluster
+                  a probe answers that has another task, or other addresses
 
 exit code:
   0 if all reach all, 1 if not, 2 if there is no cluster or a wrong one.

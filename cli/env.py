@@ -116,7 +116,9 @@ def _sections(env: Mapping[str, str], explanation: Explanation | str) -> Section
     return {
         "versions": version_facts(),
         "platform": platform_facts(),
-        "keras": keras_facts(env, Path("~").expanduser()),
+        # Unlike Path("~").expanduser() it is no error where a user has no home, as in
+        # containers.
+        "keras": keras_facts(env, Path(os.path.expanduser("~"))),
         "horovod": horovod_facts(),
         "cores": core_facts(),
         "memory": memory_facts(),

@@ -77,7 +77,7 @@ def keras_facts(env: Mapping[str, str], home: Path) -> Facts:
     # As Keras finds it: a home that nobody may write to has none.
     folder = (home if os.access(home, os.W_OK) else Path("/tmp")) / ".keras"
     if "KERAS_HOME" in env:
-        folder = Path(env["KERAS_HOME"]).expanduser()
+        folder = Path(os.path.expanduser(env["KERAS_HOME"]))
     file = folder / "keras.json"
     backend, source = "tensorflow", "Keras's default"
     try:

@@ -12,7 +12,8 @@ from tfdist.cluster.name_lookup import LookUp, look_up
 
 _ROOT = Path("/")
 _LOOK_UP_SECONDS = 2.0
-# Linux's numbers: the request for all IPv4 addresses, and the size of an answer's entry.
+# Linux's numbers: the request for all IPv4 addresses, and the size of each in the
+# answer.
 _SIOCGIFCONF = 0x8912
 _ENTRY_BYTES = 40
 _MOST_ENTRIES = 256

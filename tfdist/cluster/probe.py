@@ -137,8 +137,7 @@ def _call_all(cluster: Cluster, hello: Message, deadline: float) -> Row:
             seconds = max(_SHORTEST_TRY_SECONDS, min(_TRY_SECONDS, left))
             message = {**hello, "seconds_left": max(0.0, left)}
             reach = dial(address, message, task, timeout_seconds=seconds)
-            # A process that has answered, and ended before this one, is no news.
-            if reach.outcome in ANSWERS or row.get(task, reach).outcome not in ANSWERS:
+            if _tells_more(reach, row.get(task), seconds):
                 row[task] = reach
             if reach.outcome == REACHABLE or time.monotonic() >= deadline:
                 return
@@ -156,6 +155,16 @@ def _call_all(cluster: Cluster, hello: Message, deadline: float) -> Row:
     seen = dict(row)
     late = Reach(TIMED_OUT, "the name server has not answered")
     return {task: seen.get(task, late) for task in others}
+
+
+def _tells_more(reach: Reach, before: Reach | None, seconds: float) -> bool:
+    """Say whether what has come of a try outweighs what was seen before."""
+    if before is None or reach.outcome in ANSWERS:
+        return True
+    # Who has answered was there, also if it has ended before this process; and a try
+    # that the deadline cuts short says little.
+    is_cut = seconds < _TRY_SECONDS and reach.outcome == TIMED_OUT
+    return before.outcome not in ANSWERS and not is_cut
 
 
 def _hand_in(

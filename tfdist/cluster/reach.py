@@ -13,6 +13,7 @@ REFUSED = "refused"
 TIMED_OUT = "timed out"
 NAME_NOT_FOUND = "name not found"
 NO_ROUTE = "no route"
+HUNG_UP = "hung up"
 STRANGER = "stranger"
 OTHER_TASK = "other task"
 OTHER_CLUSTER = "other cluster"
@@ -30,6 +31,8 @@ ADVICE = {
     "give the host's number.",
     NO_ROUTE: "See to which networks the hosts belong, and whether a firewall rejects "
     "what goes there.",
+    HUNG_UP: "Something takes the connection and closes it without a word: see which "
+    "other program, proxy or firewall is there.",
     STRANGER: "See which other program uses that port, and give the task another one, "
     "on every process.",
     OTHER_TASK: "Give each process its own task index, and see whether the names of "
@@ -126,7 +129,7 @@ def _ask(connection: socket.socket, hello: Message, task: str) -> Reach:
     except (OSError, ValueError, RecursionError):
         pass  # Told below, with what was heard.
     if not heard:
-        return Reach(STRANGER, "it closes the connection without a word")
+        return Reach(HUNG_UP)
     return Reach(STRANGER, f"it answers {heard[:_SHOWN_BYTES]!r}")
 
 

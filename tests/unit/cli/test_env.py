@@ -108,6 +108,12 @@ def test_devices_are_asked_for(show, monkeypatch):
     assert facts["devices"] == {"logical_devices": ["CPU:0", "CPU:1"]}
 
 
+def test_a_user_without_a_home(show, monkeypatch):
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+
+    assert "| set by  | Keras's default" in show({})
+
+
 @pytest.mark.parametrize(
     ("name", "fact", "cell"),
     [

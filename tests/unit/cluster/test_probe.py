@@ -179,6 +179,31 @@ def test_a_task_of_another_cluster(cluster):
     assert strayed.result()[0].ended is None
 
 
+@pytest.mark.parametrize(
+    ("tries", "told"),
+    [
+        (["no route", "timed out"], "no route"),
+        (["name not found", "refused"], "refused"),
+        (["timed out", "refused"], "refused"),
+        (["stranger", "hung up"], "stranger"),
+        (["refused", "other task", "timed out"], "other task"),
+        (["stranger", "other cluster", "refused"], "other cluster"),
+    ],
+)
+def test_what_tells_most_is_told(cluster, monkeypatch, tries, told):
+    seen = {}
+
+    def dial(address, hello, task, *, timeout_seconds):
+        left = seen.setdefault(task, [*tries])
+        return Reach(left.pop(0) if len(left) > 1 else left[0])
+
+    monkeypatch.setattr(probe_module, "dial", dial)
+    monkeypatch.setattr(probe_module, "_RETRY_SECONDS", 0.01)
+    (collector,) = run(cluster, TASKS[:1], 0.3)
+
+    assert {*outcomes(collector)["chief 0"].values()} == {told}
+
+
 def test_a_late_task_is_waited_for(cluster):
     tried = threading.Event()
 

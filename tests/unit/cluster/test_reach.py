@@ -111,7 +111,6 @@ def test_what_the_system_says(monkeypatch, number, outcome):
 @pytest.mark.parametrize(
     ("reply", "detail"),
     [
-        (b"", "it closes the connection without a word"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it answers b'HTTP/1.1 400 Bad Request'"),
         (b"SSH-2.0-x\r\n", r"it answers b'SSH-2.0-x\r\n'"),
         (b"\0\0\x12\x04", r"it answers b'\x00\x00\x12\x04'"),
@@ -128,6 +127,11 @@ def test_a_stranger_is_named(reply, detail):
 
     assert reach.outcome == "stranger"
     assert reach.detail.startswith(detail)
+
+
+def test_who_hangs_up_without_a_word():
+    with answering(b"") as address:
+        assert call(address) == Reach("hung up")
 
 
 def test_a_stranger_that_says_half_a_sentence(monkeypatch):
