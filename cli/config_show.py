@@ -86,16 +86,23 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         args.parser.error(str(error))
     if args.json:
-        say(json.dumps(_facts(explanation, explained=args.explain), indent=2))
+        say(json.dumps(facts_of(explanation, explained=args.explain), indent=2))
         return 0
-    say(_text(explanation))
+    say(text_of(explanation))
     if args.explain:
-        say(_source(explanation))
+        say(source_of(explanation))
     return 0
 
 
-def _text(explanation: Explanation) -> str:
-    """Return the table, and which process this is."""
+def text_of(explanation: Explanation) -> str:
+    """Return the table of a cluster, and which of its processes this is.
+
+    Args:
+        explanation: The cluster, with its source.
+
+    Returns:
+        Several lines.
+    """
     cluster, place = explanation.cluster, explanation.place
     if not cluster.jobs and place.launcher:
         return (
@@ -119,8 +126,15 @@ def _text(explanation: Explanation) -> str:
     return f"{format_table(header, rows)}\n\nThis is {describe_task(cluster)}."
 
 
-def _source(explanation: Explanation) -> str:
-    """Say where the cluster was read."""
+def source_of(explanation: Explanation) -> str:
+    """Say where a cluster was read.
+
+    Args:
+        explanation: The cluster, with its source.
+
+    Returns:
+        One or two lines.
+    """
     if not explanation.resolver and explanation.launcher:
         return f"No variable tells addresses; {explanation.launcher} has set the rank."
     if not explanation.resolver:
@@ -135,8 +149,16 @@ def _source(explanation: Explanation) -> str:
     return text
 
 
-def _facts(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
-    """Return what is shown, for programs."""
+def facts_of(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
+    """Return what is shown of a cluster, for programs.
+
+    Args:
+        explanation: The cluster, with its source.
+        explained: Whether to say where it was read.
+
+    Returns:
+        What JSON can hold.
+    """
     cluster, place = explanation.cluster, explanation.place
     trains = cluster.task.trains
     facts: dict[str, Any] = {

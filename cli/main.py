@@ -12,6 +12,7 @@ from tfdist_cli.parser import Parser
 _COMMANDS = {
     "run": "tfdist_cli.run",
     "config": "tfdist_cli.config",
+    "env": "tfdist_cli.env",
     "bench": "tfdist_cli.bench",
     "report": "tfdist_cli.report",
     "verify": "tfdist_cli.verify",

@@ -22,6 +22,8 @@ ENVIRONMENT = (
     # sets them.
     "tfdist/compat/parameter_server.py",
     "cli/horovod.py",
+    # `tfdist env` shows it.
+    "cli/env.py",
 )
 
 # Tests that may call time.sleep, and why.

@@ -75,7 +75,7 @@ BUILD = [
     ("--workers a:1 --index all --task ps", "--task must be a job that has addresses."),
     (
         "--workers a:1 --index 0 --port 2222",
-        "--port has no effect without -H, as addresses have ports of their own.",
+        "--port has no effect without -H or --hostfile, as addresses have ports of ",
     ),
     (
         "--workers a:1 --port x --index 0",
@@ -85,10 +85,10 @@ BUILD = [
     ("-H a:2 --port 65535 --index 0", "port leaves too few ports for the slots of a."),
     ("-H a:2 --port 70000 --index 0", "port must be from 1 to 65535."),
     ("-H a --workers b:1 --index 0", "-H and --workers both say who the workers are."),
-    ("--workers a:1 --index 0 --to yaml", "to must be one of "),
+    ("--workers a:1 --index 0 --to yaml", "--to must be one of "),
     (
         "--workers a:1 --index 0 --form json",
-        "there is no option --form. Did you mean --port?",
+        "there is no option --form. Did you mean --from?",
     ),
     ("--worker a:1 --idx 0", "there is no option --idx. Did you mean --index?"),
     ("--workers a:1 b:1 --index 0", "there is no option b:1."),

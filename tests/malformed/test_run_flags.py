@@ -7,7 +7,7 @@ import pytest
 RUN = [
     (
         "true",
-        "-np is missing: give the number of processes, as in -np 2, or for parameter",
+        "-np is missing: give the number of processes, as in -np 2, or hosts with -H",
     ),
     ("-np", "argument -np: expected one argument"),
     ("-np 0 true", "size (-np) must be at least 1."),

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import mmap
 import sysconfig
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,6 +13,12 @@ _LIBRARIES = {
     "TensorFlow": "tensorflow/mpi_lib",
     "PyTorch": "torch/mpi_lib_v2",
     "MXNet": "mxnet/mpi_lib",
+}
+# Names of classes that are in a library only if it was built with that part.
+_NAMES_IN = {
+    "gloo": b"GlooController",
+    "mpi": b"MPIController",
+    "nccl": b"NCCLAllreduce",
 }
 
 
@@ -82,3 +89,27 @@ def frameworks_of(folder: Path) -> tuple[str, ...]:
         for name, library in _LIBRARIES.items()
         if (folder / f"{library}{suffix}").is_file()
     )
+
+
+def parts_in(folder: Path) -> tuple[str, ...] | None:
+    """Tell from its library what is built into a Horovod, without loading it.
+
+    Args:
+        folder: Where Horovod is installed.
+
+    Returns:
+        "gloo", "mpi" and "nccl" as far as they are built in; None if there is no
+        library for TensorFlow that can be read.
+    """
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    library = folder / f"{_LIBRARIES['TensorFlow']}{suffix}"
+    try:
+        with (
+            open(library, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            return tuple(
+                part for part, name in _NAMES_IN.items() if content.find(name) >= 0
+            )
+    except (OSError, ValueError):  # An empty file cannot be mapped.
+        return None

@@ -10,7 +10,8 @@ def test_help_lists_the_actions(capsys):
         main(["config", "--help"])
 
     text = capsys.readouterr().out
-    assert all(f"    {action} " in text for action in ("check", "show", "build"))
+    actions = ("check", "show", "build", "probe")
+    assert all(f"    {action} " in text for action in actions)
 
 
 def test_an_action_is_needed(capsys):
@@ -22,7 +23,7 @@ def test_an_action_is_needed(capsys):
     )
 
 
-@pytest.mark.parametrize("action", ["check", "show", "build"])
+@pytest.mark.parametrize("action", ["check", "show", "build", "probe"])
 def test_an_unknown_option(action, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["config", action, "--jsno"])

@@ -9,6 +9,7 @@ from tfdist.horovod_build.installed import (
     Installed,
     find_installed,
     frameworks_of,
+    parts_in,
     tensorflow_of,
 )
 
@@ -39,7 +40,8 @@ def test_what_is_installed(site):
     before = set(sys.modules)
     expected = Installed("0.28.1", site / "horovod", "2.21.0", ("TensorFlow",))
     assert find_installed() == expected
-    assert set(sys.modules) == before
+    new = {name.partition(".")[0] for name in set(sys.modules) - before}
+    assert new.isdisjoint({"horovod", "tensorflow"})
 
 
 def test_nothing(site):
@@ -60,3 +62,21 @@ def test_the_libraries_of_the_frameworks(tmp_path):
         (tmp_path / f"{name}{SUFFIX}").touch()
 
     assert frameworks_of(tmp_path) == ("PyTorch", "MXNet")
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"..14GlooController..13NCCLAllreduce..", ("gloo", "nccl")),
+        (b"..14GlooController..13MPIController..", ("gloo", "mpi")),
+        (b"nothing", ()),
+        (b"", None),
+        (None, None),
+    ],
+)
+def test_what_the_library_was_built_with(tmp_path, content, parts):
+    (tmp_path / "tensorflow").mkdir()
+    if content is not None:
+        (tmp_path / f"tensorflow/mpi_lib{SUFFIX}").write_bytes(content)
+
+    assert parts_in(tmp_path) == parts
