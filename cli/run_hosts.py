@@ -2,8 +2,11 @@
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 
+from tfdist.cluster.allocation import allocated_hosts
+from tfdist.cluster.host_slots import HostSlots
 from tfdist.cluster.start_timeout import START_TIMEOUT_VARIABLE
 from tfdist.launch import Hosts, Job, ProcessSpec, shell_lines, supposed
 from tfdist_cli.host_options import add_host_options, hosts_given
@@ -48,7 +51,8 @@ def hosts_of(args: argparse.Namespace) -> Hosts | None:
     """Return where the processes are to be.
 
     Args:
-        args: What the parser has read; `size` is set if the hosts say it.
+        args: What the parser has read; `size` is set if the hosts say it, and `ssh` if
+            Slurm has given them.
 
     Returns:
         The hosts, or None for this machine alone.
@@ -58,6 +62,8 @@ def hosts_of(args: argparse.Namespace) -> Hosts | None:
         ValueError: If a host is malformed, or an option would have no effect.
     """
     slots = hosts_given(args)
+    if slots is None:
+        slots = _allocated(args)
     if slots is None:
         for name in _OF_HOSTS:
             if getattr(args, name) is not None:
@@ -76,6 +82,19 @@ def hosts_of(args: argparse.Namespace) -> Hosts | None:
         "start_timeout_seconds": args.start_timeout,
     }
     return Hosts(slots, **{k: value for k, value in given.items() if value is not None})
+
+
+def _allocated(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
+    """Return the hosts that Slurm has given, if the job is to be on all of them."""
+    slots = allocated_hosts()
+    says_size = (args.size, args.workers, args.ps) != (None, None, None)
+    if slots is None or (says_size and len(slots) == 1):
+        return None
+    if args.ssh is None:
+        args.ssh = "srun"
+    names = ", ".join(f"{host.host}:{host.slots}" for host in slots)
+    print(f"{args.parser.prog}: Slurm has given {names}", file=sys.stderr)
+    return slots
 
 
 def start_variables(args: argparse.Namespace) -> dict[str, str]:

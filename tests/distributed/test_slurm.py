@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -58,6 +59,42 @@ def test_a_single_task_is_alone(shown):
     (alone,) = shown(1)
 
     assert (alone["rank"], alone["size"], alone["tasks"]) == (0, 1, [])
+
+
+# As on another node of the job, of which this cluster has none.
+ELSEWHERE = """
+import sys
+import tfdist.launch.placement
+from tfdist_cli.main import main
+if sys.argv.pop(1) == "by srun":
+    tfdist.launch.placement.is_this_machine = lambda host: False
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("how", ["here", "by srun"])
+def test_tfdist_run_takes_what_slurm_has_given(slurm, tmp_path, how):
+    (tmp_path / "run.py").write_text(ELSEWHERE)
+    show = "echo $TFDIST_RANK in step $SLURM_STEP_ID; exit $((TFDIST_RANK * 3))"
+    words = [sys.executable, "run.py", how, "run", "sh", "-c", show]
+    log = tmp_path / "job.log"
+
+    job = f"cd {tmp_path} && {shlex.join(words)}; echo exit code $?"
+    slurm.run(
+        *("sbatch", "--wait", "--ntasks=2", f"--output={log}"),
+        *("--wrap", job),
+        cwd=ROOT,
+    )
+    printed = log.read_text()
+
+    assert "tfdist run: Slurm has given 127.0.0.1:2\n" in printed
+    step = {"here": "", "by srun": "0"}[how]
+    assert set(re.findall(r"^\[(.*)\] (\d) in step ?(.*)$", printed, re.MULTILINE)) == {
+        ("0 127.0.0.1", "0", step),
+        ("1 127.0.0.1", "1", step),
+    }
+    assert "tfdist run: rank 1 on 127.0.0.1 failed with exit code 3 after" in printed
+    assert printed.endswith("exit code 3\n")
 
 
 def test_the_recipe_trains_two_tasks_together(slurm, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Which process gets what: its command, its environment, its cores."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tfdist.cluster import Cluster, tf_config
 from tfdist.launch.cores import share_of_cores
@@ -59,7 +60,7 @@ def plan(
     """
     count = job.process_count
     machine = Machine(_HOST, tuple(ports[:count]), tuple(cores))
-    return plan_on(
+    specs = plan_on(
         job,
         [machine],
         run_id=run_id,
@@ -67,6 +68,7 @@ def plan(
         slots=slots,
         rendezvous_port=ports[-1],
     )
+    return [replace(spec, host=None) for spec in specs]
 
 
 def plan_on(
@@ -118,8 +120,9 @@ def plan_on(
         unset = tuple(name for name in RESERVED_VARIABLES if name in foreign)
         pins = share if bind else ()
         task = cluster.task if cluster.ps else None
-        host = machine.host if len(machines) > 1 else None
-        specs.append(ProcessSpec(rank, job.command, env, pins, unset, task, host))
+        specs.append(
+            ProcessSpec(rank, job.command, env, pins, unset, task, machine.host)
+        )
     return specs
 
 

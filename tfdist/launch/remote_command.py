@@ -2,25 +2,32 @@
 
 import shlex
 from collections.abc import Mapping
+from pathlib import PurePath
 
 # Without a password, without a terminal, and with what the user's own files say.
 DEFAULT_SSH = "ssh"
 _SSH_OPTIONS = ("-T", "-o", "BatchMode=yes")
-# What is a host's own, or that of the login there.
+# A step beside all others, with all cores of the job on that node.
+_SRUN_OPTIONS = (
+    *("--overlap", "--nodes=1", "--ntasks=1", "--unbuffered"),
+    *("--cpu-bind=none", "--mpi=none"),
+)
+# What is a host's own, that of the login there, or of the launcher of this process.
 _NOT_CARRIED = frozenset(
     (
         *("DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL"),
         *("SHLVL", "TERM", "TMPDIR", "USER", "XAUTHORITY", "_"),
     )
 )
-_PREFIXES_NOT_CARRIED = ("DBUS_", "SSH_", "XDG_")
+_PREFIXES_NOT_CARRIED = ("DBUS_", "OMPI_", "PMI", "SLURM", "SSH_", "XDG_")
 
 
 def ssh_command(ssh: str, host: str, line: str) -> list[str]:
     """Return the program that has a shell on a host run a line.
 
     Args:
-        ssh: The command that reaches it, with options of the user.
+        ssh: The command that reaches it, with options of the user: one that takes
+            those of ssh, or `srun` within a job of Slurm.
         host: The host.
         line: The line.
 
@@ -31,7 +38,10 @@ def ssh_command(ssh: str, host: str, line: str) -> list[str]:
         >>> shlex.join(ssh_command("ssh -p 2222", "node2", "true"))
         'ssh -p 2222 -T -o BatchMode=yes node2 true'
     """
-    return [*shlex.split(ssh), *_SSH_OPTIONS, host.strip("[]"), line]
+    words = shlex.split(ssh)
+    if PurePath(words[0]).name == "srun":
+        return [*words, *_SRUN_OPTIONS, f"--nodelist={host}", "sh", "-c", line]
+    return [*words, *_SSH_OPTIONS, host.strip("[]"), line]
 
 
 def agent_line(folder: str, python: str, pythonpath: str | None) -> str:
@@ -62,7 +72,7 @@ def carried_environment(environ: Mapping[str, str]) -> dict[str, str]:
         environ: The launcher's environment.
 
     Returns:
-        All but those that belong to a host or to a login.
+        All but those that belong to a host, to a login, or to a single process.
 
     Example:
         >>> carried_environment({"HOME": "/root", "SSH_TTY": "1", "DATA": "/data"})

@@ -23,7 +23,7 @@ class Exit:
         tail: The last lines that it printed. Default none.
         task: Its task in a job with parameter servers. Default None: one of several
             ranks that are all alike.
-        host: The host it was on, in a run on several. Default None.
+        host: The host it was on. Default None: this machine, of which nobody speaks.
 
     Example:
         >>> Exit(0, -15, 2.5).describe()

@@ -21,7 +21,7 @@ class ProcessSpec:
         unset: The variables of the launcher that it must not inherit. Default none.
         task: Its task in a job with parameter servers. Default None: one of several
             ranks that are all alike.
-        host: The host it is on, in a run on several. Default None: there is one only.
+        host: The host it is on. Default None: this machine, of which nobody speaks.
     """
 
     rank: int

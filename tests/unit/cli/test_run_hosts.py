@@ -130,6 +130,46 @@ def test_what_cannot_be_is_refused(line, message, capsys, launched):
     assert launched == []
 
 
+@pytest.mark.parametrize(
+    ("options", "size"), [([], 5), (["-np", "4"], 4), (["--ssh", "ssh -q"], 5)]
+)
+def test_slurms_hosts_are_taken(options, size, launched, monkeypatch, capsys):
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[8-10]")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2),1")
+
+    assert main(["run", *options, "true"]) == 0
+
+    [(job, hosts)] = launched
+    assert job.size == size
+    assert hosts.slots == (HostSlots("n8", 2), HostSlots("n9", 2), HostSlots("n10", 1))
+    assert hosts.ssh == (options[1] if "--ssh" in options else "srun")
+    said = capsys.readouterr().err
+    assert said == "tfdist run: Slurm has given n8:2, n9:2, n10:1\n"
+
+
+def test_on_the_only_node_of_a_job_np_counts(launched, monkeypatch):
+    """A job with one task and many cores may well run several processes."""
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n8")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1")
+
+    main(["run", "-np", "4", "true"])
+    main(["run", "true"])
+
+    (job, hosts), (alone, its) = launched
+    assert (job.size, hosts) == (4, None)
+    assert (alone.size, its.slots) == (1, (HostSlots("n8", 1),))
+
+
+def test_hosts_that_are_given_come_before_slurms(launched, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[8-10]")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2),1")
+
+    main(["run", "-H", A, "true"])
+
+    [(_, hosts)] = launched
+    assert hosts.slots == (HostSlots(A, 1),)
+
+
 def test_ctrl_c_while_hosts_are_called_ends_it(monkeypatch):
     def run_job(*args, **options):
         raise KeyboardInterrupt

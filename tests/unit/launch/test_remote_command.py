@@ -14,6 +14,13 @@ def test_the_users_options_come_first():
     ]
 
 
+def test_slurm_reaches_its_nodes_by_steps():
+    command = ssh_command("/opt/bin/srun --mem=0", "n8", "cd / && true")
+
+    assert command[:2] == ["/opt/bin/srun", "--mem=0"]
+    assert command[-4:] == ["--nodelist=n8", "sh", "-c", "cd / && true"]
+
+
 def test_any_folder_and_path_can_be_written(tmp_path):
     folder = tmp_path / "a b'c"
     folder.mkdir()
@@ -34,5 +41,7 @@ def test_any_folder_and_path_can_be_written(tmp_path):
 def test_what_belongs_to_a_host_or_login_stays_there():
     kept = {"PATH": "/bin", "TF_CPP_MIN_LOG_LEVEL": "2", "USERNAME_OF_DATA": "me"}
     own = {"HOME": "/root", "USER": "me", "SSH_AUTH_SOCK": "/x", "XDG_DATA": "/y"}
+
+    own |= {"SLURM_PROCID": "0", "SLURMD_NODENAME": "n8", "PMIX_RANK": "0"}
 
     assert carried_environment(kept | own | {"_": "x", "DBUS_X": "1"}) == kept
