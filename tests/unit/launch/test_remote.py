@@ -173,8 +173,9 @@ def test_a_host_that_is_given_up_is_lost(start, assert_ends):
 
 def test_output_that_nobody_reads_stops_nothing_else(start):
     """A console that stands still delays the ranks; signals go on all the same."""
-    full = start("exec yes", 0)
     other = start("trap 'exit 7' TERM; echo ready; sleep 1000 & wait", 1)
+    other.printed.readline()
+    full = start("exec yes", 0)
     full.printed.readline()
 
     full.process.send(signal.SIGKILL)
