@@ -56,7 +56,8 @@ class Agent:
         # Which streams of a rank are still open, by file descriptor.
         self._streams: dict[int, tuple[int, int]] = {}
         self._hears_output = True
-        self._is_paused = False
+        # Nothing is to be ended yet if the launcher is silent: it may wait for others.
+        self._is_paused = True
         self._selector = selectors.DefaultSelector()
         self._selector.register(link.reading, selectors.EVENT_READ, self._hear)
         self._actions: dict[str, Callable[[Message], None]] = {
@@ -74,7 +75,9 @@ class Agent:
         try:
             while self._is_paused or not self._link.is_silent:
                 for key, _ in self._selector.select(self._link.beat()):
-                    key.data()
+                    # What came before in this round may have done away with it.
+                    if self._selector.get_map().get(key.fd) is key:
+                        key.data()
                 self._wait_for_room()
         except ConnectionError:
             # The launcher is gone.
@@ -126,6 +129,7 @@ class Agent:
     def _start(self, message: Message) -> None:
         """Start a rank, or the next one in its place."""
         rank = message["rank"]
+        self._wait_anew(is_paused=False)
         spec = ProcessSpec(
             rank,
             tuple(message["argv"]),
@@ -149,9 +153,13 @@ class Agent:
         """Send a signal to a rank; while they are stopped, so may be the launcher."""
         number = signal.Signals(message["number"])
         if number in (signal.SIGSTOP, signal.SIGCONT):
-            self._is_paused = number == signal.SIGSTOP
-            self._link.listen_anew()
+            self._wait_anew(is_paused=number == signal.SIGSTOP)
         self._processes[message["rank"]].send(number)
+
+    def _wait_anew(self, *, is_paused: bool) -> None:
+        """Take silence for the end of the launcher, or not, from now on."""
+        self._is_paused = is_paused
+        self._link.listen_anew()
 
     def _hang_up(self, message: Message) -> None:
         """End at once what is left of a rank."""

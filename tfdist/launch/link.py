@@ -1,6 +1,8 @@
 """Messages over a pair of pipes, between the launcher and its agent on a host."""
 
+import contextlib
 import os
+import threading
 import time
 
 from tfdist.cluster.wire import Message, Reader, pack
@@ -21,7 +23,7 @@ class Link:
 
     Both ends send beats, so silence means that the network, or the other host, is
     gone, also where no operating system would notice for hours. Nothing here blocks:
-    who has much to say asks `is_full` before.
+    who has much to say asks `is_full` before. Messages may be sent from any thread.
 
     Args:
         reading: The file descriptor from which the other side is heard.
@@ -41,6 +43,7 @@ class Link:
             os.set_blocking(descriptor, False)
         self._reader = Reader()
         self._unwritten = bytearray()
+        self._writing = threading.Lock()
         self._heard = self._beaten = time.monotonic()
 
     def send(self, message: Message) -> None:
@@ -52,7 +55,8 @@ class Link:
         Raises:
             ConnectionError: If the other side is gone.
         """
-        self._unwritten += pack(message)
+        with self._writing:
+            self._unwritten += pack(message)
         self.flush()
 
     def flush(self) -> None:
@@ -61,12 +65,10 @@ class Link:
         Raises:
             ConnectionError: If the other side is gone.
         """
-        while self._unwritten:
-            try:
+        with self._writing, contextlib.suppress(BlockingIOError):
+            while self._unwritten:
                 written = os.write(self.writing, self._unwritten[:_CHUNK_BYTES])
-            except BlockingIOError:
-                return
-            del self._unwritten[:written]
+                del self._unwritten[:written]
 
     @property
     def is_waiting(self) -> bool:

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import selectors
+import signal
 import socket
 import threading
 import time
@@ -31,14 +32,18 @@ class RemoteRanks:
     def __init__(self, host: RemoteHost) -> None:
         self._host, self._link = host, host.link
         self._ranks: dict[int, RemoteRank] = {}
-        self._orders: deque[RemoteRank] = deque()
+        # Started, and not yet listened to.
+        self._new: deque[RemoteRank] = deque()
+        self._changing = threading.Lock()
+        # Why nothing more is heard; None while there is a connection.
+        self._end: str | None = None
         self._ear = Ear()
-        self._is_closing = False
+        self._is_closing = self._is_cut = False
         # What was heard and not yet dealt with, as a console stands still.
         self._unread: deque[Message] = deque()
         self._unwritten: tuple[int, bytes] | None = None
         self._selector = selectors.DefaultSelector()
-        self._listen(self._ear.sources[0], self._take_orders)
+        self._listen(self._ear.sources[0], self._listen_to_new)
         self._listen(self._link.reading, self._hear)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._actions: dict[str, Callable[[RemoteRank, Message], None]] = {
@@ -49,17 +54,45 @@ class RemoteRanks:
         self._thread.start()
 
     def start(self, rank: RemoteRank) -> None:
-        """Start a rank, from any thread.
+        """Start a rank, from any thread; without a connection any more, lose it.
 
         Args:
             rank: The rank.
         """
-        self._orders.append(rank)
-        self._ear.tell(0)
+        spec = rank.spec
+        for descriptor in rank.streams:
+            os.set_blocking(descriptor, False)
+        with self._changing:
+            if self._end is not None:
+                self._lose(rank, self._end)
+                return
+            self._ranks[spec.rank] = rank
+            self._new.append(rank)
+        self._send(
+            {
+                "kind": "start",
+                "rank": spec.rank,
+                "argv": spec.argv,
+                "env": dict(spec.env),
+                "cores": spec.cores,
+            }
+        )
+
+    def signal(self, rank: RemoteRank, number: signal.Signals) -> None:
+        """Send a signal to a rank, from any thread.
+
+        Args:
+            rank: The rank, which has been started.
+            number: The signal.
+        """
+        if not rank.is_over.is_set():
+            self._send({"kind": "signal", "rank": rank.spec.rank, "number": number})
 
     def cut(self) -> None:
         """Give the host up."""
+        self._is_cut = True
         self._host.process.kill()
+        self._ear.tell(0)
 
     def close(self) -> None:
         """End whatever still runs there, and the connection."""
@@ -70,57 +103,57 @@ class RemoteRanks:
         self._selector.close()
         self._host.close()
 
+    def _send(self, message: Message) -> None:
+        """Send a message; that the connection has ended is news for our thread."""
+        with self._changing, contextlib.suppress(ConnectionError):
+            if self._end is None:
+                self._link.send(message)
+        self._ear.tell(0)
+
     def _run(self) -> None:
         """Pass on what comes from either side, until the end of either."""
+        error = None
         try:
-            while not self._is_closing:
-                for key, _ in self._selector.select(self._link.beat()):
+            self._converse()
+        except (ConnectionError, TimeoutError, ValueError) as raised:
+            error = raised
+        with self._changing:
+            if isinstance(error, ConnectionError | ValueError):
+                self._end = self._host.explain(error)
+            else:
+                self._end = str(error or "")
+        for rank in [*self._ranks.values()]:
+            self._lose(rank, self._end)
+
+    def _converse(self) -> None:
+        """Act on what is heard, until there is no reason to listen any more."""
+        self._link.listen_anew()
+        while not self._is_closing:
+            for key, _ in self._selector.select(self._link.beat()):
+                # What came before in this round may have done away with it.
+                if self._selector.get_map().get(key.fd) is key:
                     key.data()
-                self._wait_for_room()
-                if self._unwritten is not None:
-                    self._link.listen_anew()
-                elif self._link.is_silent:
-                    silence = f"nothing has come for {SILENCE_SECONDS:.0f} s"
-                    raise TimeoutError(silence)
-            reason = ""
-        except (ConnectionError, TimeoutError, ValueError) as error:
-            is_cut = isinstance(error, TimeoutError)
-            reason = str(error) if is_cut else self._host.explain(error)
-        for rank in [*self._ranks.values(), *self._orders]:
-            self._lose(rank, reason)
+            self._wait_for_room()
+            if self._is_cut:
+                raise ConnectionError("it was given up")
+            if self._unwritten is not None:
+                self._link.listen_anew()
+            elif self._link.is_silent:
+                silence = f"nothing has come for {SILENCE_SECONDS:.0f} s"
+                raise TimeoutError(silence)
 
-    def _take_orders(self) -> None:
-        """Start what is to be started."""
+    def _listen_to_new(self) -> None:
+        """Listen whether the launcher lets go of the ranks that were started."""
         self._ear.sources[0].recv(64)
-        while self._orders:
-            rank = self._orders.popleft()
-            spec = rank.spec
-            self._ranks[spec.rank] = rank
-            for descriptor in rank.streams:
-                os.set_blocking(descriptor, False)
-            self._listen(rank.control, functools.partial(self._obey, rank))
-            self._link.send(
-                {
-                    "kind": "start",
-                    "rank": spec.rank,
-                    "argv": spec.argv,
-                    "env": dict(spec.env),
-                    "cores": spec.cores,
-                }
-            )
+        while self._new:
+            rank = self._new.popleft()
+            if not rank.is_over.is_set():
+                self._listen(rank.control, functools.partial(self._hang_up, rank))
 
-    def _obey(self, rank: RemoteRank) -> None:
-        """Pass signals on to a rank; let it go if the launcher has."""
-        numbers = rank.control.recv(64)
-        for number in numbers:
-            self._tell(rank, "signal", number=number)
-        if not numbers:
-            self._selector.unregister(rank.control)
-            self._tell(rank, "hang_up")
-
-    def _tell(self, rank: RemoteRank, kind: str, **values: int) -> None:
-        """Send a message about a rank."""
-        self._link.send({"kind": kind, "rank": rank.spec.rank, **values})
+    def _hang_up(self, rank: RemoteRank) -> None:
+        """Let a rank go, as the launcher has."""
+        self._selector.unregister(rank.control)
+        self._link.send({"kind": "hang_up", "rank": rank.spec.rank})
 
     def _hear(self) -> None:
         """Deal with what has come, as far as there is room for it."""

@@ -22,7 +22,9 @@ from tfdist.launch.remote_failures import explain_failure
 
 _POLL_SECONDS = 0.1
 _PINGS = 5
+# How long the agent has to end, and ssh to say why the connection has.
 _GOODBYE_SECONDS = 5.0
+_EXPLANATION_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class RemoteHost:
     ) -> None:
         self.host, self.python = host, python
         self.clock_offset = 0.0
-        # Closed with the connection.
+        # Closed with the connection: what ssh says last is read from it.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         pythonpath = os.environ.get("PYTHONPATH")
         # In a session of its own, Ctrl-C at the terminal does not reach it.
@@ -134,19 +136,20 @@ class RemoteHost:
         """
         if isinstance(error, ConnectionError):
             # Now ssh can say how it has ended.
-            self.close(grace_seconds=1.0)
+            self._end(_EXPLANATION_SECONDS)
         self._errors.seek(0)
         printed = self._errors.read().decode(errors="replace").strip()
         return explain_failure(
             self.host, self.python, os.getcwd(), self.process.poll(), printed, error
         )
 
-    def close(self, grace_seconds: float = _GOODBYE_SECONDS) -> None:
-        """End the agent, and all that it has started.
+    def close(self) -> None:
+        """End the agent, and all that it has started."""
+        self._end(_GOODBYE_SECONDS)
+        self._errors.close()
 
-        Args:
-            grace_seconds: How long it may take, before the connection is cut.
-        """
+    def _end(self, grace_seconds: float) -> None:
+        """Close the connection; cut it if that takes too long."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()

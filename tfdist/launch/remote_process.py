@@ -1,6 +1,7 @@
 """A rank on another host, as the launcher sees it."""
 
 import os
+import signal
 import socket
 
 from tfdist.launch.process import RankProcess
@@ -27,6 +28,15 @@ class RemoteProcess(RankProcess):
         self._ranks = ranks
         self._rank = RemoteRank(spec, theirs, (os.dup(stdout), os.dup(stderr)))
         ranks.start(self._rank)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the rank: at once, as this process may be stopped next.
+
+        Args:
+            number: The signal.
+        """
+        self.is_to_be_killed |= number == signal.SIGKILL
+        self._ranks.signal(self._rank, number)
 
     def kill_guardian(self) -> None:
         """Cut the connection to the host: its agent ends everything then."""

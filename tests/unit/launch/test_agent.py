@@ -2,11 +2,15 @@
 
 import base64
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from tfdist.launch import agent as agent_module
+from tfdist.launch import link as link_module
 from tfdist.launch.link import GREETING, Link
 from tfdist.launch.versions import installed_versions
 
@@ -89,3 +93,41 @@ def test_it_tells_the_time(agent):
     agent.link.send({"kind": "clock"})
 
     assert agent.hear("clock")["now"] > first
+
+
+@pytest.fixture
+def talk(monkeypatch):
+    """Return the launcher's end of a conversation with an agent that soon misses us."""
+    monkeypatch.setattr(link_module, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(link_module, "BEAT_SECONDS", 0.1)
+    (their_ear, voice), (ear, their_voice) = os.pipe(), os.pipe()
+    here, there = Link(ear, voice), Link(their_ear, their_voice)
+    thread = threading.Thread(target=agent_module.Agent(there).run, daemon=True)
+    thread.start()
+    yield here, thread
+    here.send({"kind": "signal", "rank": 0, "number": int(signal.SIGCONT)})
+    thread.join(SECONDS)
+    for descriptor in (ear, voice, their_ear, their_voice):
+        os.close(descriptor)
+
+
+def test_a_launcher_that_falls_silent_is_missed_unless_it_is_stopped(talk, assert_ends):
+    link, thread = talk
+    # Before there is a rank it may wait for other hosts.
+    thread.join(1.0)
+    assert thread.is_alive()
+    program = ["/bin/sh", "-c", "echo $$; exec sleep 1000"]
+    link.send({"kind": "start", "rank": 0, "argv": program, "env": {}, "cores": []})
+    printed = []
+    while not printed:
+        link.beat()
+        printed = [one for one in link.receive() if one["kind"] == "output"]
+    link.send({"kind": "signal", "rank": 0, "number": int(signal.SIGSTOP)})
+    thread.join(1.0)
+    assert thread.is_alive()
+
+    link.send({"kind": "signal", "rank": 0, "number": int(signal.SIGCONT)})
+    thread.join(SECONDS)
+
+    assert not thread.is_alive()
+    assert_ends(int(base64.b64decode(printed[0]["data"])))

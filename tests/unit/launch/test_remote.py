@@ -171,6 +171,36 @@ def test_a_host_that_is_given_up_is_lost(start, assert_ends):
     assert_ends(pid)
 
 
+def test_who_is_started_on_a_host_that_is_lost_is_lost(start, host):
+    first = start("exec sleep 1000")
+    host.process.kill()
+    assert first.wait() == 255
+    first.process.hang_up()
+    first.process.wait()
+
+    assert start("exit 0").wait() == 255
+
+
+def test_a_host_is_given_up_though_nobody_reads_its_output(start):
+    full = start("exec yes")
+    full.printed.readline()
+
+    full.process.kill_guardian()
+
+    assert full.wait() == 255
+
+
+def test_a_signal_comes_after_the_start(start):
+    ranks = [start("exec sleep 1000", number) for number in range(5)]
+    for rank in ranks:
+        rank.process.send(signal.SIGKILL)
+
+    assert [rank.wait() for rank in ranks] == [-9] * 5
+    # To one that is gone nothing is sent any more.
+    ranks[0].process.send(signal.SIGTERM)
+    assert start("exit 3", 7).wait() == 3
+
+
 def test_output_that_nobody_reads_stops_nothing_else(start):
     """A console that stands still delays the ranks; signals go on all the same."""
     other = start("trap 'exit 7' TERM; echo ready; sleep 1000 & wait", 1)
