@@ -135,6 +135,7 @@ def _job(args: argparse.Namespace) -> Job:
         env=start_variables(args) | dict(args.env) | horovod_variables(args),
         collective=args.collective,
         workers=args.workers,
+        evaluator=args.evaluator,
         ps=args.ps,
     )
 
@@ -170,6 +171,12 @@ def _add_options_of_size(parser: Parser) -> None:
     )
     parser.add_argument(
         "--ps", type=int, metavar="M", help="how many parameter servers"
+    )
+    parser.add_argument(
+        "--evaluator",
+        action="store_true",
+        help="with --workers and --ps: a process besides, whose task is evaluator, for "
+        "what evaluates the checkpoints of the chief",
     )
     parser.add_argument(
         "--restarts",

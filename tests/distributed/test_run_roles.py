@@ -151,6 +151,35 @@ def test_each_process_knows_its_task(script, tmp_path):
 
 
 @pytest.mark.requires("taskset")
+def test_an_evaluator_knows_the_job_and_does_not_count():
+    code = """
+import os, tfdist.cluster
+cluster = tfdist.cluster.detect()
+print("is", cluster.task, "of", cluster.size, sorted(cluster.jobs), flush=True)
+exit(3 if cluster.task.type == "evaluator" else 0)
+"""
+    roles = ["--workers", "1", "--ps", "1", "--evaluator"]
+    done = subprocess.run(
+        [*TFDIST, *roles, sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    jobs = "['chief', 'ps', 'worker']"
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{name}] is {task} of 2 {jobs}"
+        for name, task in (
+            ("chief", "chief 0"),
+            ("evaluator 0", "evaluator 0"),
+            ("ps 0", "ps 0"),
+            ("worker 0", "worker 0"),
+        )
+    ]
+
+
 def test_a_dry_run_can_be_pasted(tmp_path):
     script = tmp_path / "who.py"
     script.write_text("from tfdist.cluster import detect; print(detect().task)")

@@ -41,6 +41,8 @@ class Job:
         workers: How many workers the chief has in a job with parameter servers.
             Default None: it is a job of ranks.
         ps: How many parameter servers. Default None.
+        evaluator: Whether a job with parameter servers has a process besides that
+            evaluates what the chief saves. Default False.
 
     Raises:
         ValueError: If a value is impossible.
@@ -60,6 +62,7 @@ class Job:
     collective: str = "tensorflow"
     workers: int | None = None
     ps: int | None = None
+    evaluator: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be started."""
@@ -91,7 +94,7 @@ class Job:
             return self.size
         assert self.workers is not None
         assert self.ps is not None
-        return 1 + self.workers + self.ps
+        return 1 + self.workers + self.ps + self.evaluator
 
     def _check_roles(self) -> None:
         """Refuse a job that is neither of the two kinds, or of both."""
@@ -112,6 +115,12 @@ class Job:
                 "A job needs size (-np), or both workers and ps (--workers, --ps). "
                 f"Received: {received or 'none of them'}. For a chief with parameter "
                 "servers give both, as in --workers 2 --ps 1."
+            )
+        if self.evaluator and not has_roles:
+            raise ValueError(
+                "evaluator (--evaluator) is for a job with parameter servers, whose "
+                f"chief it leaves alone. Received: evaluator, {received}. Give "
+                "--workers and --ps, or evaluate in fit, with validation_data."
             )
         if has_roles and self.collective == "horovod":
             raise ValueError(

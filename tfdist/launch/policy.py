@@ -37,7 +37,7 @@ class Policy:
     Ranks are all alike: none can be missed, so each failure is the job's, and the job
     is done when the last has ended. With parameter servers the job is what the chief
     does. A worker holds nothing that is lost with it, so it is started again; a server
-    holds variables, and the job fails with it.
+    holds variables, and the job fails with it. An evaluator has no part in all this.
 
     Args:
         tasks: The task of each process in a job with parameter servers, None for each
@@ -84,7 +84,7 @@ class Policy:
         if task.type == "worker" and code != 0:
             return self._judge_failed_worker(rank, code)
         self._workers.discard(rank)
-        if code != 0:
+        if code != 0 and task.type != "evaluator":
             return Decision(Action.FAIL)
         what = "it is not started again, and the chief goes on without it"
         return self._decide(Action.GO_ON, rank, code, what)

@@ -15,7 +15,7 @@ def clusters_of(job: Job, addresses: Sequence[str]) -> list[Cluster]:
 
     Returns:
         One cluster for each process: by rank, and after the ranks the parameter
-        servers, which have none.
+        servers and the evaluator, which have none. Nobody else knows of the evaluator.
 
     Example:
         >>> job = Job(("/bin/true",), workers=1, ps=1)
@@ -26,11 +26,15 @@ def clusters_of(job: Job, addresses: Sequence[str]) -> list[Cluster]:
         tasks = [Task("worker", rank) for rank in range(len(addresses))]
         return [Cluster(workers=tuple(addresses), task=task) for task in tasks]
     chief, *others = addresses
+    if job.evaluator:
+        # It looks at files, and nobody calls it.
+        others.pop()
     workers, ps = tuple(others[: job.workers]), tuple(others[job.workers :])
     tasks = [
         Task("chief", 0),
         *(Task("worker", index) for index in range(len(workers))),
         *(Task("ps", index) for index in range(len(ps))),
+        *([Task("evaluator", 0)] if job.evaluator else []),
     ]
     return [Cluster(chief=chief, workers=workers, ps=ps, task=task) for task in tasks]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.cluster.late_tf_config import LateTFConfig
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_root_rank
 from tfdist.compat.keras.caveats import caveats
@@ -32,6 +33,7 @@ class StrategyKerasHooks(StepHooks):
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
         super().__init__(collective, reducer)
         self._feed = Feed(collective)
+        self._late_tf_config = LateTFConfig()
         self._started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         # The rank from which a `fit` starts, until it has started.
         self._root_ranks: weakref.WeakKeyDictionary[Any, int] = (
@@ -135,6 +137,8 @@ class StrategyKerasHooks(StepHooks):
     @contextmanager
     def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
         """Mark a `fit` of a model, which all ranks make together."""
+        if warning := self._late_tf_config.warning():
+            warnings.warn(warning, stacklevel=2)
         check_root_rank(root_rank, self._collective.size)
         self._root_ranks[trainer] = root_rank
         self._fits[trainer] = None

@@ -39,6 +39,10 @@ def test_a_job_with_parameter_servers():
         ),
         ({"size": 2, "ps": 1}, r"does not go with .*Received: size=2, ps=1\. Give -np"),
         (
+            {"size": 2, "evaluator": True},
+            r"\(--evaluator\) is for a job .*Received: evaluator, size=2\. Give --w",
+        ),
+        (
             {"workers": 0, "ps": 1},
             r"workers \(--workers\) must be at least 1\. Received: workers=0\. Give",
         ),

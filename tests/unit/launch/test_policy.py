@@ -55,6 +55,20 @@ def test_the_job_fails_with_the_chief_and_with_each_server(rank, code):
     assert decisions((rank, code)) == [Decision(Action.FAIL)]
 
 
+@pytest.mark.parametrize(
+    ("code", "notice"),
+    [
+        (0, "evaluator 0 ended well; it is not started again, and the chief goes on"),
+        (3, "evaluator 0 failed with exit code 3; it is not started again, and the"),
+    ],
+)
+def test_the_training_does_not_need_its_evaluator(code, notice):
+    [decision] = decisions((5, code), tasks=(*TASKS, Task("evaluator", 0)))
+
+    assert decision.action == Action.GO_ON
+    assert decision.notice.startswith(notice)
+
+
 def test_who_fails_with_the_chief_may_be_the_cause():
     assert actions((0, 1), (3, -9)) == [Action.FAIL, Action.FAIL]
 

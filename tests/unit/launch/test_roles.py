@@ -39,6 +39,17 @@ def test_parameter_servers_come_after_the_ranks():
     assert [cluster.rank for cluster in clusters[:3]] == [0, 1, 2]
 
 
+def test_nobody_knows_of_the_evaluator_but_itself():
+    job = Job(("/bin/true",), workers=1, ps=1, evaluator=True)
+    clusters = clusters_of(job, ["c:1", "w:1", "p:1", "e:1"])
+
+    assert [str(cluster.task) for cluster in clusters] == [
+        *("chief 0", "worker 0", "ps 0"),
+        "evaluator 0",
+    ]
+    assert {tuple(cluster.jobs) for cluster in clusters} == {("chief", "worker", "ps")}
+
+
 @pytest.mark.parametrize(
     ("task", "name"),
     [

@@ -102,6 +102,19 @@ def test_the_chief_warns_once_of_what_depends_on_the_number_of_processes():
         assert hooks.build(model, is_single_step=False) is None
 
 
+def test_a_cluster_that_comes_after_the_strategy_is_said(monkeypatch):
+    hooks, model = hooks_on(Noting()), compiled()
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
+
+    message = "^TF_CONFIG was set after the strategy was made, which has not read it."
+    with pytest.warns(UserWarning, match=message), hooks.fitting(model, 0):
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with hooks.fitting(model, 0):
+            assert not hooks.decisions(model)
+
+
 @pytest.mark.filterwarnings("error")
 def test_other_ranks_do_not_warn():
     model = compiled(keras.layers.BatchNormalization(name="norm"))
