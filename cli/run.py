@@ -8,18 +8,16 @@ from tfdist.launch import (
     EXIT_CODE_OF_SIGNAL,
     Job,
     Limits,
-    plan_here,
     resolve_command,
     run_job,
-    shell_lines,
 )
 from tfdist_cli.options import add_command, add_program, without_dashes
 from tfdist_cli.parser import Parser
 from tfdist_cli.run_horovod import add_options_of_horovod, horovod_variables
 from tfdist_cli.run_hosts import (
     add_options_of_hosts,
+    dry_lines,
     hosts_of,
-    lines_on_hosts,
     start_variables,
 )
 from tfdist_cli.run_output import add_options_of_output, output_of
@@ -100,8 +98,7 @@ def run(args: argparse.Namespace) -> int:
         if hosts is not None:
             hosts.check(job, restarts)
         if args.dry_run:
-            lines = lines_on_hosts(job, hosts) if hosts else shell_lines(plan_here(job))
-            print(*remarks(restarts), *lines, sep="\n")
+            print(*remarks(restarts), *dry_lines(job, hosts), sep="\n")
             return 0
         attempts = run_job(
             job,

@@ -5,10 +5,19 @@ import math
 import sys
 from collections.abc import Sequence
 
-from tfdist.cluster.allocation import allocated_hosts
+from tfdist.cluster.allocation import allocated_hosts, allocated_pods
 from tfdist.cluster.host_slots import HostSlots
 from tfdist.cluster.start_timeout import START_TIMEOUT_VARIABLE
-from tfdist.launch import Hosts, Job, ProcessSpec, shell_lines, supposed
+from tfdist.launch import (
+    Hosts,
+    Job,
+    Pods,
+    ProcessSpec,
+    plan_here,
+    plan_in_pod,
+    shell_lines,
+    supposed,
+)
 from tfdist_cli.host_options import add_host_options, hosts_given
 from tfdist_cli.parser import Parser
 
@@ -47,7 +56,7 @@ def add_options_of_hosts(parser: Parser) -> None:
     )
 
 
-def hosts_of(args: argparse.Namespace) -> Hosts | None:
+def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
     """Return where the processes are to be.
 
     Args:
@@ -64,6 +73,9 @@ def hosts_of(args: argparse.Namespace) -> Hosts | None:
     slots = hosts_given(args)
     if slots is None:
         slots = _allocated(args)
+    if slots is None and (pods := allocated_pods()) is not None:
+        args.size = 1 if _says_no_size(args) else args.size
+        return Pods(pods)
     if slots is None:
         for name in _OF_HOSTS:
             if getattr(args, name) is not None:
@@ -74,7 +86,7 @@ def hosts_of(args: argparse.Namespace) -> Hosts | None:
                     "--hostfile. Leave it out, or give the hosts, as in -H a:4,b:4."
                 )
         return None
-    if args.size is None and args.workers is None and args.ps is None:
+    if _says_no_size(args):
         args.size = sum(host.slots for host in slots)
     given = {
         "ssh": args.ssh,
@@ -87,14 +99,18 @@ def hosts_of(args: argparse.Namespace) -> Hosts | None:
 def _allocated(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
     """Return the hosts that Slurm has given, if the job is to be on all of them."""
     slots = allocated_hosts()
-    says_size = (args.size, args.workers, args.ps) != (None, None, None)
-    if slots is None or (says_size and len(slots) == 1):
+    if slots is None or (len(slots) == 1 and not _says_no_size(args)):
         return None
     if args.ssh is None:
         args.ssh = "srun"
     names = ", ".join(f"{host.host}:{host.slots}" for host in slots)
     print(f"{args.parser.prog}: Slurm has given {names}", file=sys.stderr)
     return slots
+
+
+def _says_no_size(args: argparse.Namespace) -> bool:
+    """Say whether the options leave open how many processes there are."""
+    return (args.size, args.workers, args.ps) == (None, None, None)
 
 
 def start_variables(args: argparse.Namespace) -> dict[str, str]:
@@ -119,18 +135,21 @@ def start_variables(args: argparse.Namespace) -> dict[str, str]:
     return {START_TIMEOUT_VARIABLE: f"{args.start_timeout:g}"}
 
 
-def lines_on_hosts(job: Job, hosts: Hosts) -> list[str]:
+def dry_lines(job: Job, hosts: Hosts | Pods | None) -> list[str]:
     """Write the processes as lines that can be pasted into as many shells.
 
     Args:
         job: What is to be run.
-        hosts: Where.
+        hosts: Where; None for this machine alone.
 
     Returns:
         A line for each, those of other hosts with the command that reaches them.
 
     Raises:
-        ValueError: If the job does not fit on the hosts.
+        OSError: If there are not enough free ports.
+        ValueError: If the job does not fit.
     """
-    specs: Sequence[ProcessSpec] = supposed(job, hosts)
-    return [_REMARK, *shell_lines(specs, hosts)]
+    if isinstance(hosts, Hosts):
+        specs: Sequence[ProcessSpec] = supposed(job, hosts)
+        return [_REMARK, *shell_lines(specs, hosts)]
+    return shell_lines(plan_here(job) if hosts is None else plan_in_pod(job, hosts))

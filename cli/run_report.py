@@ -37,7 +37,7 @@ def _last_lines(result: RunResult) -> list[str]:
     """Return what the process printed last that failed first, with a heading."""
     if result.failed_rank is None:
         return []
-    failed = result.exits[result.failed_rank]
+    failed = result.exit_of(result.failed_rank)
     shown = [f"    {line[:_LONGEST_SHOWN]}" for line in failed.tail]
     return [f"the last lines of {failed.name}:", *shown] if shown else []
 

@@ -59,7 +59,7 @@ def failure(ended: RunResult, names: Sequence[str]) -> BenchmarkError:
     """
     if ended.failed_rank is None:
         return BenchmarkError(ended.headline(), ended.exit_code)
-    failed = ended.exits[ended.failed_rank]
+    failed = ended.exit_of(ended.failed_rank)
     lines = [f"{names[ended.failed_rank]}: {failed.describe()}. Its last lines:"]
     text = "\n".join([*lines, *(f"    {line}" for line in failed.tail)])
     return BenchmarkError(text, ended.exit_code)

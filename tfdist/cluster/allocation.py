@@ -1,10 +1,13 @@
-"""The hosts that Slurm has given to a job, seen from its script."""
+"""What a scheduler has given to a job: the hosts of Slurm, the pods of Kubernetes."""
 
 import os
 from collections.abc import Mapping
 
 from tfdist.cluster.host_lists import expand, expand_counts
 from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.model import Cluster
+from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
+from tfdist.cluster.resolvers.tfdist import TfdistResolver
 
 _HOSTS = "SLURM_JOB_NODELIST"
 _COUNTS = "SLURM_TASKS_PER_NODE"
@@ -44,3 +47,29 @@ def allocated_hosts(
             f"{len(counts)}. Do not change the variables of Slurm."
         )
     return tuple(HostSlots(*pair) for pair in zip(hosts, counts, strict=True))
+
+
+def allocated_pods(env: Mapping[str, str] | None = None) -> Cluster | None:
+    """Return the pods of the job of Kubernetes in one of which this process is.
+
+    Args:
+        env: The environment. Default: that of this process.
+
+    Returns:
+        A cluster in which each pod is a worker; None outside of such a job, and in a
+        process that `tfdist run` has started there.
+
+    Raises:
+        ValueError: If the variables of the pod template are wrong.
+
+    Example:
+        >>> env = {"TFDIST_JOB_NAME": "train", "TFDIST_SERVICE": "peers"}
+        >>> env |= {"TFDIST_WORKERS": "2", "JOB_COMPLETION_INDEX": "1"}
+        >>> allocated_pods(env).address
+        'train-1.peers:2222'
+    """
+    env = os.environ if env is None else env
+    resolver = KubernetesResolver()
+    if TfdistResolver().recognises(env) or not resolver.recognises(env):
+        return None
+    return resolver.resolve(env)

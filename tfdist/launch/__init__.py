@@ -8,6 +8,7 @@ from tfdist.launch.limits import DEFAULT_RESTARTS, Limits
 from tfdist.launch.local import plan_here, run, shell_lines
 from tfdist.launch.output import Output
 from tfdist.launch.placement import supposed
+from tfdist.launch.pod import Pods, plan_in_pod
 from tfdist.launch.restart_report import report
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import EXIT_CODE_OF_SIGNAL, Exit, RunResult
@@ -23,11 +24,13 @@ __all__ = [
     "Job",
     "Limits",
     "Output",
+    "Pods",
     "ProcessSpec",
     "Restarts",
     "RunResult",
     "TUNING_OPTIONS",
     "plan_here",
+    "plan_in_pod",
     "report",
     "resolve_command",
     "run",

@@ -15,6 +15,7 @@ from tfdist.launch.limits import Limits
 from tfdist.launch.local import plan_here, run_once
 from tfdist.launch.output import Output
 from tfdist.launch.placement import Placement, placed
+from tfdist.launch.pod import Pods, plan_in_pod
 from tfdist.launch.restart_report import notice
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
@@ -27,7 +28,7 @@ def run_job(
     *,
     output: Output | None = None,
     limits: Limits | None = None,
-    hosts: Hosts | None = None,
+    hosts: Hosts | Pods | None = None,
     on_restart: Callable[[RunResult, str], None] = lambda result, line: None,
 ) -> tuple[Attempt, ...]:
     """Run a job, and start it again when it fails, as often as it may be.
@@ -42,7 +43,8 @@ def run_job(
         restarts: How often it may be started again. Default: never.
         output: Where the output of the processes goes. Default: to the console, tagged.
         limits: What ends the job. Default: nothing but its own end.
-        hosts: Where the processes are. Default None: all on this machine.
+        hosts: Where the processes are; or the pods of Kubernetes, each of which starts
+            as many for itself. Default None: all on this machine.
         on_restart: Called before each restart with how the last start has ended, and a
             line that says so and what comes next. Default: nothing.
 
@@ -93,7 +95,7 @@ class _Runner:
     job: Job
     output: Output
     limits: Limits
-    hosts: Hosts | None
+    hosts: Hosts | Pods | None
     signals: socket.socket
     folder: Path | None = None
     _started: float = field(default_factory=time.monotonic)
@@ -124,10 +126,13 @@ class _Runner:
         self, slots: tuple[int, ...]
     ) -> contextlib.AbstractContextManager[Placement]:
         """Have everything ready for a start."""
+        if isinstance(self.hosts, Hosts):
+            return placed(self.job, self.hosts, self.signals)
         if self.hosts is None:
-            here = Placement(plan_here(self.job, slots=slots), {})
-            return contextlib.nullcontext(here)
-        return placed(self.job, self.hosts, self.signals)
+            specs = plan_here(self.job, slots=slots)
+        else:
+            specs = plan_in_pod(self.job, self.hosts)
+        return contextlib.nullcontext(Placement(specs, {}))
 
     @contextlib.contextmanager
     def _progress(self) -> Iterator[Progress | None]:

@@ -1,6 +1,6 @@
 """Who of a job may fail, who is started again, and what ends the job."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -40,26 +40,26 @@ class Policy:
     holds variables, and the job fails with it. An evaluator has no part in all this.
 
     Args:
-        tasks: The task of each process in a job with parameter servers, None for each
-            where ranks are all alike.
+        tasks: The task of each process in a job with parameter servers, by its number;
+            None for each where ranks are all alike.
         restarts: How many times workers are started again, all of them together.
 
     Attributes:
         is_done: Whether the chief has ended well.
 
     Example:
-        >>> policy = Policy([Task("chief", 0), Task("worker", 0)], restarts=3)
+        >>> policy = Policy({0: Task("chief", 0), 1: Task("worker", 0)}, restarts=3)
         >>> policy.judge(1, 2).notice
         'worker 0 failed with exit code 2; it is started again (1 of 3).'
     """
 
-    def __init__(self, tasks: Sequence[Task | None], *, restarts: int) -> None:
-        self._tasks = tuple(tasks)
+    def __init__(self, tasks: Mapping[int, Task | None], *, restarts: int) -> None:
+        self._tasks = dict(tasks)
         self._restarts = restarts
         self._restarts_used = 0
         self.is_done = False
         self._workers = {
-            rank for rank, task in enumerate(tasks) if task and task.type == "worker"
+            rank for rank, task in tasks.items() if task and task.type == "worker"
         }
 
     def judge(self, rank: int, code: int) -> Decision:

@@ -73,7 +73,7 @@ def _cause(attempt: Attempt) -> str:
     """Say which process failed first, and how."""
     rank, slot = attempt.result.failed_rank, attempt.failed_slot
     assert rank is not None
-    exit_ = attempt.result.exits[rank]
+    exit_ = attempt.result.exit_of(rank)
     name = exit_.name if slot == rank else f"{exit_.name} (slot {slot})"
     return f"{name} {how_it_ended(exit_.code)}"
 

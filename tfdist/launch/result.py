@@ -89,7 +89,7 @@ class RunResult:
         that ended the run, SIGPIPE if nobody reads the output any more.
         """
         if self.failed_rank is not None:
-            code = self.exits[self.failed_rank].code
+            code = self.exit_of(self.failed_rank).code
             return code if code >= 0 else EXIT_CODE_OF_SIGNAL - code
         match self.reason:
             case "timeout":
@@ -100,12 +100,28 @@ class RunResult:
                 return EXIT_CODE_OF_SIGNAL + signal.SIGPIPE
         return 0
 
+    def exit_of(self, rank: int) -> Exit:
+        """Return how a process has ended.
+
+        Args:
+            rank: Its number among the processes of the job, some of which may be
+                elsewhere.
+
+        Returns:
+            Its end.
+
+        Example:
+            >>> RunResult((Exit(2, 0, 1.0), Exit(3, 9, 1.0))).exit_of(3).code
+            9
+        """
+        return next(exit_ for exit_ in self.exits if exit_.rank == rank)
+
     def headline(self) -> str:
         """Say in one line why the run has ended; nothing if all is well."""
         match self.reason:
             case "failed":
                 assert self.failed_rank is not None
-                what = self.exits[self.failed_rank].describe()
+                what = self.exit_of(self.failed_rank).describe()
             case "timeout":
                 what = f"the run did not end within {self.detail} s"
             case "signal":
@@ -116,7 +132,7 @@ class RunResult:
                 return ""
         if not self.ended_ranks:
             return f"{what}."
-        ended = [self.exits[rank] for rank in self.ended_ranks]
+        ended = [self.exit_of(rank) for rank in self.ended_ranks]
         return f"{what}; {_were_ended(ended)}."
 
 

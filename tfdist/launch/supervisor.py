@@ -90,7 +90,8 @@ class Supervisor:
         Args:
             specs: What to start, by rank.
         """
-        self._policy = Policy([spec.task for spec in specs], restarts=self._restarts)
+        tasks = {spec.rank: spec.task for spec in specs}
+        self._policy = Policy(tasks, restarts=self._restarts)
         for spec in specs:
             self._start(spec)
         self._pump.start()

@@ -152,7 +152,7 @@ def _describe(ended: RunResult, who: str) -> str:
     """Say how a run failed, and what was printed last."""
     if ended.failed_rank is None:
         return f"With {who}: {ended.headline()}"
-    failed = ended.exits[ended.failed_rank]
+    failed = ended.exit_of(ended.failed_rank)
     if failed.code == EXIT_CODE_OF_PLAIN_TRAINING:
         return _not_distributed(failed.tail[-1] if failed.tail else "no strategy")
     lines = [f"With {who} the script does not run: {failed.describe()}. Last lines:"]

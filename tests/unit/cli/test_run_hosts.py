@@ -160,6 +160,24 @@ def test_on_the_only_node_of_a_job_np_counts(launched, monkeypatch):
     assert (alone.size, its.slots) == (1, (HostSlots("n8", 1),))
 
 
+@pytest.mark.parametrize(("options", "size"), [([], 1), (["-np", "4"], 4)])
+def test_a_pod_starts_its_part(options, size, launched, monkeypatch, capsys):
+    monkeypatch.setenv("TFDIST_JOB_NAME", "train")
+    monkeypatch.setenv("TFDIST_SERVICE", "peers")
+    monkeypatch.setenv("TFDIST_WORKERS", "2")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+
+    assert main(["run", *options, "true"]) == 0
+    assert main(["run", *options, "--dry-run", "true"]) == 0
+
+    [(job, pods)] = launched
+    assert job.size == size
+    assert pods.cluster.address == "train-1.peers:2222"
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == size
+    assert f"TFDIST_RANK={size} " in lines[0]
+
+
 def test_hosts_that_are_given_come_before_slurms(launched, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[8-10]")
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2),1")

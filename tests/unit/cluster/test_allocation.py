@@ -1,6 +1,6 @@
 import pytest
 
-from tfdist.cluster.allocation import allocated_hosts
+from tfdist.cluster.allocation import allocated_hosts, allocated_pods
 from tfdist.cluster.host_slots import HostSlots
 
 # Of a script of `sbatch --nodes=3 --ntasks=5`, as Slurm 22.05 sets them.
@@ -47,3 +47,33 @@ def test_variables_that_contradict_each_other_are_refused():
     )
     with pytest.raises(ValueError, match=message):
         allocated_hosts(ENV | {"SLURM_TASKS_PER_NODE": "2"})
+
+
+# What the pod template of an indexed Job sets, and Kubernetes in the second pod.
+POD = {
+    "TFDIST_JOB_NAME": "train",
+    "TFDIST_SERVICE": "peers",
+    "TFDIST_WORKERS": "2",
+    "JOB_COMPLETION_INDEX": "1",
+}
+
+
+def test_a_pod_sees_the_others():
+    pods = allocated_pods(POD)
+
+    assert pods.workers == ("train-0.peers:2222", "train-1.peers:2222")
+    assert pods.task.index == 1
+
+
+@pytest.mark.parametrize("env", [{}, ENV, POD | {"TFDIST_RUN_ID": "5f"}])
+def test_elsewhere_there_are_no_pods(env):
+    assert allocated_pods(env) is None
+
+
+def test_a_wrong_pod_template_is_an_error(monkeypatch):
+    for name, value in POD.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TFDIST_WORKERS", "two")
+
+    with pytest.raises(ValueError, match="^TFDIST_WORKERS must be a whole number"):
+        allocated_pods()

@@ -18,7 +18,7 @@ SILENT = Decision(Action.GO_ON)
 
 def decisions(*ends, restarts=2, tasks=TASKS):
     """Return what is decided on ends that come one after the other."""
-    policy = Policy(tasks, restarts=restarts)
+    policy = Policy(dict(enumerate(tasks)), restarts=restarts)
     return [policy.judge(rank, code) for rank, code in ends]
 
 
@@ -36,7 +36,7 @@ def test_no_rank_can_be_missed(code):
 
 
 def test_the_job_is_done_when_the_chief_is():
-    policy = Policy(TASKS, restarts=0)
+    policy = Policy(dict(enumerate(TASKS)), restarts=0)
     assert not policy.is_done
 
     assert policy.judge(0, 0) == Decision(Action.FINISH)
@@ -78,11 +78,11 @@ def test_who_fails_with_the_chief_may_be_the_cause():
     [({0}, {0}), ({0, 3}, {3}), ({0, 1, 4}, {1, 4}), ({3, 4}, {3, 4})],
 )
 def test_the_chief_fails_for_want_of_the_others_and_not_they_for_it(failed, suspects):
-    assert Policy(TASKS, restarts=0).suspects(failed) == suspects
+    assert Policy(dict(enumerate(TASKS)), restarts=0).suspects(failed) == suspects
 
 
 def test_of_ranks_each_may_be_the_cause():
-    assert Policy([None] * 3, restarts=0).suspects({0, 2}) == {0, 2}
+    assert Policy(dict.fromkeys(range(3)), restarts=0).suspects({0, 2}) == {0, 2}
 
 
 def test_a_worker_that_fails_is_started_again():

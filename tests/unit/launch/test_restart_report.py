@@ -32,7 +32,8 @@ def test_a_restart_is_announced_with_its_cause():
     ("slots", "count"), [((0, 2), "2 processes"), ((2,), "1 process")]
 )
 def test_a_slot_that_is_left_out_is_announced(slots, count):
-    before = attempt(slots=(*slots, 1), codes=(0,) * len(slots) + (3,), failed_rank=-1)
+    last = len(slots)
+    before = attempt(slots=(*slots, 1), codes=(0,) * last + (3,), failed_rank=last)
 
     line = notice(THREE, [before, before], slots)
 

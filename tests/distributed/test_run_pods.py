@@ -1,0 +1,67 @@
+"""`tfdist run` in each of two pods: addresses of the loopback stand for them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tfdist.launch.ports import free_ports
+
+SECONDS = 120
+LAUNCH = """
+import json, sys
+from tfdist.cluster import Cluster, Task
+from tfdist.launch import Job, Pods, Restarts, run_job
+from tfdist_cli.run_report import report_end
+
+pod, addresses, command = json.loads(sys.argv[1])
+pods = Pods(Cluster(workers=tuple(addresses), task=Task("worker", pod)))
+attempts = run_job(Job(tuple(command), size=2), hosts=pods)
+report_end(Restarts(), attempts)
+sys.exit(attempts[-1].result.exit_code)
+"""
+PROBE = "import sys; from tfdist_cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture
+def run_pods():
+    """Return a function that starts a program in both pods and gives how they end."""
+    port = min(free_ports(2))
+    addresses = [f"127.0.0.2:{port}", f"127.0.0.3:{port}"]
+
+    def run(*command):
+        pods = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-c", LAUNCH),
+                    json.dumps([pod, addresses, [sys.executable, *command]]),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for pod in range(2)
+        ]
+        printed = [pod.communicate(timeout=SECONDS) for pod in pods]
+        return [
+            (pod.returncode, *texts) for pod, texts in zip(pods, printed, strict=True)
+        ]
+
+    return run
+
+
+def test_the_ranks_of_all_pods_reach_each_other(run_pods):
+    first, second = run_pods("-c", PROBE, "config", "probe", "--timeout", "20")
+
+    assert first[0] == second[0] == 0, (first, second)
+    assert "[0] All 4 tasks reach each other." in first[1]
+    assert "[3] worker 3 has given its row to worker 0" in second[2]
+
+
+def test_a_rank_that_fails_has_the_number_that_it_has_in_the_job(run_pods):
+    code = "import os, sys; sys.exit(int(os.environ['TFDIST_RANK']) == 3)"
+    first, second = run_pods("-c", code)
+
+    assert (first[0], second[0]) == (0, 1)
+    assert "tfdist run: rank 3 failed with exit code 1 after" in second[2]
