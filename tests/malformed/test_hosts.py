@@ -41,6 +41,33 @@ HOSTS = [
 ]
 
 
+FILES = [
+    ("", "names no host."),
+    ("# nothing\n\n", "names no host."),
+    ("a slots=0", "line 1 of --hostfile"),
+    ("a\nb slots=x", "line 2 of --hostfile"),
+    ("a slots", "line 1 of --hostfile"),
+    ("a slots=2 slots=3", "line 1 of --hostfile"),
+    ("a cores=2", "line 1 of --hostfile"),
+    ("a b c", "line 1 of --hostfile"),
+    ("a:2\na:2", "line 2 of --hostfile"),
+    ("a slots=2\na", "line 2 of --hostfile"),
+    ("a max_slots=1 slots=2", "line 1 of --hostfile"),
+    ("me@a", "line 1 of --hostfile"),
+    ("[::1", "line 1 of --hostfile"),
+    ("a,b", "line 1 of --hostfile"),
+    ("a slots=\u0664", "line 1 of --hostfile"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), FILES)
+def test_hostfiles(text, problem, refusal, tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text(text)
+
+    assert problem in refusal("run", "--hostfile", str(file), "true")
+
+
 @pytest.mark.parametrize(("hosts", "problem"), HOSTS)
 def test_hosts(hosts, problem, refusal):
     assert problem in refusal("config", "build", "-H", hosts, "--index", "0")

@@ -131,6 +131,25 @@ RUN = [
         "HOROVOD_CYCLE_TIME is set twice.",
     ),
     ("-np 2 --timeout nan true", "timeout_seconds must be positive."),
+    ("-np 2 --evaluator true", "evaluator (--evaluator) is for a job with parameter"),
+    ("-np 2 --ssh rsh true", "--ssh has no effect without hosts."),
+    ("-np 2 --python /x true", "--python has no effect without hosts."),
+    ("-np 2 --start-timeout 0 true", "--start-timeout must be a positive number of"),
+    ("-np 2 --start-timeout inf true", "--start-timeout must be a positive number of"),
+    ("-np 2 --start-timeout x true", "argument --start-timeout: invalid float value:"),
+    ("-H a:2 -np 3 true", "The hosts have too few slots for the processes of the job."),
+    ("-H a,localhost true", "A host among several needs a name by which the others"),
+    ("-H a, true", "entry 2 of -H is empty."),
+    ("-H a --hostfile b true", "-H and --hostfile both say which hosts there are."),
+    ("--hostfile no_such_file true", "--hostfile must be a file"),
+    (
+        "-H a,b --collective horovod true",
+        "--collective horovod starts its processes",
+    ),
+    (
+        "-H a:2,b:2 --max-restarts 1 --min-np 2 true",
+        "--min-np is for the places of one machine.",
+    ),
 ]
 ROWS = [(["run", *shlex.split(given)], problem) for given, problem in RUN]
 
