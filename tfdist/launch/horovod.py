@@ -5,13 +5,13 @@ each other. The server is Horovod's own, and here alone the launcher imports Hor
 """
 
 import contextlib
-import mmap
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from tfdist.cluster import Cluster
+from tfdist.horovod_build.installed import parts_in
 
 PORT_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 # What tells a process of Horovod who it is. From outside of the job, as of another
@@ -36,8 +36,6 @@ _ADDRESS = "127.0.0.1"
 _HOSTNAME = "localhost"
 _LOOPBACK = "lo"
 _POLL_SECONDS = 0.05
-# A name that is in the library only if it was built with Gloo.
-_NAME_IN_GLOO = b"GlooController"
 
 
 def identity_of(cluster: Cluster, port: int) -> dict[str, str]:
@@ -149,20 +147,17 @@ def check_installed() -> None:
             name="horovod",
         ) from None
     folder = Path(horovod.__file__).parent
-    library = next(folder.glob("tensorflow/mpi_lib*.so"), None)
-    if library is None:
+    parts = parts_in(folder)
+    if parts is None:
         raise ImportError(
             "Horovod was built without TensorFlow. "
             f"Received: {folder}, which has no tensorflow/mpi_lib. "
             "Run `tfdist horovod install` to build it again."
         )
-    with (
-        open(library, "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        if content.find(_NAME_IN_GLOO) < 0:
-            raise ImportError(
-                "Horovod was built without Gloo, by which its processes are joined. "
-                f"Received: {library}. Run `tfdist horovod install` to build it again, "
-                "or start the program with mpirun."
-            )
+    if "gloo" not in parts:
+        raise ImportError(
+            "Horovod was built without Gloo, by which its processes are joined. "
+            f"Received: {folder}, with {', '.join(parts) or 'neither MPI nor NCCL'}. "
+            "Run `tfdist horovod install` to build it again, or start the program with "
+            "mpirun."
+        )

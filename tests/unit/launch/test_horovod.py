@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import sysconfig
 import urllib.error
 import urllib.request
 
@@ -14,6 +15,7 @@ from tfdist.cluster.place import Place
 from tfdist.launch.horovod import IDENTITY_VARIABLES, identity_of, rendezvous, serve
 from tfdist.launch.ports import free_ports
 
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 THREE = Cluster(workers=("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))
 
 
@@ -31,7 +33,7 @@ def installed(tmp_path, monkeypatch):
         (folder / "tensorflow").mkdir(parents=True)
         (folder / "__init__.py").touch()
         if content is not None:
-            (folder / "tensorflow" / "mpi_lib.x.so").write_bytes(content)
+            (folder / "tensorflow" / f"mpi_lib{SUFFIX}").write_bytes(content)
         for name in [n for n in sys.modules if n.split(".")[0] == "horovod"]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.syspath_prepend(tmp_path)
