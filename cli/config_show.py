@@ -7,6 +7,7 @@ from typing import Any
 from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.cluster.address import split_address
 from tfdist.cluster.explanation import Explanation, explain
+from tfdist.cluster.variable_facts import fact_of
 from tfdist_cli.config_text import describe_task, read_file, say, tasks_of
 from tfdist_cli.options import add_command
 from tfdist_cli.parser import Parser
@@ -133,17 +134,20 @@ def source_of(explanation: Explanation) -> str:
         explanation: The cluster, with its source.
 
     Returns:
-        One or two lines.
+        A line, one for each variable with what it tells, and one for what was not read.
     """
-    if not explanation.resolver and explanation.launcher:
-        return f"No variable tells addresses; {explanation.launcher} has set the rank."
-    if not explanation.resolver:
+    if not explanation.launcher:
         return "No variable describes a cluster."
-    variables = ", ".join(explanation.variables)
-    source = f" from {variables}" if variables else ""
-    text = (
-        f"Read by the resolver {explanation.resolver} ({explanation.launcher}){source}."
-    )
+    if explanation.resolver:
+        said = f"Read by the resolver {explanation.resolver} ({explanation.launcher})"
+    else:
+        said = f"No variable tells addresses; {explanation.launcher} has set the rank"
+    width = max(map(len, explanation.variables), default=0)
+    lines = [
+        f"  {variable.ljust(width)}  {fact_of(variable)}".rstrip()
+        for variable in explanation.variables
+    ]
+    text = "\n".join([f"{said}{':' if lines else '.'}", *lines])
     if explanation.others:
         text += f"\nNot asked, as they come later: {', '.join(explanation.others)}."
     return text
@@ -172,6 +176,7 @@ def facts_of(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
             "resolver": explanation.resolver,
             "launcher": explanation.launcher,
             "variables": explanation.variables,
+            "tells": {name: fact_of(name) for name in explanation.variables},
             "not_asked": explanation.others,
         }
     return facts

@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tfdist.cluster.detect import RESOLVERS, detect, detect_place
+from tfdist.cluster.detect import PLACE_RESOLVERS, RESOLVERS, detect, detect_place
 from tfdist.cluster.model import Cluster
 from tfdist.cluster.place import Place
+from tfdist.cluster.resolvers.base import PlaceResolver, Resolver
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,32 @@ def explain(env: Mapping[str, str] | None = None) -> Explanation:
     resolvers = [each for each in RESOLVERS if each.recognises(environment)]
     if not resolvers:
         place = detect_place(environment)
-        return Explanation(cluster, launcher=place.launcher, place=place)
+        read = _read_by_place_resolver(environment) if place.launcher else ()
+        return Explanation(cluster, "", place.launcher, read, place=place)
     first, *others = resolvers
-    recorder = _Recorder(environment)
-    first.recognises(recorder)
-    first.resolve(recorder)
     return Explanation(
         cluster,
         first.name,
         first.launcher,
-        tuple(recorder.read),
+        _read_by(first, environment),
         tuple(each.name for each in others),
     )
+
+
+def _read_by_place_resolver(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that tell a place, where none tells addresses."""
+    first = next(each for each in PLACE_RESOLVERS if each.recognises(env))
+    return _read_by(first, env)
+
+
+def _read_by(
+    resolver: Resolver | PlaceResolver, env: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the variables that a resolver reads, in its order."""
+    recorder = _Recorder(env)
+    resolver.recognises(recorder)
+    resolver.resolve(recorder)
+    return tuple(recorder.read)
 
 
 def tf_config_here(env: Mapping[str, str] | None = None) -> str | None:

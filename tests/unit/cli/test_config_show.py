@@ -71,9 +71,13 @@ def test_a_launcher_that_tells_no_addresses(show):
     assert show(env) == (
         "This is rank 1 of 2, as horovodrun says, which tells no addresses.\n"
     )
-    assert show(env, "--explain").splitlines()[1] == (
-        "No variable tells addresses; horovodrun has set the rank."
-    )
+    _, source, *variables = show(env, "--explain").splitlines()
+    assert source == "No variable tells addresses; horovodrun has set the rank:"
+    assert variables[0].split(maxsplit=1) == [
+        "HOROVOD_RANK",
+        "the rank of this process",
+    ]
+    assert {line.split()[0] for line in variables} == {*env}
     facts = json.loads(show(env, "--json"))
     assert (facts["rank"], facts["size"], facts["tasks"]) == (1, 2, [])
 
@@ -82,13 +86,12 @@ def test_where_it_was_read(show):
     env = {"TF_CONFIG": tf_config("worker", 1), "TFDIST_RUN_ID": "5f2c"}
     env |= {"TFDIST_RANK": "2", "TFDIST_SIZE": "3"}
 
-    *_, source, others = show(env, "--explain").splitlines()
+    *_, source, run, config, rank, size, others = show(env, "--explain").splitlines()
 
-    assert source.startswith("Read by the resolver tfdist (tfdist run) from TFDIST_RUN")
-    assert {*source.rstrip(".").replace(",", "").split()} >= {
-        "TFDIST_RANK",
-        "TF_CONFIG",
-    }
+    assert source == "Read by the resolver tfdist (tfdist run):"
+    assert run == "  TFDIST_RUN_ID  that `tfdist run` has started it, and in which run"
+    assert config.split()[:3] == ["TF_CONFIG", "the", "addresses"]
+    assert [rank.split()[0], size.split()[0]] == ["TFDIST_RANK", "TFDIST_SIZE"]
     assert others.startswith("Not asked, as they come later: tf_config")
 
 
@@ -111,6 +114,7 @@ def test_json(show):
     facts = json.loads(show(env, "--json", "--explain"))
     assert (facts["resolver"], facts["launcher"]) == ("tf_config", "TF_CONFIG")
     assert (facts["variables"], facts["not_asked"]) == (["TF_CONFIG"], [])
+    assert facts["tells"]["TF_CONFIG"].startswith("the addresses of all tasks")
 
 
 def test_a_file(show, tmp_path):

@@ -50,7 +50,8 @@ def test_every_section_is_a_table(show):
     assert f"| TF_CONFIG | {TF_CONFIG}" in out
     assert out.endswith(
         "This is worker 1, rank 1 of 2.\n"
-        "Read by the resolver tf_config (TF_CONFIG) from TF_CONFIG.\n"
+        "Read by the resolver tf_config (TF_CONFIG):\n"
+        "  TF_CONFIG  the addresses of all tasks, and which of them this is\n"
     )
 
 
