@@ -115,6 +115,8 @@ class Lifeline:
             RuntimeError: If the ranks make different calls.
             TimeoutError: If a rank does not come.
         """
+        # Else the others' values might come before anybody asks.
+        self.check()
         key = json.dumps([name, self._exchanges[name]])
         self._exchanges[name] += 1
         self._send({"kind": "exchange", "key": key, "value": value})
