@@ -20,6 +20,7 @@ from tfdist.benchmarks import (
     run_memory,
     run_training,
 )
+from tfdist_cli.bench_input import add_input
 from tfdist_cli.bench_options import (
     TO_STDOUT,
     Option,
@@ -41,7 +42,8 @@ from tfdist_cli.options import add_command, check_json
 from tfdist_cli.parser import Parser
 
 _DESCRIPTION = """\
-Measure on this machine, with one core and one thread for each process.
+Measure on this machine, with one core and one thread for each process; for input, with
+several.
 
 What is compared runs in turns, so that noise meets all of it alike: trust the ratios,
 not the times. A ratio is a median, with the quartiles in brackets.
@@ -64,7 +66,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = add_command(
         commands,
         "bench",
-        "measure the all-reduce, training, parameter servers, memory, or backups",
+        "measure the all-reduce, training, servers, memory, backups, or input",
         description=_DESCRIPTION,
     )
     benchmarks = parser.add_subparsers(
@@ -109,6 +111,7 @@ def _add_benchmarks(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
         tables={"tensorflow": training_table, "horovod": horovod_training_table},
     )
     _add_memory_and_backup(benchmarks)
+    add_input(benchmarks)
 
 
 def _add_memory_and_backup(benchmarks: "argparse._SubParsersAction[Parser]") -> None:

@@ -10,7 +10,13 @@ from tfdist.cluster.explanation import tf_config_here
 from tfdist.cluster.finding import ERROR, Finding
 from tfdist.cluster.findings import findings
 from tfdist.cluster.name_lookup import look_up
-from tfdist_cli.config_text import describe, read_file, say
+from tfdist_cli.config_text import (
+    add_file_argument,
+    add_json_argument,
+    describe,
+    read_file,
+    say,
+)
 from tfdist_cli.options import add_command
 from tfdist_cli.parser import Parser
 
@@ -49,21 +55,13 @@ def add_parser(actions: "argparse._SubParsersAction[Parser]") -> None:
         epilog=_EPILOG,
     )
     parser.set_defaults(func=run)
-    parser.add_argument(
-        "file",
-        nargs="?",
-        metavar="FILE",
-        help="a file with the value of TF_CONFIG, or - for the standard input "
-        "(default: the variable of the environment)",
-    )
+    add_file_argument(parser, default="the variable of the environment")
     parser.add_argument(
         "--resolve",
         action="store_true",
         help="look up each host name, too, as this machine sees it",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of sentences"
-    )
+    add_json_argument(parser, instead_of="sentences")
 
 
 def run(args: argparse.Namespace) -> int:

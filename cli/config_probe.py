@@ -11,7 +11,7 @@ from tfdist.cluster import Cluster, tf_config
 from tfdist.cluster.explanation import explain
 from tfdist.cluster.probe import TIMEOUT_SECONDS, ReachMatrix, addresses_by_task, probe
 from tfdist.cluster.reach import ADVICE, REACHABLE
-from tfdist_cli.config_text import read_file, say
+from tfdist_cli.config_text import add_file_argument, add_json_argument, read_file, say
 from tfdist_cli.options import add_command
 from tfdist_cli.parser import Parser
 from tfdist_cli.table import format_table
@@ -60,12 +60,10 @@ def add_parser(actions: "argparse._SubParsersAction[Parser]") -> None:
         epilog=_EPILOG,
     )
     parser.set_defaults(func=run)
-    parser.add_argument(
-        "file",
-        nargs="?",
-        metavar="FILE",
-        help="a file with the value of this task's TF_CONFIG, or - for the standard "
-        "input (default: the environment)",
+    add_file_argument(
+        parser,
+        default="the environment",
+        holds="the value of this task's TF_CONFIG",
     )
     parser.add_argument(
         "--timeout",
@@ -74,9 +72,7 @@ def add_parser(actions: "argparse._SubParsersAction[Parser]") -> None:
         metavar="SECONDS",
         help=f"how long to try (default: {TIMEOUT_SECONDS:g})",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of the table"
-    )
+    add_json_argument(parser, instead_of="the table")
 
 
 def run(args: argparse.Namespace) -> int:

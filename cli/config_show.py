@@ -8,7 +8,14 @@ from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.cluster.address import split_address
 from tfdist.cluster.explanation import Explanation, explain
 from tfdist.cluster.variable_facts import fact_of
-from tfdist_cli.config_text import describe_task, read_file, say, tasks_of
+from tfdist_cli.config_text import (
+    add_file_argument,
+    add_json_argument,
+    describe_task,
+    read_file,
+    say,
+    tasks_of,
+)
 from tfdist_cli.options import add_command
 from tfdist_cli.parser import Parser
 from tfdist_cli.table import format_table
@@ -52,21 +59,13 @@ def add_parser(actions: "argparse._SubParsersAction[Parser]") -> None:
         epilog=_EPILOG,
     )
     parser.set_defaults(func=run)
-    parser.add_argument(
-        "file",
-        nargs="?",
-        metavar="FILE",
-        help="a file with the value of TF_CONFIG, or - for the standard input "
-        "(default: the environment)",
-    )
+    add_file_argument(parser, default="the environment")
     parser.add_argument(
         "--explain",
         action="store_true",
         help="say which resolver has read it, and from which variables",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of the table"
-    )
+    add_json_argument(parser, instead_of="the table")
 
 
 def run(args: argparse.Namespace) -> int:

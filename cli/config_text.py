@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from tfdist.cluster import Cluster, Task
+from tfdist_cli.parser import Parser
 
 _NAMES = {
     "chief": ("chief", "chiefs"),
@@ -14,9 +15,38 @@ _NAMES = {
 }
 
 
-def read_file(
-    file: str, *, option: str = "FILE", holds: str = "the value of TF_CONFIG"
-) -> str:
+_HOLDS = "the value of TF_CONFIG"
+
+
+def add_file_argument(parser: Parser, *, default: str, holds: str = _HOLDS) -> None:
+    """Add the argument FILE: where a TF_CONFIG is read.
+
+    Args:
+        parser: The parser of a command.
+        default: What is read without it, for the help.
+        holds: What should be in it, for the help. Default "the value of TF_CONFIG".
+    """
+    parser.add_argument(
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help=f"a file with {holds}, or - for the standard input (default: {default})",
+    )
+
+
+def add_json_argument(parser: Parser, *, instead_of: str) -> None:
+    """Add the option --json: the answer for programs.
+
+    Args:
+        parser: The parser of a command.
+        instead_of: What is printed without it, for the help.
+    """
+    parser.add_argument(
+        "--json", action="store_true", help=f"print JSON instead of {instead_of}"
+    )
+
+
+def read_file(file: str, *, option: str = "FILE", holds: str = _HOLDS) -> str:
     """Return the text of a file, or of the standard input.
 
     Args:

@@ -28,7 +28,10 @@ EPOCHS = flags.DEFINE_integer("epochs", 24, "passes over the data")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "examples per step and replica")
 STRATEGY = flags.DEFINE_string("strategy", "all_reduce", "a name of tfdist.strategies")
 DATASET = flags.DEFINE_enum(
-    "dataset", "digits", ["digits", "mnist", "fashion_mnist"], "what to learn"
+    "dataset",
+    "digits",
+    ["digits", "mnist", "fashion_mnist", "cifar10"],
+    "what to learn",
 )
 
 

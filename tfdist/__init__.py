@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfdist import callbacks as callbacks
     from tfdist import cluster as cluster
+    from tfdist import data as data
+    from tfdist import devices as devices
     from tfdist import horovod as horovod
     from tfdist import learning_rate as learning_rate
     from tfdist import mixed_precision as mixed_precision
@@ -33,6 +35,8 @@ __version__ = "0.1.0"
 _PUBLIC_NAMES = {
     "callbacks": "tfdist.callbacks",
     "cluster": "tfdist.cluster",
+    "data": "tfdist.data",
+    "devices": "tfdist.devices",
     "horovod": "tfdist.horovod",
     "is_chief": "tfdist.cluster.facts",
     "learning_rate": "tfdist.learning_rate",

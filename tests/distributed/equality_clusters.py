@@ -13,17 +13,20 @@ import tfdist
 
 
 class Place(NamedTuple):
-    """Where a row runs: on how many processes, and what joins them."""
+    """Where a row runs: on how many processes and devices, and what joins them."""
 
     size: int
     collective: str
+    strategy: str = "AllReduceStrategy"
+    devices: int = 1
 
     def __str__(self):
-        return f"{self.size} ({self.collective})"
+        devices = f", {self.strategy} on {self.devices} devices each"
+        return f"{self.size} ({self.collective}{devices if self.devices > 1 else ''})"
 
 
 # One process, and no tfdist.
-PLAIN = Place(1, "plain")
+PLAIN = Place(1, "plain", "")
 # A row that leaves the ranks out of step costs a cluster; so many are paid for.
 CLUSTERS = 8
 # A cluster that hangs is ended, and one on a machine with much else to do is not.
@@ -40,7 +43,7 @@ def run_places(rows_of):
             for each.
     """
     # Those of most processes last: they keep the cores busy even when left alone.
-    places = sorted(rows_of, key=lambda place: place.size)
+    places = sorted(rows_of, key=lambda place: place.size * place.devices)
     # Its threads are no reason for Python to stay: Ctrl-C ends it, and the clusters.
     with ThreadPool(AT_ONCE) as pool:
         ended = pool.map(
@@ -72,15 +75,14 @@ def _run_place(rows, place):
 
 def _run_cluster(rows, place, ended):
     """Run rows in new processes, as far as they come; add to what each rank has."""
-    is_plain = place == PLAIN
     with tempfile.TemporaryDirectory() as folder:
         result = tfdist.testing.cluster(
             run_rows,
             size=place.size,
-            args=(rows, folder, is_plain),
+            args=(rows, folder, place.strategy, place.devices),
             timeout_seconds=SECONDS_TO_START + SECONDS_OF_A_ROW * len(rows),
             check=False,
-            collective="tensorflow" if is_plain else place.collective,
+            collective="tensorflow" if place == PLAIN else place.collective,
         )
         for rank, by_row in enumerate(ended):
             by_row.update(_read(rows_file(folder, rank)))

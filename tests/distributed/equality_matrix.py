@@ -7,11 +7,11 @@ are special: what stands under "agreed" must be equal among the ranks, but may b
 another than on one process; what stands under "by_rank" may be anything.
 
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
-`cells`. To add a row, add it there. Each runs on two and on three processes, of which
-TensorFlow joins the one and Horovod the other: in the first row of a module the two, in
-the second the three, and so on. Little of a row depends on what joins the processes,
-and that has tests of its own on two and three of each. Without Horovod, TensorFlow
-joins all.
+`cells`. To add a row, add it there. `everywhere` lets each run on two processes and on
+two devices of one, half of the rows on three processes, and some with central storage
+or on the devices of several processes: CI has no time for more. TensorFlow and Horovod
+join the processes in turn. Little of a row depends on what joins them, and that has
+tests of its own on two and three of each. Without Horovod, TensorFlow joins all.
 
 Rows share their processes, also those of several modules, because starting those takes
 longer than training. A row that raises does not disturb the others, as long as all
@@ -29,12 +29,23 @@ from equality_clusters import PLAIN, Place, run_places
 from equality_comparison import differences, differing_bits
 from equality_rows import Failure, Skipped
 
-# On how many processes each row runs, beside plain Keras.
+# On how many processes rows run, beside plain Keras.
 COLUMNS = (2, 3)
 # What joins them in turn. Horovod is where the marker `requires` looks for it.
 COLLECTIVES = ["tensorflow"]
 if shutil.which("horovodrun", path=os.path.dirname(sys.executable)):
     COLLECTIVES.append("horovod")
+# Where rows run on several devices: of one process, and of each of several, in turn.
+DEVICES = {
+    "mirrored": [Place(1, "tensorflow", "MirroredStrategy", 2)],
+    "central": [Place(1, "tensorflow", "CentralStorageStrategy", 2)],
+    "workers": [
+        Place(2, "tensorflow", "MultiWorkerMirroredStrategy", 2),
+        Place(3, "tensorflow", "MultiWorkerMirroredStrategy", 1),
+        Place(2, "tensorflow", "MultiWorkerMirroredStrategy", 1),
+        Place(3, "tensorflow", "MultiWorkerMirroredStrategy", 2),
+    ],
+}
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
 # Processes take seconds to start, and keep up to 5 MB of each row. Those of plain Keras
 # run all rows of a batch, the others half of them.
@@ -64,20 +75,20 @@ class Matrix:
 
     def _want(self, item):
         """Note the row and the column that a test asks for; all, if it does not say."""
-        _, rows, columns = self._wanted.setdefault(
-            _name(item.module), (item.module, set(), set())
-        )
         callspec = getattr(item, "callspec", None)
         params = {} if callspec is None else callspec.params
-        rows |= {params["row"]} if "row" in params else set(item.module.ROWS)
-        columns |= {params["column"]} if "column" in params else set(COLUMNS)
+        rows = [params["row"]] if "row" in params else item.module.ROWS
+        columns = [params["column"]] if "column" in params else COLUMNS
+        name = _name(item.module)
+        _, wanted = self._wanted.setdefault(name, (item.module, set()))
+        wanted |= {(row, column) for row in rows for column in columns}
 
     def _batch(self, first):
         """Return the modules, from one on, whose rows share processes."""
         names = [*self._wanted]
         batch, count = [], 0
         for name in names[names.index(first) :]:
-            count += len(self._wanted[name][1])
+            count += len({row for row, _ in self._wanted[name][1]})
             if batch and count > ROWS_OF_A_BATCH:
                 break
             batch.append(name)
@@ -87,11 +98,12 @@ class Matrix:
         """Run what is wanted of some modules."""
         rows_of = {}
         for name in names:
-            module, rows, columns = self._wanted[name]
+            module, wanted = self._wanted[name]
             # In the order of the module, in which all ranks run them.
-            for row in [row for row in module.ROWS if row in rows]:
-                places = [place_of(module.ROWS, row, column) for column in columns]
-                for place in (PLAIN, *places):
+            for row in module.ROWS:
+                columns = [column for other, column in wanted if other == row]
+                places = {place_of(module.ROWS, row, column) for column in columns}
+                for place in {PLAIN, *places} if columns else ():
                     rows_of.setdefault(place, []).append((name, row))
         ended = run_places(rows_of)
         self._ended |= dict.fromkeys(names, ended)
@@ -136,20 +148,44 @@ class Cells:
             raise AssertionError("\n".join(lines))
 
 
+def everywhere(rows, *, not_central=()):
+    """Return each row with the columns in which it runs: on processes, and on devices.
+
+    Args:
+        rows: The rows of a module, by name.
+        not_central: The names of those that central storage refuses.
+    """
+    chosen = []
+    for number, row in enumerate(rows):
+        columns = [2, "mirrored"]
+        if number % 4 < 2:
+            columns.append(3)
+        if number % 4 == 3 and row not in not_central:
+            columns.append("central")
+        if number % 8 == 2:
+            columns.append("workers")
+        chosen += [(row, column) for column in columns]
+    return chosen
+
+
 def place_of(rows, row, column):
     """Say where a row runs in a column.
 
     Args:
         rows: All rows of the module.
         row: The name of the row.
-        column: How many processes, or `PLAIN`.
+        column: How many processes, a name of `DEVICES`, or `PLAIN`.
 
     Returns:
         The `Place`, with the collective whose turn it is.
     """
     if column == PLAIN:
         return PLAIN
-    turn = ([*rows].index(row) + column) % len(COLLECTIVES)
+    number = [*rows].index(row)
+    if column in DEVICES:
+        places = DEVICES[column]
+        return places[number // 8 % len(places)]
+    turn = (number + column) % len(COLLECTIVES)
     # One process under tfdist has none to be joined to.
     return Place(column, "tensorflow" if column == 1 else COLLECTIVES[turn])
 

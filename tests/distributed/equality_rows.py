@@ -44,22 +44,31 @@ def of_keras(package, name):
     return getattr(classes, name)
 
 
-def run_rows(rows, folder, is_plain):
+def run_rows(rows, folder, strategy_name, devices):
     """Run rows in this process; leave what each ends with in a file of this rank.
 
     Args:
         rows: The name of the module and that of the row, for each row.
         folder: Where the file is; the working directory of the rows too, which all
             ranks share.
-        is_plain: Whether to run them in plain Keras instead of under tfdist.
+        strategy_name: The strategy of tfdist; empty for plain Keras.
+        devices: How many logical devices each process has.
     """
     import tensorflow as tf
 
+    if devices > 1:
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        parts = [tf.config.LogicalDeviceConfiguration() for _ in range(devices)]
+        tf.config.set_logical_device_configuration(cpu, parts)
+
     modules = {module: importlib.import_module(module) for module, _ in rows}
+    is_plain = not strategy_name
     if is_plain:
         strategy = tf.distribute.get_strategy()
-    else:
+    elif strategy_name == "AllReduceStrategy":
         strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=120)
+    else:
+        strategy = getattr(tfdist.strategies, strategy_name)()
     # Each row collects garbage more than once. It need not look at what all rows use,
     # which would take longer than to train.
     gc.collect()

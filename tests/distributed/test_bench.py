@@ -97,3 +97,12 @@ def test_parameter_servers():
         assert min(ratio["median"] for ratio in ratios.values()) > 0
     # Two epochs to warm up, and one that counts.
     assert sum(column["staleness"]["histogram"].values()) == 3 * 8
+
+
+def test_input():
+    tiny = ("--examples", "16", "--image-size", "64", "--batch-size", "4")
+    figures = bench("input", *tiny, "--repeats", "1", "--cores", "1")
+
+    assert (figures["examples"], figures["image_size"]) == (16, 64)
+    assert min(figures["examples_per_second"].values()) > 0
+    assert figures["speed_against"].keys() == {"naive", "sequential", "tuned"}

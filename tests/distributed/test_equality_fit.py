@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS
+from equality_matrix import everywhere
 from equality_models import (
     BATCH,
     EVEN,
@@ -343,7 +343,9 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    ("row", "column"),
+    everywhere(ROWS, not_central=["jit_compile", "jit_compile, clipped"]),
+)
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS
+from equality_matrix import everywhere
 from equality_models import (
     BATCH,
     arrays,
@@ -275,7 +275,6 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("row", "column"), everywhere(ROWS))
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

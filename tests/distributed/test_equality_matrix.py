@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from equality_clusters import PLAIN
+from equality_clusters import PLAIN, Place
 from equality_matrix import COLUMNS, place_of
 from equality_rows import Absent, of_keras
 
@@ -106,13 +106,15 @@ def test_planted_faults_fail(cells, column, row, message):
         ("second", 3, (3, "tensorflow")),
         ("third", 2, (2, "tensorflow")),
         ("second", 1, (1, "tensorflow")),
-        ("second", PLAIN, (1, "plain")),
+        ("second", PLAIN, (1, "plain", "")),
+        ("first", "mirrored", (1, "tensorflow", "MirroredStrategy", 2)),
+        ("third", "workers", (2, "tensorflow", "MultiWorkerMirroredStrategy", 2)),
     ],
 )
 def test_the_collectives_join_rows_in_turn(monkeypatch, row, column, place):
     monkeypatch.setattr("equality_matrix.COLLECTIVES", ["tensorflow", "horovod"])
 
-    assert place_of(["first", "second", "third"], row, column) == place
+    assert place_of(["first", "second", "third"], row, column) == Place(*place)
 
 
 def test_without_horovod_tensorflow_joins_all(monkeypatch):
@@ -120,7 +122,7 @@ def test_without_horovod_tensorflow_joins_all(monkeypatch):
 
     for row in ROWS:
         for column in COLUMNS:
-            assert place_of(ROWS, row, column) == (column, "tensorflow")
+            assert place_of(ROWS, row, column) == Place(column, "tensorflow")
 
 
 @pytest.mark.parametrize("column", [2])

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from equality_clusters import PLAIN
-from equality_matrix import COLUMNS
+from equality_matrix import COLUMNS, everywhere
 from equality_models import arrays, compiled, data, state
 
 # By the kind of model that has such outputs: metrics, and their arguments.
@@ -222,8 +222,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("row", "column"), everywhere(ROWS))
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS
+from equality_matrix import COLUMNS, everywhere
 from equality_models import (
     arrays,
     compiled,
@@ -148,8 +148,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("row", "column"), everywhere(ROWS))
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 

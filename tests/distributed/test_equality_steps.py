@@ -1,7 +1,7 @@
 """The equality matrix: steps and models that do more by themselves."""
 
 import pytest
-from equality_matrix import COLUMNS
+from equality_matrix import everywhere
 from equality_models import fit, fitting, large_batches, sequential, sgd
 
 import tfdist
@@ -191,7 +191,6 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("row", "column"), everywhere(ROWS))
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

@@ -1,26 +1,39 @@
 """Ranks in one process: threads that talk through memory."""
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
+import tensorflow as tf
 
 SECONDS = 30
+
+
+# For tests of several devices; modules of tests run operations when they are imported.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration() for _ in range(2)],
+)
+
+
+@pytest.fixture(scope="session")
+def two_cpus():
+    """Return the full names of two logical devices of this process."""
+    from tfdist.compat.mirrored import full_name
+
+    assert len(tf.config.list_logical_devices("CPU")) == 2
+    return [full_name("CPU:0"), full_name("CPU:1")]
 
 
 @pytest.fixture(autouse=True)
 def no_seed_is_left():
     """Let what a test draws not depend on the tests before it."""
     yield
-    if "tensorflow" in sys.modules:
-        import tensorflow as tf
+    from tfdist.compat.tensorflow import global_seed
 
-        from tfdist.compat.tensorflow import global_seed
-
-        if global_seed() is not None:
-            tf.random.set_seed(None)
+    if global_seed() is not None:
+        tf.random.set_seed(None)
 
 
 class MeetingPoint:
@@ -45,8 +58,6 @@ class MeetingPoint:
 
 def reduce_tensors(tensors, reduction):
     """Combine one tensor of each rank."""
-    import tensorflow as tf
-
     if isinstance(tensors[0], tf.IndexedSlices):
         return tf.IndexedSlices(
             tf.concat([slices.values for slices in tensors], 0),

@@ -14,7 +14,7 @@ def test_a_misspelt_name_gets_the_nearest_one():
 
 
 def test_a_name_like_no_other_gets_the_list():
-    message = "no attribute 'xyzzy'. The public names are: callbacks, cluster, horovod"
+    message = "no attribute 'xyzzy'. The public names are: callbacks, cluster, data, "
     with pytest.raises(AttributeError, match=message):
         _ = tfdist.xyzzy
 

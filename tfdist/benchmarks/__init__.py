@@ -7,6 +7,7 @@ from tfdist.benchmarks.run import (
     run_training,
 )
 from tfdist.benchmarks.run_horovod import run_horovod_allreduce, run_horovod_training
+from tfdist.benchmarks.run_pipelines import run_input
 from tfdist.benchmarks.run_servers import (
     JobSetup,
     run_embedding,
@@ -26,6 +27,7 @@ __all__ = [
     "run_embedding",
     "run_horovod_allreduce",
     "run_horovod_training",
+    "run_input",
     "run_memory",
     "run_parameter_server",
     "run_slow_worker",

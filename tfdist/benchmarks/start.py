@@ -16,7 +16,7 @@ from tfdist.launch.cores import available_cores
 
 @dataclass(frozen=True)
 class Group:
-    """Processes that measure at the same time, each on a core of its own.
+    """Processes that measure at the same time, each on cores of its own.
 
     Args:
         name: What it is called in errors.
@@ -26,6 +26,7 @@ class Group:
         joined: Whether they form one job; otherwise each trains alone. Default True.
         collective: What joins them; see `Job`. Default "tensorflow".
         env: Variables for each of them. Default none.
+        cores: How many cores and threads each of them has. Default 1.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Group:
     joined: bool = True
     collective: str = "tensorflow"
     env: Mapping[str, str] = field(default_factory=dict)
+    cores: int = 1
 
 
 class BenchmarkError(RuntimeError):
@@ -68,8 +70,9 @@ def failure(ended: RunResult, names: Sequence[str]) -> BenchmarkError:
 def start(groups: Sequence[Group]) -> list[list[Any]]:
     """Run groups side by side on the same cores; they take turns.
 
-    Each process has one core and one thread: so one process of several is compared
-    with one process alone, and not with one that has the whole machine.
+    Each process has one core and one thread, if its group does not say more: so one
+    process of several is compared with one process alone, and not with one that has
+    the whole machine.
 
     Args:
         groups: What is to be measured.
@@ -79,7 +82,7 @@ def start(groups: Sequence[Group]) -> list[list[Any]]:
 
     Raises:
         BenchmarkError: If a process has failed.
-        ValueError: If a group has more processes than there are cores.
+        ValueError: If a group needs more cores than there are.
     """
     with (
         tempfile.TemporaryDirectory(prefix="tfdist-") as name,
@@ -109,7 +112,7 @@ def start(groups: Sequence[Group]) -> list[list[Any]]:
 def _plan(group: Group, orders: dict[str, Any], *, first: int) -> list[ProcessSpec]:
     """Work out the processes of a group, numbered from `first` over all groups."""
     cores = available_cores()
-    if group.size > len(cores):
+    if group.size * group.cores > len(cores):
         raise ValueError(
             "A benchmark needs a core for each process (-np). Received: "
             f"{group.size} processes and {len(cores)} cores. Measure fewer processes."
@@ -119,7 +122,7 @@ def _plan(group: Group, orders: dict[str, Any], *, first: int) -> list[ProcessSp
         command,
         size=group.size if group.joined else 1,
         bind_to="none",
-        threads_per_process=1,
+        threads_per_process=group.cores,
         env=group.env,
         collective=group.collective,
     )
@@ -130,7 +133,7 @@ def _plan(group: Group, orders: dict[str, Any], *, first: int) -> list[ProcessSp
             spec,
             rank=first + position,
             argv=(*command, json.dumps(orders | {"process": first + position})),
-            cores=(cores[position],),
+            cores=tuple(cores[position * group.cores :][: group.cores]),
         )
         for position, spec in enumerate(planned)
     ]

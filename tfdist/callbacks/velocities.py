@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.keras.learning_rates import leaf_optimizers
+from tfdist.compat.mirrored import copies_here
 
 
 def correct_velocities(optimizer: Any, ratio: float) -> None:
@@ -21,7 +22,7 @@ def correct_velocities(optimizer: Any, ratio: float) -> None:
 
 
 def _velocities(optimizer: Any) -> list[Any]:
-    """Return the variables of an optimizer that hold the learning rate.
+    """Return what holds the learning rate of an optimizer, on each device.
 
     Other optimizers keep plain gradients and multiply by the rate afterwards. One that
     is not Keras's says by an attribute which of the two it does.
@@ -33,9 +34,10 @@ def _velocities(optimizer: Any) -> list[Any]:
     ):
         return []
     return [
-        variable.value
+        copy
         for variable in optimizer.variables
         if variable.name.endswith("_momentum")
+        for copy in copies_here(variable)
     ]
 
 

@@ -12,11 +12,11 @@ from tfdist.cluster.hub import Hub
 from tfdist.cluster.meeting import meet
 from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 from tfdist.collectives.base import FusingCollective
-from tfdist.collectives.devices import use_own_gpu
 from tfdist.collectives.dtypes import without_bfloat16
 from tfdist.collectives.horovod_ops import HorovodOps, How
 from tfdist.collectives.horovod_peers import gather_guests, stop, stop_at_exit
 from tfdist.collectives.linked import LinkedCollective
+from tfdist.devices import pin
 
 
 class HorovodCollective(LinkedCollective, FusingCollective):
@@ -57,7 +57,7 @@ class HorovodCollective(LinkedCollective, FusingCollective):
     ) -> None:
         if not hvd.is_initialized():
             hvd.init()
-        use_own_gpu(hvd.local_rank(), hvd.local_size())
+        pin(hvd.local_rank(), hvd.local_size())
         check_process_set(process_set)
         self.process_set = (
             hvd.global_process_set if process_set is None else process_set

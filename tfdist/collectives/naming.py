@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tfdist.compat.tensorflow import number_of
+
 
 def name_in_graph(name: str) -> str:
     """Name a collective by its position in the graph, which is equal on all ranks.
@@ -21,6 +23,9 @@ def name_in_graph(name: str) -> str:
     # Branches and loops have graphs of their own, which run beside one another.
     while (outer := getattr(graph, "outer_graph", None)) and outer.building_function:
         graph = outer
+    # Several replicas may be in one graph: each counts for itself.
+    replica = tf.distribute.get_replica_context()
+    prefix = "tfdist/" if replica is None else f"tfdist/{number_of(replica)}/"
     # Scopes of Keras count the layers made so far, of which the chief may have more.
     with graph.name_scope(None):
-        return str(graph.unique_name(f"tfdist/{name}")).removeprefix("tfdist/")
+        return str(graph.unique_name(prefix + name)).removeprefix(prefix)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -11,12 +11,26 @@ from tfdist.collectives.packing import pack
 from tfdist.collectives.turns import Turns
 from tfdist.compat.tensorflow import run_independently
 
-_GROUP_KEY = 1
 _MERGE_OPS = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
 # Chunks of this size pass from rank to rank while others are being added up.
 _CHUNK_BYTES = 2**20
 _MOST_RINGS = 16
 _BROADCAST_BYTES = 4 * 2**20
+
+
+class Group(NamedTuple):
+    """The ranks of an op, as TensorFlow knows them.
+
+    Attributes:
+        key: A number; ops of one process in several groups have different ones.
+        communication: What TensorFlow is to use, "auto", "ring" or "nccl".
+    """
+
+    key: int = 1
+    communication: str = "auto"
+
+
+PROCESSES = Group()
 
 
 class FlatOps:
@@ -28,6 +42,7 @@ class FlatOps:
         device: The full name of the device on which the ops run.
         call: Marks an op that runs now; see `Collective.call`.
         traced: Notes an op that a graph will run; see `Lifeline.traced`.
+        group: What the ranks are for TensorFlow. Default `PROCESSES`.
     """
 
     def __init__(
@@ -37,8 +52,10 @@ class FlatOps:
         device: str,
         call: Callable[[str], AbstractContextManager[None]],
         traced: Callable[[str], None],
+        group: Group = PROCESSES,
     ) -> None:
         self._rank, self._size = rank, size
+        self._group_key, self._communication = group
         self._device = device
         self._call, self._traced = call, traced
         self._keys = Keys()
@@ -85,9 +102,10 @@ class FlatOps:
             return tf.raw_ops.CollectiveGatherV2(
                 input=flat,
                 group_size=self._size,
-                group_key=_GROUP_KEY,
+                group_key=self._group_key,
                 instance_key=self._key(what, flat),
                 ordering_token=[],
+                communication_hint=self._communication,
             )
 
         return tf.reshape(self._run(what, flat, gather), [self._size, -1])[:, :-1]
@@ -128,7 +146,7 @@ class FlatOps:
             return tf.raw_ops.CollectiveReduce(
                 input=flat,
                 group_size=self._size,
-                group_key=_GROUP_KEY,
+                group_key=self._group_key,
                 instance_key=key,
                 merge_op=_MERGE_OPS[reduction],
                 final_op="Id",
@@ -144,9 +162,10 @@ class FlatOps:
             return tf.raw_ops.CollectiveReduceV2(
                 input=flat,
                 group_size=self._size,
-                group_key=_GROUP_KEY,
+                group_key=self._group_key,
                 instance_key=self._key(what, flat),
                 ordering_token=[],
+                communication_hint=self._communication,
                 merge_op=_MERGE_OPS[reduction],
                 final_op="Id",
             )
@@ -159,8 +178,9 @@ class FlatOps:
         def broadcast() -> Any:
             common = {
                 "group_size": self._size,
-                "group_key": _GROUP_KEY,
+                "group_key": self._group_key,
                 "instance_key": self._key(what, flat),
+                "communication_hint": self._communication,
             }
             if self._rank == root_rank:
                 return tf.raw_ops.CollectiveBcastSendV2(input=flat, **common)

@@ -1,6 +1,6 @@
 """TensorFlow's own collective ops: a ring over gRPC, NCCL where there are GPUs."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -10,14 +10,14 @@ from tfdist.cluster.roll_call import (
     TIMEOUT_SECONDS,
     call_roll,
 )
-from tfdist.collectives.devices import use_own_gpu
+from tfdist.collectives.flat import FlatMoves
 from tfdist.collectives.linked import LinkedCollective
-from tfdist.collectives.ops import FlatOps
-from tfdist.collectives.packing import pack, padded_rows, unpack
+from tfdist.collectives.ops import FlatOps, Group
 from tfdist.compat import tensorflow as compat
+from tfdist.devices import pin
 
 
-class TensorFlowCollective(LinkedCollective):
+class TensorFlowCollective(FlatMoves, LinkedCollective):
     """Connects the processes of a cluster through TensorFlow itself.
 
     Nothing else need be installed. It must be made before TensorFlow runs its first
@@ -31,6 +31,10 @@ class TensorFlowCollective(LinkedCollective):
             Default 300.
         timeout_seconds: How long a rank may wait for the others in one call; longer
             than any work that one rank does alone. Default 600.
+        communication: What TensorFlow is to use, "auto", "ring" or "nccl".
+            Default "auto".
+        takes_all_gpus: Whether the process takes all GPUs, if it has the host to
+            itself, and not the one of its local rank. Default False.
 
     Raises:
         OSError: If this process cannot listen at its own address.
@@ -53,9 +57,12 @@ class TensorFlowCollective(LinkedCollective):
         *,
         start_timeout_seconds: float = START_TIMEOUT_SECONDS,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        communication: str = "auto",
+        takes_all_gpus: bool = False,
     ) -> None:
         compat.check_not_started()
-        use_own_gpu(cluster.local_rank, cluster.local_size)
+        if not (takes_all_gpus and cluster.local_size == 1):
+            pin(cluster.local_rank, cluster.local_size)
         lifeline, hub = call_roll(
             cluster,
             compat.abort_collectives,
@@ -64,21 +71,12 @@ class TensorFlowCollective(LinkedCollective):
         )
         device = compat.start_collectives(cluster.addresses, cluster.rank)
         super().__init__(cluster.rank, cluster.size, lifeline, hub)
-        self._ops = FlatOps(self.rank, self.size, device, self.call, lifeline.traced)
-
-    def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
-        return unpack(self._ops.reduce(pack(tensors), reduction, name), tensors)
-
-    def _gather(self, tensor: Any, name: str) -> Any:
-        """Join rows padded to one number, and leave the padding out again."""
-        shape = tf.shape(tensor)
-        counts = tf.reshape(self._ops.gather(shape[:1], f"{name}/rows"), [-1])
-        rows = padded_rows(tf.reduce_max(counts))
-        padding = [[0, rows - shape[0]]] + [[0, 0]] * (tensor.shape.rank - 1)
-        flat = tf.reshape(tf.pad(tensor, padding), [-1])
-        blocks = self._ops.gather(flat, name)
-        blocks = tf.reshape(blocks, tf.concat([[self.size, rows], shape[1:]], 0))
-        return tf.boolean_mask(blocks, tf.sequence_mask(counts, rows))
-
-    def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
-        return unpack(self._ops.broadcast(pack(tensors), root_rank, name), tensors)
+        self.communication = communication
+        self._ops = FlatOps(
+            self.rank,
+            self.size,
+            device,
+            self.call,
+            self.traced,
+            Group(communication=communication),
+        )

@@ -21,15 +21,21 @@ UpdateContext = _distribute_lib.UpdateContext
 _JOB = "worker"
 
 
+def has_started() -> bool:
+    """Tell whether TensorFlow has started its devices, as its first operation does.
+
+    Deletable when `tf.config` can tell.
+    """
+    return bool(_context.context()._initialized)
+
+
 def check_not_started() -> None:
     """Make sure that TensorFlow can still take up other processes.
-
-    Deletable when `tf.config` can tell whether TensorFlow has started.
 
     Raises:
         RuntimeError: If TensorFlow has already run an operation.
     """
-    if _context.context()._initialized:
+    if has_started():
         raise RuntimeError(
             "The strategy must be made before TensorFlow runs its first operation. "
             "Received: a TensorFlow that has already started. Make the strategy first "
@@ -116,6 +122,18 @@ def run_always(operation: tf.Operation) -> None:
     manager = operation.graph.experimental_acd_manager
     if manager is not None:
         manager.ops_which_must_run.add(operation)
+
+
+def number_of(replica: tf.distribute.ReplicaContext) -> int:
+    """Return the number of a replica among those of all processes.
+
+    Deletable when `ReplicaContext.replica_id_in_sync_group` is no tensor, for which
+    each call makes an operation.
+
+    Args:
+        replica: The context of a replica.
+    """
+    return int(replica._replica_id_in_sync_group)
 
 
 def auto_shard(dataset: tf.data.Dataset, size: int, rank: int) -> tf.data.Dataset:

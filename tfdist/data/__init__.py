@@ -1,5 +1,8 @@
-"""Feeding the ranks."""
+"""Feeding the ranks: sharding, and a fast pipeline for TFRecord files."""
 
-from tfdist.data.sharding import Shard, at_least_one_row, cut_rows, rows_of
+from tfdist.data.rank_part import shard
+from tfdist.data.tfds import read_tfds
+from tfdist.data.tfrecord import tfrecord_dataset
+from tfdist.data.writing import write_tfrecords
 
-__all__ = ["Shard", "at_least_one_row", "cut_rows", "rows_of"]
+__all__ = ["read_tfds", "shard", "tfrecord_dataset", "write_tfrecords"]

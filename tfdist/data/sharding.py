@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -22,6 +23,48 @@ class Shard(NamedTuple):
     rows: Any
     own: Any
     stand_in: tuple[Any, ...]
+
+
+def shard_of(data: Any, *, is_joint: bool) -> Shard:
+    """Return what a step is given as a shard, also a batch that nobody has cut.
+
+    Args:
+        data: A `Shard`, or a batch of this rank's own.
+        is_joint: Whether all ranks make the step together.
+
+    Returns:
+        The shard, whose `rows` are empty if the ranks must ask each other.
+    """
+    if isinstance(data, Shard):
+        return data
+    data = tf.nest.map_structure(_to_tensor, data)
+    rows = rows_of(data)
+    return Shard(data, () if is_joint else rows, rows, ())
+
+
+def split(shard: Shard, count: int) -> list[Shard]:
+    """Cut what one process has of a global batch for its devices.
+
+    Args:
+        shard: The rows of the process.
+        count: How many devices it has.
+
+    Returns:
+        A shard for each device. As long as nobody is sure that there are as many rows
+        as devices, one without rows of its own has a stand-in.
+    """
+    is_sure = not shard.stand_in and not isinstance(shard.rows, tuple)
+    shards = []
+    stand_in: tuple[Any, ...] = ()
+    for number in range(count):
+        start, stop = share(shard.own, number, count)
+        if is_sure:
+            data = cut_rows(shard.data, start, stop)
+        else:
+            data = at_least_one_row(shard.data, start, stop)
+            stand_in = (tf.equal(start, stop),)
+        shards.append(Shard(data, shard.rows, stop - start, stand_in))
+    return shards
 
 
 def rows_of(batch: Any) -> Any:
@@ -116,3 +159,8 @@ def _has_rows(leaf: Any) -> bool:
     return isinstance(leaf, tf.RaggedTensor) or (
         isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0
     )
+
+
+def _to_tensor(leaf: Any) -> Any:
+    """Turn what eager code is given as an array into a tensor."""
+    return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf

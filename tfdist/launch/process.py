@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from tfdist.launch.spec import ProcessSpec
@@ -14,7 +15,7 @@ from tfdist.launch.spec import ProcessSpec
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 
 
-class RankProcess:
+class RankProcess(ABC):
     """What the launcher has of a rank, wherever it runs: the line to its guardian.
 
     Args:
@@ -68,17 +69,17 @@ class RankProcess:
         with contextlib.suppress(OSError):
             self._control.send(bytes([number]))
 
+    @abstractmethod
     def kill_guardian(self) -> None:
         """Kill the guardian, and with it the rank, if it does not do its work."""
-        raise NotImplementedError
 
     def hang_up(self) -> None:
         """Let the guardian end whatever is left of the rank, at once."""
         self._control.close()
 
+    @abstractmethod
     def wait(self) -> None:
         """Wait until the guardian has done so."""
-        raise NotImplementedError
 
 
 class GuardedProcess(RankProcess):

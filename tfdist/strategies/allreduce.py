@@ -1,15 +1,11 @@
 """Synchronous data parallel training over any collective."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import tensorflow as tf
 
 from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 from tfdist.collectives import Collective, FusingCollective
 from tfdist.compat.keras import install
-from tfdist.data.sharding import Shard
 from tfdist.gradients import (
     BUCKET_BYTES,
     GradientReducer,
@@ -20,9 +16,10 @@ from tfdist.gradients import (
 )
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
+from tfdist.strategies.running import StepRunner
 
 
-class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
+class AllReduceStrategy(StepRunner):
     """Trains one replica of the model in each process, on equal weights.
 
     Every process computes the gradients of its rows of the global batch; the sum over
@@ -109,40 +106,6 @@ class AllReduceStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             size = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
             reducer = GradientReducer(collective, bucket_bytes=size, **how)
             self._start(collective, reducer)
-
-    @property
-    def collective(self) -> Collective:
-        """What moves tensors and values between the ranks."""
-        collective: Collective = self.extended.collective
-        return collective
-
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        options: Any = None,
-    ) -> Any:
-        """Call a function on this process's replica; see `tf.distribute.Strategy.run`.
-
-        Args:
-            fn: The function.
-            args: Its arguments. Default none.
-            kwargs: Its keyword arguments. Default none.
-            options: A `tf.distribute.RunOptions`. Default None.
-
-        Returns:
-            What the function returns here.
-        """
-
-        def call(*args: Any) -> Any:
-            return super(AllReduceStrategy, self).run(fn, args, kwargs, options)
-
-        hooks = self.extended.keras_hooks
-        if hooks.is_called or any(isinstance(arg, Shard) for arg in args):
-            return hooks.run_step(call, args[0])
-        self.extended.start_equal()
-        return call(*args)
 
     def _start(self, collective: Collective, reducer: GradientReducer) -> None:
         """Make the strategy work, over a collective that is connected."""

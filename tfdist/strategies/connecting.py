@@ -5,20 +5,21 @@ from importlib.util import find_spec
 from typing import Any
 
 from tfdist.cluster.detect import detect, detect_place, horovod_launcher
+from tfdist.cluster.model import Cluster
 from tfdist.cluster.place import Place
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 
 COLLECTIVES = ("auto", "tensorflow", "horovod")
 
 
-def connect(name: str, **timeouts: float) -> Collective:
+def connect(name: str, **options: Any) -> Collective:
     """Make the collective of that name for the job that the environment tells of.
 
     Args:
         name: One of `COLLECTIVES`; "auto" is Horovod where `horovodrun` or `mpirun`
             has started this process, and TensorFlow's own elsewhere. The chief prints
             one line about which it is.
-        **timeouts: See `TensorFlowCollective`.
+        **options: See `TensorFlowCollective`; Horovod takes the timeouts only.
 
     Returns:
         The collective.
@@ -34,17 +35,13 @@ def connect(name: str, **timeouts: float) -> Collective:
             f"Received: collective={name!r}. Use 'auto' for what fits the environment."
         )
     cluster = detect()
-    if not cluster.task.trains:
-        raise ValueError(
-            "AllReduceStrategy is for the processes that train. Received: a task "
-            f"{cluster.task.type!r}. Start the chief and the workers only."
-        )
+    check_trains(cluster)
     place = detect_place()
     is_horovod = name == "horovod" or (
         name == "auto" and _is_for_horovod(place, has_addresses=cluster.is_distributed)
     )
     if is_horovod:
-        collective = connect_horovod(**timeouts)
+        collective = connect_horovod(**options)
     elif place.size == 1:
         return SingleCollective()
     elif cluster.size == 1:
@@ -57,7 +54,7 @@ def connect(name: str, **timeouts: float) -> Collective:
             f"{place.size}, without TF_CONFIG. {ways[0].upper()}{ways[1:]}."
         )
     else:
-        collective = TensorFlowCollective(cluster, **timeouts)
+        collective = TensorFlowCollective(cluster, **options)
     if name == "auto" and place.size > 1 and place.is_chief:
         engine = "Horovod" if is_horovod else "TensorFlow"
         print(
@@ -66,6 +63,19 @@ def connect(name: str, **timeouts: float) -> Collective:
             file=sys.stderr,
         )
     return collective
+
+
+def check_trains(cluster: Cluster) -> None:
+    """Refuse a process that has no rank.
+
+    Raises:
+        ValueError: If this process does not train.
+    """
+    if not cluster.task.trains:
+        raise ValueError(
+            "The strategy is for the processes that train. Received: a task "
+            f"{cluster.task.type!r}. Start the chief and the workers only."
+        )
 
 
 def connect_horovod(process_set: Any = None, **timeouts: float) -> Collective:

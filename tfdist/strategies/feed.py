@@ -18,10 +18,12 @@ class Feed:
 
     Args:
         collective: How the ranks talk.
+        devices: How many devices of each rank share its rows. Default 1.
     """
 
-    def __init__(self, collective: Collective) -> None:
+    def __init__(self, collective: Collective, devices: int = 1) -> None:
         self._collective = collective
+        self._replicas = collective.size * devices
         # What went wrong in the thread that reads the data.
         self.error: Exception | None = None
 
@@ -37,9 +39,7 @@ class Feed:
             dataset,
             self._collective,
             self._check_fingerprint,
-            may_be_empty=data_adapters.may_leave_ranks_empty(
-                adapter, self._collective.size
-            ),
+            may_be_empty=data_adapters.may_leave_ranks_empty(adapter, self._replicas),
         )
 
     def _shuffled_alike(self, adapter: Any) -> tf.data.Dataset:

@@ -100,7 +100,7 @@ class StrategyKerasHooks(StepHooks):
             with self.joint_call(what) if is_joint else nullcontext():
                 yield
             if is_joint:
-                self._start_late_equal()
+                self.created.start_late_equal()
         finally:
             self._call = before
 

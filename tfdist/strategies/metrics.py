@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.strategies.step import Step
+from tfdist.compat.mirrored import value_here
 
 
 class MetricsOfRanks:
@@ -27,12 +27,12 @@ class MetricsOfRanks:
         self._collective = collective
         self._shares: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-    def note_share(self, trainer: Any, step: Step, outputs: Any) -> None:
+    def note_share(self, trainer: Any, share: Any, outputs: Any) -> None:
         """Keep the weight of what a step returns, if it may return no metrics.
 
         Args:
             trainer: The model.
-            step: Its step.
+            share: The part of the global batch that the step had, a float64 scalar.
             outputs: What the step returned.
         """
         is_custom = any(
@@ -44,7 +44,7 @@ class MetricsOfRanks:
             if trainer not in self._shares:
                 with tf.init_scope():
                     self._shares[trainer] = tf.Variable(0.0, dtype=tf.float64)
-            self._shares[trainer].assign(step.share())
+            self._shares[trainer].assign(share)
 
     def result(self, trainer: Any, result: Callable[[Any], Any], logs: Any) -> Any:
         """Compute metrics from the states of all ranks.
@@ -72,7 +72,7 @@ class MetricsOfRanks:
             by_aggregation.setdefault(variable.aggregation, []).append(variable)
         mapping: list[tuple[Any, Any]] = []
         for aggregation, variables in sorted(by_aggregation.items()):
-            values = [variable.value for variable in variables]
+            values = [value_here(variable) for variable in variables]
             name = "metrics of the model"
             if aggregation in ("sum", "mean"):
                 values = self._collective.all_reduce(values, aggregation, name=name)
@@ -89,10 +89,12 @@ class MetricsOfRanks:
         A value that is a metric's on every rank is the metric of all ranks. Any other
         is taken for a mean over the rows of a rank.
         """
-        own = _results_by_name(trainer)
         keys = sorted(logs)
         if not keys or trainer not in self._shares:
             return {}
+        here = [(v, value_here(v)) for v in trainer.metrics_variables]
+        with keras.StatelessScope(state_mapping=here):
+            own = _values(_results_by_name(trainer))
         numbers = [logs[key] if _is_number(logs[key]) else 0.0 for key in keys]
         values = tf.stack([tf.cast(number, tf.float64) for number in numbers])
         differ = [not _is_close(logs[key], own.get(key)) for key in keys]

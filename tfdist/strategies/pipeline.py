@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.compat.tensorflow import auto_shard, static_batch_size
+from tfdist.data.rank_part import is_rank_part
 from tfdist.data.sharding import (
     Shard,
     at_least_one_row,
@@ -14,6 +15,7 @@ from tfdist.data.sharding import (
     rows_of,
     share,
 )
+from tfdist.strategies.kept_parts import kept_part
 
 _POLICY = tf.data.experimental.AutoShardPolicy
 
@@ -58,6 +60,8 @@ def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dat
         This rank's rows of each batch; none of a batch that has too few.
     """
     rank, size = collective.rank, collective.size
+    if is_rank_part(dataset):
+        return dataset
     if _is_sharded_by_policy(dataset):
         return _shard_by_policy(dataset, rank, size)
 
@@ -89,6 +93,10 @@ def shard_global(
     """
     rank, size = collective.rank, collective.size
 
+    def whole(_: Any, batch: Any) -> Shard:
+        rows = rows_of(batch)
+        return Shard(batch, rows, rows, (tf.equal(rows, 0),) if may_be_empty else ())
+
     def cut(index: Any, batch: Any) -> Shard:
         rows = rows_of(batch)
         start, stop = share(rows, rank, size)
@@ -104,7 +112,7 @@ def shard_global(
         data = at_least_one_row(batch, start, stop)
         return Shard(data, rows, stop - start, (tf.equal(start, stop),))
 
-    return dataset.enumerate().map(cut)
+    return dataset.enumerate().map(cut if size > 1 else whole)
 
 
 def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:
@@ -155,6 +163,12 @@ def own_part(dataset: tf.data.Dataset, collective: Collective) -> Any:
     """
     if isinstance(dataset, RankDataset):
         return dataset.dataset
+    if (part := kept_part(dataset)) is not None:
+        return part
+    if collective.size == 1:
+        return None
+    if is_rank_part(dataset):
+        return dataset
     if _is_sharded_by_policy(dataset):
         return _shard_by_policy(dataset, collective.rank, collective.size)
     return None

@@ -1,5 +1,6 @@
 """Predictions of all ranks, in order."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,3 +28,15 @@ def gather_rows(outputs: Any, collective: Collective) -> Any:
         return collective.all_gather(leaf, name=name_in_graph("predictions"))
 
     return tf.nest.map_structure(gather, outputs)
+
+
+def join_rows(outputs: Sequence[Any]) -> Any:
+    """Join the rows that the devices of this process have.
+
+    Args:
+        outputs: Structures of tensors, also ragged ones, by device.
+
+    Returns:
+        The same structure, of all rows.
+    """
+    return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *outputs)

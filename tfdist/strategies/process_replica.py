@@ -1,7 +1,6 @@
 """The mechanism that strategies with one replica a process share."""
 
-import gc
-import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,8 +11,7 @@ from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_devi
 from tfdist.gradients import GradientReducer
 from tfdist.strategies.keras_hooks import StrategyKerasHooks
 from tfdist.strategies.pipeline import RankDataset, shard_plain
-from tfdist.strategies.replica_context import ProcessReplicaContext
-from tfdist.strategies.state import broadcast_equal
+from tfdist.strategies.replica_context import WeighingReplicaContext
 
 
 class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
@@ -23,15 +21,23 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
         strategy: The public strategy.
         collective: How the processes talk.
         reducer: How gradients travel.
+        device: The full name of the device. Default None: the first GPU, or else CPU.
+        variable_device: The full name of that of the variables. Default None: the same.
     """
 
     def __init__(
-        self, strategy: Any, collective: Collective, reducer: GradientReducer
+        self,
+        strategy: Any,
+        collective: Collective,
+        reducer: GradientReducer,
+        device: str | None = None,
+        variable_device: str | None = None,
     ) -> None:
         super().__init__(strategy)
         self.collective = collective
         self.keras_hooks = StrategyKerasHooks(collective, reducer)
-        self._device = local_device()
+        self._device = device or local_device()
+        self._variable_device = variable_device or self._device
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
@@ -41,7 +47,7 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
     @property
     def parameter_devices(self) -> tuple[str, ...]:
         """The device of the variables."""
-        return (self._device,)
+        return (self._variable_device,)
 
     @property
     def experimental_between_graph(self) -> bool:
@@ -81,47 +87,48 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
         """Read a variable."""
         return tf.identity(variable)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def step(
+        self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]
+    ) -> Any:
+        """Run a step of Keras; see `StepHooks.run_step`.
+
+        Args:
+            run: `tf.distribute.Strategy.run`.
+            fn: The step.
+            args: Its arguments, first the batch.
+        """
+        rest = tuple(args[1:])
+        return self.keras_hooks.run_step(lambda data: run(fn, (data, *rest)), args[0])
+
     def start_equal(self) -> None:
         """Give the variables made since the last time rank 0's values, on all ranks."""
-        if self.collective.size == 1 or not self.keras_hooks.created:
-            return
-        # What is garbage must be so on every rank.
-        gc.collect()
-        created = [
-            variable
-            for ref in self.keras_hooks.created
-            if (variable := ref()) is not None
-        ]
-        self.keras_hooks.created.clear()
-        with tf.init_scope():
-            broadcast_equal(
-                [v for v in created if v.is_initialized()], "the scope", self.collective
-            )
+        self.keras_hooks.created.start_equal()
 
     def _use_merge_call(self) -> bool:
         """One replica needs no meeting of several."""
         return False
 
     def _in_multi_worker_mode(self) -> bool:
-        return self.collective.size > 1
+        """Keras takes no way of its own for several workers."""
+        return False
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         colocate_with = kwargs.pop("colocate_with", None)
         if colocate_with is not None and hasattr(colocate_with, "device"):
             device = colocate_with.device
         else:
-            device = self._device
+            device = self._variable_device
         with tf.device(device):
             variable = next_creator(**kwargs)
-        self.keras_hooks.created.append(weakref.ref(variable))
+        self.keras_hooks.created.add(variable)
         return variable
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
         """Accept any variable: all are on this process's device."""
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        context = ProcessReplicaContext(self._container_strategy(), self.keras_hooks)
+        hooks = self.keras_hooks
+        context = WeighingReplicaContext(self._container_strategy(), hooks.rank, hooks)
         with tf.device(self._device), context:
             return fn(*args, **kwargs)
 

@@ -1,13 +1,24 @@
 """Strategies by name."""
 
 import difflib
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist.cluster import detect
+from tfdist.cluster.detect import detect_place
 from tfdist.strategies.allreduce import AllReduceStrategy
+from tfdist.strategies.builtin import (
+    CentralStorageStrategy,
+    MirroredStrategy,
+    OneDeviceStrategy,
+)
 from tfdist.strategies.horovod import HorovodStrategy
+from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 from tfdist.strategies.parameter_server import ParameterServerStrategy
+from tfdist.strategies.tpu import TPUStrategy
 
 # Name -> what makes it, and what it is in one line.
 STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {
@@ -20,6 +31,17 @@ STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {
         ParameterServerStrategy,
         "variables on servers, gradients from workers at their own pace or in step",
     ),
+    "mirrored": (MirroredStrategy, "a copy of the model on each device of a process"),
+    "multi_worker_mirrored": (
+        MultiWorkerMirroredStrategy,
+        "a copy of the model on each device of each process",
+    ),
+    "central_storage": (
+        CentralStorageStrategy,
+        "weights on one device, which all devices of a process read",
+    ),
+    "one_device": (OneDeviceStrategy, "everything on one device"),
+    "tpu": (TPUStrategy, "TensorFlow's own, for TPUs"),
 }
 
 
@@ -43,7 +65,7 @@ def create(name: str = "auto", **options: Any) -> Any:
         1
     """
     if name == "auto":
-        name = "parameter_server" if detect().ps else "all_reduce"
+        name, options = _choose(options)
     if name not in STRATEGIES:
         nearest = difflib.get_close_matches(name, STRATEGIES, n=1)
         advice = f"Did you mean {nearest[0]!r}? " if nearest else ""
@@ -53,3 +75,43 @@ def create(name: str = "auto", **options: Any) -> Any:
         )
     factory, _ = STRATEGIES[name]
     return factory(**options)
+
+
+def _choose(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the strategy for this environment, and its options.
+
+    The chief says in one line which it is, and why.
+    """
+    cluster = detect()
+    if cluster.ps:
+        count = len(cluster.ps)
+        servers = "server" if count == 1 else "servers"
+        name, reason = (
+            "parameter_server",
+            f"the cluster has {count} parameter {servers}",
+        )
+        is_speaker = cluster.task.type == "chief"
+    elif (place := detect_place()).size > 1:
+        name, reason = "all_reduce", f"{place.size} processes train"
+        is_speaker = place.is_chief
+    else:
+        name, reason = _choose_by_devices()
+        is_speaker = True
+    if name == "one_device" and not options:
+        options = {"device": "GPU:0" if "GPU" in reason else "CPU:0"}
+    elif name == "one_device" and "device" not in options:
+        # On one device it is the same, and takes the options that several need.
+        name = "all_reduce"
+    if is_speaker:
+        print(f"tfdist: strategy {name}, because {reason}.", file=sys.stderr)
+    return name, options
+
+
+def _choose_by_devices() -> tuple[str, str]:
+    """Return the name of the strategy for a process alone, and why."""
+    gpus = len(tf.config.list_logical_devices("GPU"))
+    count = gpus or len(tf.config.list_logical_devices("CPU"))
+    kind = "GPU" if gpus else "CPU"
+    if count > 1:
+        return "mirrored", f"this one process has {count} {kind}s"
+    return "one_device", f"this one process has one {kind}"

@@ -5,23 +5,23 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.checks import to_tensor
-from tfdist.strategies.keras_hooks import StrategyKerasHooks
+from tfdist.strategies.step_hooks import StepHooks
 
 
-class ProcessReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc]
-    """The replica of one process.
+class WeighingReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc]
+    """A replica whose all-reduce weighs each rank by its rows, in a step of Keras.
 
-    In a step of Keras its all-reduce lets gradients flow back as they would on one
-    process, whatever part of the batch each rank has: synchronized batch normalization
-    is built on it.
+    There gradients flow back as they would on one process, whatever part of the batch
+    each rank has: synchronized batch normalization is built on it.
 
     Args:
         strategy: The public strategy.
+        number: The number of the replica among those of all processes.
         hooks: Its side of the patches.
     """
 
-    def __init__(self, strategy: Any, hooks: StrategyKerasHooks) -> None:
-        super().__init__(strategy, replica_id_in_sync_group=hooks.rank)
+    def __init__(self, strategy: Any, number: int, hooks: StepHooks) -> None:
+        super().__init__(strategy, replica_id_in_sync_group=number)
         self._hooks = hooks
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:

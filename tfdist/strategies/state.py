@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.mirrored import assign_here, value_here, values_here
 from tfdist.gradients import plan_buckets
 from tfdist.strategies.step import Step, state_of_layers
 
@@ -55,7 +56,7 @@ def broadcast_equal(
     for bucket in plan_buckets(sizes, dtypes, _BROADCAST_BYTES, _BROADCAST_BYTES):
         group = [variables[i] for i in bucket]
         values = collective.broadcast(
-            [tf.convert_to_tensor(v) for v in group],
+            [value_here(v) for v in group],
             root_rank,
             name=f"variables of {where}",
         )
@@ -71,7 +72,7 @@ def average_state(variables: list[Any], collective: Collective) -> None:
         variables: Float variables of Keras, in the same order on every rank.
         collective: How the ranks talk.
     """
-    values = [tf.convert_to_tensor(variable) for variable in variables]
+    values = [tf.reduce_mean(values_here(variable), 0) for variable in variables]
     means = collective.all_reduce(values, "mean", name="state of the model")
     for variable, mean in zip(variables, means, strict=True):
         variable.assign(mean)
@@ -98,8 +99,8 @@ def put_back(step: Step) -> Iterator[None]:
     yield
     for key, variable in variables.items():
         if key in step.assigned:
-            now = variable.value
-            now.assign(tf.where(is_stand_in, before[key], now))
+            value = tf.where(is_stand_in, before[key], variable.value)
+            assign_here(variable, value)
 
 
 def _variables(trainer: Any) -> list[Any]:

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.naming import name_in_graph
-from tfdist.data.sharding import Shard, cut_rows, rows_of
+from tfdist.data.sharding import Shard, cut_rows, shard_of
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
+from tfdist.strategies.created_variables import CreatedVariables
 from tfdist.strategies.metrics import MetricsOfRanks
 from tfdist.strategies.predictions import gather_rows
-from tfdist.strategies.state import broadcast_equal, put_back
+from tfdist.strategies.state import put_back
 from tfdist.strategies.step import Step, state_of_layers
 
 # As in tfdist.collectives.keys: neighbouring ranks get distant numbers.
@@ -29,19 +29,20 @@ class StepHooks:
         reducer: How gradients travel.
     """
 
+    # Whether the devices of this process share the variables of optimizers.
+    updates_once = False
+
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
         self._collective = collective
         self._reducer = reducer
         self._metrics = MetricsOfRanks(collective)
         # The step that is being traced, or run eagerly.
         self.step: Step | None = None
-        self._are_reduced = False
+        self.are_reduced = False
         # The call of Keras that is going on: a model, None for predictions, and whether
         # all ranks make it together.
         self._call: tuple[Any, bool] | None = None
-        # The variables made in the scope, as far as their ranks are not equal yet.
-        self.created: list[weakref.ref[Any]] = []
-        self._late: list[Any] = []
+        self.created = CreatedVariables(collective)
         # The state of layers that may differ between ranks, and what the ranks have
         # agreed to reduce in a step, by model.
         self._apart: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -70,45 +71,53 @@ class StepHooks:
         Raises:
             RuntimeError: If no call of Keras is going on.
         """
-        if self._call is None:
-            raise RuntimeError(
-                "A step of fit, evaluate or predict must run in the function that "
-                "Keras makes for it. Received: one of their batches, in another call "
-                "of strategy.run. Let a make_train_function, make_test_function or "
-                "make_predict_function of your own wrap what that of Keras makes."
-            )
-        trainer, is_joint = self._call
-        has_rows = isinstance(data, Shard) and not data.stand_in
-        if not isinstance(data, Shard):
-            data = tf.nest.map_structure(_to_tensor, data)
-            rows = rows_of(data)
-            data = Shard(data, () if is_joint else rows, rows, ())
-        if trainer is not None and isinstance(data.rows, tuple):
-            name = name_in_graph("rows of the batch")
-            data = data._replace(
-                rows=self._collective.all_reduce([data.own], name=name)[0]
-            )
-        collective = self._collective if is_joint else None
-        step = Step(data, trainer, collective, has_rows=has_rows)
-        undo: AbstractContextManager[None] = nullcontext()
-        if trainer is not None and data.stand_in:
-            undo = put_back(step)
-        known = len(self.created)
-        with self._making(step), undo, step.compiled():
-            outputs = call(data.data)
+        trainer, is_joint = self._called()
+        shard = shard_of(data, is_joint=is_joint)
+        known = self.created.count
+        step, outputs = self.make_step(call, shard, trainer, is_joint=is_joint)
         if not is_joint:
             return outputs
         if trainer is None:
-            return gather_rows(cut_rows(outputs, 0, data.own), self._collective)
-        self._start_equal(self.created[known:])
-        self._metrics.note_share(trainer, step, outputs)
+            return gather_rows(cut_rows(outputs, 0, shard.own), self._collective)
+        self.created.start_equal_since(known)
+        self._metrics.note_share(trainer, step.share(), outputs)
         return outputs
+
+    def make_step(
+        self, call: Callable[[Any], Any], shard: Shard, trainer: Any, *, is_joint: bool
+    ) -> tuple[Step, Any]:
+        """Make a step on the rows of a shard.
+
+        Args:
+            call: Runs the step on a batch.
+            shard: The rows.
+            trainer: The model whose step it is, None in predictions.
+            is_joint: Whether all ranks make this step together.
+
+        Returns:
+            The step, and what it returned.
+        """
+        has_rows = is_joint and not shard.stand_in
+        if trainer is not None and isinstance(shard.rows, tuple):
+            # Nobody has looked how many rows it has.
+            has_rows = False
+            name = name_in_graph("rows of the batch")
+            shard = shard._replace(
+                rows=self._collective.all_reduce([shard.own], name=name)[0]
+            )
+        collective = self._collective if is_joint else None
+        step = Step(shard, trainer, collective, has_rows=has_rows)
+        undo: AbstractContextManager[None] = nullcontext()
+        if trainer is not None and shard.stand_in:
+            undo = put_back(step)
+        with self._making(step), undo, step.compiled():
+            return step, call(shard.data)
 
     def complete_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
     ) -> list[Any]:
         """Fill in gradients that only other ranks have."""
-        if self._are_reduced:
+        if self.are_reduced:
             return list(gradients)
         # Eager code cannot look where a gradient comes from.
         is_summed = self.step is not None and self.step.has_sparse_data()
@@ -122,7 +131,7 @@ class StepHooks:
         In a custom loop they are left alone: there the user divides the loss by the
         global batch size, as everywhere in tf.distribute.
         """
-        if self._are_reduced or self.step is None:
+        if self.are_reduced or self.step is None:
             return list(gradients)
         weight = self._reducer.weight(self.step.share())
         return weigh(gradients, weight, is_positive=self.step.has_rows)
@@ -135,7 +144,7 @@ class StepHooks:
         The state of layers that the step has assigned travels with them, so that it is
         the same on all ranks after every step.
         """
-        if self._are_reduced:
+        if self.are_reduced:
             return list(gradients)
         if not is_weighed:
             gradients = self.weigh_gradients(gradients)
@@ -157,11 +166,11 @@ class StepHooks:
     @contextmanager
     def gradients_are_reduced(self) -> Iterator[None]:
         """Mark a block in which an optimizer gets gradients that are already sums."""
-        self._are_reduced = True
+        self.are_reduced = True
         try:
             yield
         finally:
-            self._are_reduced = False
+            self.are_reduced = False
 
     def share(self) -> Any:
         """Return this rank's share of the step's global batch, a float64 scalar."""
@@ -184,6 +193,17 @@ class StepHooks:
             return seed
         spread = (self._collective.rank * _SPREAD) & 0xFFFFFFFF
         return tf.bitwise.bitwise_xor(seed, tf.constant([spread, 0], seed.dtype))
+
+    def _called(self) -> tuple[Any, bool]:
+        """Return the model whose call is going on, and whether all ranks make it."""
+        if self._call is None:
+            raise RuntimeError(
+                "A step of fit, evaluate or predict must run in the function that "
+                "Keras makes for it. Received: one of their batches, in another call "
+                "of strategy.run. Let a make_train_function, make_test_function or "
+                "make_predict_function of your own wrap what that of Keras makes."
+            )
+        return self._call
 
     @contextmanager
     def _making(self, step: Step) -> Iterator[None]:
@@ -212,27 +232,3 @@ class StepHooks:
             by_rank = self._collective.exchange("state of layers", mine)
             known[mine] = sorted({i for positions in by_rank for i in positions})
         return [variables[i] for i in known[mine]]
-
-    def _start_equal(self, created: list[Any]) -> None:
-        """Give variables that a step has made the same values on all ranks.
-
-        Those that get their values only when the graph is complete have to wait.
-        """
-        variables = [variable for ref in created if (variable := ref()) is not None]
-        with tf.init_scope():
-            ready = [v for v in variables if v.is_initialized()]
-            if ready:
-                broadcast_equal(ready, "the step", self._collective)
-        ids = {id(variable) for variable in ready}
-        self._late += [v for v in variables if id(v) not in ids]
-
-    def _start_late_equal(self) -> None:
-        """Give those that had to wait the same values."""
-        late, self._late = self._late, []
-        if late:
-            broadcast_equal(late, "the first step", self._collective)
-
-
-def _to_tensor(leaf: Any) -> Any:
-    """Turn what eager code is given as an array into a tensor."""
-    return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf

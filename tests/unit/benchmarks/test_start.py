@@ -57,6 +57,14 @@ def test_all_groups_share_the_same_cores_with_one_thread_each(launcher):
     assert [orders["group"] for orders in launcher.orders] == [0, 1, 1, 2, 2]
 
 
+def test_a_process_may_have_several_cores(launcher):
+    start([Group("wide", "input", {"batch_size": 4}, cores=2)])
+
+    [spec] = launcher.specs
+    assert spec.cores == (4, 5)
+    assert spec.env["OMP_NUM_THREADS"] == "2"
+
+
 def test_only_a_joined_group_is_one_job(launcher):
     start(GROUPS)
 

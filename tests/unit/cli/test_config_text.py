@@ -7,7 +7,16 @@ import sys
 import pytest
 
 from tfdist.cluster import Cluster, Task
-from tfdist_cli.config_text import describe, describe_task, read_file, say, tasks_of
+from tfdist_cli.config_text import (
+    add_file_argument,
+    add_json_argument,
+    describe,
+    describe_task,
+    read_file,
+    say,
+    tasks_of,
+)
+from tfdist_cli.parser import Parser
 
 FULL = Cluster(
     chief="c:1",
@@ -16,6 +25,18 @@ FULL = Cluster(
     evaluators=("e:1",),
     task=Task("ps", 0),
 )
+
+
+def test_the_arguments_that_commands_share():
+    parser = Parser()
+    add_file_argument(parser, default="nothing", holds="hosts")
+    add_json_argument(parser, instead_of="the table")
+
+    assert vars(parser.parse_args([])) == {"file": None, "json": False}
+    assert vars(parser.parse_args(["-", "--json"])) == {"file": "-", "json": True}
+    text = " ".join(parser.format_help().split())
+    assert "a file with hosts, or - for the standard input (default: nothing)" in text
+    assert "print JSON instead of the table" in text
 
 
 def test_a_file_is_read(tmp_path):

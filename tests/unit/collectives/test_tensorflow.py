@@ -36,15 +36,11 @@ def test_each_process_on_a_host_takes_a_gpu_of_its_own(monkeypatch):
     chosen = []
     monkeypatch.setattr("tfdist.compat.tensorflow.check_not_started", lambda: None)
     monkeypatch.setattr("tfdist.collectives.tensorflow.call_roll", call_roll)
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["0", "1", "2"])
     monkeypatch.setattr(
-        tf.config, "set_visible_devices", lambda gpu, kind: chosen.extend(gpu)
-    )
-    monkeypatch.setattr(
-        tf.config.experimental, "set_memory_growth", lambda gpu, enable: None
+        "tfdist.collectives.tensorflow.pin", lambda *place: chosen.append(place)
     )
 
     with pytest.raises(Called):
         TensorFlowCollective(Cluster(workers=HOSTS, task=Task("worker", 2)))
 
-    assert chosen == ["1"]
+    assert chosen == [(1, 3)]

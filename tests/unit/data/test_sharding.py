@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.data.sharding import at_least_one_row, cut_rows, rows_of, share
+from tfdist.data.sharding import (
+    Shard,
+    at_least_one_row,
+    cut_rows,
+    rows_of,
+    shard_of,
+    share,
+    split,
+)
 
 
 def ragged():
@@ -110,3 +118,47 @@ def test_where_there_are_none_one_is_taken(make, start, stop, rows):
     )
 
     assert dense(found) == [whole[row] for row in rows]
+
+
+def part(rows, own, *stand_in):
+    """Return what a process has of a batch: its first rows."""
+    data = tf.range(max(own, 1))
+    own = tf.constant(own, tf.int64)
+    return Shard(data, rows, own, tuple(tf.constant(flag) for flag in stand_in))
+
+
+def test_the_devices_of_a_process_share_its_rows():
+    rows = tf.constant(9, tf.int64)
+
+    shards = split(part(rows, 5), 2)
+
+    assert [shard.data.numpy().tolist() for shard in shards] == [[0, 1], [2, 3, 4]]
+    assert [int(shard.own) for shard in shards] == [2, 3]
+    assert all(shard.rows is rows and shard.stand_in == () for shard in shards)
+
+
+@pytest.mark.parametrize(
+    ("rows", "own", "stand_in", "own_by_device"),
+    [
+        (tf.constant(1, tf.int64), 1, [False], [0, 1]),
+        (tf.constant(4, tf.int64), 0, [True], [0, 0]),
+        ((), 1, [], [0, 1]),
+    ],
+)
+def test_a_device_without_rows_has_a_stand_in(rows, own, stand_in, own_by_device):
+    shards = split(part(rows, own, *stand_in), 2)
+
+    assert [int(shard.own) for shard in shards] == own_by_device
+    assert [len(shard.data) for shard in shards] == [1, 1]
+    assert [bool(shard.stand_in[0]) for shard in shards] == [
+        own == 0 for own in own_by_device
+    ]
+
+
+def test_a_batch_that_nobody_has_cut_is_its_process_s_own():
+    joint = shard_of((np.ones((3, 2)), None), is_joint=True)
+    alone = shard_of((np.ones((3, 2)), None), is_joint=False)
+
+    assert (int(joint.own), joint.rows, joint.stand_in) == (3, (), ())
+    assert (int(alone.own), int(alone.rows)) == (3, 3)
+    assert shard_of(joint, is_joint=True) is joint

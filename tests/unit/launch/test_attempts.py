@@ -1,21 +1,27 @@
 """A job that is started again, with shell scripts in place of trainings."""
 
+import json
 import os
 import signal
 import tempfile
 import threading
+from dataclasses import replace
 
 import pytest
 
+from tfdist.cluster.host_slots import HostSlots
 from tfdist.cluster.progress import Steps
 from tfdist.launch import attempts as attempts_module
 from tfdist.launch.attempts import Limits, run_job
+from tfdist.launch.hosts import Hosts
 from tfdist.launch.job import Job
 from tfdist.launch.output import Output
 from tfdist.launch.restarts import Restarts
 from tfdist.launch.result import Exit, RunResult
 
 QUIET = Output(console=False)
+# Addresses of examples, which no machine has.
+A, B = "203.0.113.1", "203.0.113.2"
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +194,58 @@ def test_a_job_with_parameter_servers_is_started_again(tmp_path):
 
     assert ends_of(attempts) == [4, 4]
     assert len(set((tmp_path / "ps 0").read_text().splitlines())) == 2
+
+
+@pytest.fixture
+def hosts(ssh):
+    """Return two hosts, for which shells stand."""
+    return Hosts((HostSlots(A, 2), HostSlots(B, 1)), ssh=ssh, start_timeout_seconds=30)
+
+
+def test_a_job_on_hosts_is_started_again_on_them(tmp_path, hosts):
+    told, job = [], shell(f'echo "$TF_CONFIG" >> {tmp_path}/names; exit 3', size=3)
+
+    attempts = run_job(
+        job,
+        Restarts(1),
+        output=QUIET,
+        hosts=hosts,
+        on_restart=lambda *news: told.append(news),
+    )
+
+    assert ends_of(attempts) == [3, 3]
+    assert len(told) == 1
+    for attempt in attempts:
+        assert [one.host for one in attempt.result.exits] == [A, A, B]
+    clusters = {
+        str(json.loads(line)["cluster"]["worker"])
+        for line in (tmp_path / "names").read_text().splitlines()
+    }
+    # Each start has ports of its own, so that none can take another's.
+    assert len(clusters) == 2
+
+
+def test_a_worker_on_another_host_is_started_again(tmp_path, hosts):
+    """The worker alone: the chief, and the server beside it, run on."""
+    mark = tmp_path / "worker 0"
+    script = (
+        f'echo "$TF_CONFIG" >> "{tmp_path}/$TFDIST_TASK"; '
+        f'case $TFDIST_TASK in ps*) exec sleep 1000;; chief*) until [ "$(wc -l < '
+        f'"{mark}")" = 2 ]; do read -t 0.05 <> <(:); done; exit 0;; esac; '
+        f'[ "$(wc -l < "{mark}")" = 2 ] && exec sleep 1000; exit 3'
+    )
+    job = Job(("/bin/bash", "-c", script), workers=1, ps=1)
+
+    hosts = replace(hosts, slots=(HostSlots(A, 1), HostSlots(B, 2)))
+    limits = Limits(timeout_seconds=60, grace_seconds=0.1)
+
+    [attempt] = run_job(job, output=QUIET, hosts=hosts, limits=limits)
+
+    assert attempt.result.exit_code == 0
+    assert [one.host for one in attempt.result.exits] == [A, B, B]
+    first, second = mark.read_text().splitlines()
+    assert first == second
+    assert len((tmp_path / "chief 0").read_text().splitlines()) == 1
 
 
 def test_restarts_that_do_not_fit_are_refused():

@@ -208,7 +208,7 @@ def test_who_does_not_train_is_refused(name, task, engine, monkeypatch):
     cluster = Cluster(workers=("a:1",), ps=("b:1",), task=Task(task, 0))
     monkeypatch.setenv("TF_CONFIG", tf_config.dumps(cluster))
     text = (
-        "AllReduceStrategy is for the processes that train. Received: a task "
+        "The strategy is for the processes that train. Received: a task "
         f"'{task}'. Start the chief and the workers only."
     )
     with pytest.raises(ValueError, match=re.escape(text)):

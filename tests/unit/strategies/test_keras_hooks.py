@@ -1,5 +1,4 @@
 import warnings
-import weakref
 
 import keras
 import numpy as np
@@ -198,7 +197,7 @@ def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks
         def call(data):
             if not made:
                 made.append(tf.Variable([1.0, data]))
-                hooks.created.append(weakref.ref(made[0]))
+                hooks.created.add(made[0])
             return made[0] + 1.0
 
         @tf.function(autograph=False)

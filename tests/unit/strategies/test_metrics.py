@@ -140,7 +140,9 @@ def logs_of_all(on_ranks, logs, owns, *, states=None):
             model.metrics[0].count.assign(count)
         metrics = MetricsOfRanks(collective)
         its = {name: to_log(value) for name, value in logs[rank].items()}
-        metrics.note_share(model, step_on(owns[rank], sum(owns), collective), its)
+        metrics.note_share(
+            model, step_on(owns[rank], sum(owns), collective).share(), its
+        )
         return metrics.result(model, lambda logs: logs, its)
 
     return [
@@ -181,7 +183,7 @@ def test_metrics_may_be_returned_by_their_own_names(on_ranks):
         x = np.full((rank + 1, 1), rank + 2.0)
         model.evaluate(x, 0 * x, verbose=0)
         logs = {metric.name: metric.result() for metric in model.metrics}
-        metrics.note_share(model, step_on(rank + 1, 3, collective), logs)
+        metrics.note_share(model, step_on(rank + 1, 3, collective).share(), logs)
         return metrics.result(model, lambda logs: logs, logs)
 
     for found in on_ranks(2, reduce):
@@ -223,7 +225,7 @@ def test_the_type_of_a_log_stays(on_ranks):
     def reduce(collective):
         model, metrics = compiled(model=Custom), MetricsOfRanks(collective)
         logs = {"a": tf.constant(1.0, tf.float16)}
-        metrics.note_share(model, step_on(1, 2, collective), logs)
+        metrics.note_share(model, step_on(1, 2, collective).share(), logs)
         return metrics.result(model, lambda logs: logs, logs)["a"].dtype
 
     assert on_ranks(2, reduce) == [tf.float16] * 2
@@ -232,7 +234,7 @@ def test_the_type_of_a_log_stays(on_ranks):
 def test_keras_s_own_steps_cost_no_share(on_ranks):
     def reduce(collective):
         model, metrics = compiled(), MetricsOfRanks(collective)
-        metrics.note_share(model, step_on(1, 2, collective), {"a": 1.0})
+        metrics.note_share(model, step_on(1, 2, collective).share(), {"a": 1.0})
         found = metrics.result(model, lambda logs: logs, {"a": 1.0})
         return found, collective.calls
 
@@ -247,7 +249,7 @@ def test_the_share_of_the_last_step_counts_also_in_a_graph():
     @tf.function
     def run(own):
         step = Step(Shard(None, tf.constant(4, tf.int64), own, ()), None, None)
-        metrics.note_share(model, step, {})
+        metrics.note_share(model, step.share(), {})
 
     run(tf.constant(1, tf.int64))
     run(tf.constant(2, tf.int64))
@@ -274,7 +276,7 @@ def test_whatever_a_model_returns_instead_of_metrics_has_a_share(on_ranks, make)
     def reduce(collective):
         model, metrics, rank = make(), MetricsOfRanks(collective), collective.rank
         logs = {"a": tf.constant([4.0, 8.0][rank])}
-        metrics.note_share(model, step_on([1, 3][rank], 4, collective), logs)
+        metrics.note_share(model, step_on([1, 3][rank], 4, collective).share(), logs)
         return float(metrics.result(model, lambda logs: logs, logs)["a"])
 
     assert on_ranks(2, reduce) == [7.0, 7.0]

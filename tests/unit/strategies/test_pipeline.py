@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.data.rank_part import mark
 from tfdist.strategies.pipeline import (
     RankDataset,
     own_part,
@@ -437,6 +438,13 @@ def test_what_is_a_ranks_own_is_not_cut_again():
     dataset = whole(8, 4)
 
     assert own_part(RankDataset(dataset), Rank(1, 2)) is dataset
+
+
+@pytest.mark.parametrize("shard", [own_part, shard_plain])
+def test_a_part_of_tfdist_data_is_not_cut_again(shard):
+    dataset = mark(whole(8, 4)).map(lambda x: x)
+
+    assert shard(dataset, Rank(1, 2)) is dataset
 
 
 def test_a_ranks_own_dataset_can_be_gone_through():

@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfdist.strategies.predictions import gather_rows
+from tfdist.strategies.predictions import gather_rows, join_rows
 
 
 def gathered(on_ranks, make, size=2):
@@ -69,3 +69,13 @@ def test_in_a_graph_each_part_has_a_name_of_its_own():
 
     assert len(set(names)) == 2
     assert all(name.startswith("predictions") for name in names)
+
+
+def test_rows_of_devices_are_joined_in_their_order():
+    one = {"x": tf.constant([[1.0]]), "y": tf.ragged.constant([[1.0]])}
+    other = {"x": tf.constant([[2.0], [3.0]]), "y": tf.ragged.constant([[], [2.0]])}
+
+    joined = join_rows([one, other])
+
+    assert joined["x"].numpy().tolist() == [[1.0], [2.0], [3.0]]
+    assert joined["y"].to_list() == [[1.0], [], [2.0]]

@@ -1,18 +1,76 @@
 import json
 
 import pytest
+import tensorflow as tf
 
-from tfdist.strategies import AllReduceStrategy, ParameterServerStrategy, create
+from tfdist.strategies import (
+    AllReduceStrategy,
+    CentralStorageStrategy,
+    MirroredStrategy,
+    MultiWorkerMirroredStrategy,
+    OneDeviceStrategy,
+    ParameterServerStrategy,
+    create,
+)
 from tfdist.strategies.registry import STRATEGIES
 
 
-@pytest.mark.parametrize("name", ["auto", "all_reduce"])
-def test_a_strategy_is_made_by_its_name(name):
-    assert isinstance(create(name), AllReduceStrategy)
+@pytest.mark.parametrize(
+    ("name", "kind", "options"),
+    [
+        ("all_reduce", AllReduceStrategy, {}),
+        ("mirrored", MirroredStrategy, {}),
+        ("multi_worker_mirrored", MultiWorkerMirroredStrategy, {}),
+        ("central_storage", CentralStorageStrategy, {}),
+        ("one_device", OneDeviceStrategy, {"device": "CPU:0"}),
+    ],
+)
+def test_a_strategy_is_made_by_its_name(name, kind, options):
+    assert isinstance(create(name, **options), kind)
 
 
-def test_the_environment_chooses_by_default():
-    assert isinstance(create(), AllReduceStrategy)
+def test_several_devices_of_one_process_are_mirrored(capsys):
+    assert isinstance(create(), MirroredStrategy)
+    assert capsys.readouterr().err == (
+        "tfdist: strategy mirrored, because this one process has 2 CPUs.\n"
+    )
+
+
+@pytest.fixture
+def one_cpu(monkeypatch):
+    (cpu, *_) = tf.config.list_logical_devices("CPU")
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: [cpu] if kind == "CPU" else []
+    )
+
+
+def test_one_device_needs_no_other(one_cpu, monkeypatch, capsys):
+    made = []
+    monkeypatch.setitem(STRATEGIES, "one_device", (lambda **o: made.append(o), "noted"))
+    create()
+
+    assert made == [{"device": "CPU:0"}]
+    assert capsys.readouterr().err == (
+        "tfdist: strategy one_device, because this one process has one CPU.\n"
+    )
+
+
+def test_alone_the_options_of_several_processes_are_taken(one_cpu):
+    assert isinstance(create(compression="fp16"), AllReduceStrategy)
+
+
+def test_several_processes_all_reduce(monkeypatch, capsys):
+    made = []
+    monkeypatch.setitem(STRATEGIES, "all_reduce", (lambda **o: made.append(o), "noted"))
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    for name, value in zip(names, "0202", strict=True):
+        monkeypatch.setenv(f"HOROVOD_{name}", value)
+    create(compression="bf16")
+
+    assert made == [{"compression": "bf16"}]
+    assert capsys.readouterr().err == (
+        "tfdist: strategy all_reduce, because 2 processes train.\n"
+    )
 
 
 def test_an_environment_with_servers_chooses_parameter_servers(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.strategies import AllReduceStrategy
-from tfdist.strategies.replica_context import ProcessReplicaContext
+from tfdist.strategies.replica_context import WeighingReplicaContext
 
 Op = tf.distribute.ReduceOp
 
@@ -24,7 +24,7 @@ class Step:
 def reduced(step, operation, value):
     """All-reduce a value in the replica of a process that makes a step of Keras."""
     hooks = SimpleNamespace(rank=0, step=step)
-    context = ProcessReplicaContext(AllReduceStrategy(), hooks)
+    context = WeighingReplicaContext(AllReduceStrategy(), 0, hooks)
     with context:
         return context.all_reduce(operation, value)
 
@@ -78,7 +78,7 @@ def test_a_step_of_one_rank_alone_reduces_nothing():
 
 def test_it_is_the_replica_of_its_rank():
     hooks = SimpleNamespace(rank=0, step=None)
-    context = ProcessReplicaContext(AllReduceStrategy(), hooks)
+    context = WeighingReplicaContext(AllReduceStrategy(), 0, hooks)
 
     assert context.replica_id_in_sync_group == 0
     assert isinstance(context, tf.distribute.ReplicaContext)
@@ -88,5 +88,5 @@ def test_a_strategy_runs_functions_in_it():
     strategy = AllReduceStrategy()
 
     assert isinstance(
-        strategy.run(tf.distribute.get_replica_context), ProcessReplicaContext
+        strategy.run(tf.distribute.get_replica_context), WeighingReplicaContext
     )

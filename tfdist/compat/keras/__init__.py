@@ -8,5 +8,12 @@ that one of them replaces.
 from tfdist.compat.keras.hooks import KerasHooks
 from tfdist.compat.keras.install import install
 from tfdist.compat.keras.loss_scaling import apply_reduced, current_scale
+from tfdist.compat.keras.wrong_options import options_done_wrong
 
-__all__ = ["KerasHooks", "apply_reduced", "current_scale", "install"]
+__all__ = [
+    "KerasHooks",
+    "apply_reduced",
+    "current_scale",
+    "install",
+    "options_done_wrong",
+]

@@ -42,7 +42,7 @@ def _of_layers(model: Any) -> list[str]:
     if not apart:
         return []
     return [
-        "Batch normalization takes the statistics of each process's own rows in "
+        "Batch normalization takes the statistics of each replica's own rows in "
         f"{_some(sorted(apart))}. Make it with synchronized=True to take those of the "
         "whole batch."
     ]

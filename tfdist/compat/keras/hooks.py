@@ -39,6 +39,14 @@ class KerasHooks(Protocol):
     def in_step(self) -> bool:
         """Whether a step of Keras is being traced, or run eagerly."""
 
+    @property
+    def updates_once(self) -> bool:
+        """Whether the devices of this process share the variables of optimizers."""
+
+    @property
+    def are_reduced(self) -> bool:
+        """Whether the gradients that come now are sums over all ranks."""
+
     def distribute(self, adapter: Any) -> Any:
         """Return the batches that a Keras data adapter holds, or `Shard`s of them."""
 

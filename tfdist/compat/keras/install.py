@@ -31,6 +31,7 @@ def _patch() -> None:
     """Put every patch on."""
     from tfdist.compat.keras import (
         callbacks,
+        compiling,
         epoch_iterator,
         loss_scaling,
         losses,
@@ -59,3 +60,5 @@ def _patch() -> None:
     saving.patch()
     sharded_optimizer.patch()
     variables.patch()
+    # Last, to see what the others have made of it.
+    compiling.patch()

@@ -16,7 +16,11 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.trainers.trainer import Trainer
 
 from tfdist.compat.keras.hooks import any_hooks_of_model, current_hooks
-from tfdist.compat.keras.optimizer import check_replica_context
+from tfdist.compat.keras.optimizer import (
+    apply_once,
+    call_once,
+    check_replica_context,
+)
 from tfdist.compat.keras.own_reduction import OwnReduction
 
 _common_apply = LossScaleOptimizer._common_apply
@@ -53,7 +57,9 @@ def apply_reduced(
     """
     check_replica_context(optimizer)
     hooks, inner = current_hooks(), getattr(optimizer, "inner_optimizer", None)
-    if hooks is not None:
+    if hooks is not None and hooks.updates_once and not hooks.are_reduced:
+        apply_once(optimizer, grads, variables, apply)
+    elif hooks is not None:
         grads = hooks.complete_gradients(grads, variables)
         grads = hooks.reduce_gradients(grads)
         with hooks.gradients_are_reduced():
@@ -98,16 +104,16 @@ def _apply_for_all_replicas(
     """Call `apply` once, outside of the replicas, with the sums of their gradients."""
     replica = tf.distribute.get_replica_context()
     places = [i for i, grad in enumerate(grads) if grad is not None]
-    sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, [grads[i] for i in places])
+    reduced = replica.all_reduce(tf.distribute.ReduceOp.SUM, [grads[i] for i in places])
+    sums: list[Any] = [None] * len(grads)
+    for i, total in zip(places, reduced, strict=True):
+        sums[i] = total
 
-    def across_replicas(strategy: Any, sums: Sequence[Any]) -> None:
-        completed: list[Any] = [None] * len(grads)
-        for i, by_replica in zip(places, sums, strict=True):
-            completed[i] = strategy.experimental_local_results(by_replica)[0]
+    def apply_without_meeting(strategy: Any, sums: Sequence[Any]) -> None:
         with _without_merge_call(strategy):
-            apply(completed)
+            apply(sums)
 
-    replica.merge_call(across_replicas, args=(sums,))
+    call_once(sums, apply_without_meeting)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ Keras clips first and reduces afterwards, inside the update: the clipped gradien
 ranks then add up to a step that may be N times too long.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
 from tfdist.compat.keras.learning_rates import inner_optimizers
 
+_apply = BaseOptimizer.apply
 _overwrite = BaseOptimizer._overwrite_variables_directly_with_gradients
 _filter_empty_gradients = BaseOptimizer._filter_empty_gradients
 _backend_apply_gradients = BaseOptimizer._backend_apply_gradients
@@ -23,6 +24,7 @@ _all_reduce_sum_gradients = TFOptimizer._all_reduce_sum_gradients
 
 def patch() -> None:
     """Put the hooks of the strategy into Keras's optimizers."""
+    BaseOptimizer.apply = _apply_where_variables_are
     BaseOptimizer._overwrite_variables_directly_with_gradients = _refuse_overwriting
     BaseOptimizer._filter_empty_gradients = _complete_then_filter
     BaseOptimizer._backend_apply_gradients = _weigh_then_accumulate
@@ -36,9 +38,71 @@ def adopt(optimizer: Any) -> None:
     Args:
         optimizer: Any optimizer of Keras, used under a strategy of tfdist.
     """
-    optimizer._distribution_strategy = tf.distribute.get_strategy()
+    strategy = tf.distribute.get_strategy()
+    optimizer._distribution_strategy = strategy
+    hooks = any_hooks_of(strategy)
+    has_copies = (
+        hooks is not None
+        and not hooks.updates_once
+        and len(strategy.extended.worker_devices) > 1
+    )
+    if has_copies and tf.distribute.in_cross_replica_context():
+        for variable in optimizer.variables:
+            # Each device would otherwise update the same one, and count its steps.
+            if not isinstance(variable.value, tf.distribute.DistributedValues):
+                variable._initialize(tf.convert_to_tensor(variable.value))
     for inner in inner_optimizers(optimizer):
         adopt(inner)
+
+
+def apply_once(
+    optimizer: Any,
+    grads: Sequence[Any],
+    variables: Sequence[Any],
+    apply: Callable[[Sequence[Any]], None],
+) -> None:
+    """Call `apply` with the sums of gradients, once for all devices of this process.
+
+    The devices share the variables, so that one must not be updated before all have
+    read it: the replicas meet, and it is done outside of them.
+
+    Args:
+        optimizer: Whose gradients they are.
+        grads: The gradients of this replica, or None.
+        variables: What they are the gradients of.
+        apply: Takes the sums.
+    """
+    check_replica_context(optimizer)
+    hooks = current_hooks()
+    assert hooks is not None
+    sums = hooks.reduce_gradients(hooks.complete_gradients(grads, variables))
+
+    def apply_reduced(strategy: Any, sums: Sequence[Any]) -> None:
+        of_process = any_hooks_of(strategy)
+        assert of_process is not None
+        with of_process.gradients_are_reduced():
+            apply(sums)
+
+    call_once(sums, apply_reduced)
+
+
+def call_once(sums: Sequence[Any], call: Callable[[Any, Sequence[Any]], None]) -> None:
+    """Let the replicas of this process meet, and call a function once for all.
+
+    Args:
+        sums: Gradients that are the same in all replicas, or None.
+        call: Takes the strategy, and the gradients of the first replica.
+    """
+    places = [i for i, each in enumerate(sums) if each is not None]
+
+    def across_replicas(strategy: Any, *by_replica: Any) -> None:
+        completed: list[Any] = [None] * len(sums)
+        for i, each in zip(places, by_replica, strict=True):
+            completed[i] = strategy.experimental_local_results(each)[0]
+        call(strategy, completed)
+
+    replica = tf.distribute.get_replica_context()
+    replica.merge_call(across_replicas, args=tuple(sums[i] for i in places))
 
 
 def check_replica_context(optimizer: Any) -> None:
@@ -50,12 +114,26 @@ def check_replica_context(optimizer: Any) -> None:
     Raises:
         RuntimeError: If this code runs outside of a replica.
     """
-    if tf.distribute.in_cross_replica_context():
+    hooks = current_hooks()
+    is_met = hooks is not None and hooks.updates_once and hooks.are_reduced
+    if tf.distribute.in_cross_replica_context() and not is_met:
         raise RuntimeError(
             "An optimizer must be applied inside of strategy.run. Received: "
             f"{optimizer.name}.apply called under strategy.scope() alone. Put the step "
             "into a function and call strategy.run(function, args=...)."
         )
+
+
+def _apply_where_variables_are(
+    self: Any, grads: Sequence[Any], trainable_variables: Any = None
+) -> None:
+    """Apply in the replica, or once for all devices that share the variables."""
+    hooks = current_hooks()
+    if hooks is None or not hooks.updates_once or hooks.are_reduced:
+        _apply(self, grads, trainable_variables)
+        return
+    variables = trainable_variables or self._trainable_variables
+    apply_once(self, grads, variables, lambda sums: _apply(self, sums, variables))
 
 
 def _refuse_overwriting(self: Any, grads: Sequence[Any], variables: Any) -> Any:

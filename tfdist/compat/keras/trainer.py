@@ -21,6 +21,7 @@ from tfdist.compat.keras.hooks import (
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt
 from tfdist.compat.keras.positions import current_position, resumed_by
+from tfdist.compat.mirrored import building
 from tfdist.data.sharding import Shard
 
 _TensorFlowTrainer = tf_trainer.TensorFlowTrainer
@@ -104,7 +105,8 @@ def _build_by_tracing(model: Any, spec: Any) -> None:
         model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
-    tf.function(step, autograph=False).get_concrete_function(spec)
+    with building():
+        tf.function(step, autograph=False).get_concrete_function(spec)
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
 

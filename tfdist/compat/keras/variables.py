@@ -13,10 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat.keras.hooks import current_hooks
+from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
 from tfdist.compat.keras.sharded import ShardedValue
+from tfdist.compat.mirrored import assign_here, value_here
 
 _assign = keras.Variable.assign
+_direct_assign = keras.Variable._direct_assign
+_to_float, _to_int = keras.Variable.__float__, keras.Variable.__int__
 _initialize_with_initializer = keras.Variable._initialize_with_initializer
 # What the variable that is made is to be cut like, and to lie beside.
 _BESIDE: ContextVar[ShardedValue | None] = ContextVar("beside", default=None)
@@ -25,6 +28,9 @@ _BESIDE: ContextVar[ShardedValue | None] = ContextVar("beside", default=None)
 def patch() -> None:
     """Let the strategy know of assignments, and of sizes."""
     keras.Variable.assign = _assign_and_note
+    keras.Variable._direct_assign = _assign_to_copies
+    keras.Variable.__float__ = _float_of_copies
+    keras.Variable.__int__ = _int_of_copies
     keras.Variable._initialize_with_initializer = _initialize_where_it_fits
 
 
@@ -48,6 +54,32 @@ def _assign_and_note(self: Any, value: Any) -> Any:
     if hooks is not None:
         hooks.note_assigned(self)
     return _assign(self, value)
+
+
+def _assign_to_copies(self: Any, value: Any) -> None:
+    """Assign as Keras does; where devices have copies of a variable, to those."""
+    if _has_copies(self):
+        assign_here(self, value)
+    else:
+        _direct_assign(self, value)
+
+
+def _float_of_copies(self: Any) -> float:
+    """Return a number, also of a variable of which devices have copies."""
+    return float(value_here(self) if _has_copies(self) else _to_float(self))
+
+
+def _int_of_copies(self: Any) -> int:
+    """Return a whole number, also of a variable of which devices have copies."""
+    return int(value_here(self) if _has_copies(self) else _to_int(self))
+
+
+def _has_copies(variable: Any) -> bool:
+    """Say whether devices have copies of a variable, under a strategy of tfdist."""
+    value = variable._value
+    return isinstance(value, tf.distribute.DistributedValues) and (
+        any_hooks_of(value.distribute_strategy) is not None
+    )
 
 
 def _initialize_where_it_fits(self: Any, initializer: Any) -> None:

@@ -20,6 +20,10 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # Keras may have more of them, if these can be left out.
 SYMBOLS = {
     "keras": {
+        "Variable.__float__": "self",
+        "Variable.__int__": "self",
+        "Variable._direct_assign": "self value",
+        "Variable._initialize": "self value",
         "Variable._initialize_with_initializer": "self initializer",
         "Variable.assign": "self value",
         "Variable.handle": "",
@@ -99,6 +103,7 @@ SYMBOLS = {
             "self trainable_variables"
         ),
         "BaseOptimizer._use_weight_decay": "self variable",
+        "BaseOptimizer.apply": "self grads trainable_variables",
     },
     "keras.src.optimizers.loss_scale_optimizer": {
         "LossScaleOptimizer._common_apply": "self grads trainable_variables",

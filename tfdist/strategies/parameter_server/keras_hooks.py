@@ -33,6 +33,8 @@ class ServerKerasHooks:
     rank = 0
     is_alone = False
     has_peers = False
+    updates_once = False
+    are_reduced = False
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat.keras import variables
+from tfdist.compat.mirrored import copies_here
+from tfdist.strategies import MirroredStrategy
 
 
 class Hooks:
@@ -227,3 +229,21 @@ def test_shards_are_assigned_and_noted_as_one(placing, hooks):
 
     np.testing.assert_array_equal(table, np.arange(1.0, 15.0).reshape(7, 2))
     assert [variable is table for variable in hooks.assigned] == [True, True]
+
+
+@pytest.mark.parametrize("aggregation", ["none", "only_first_replica", "mean"])
+def test_copies_on_devices_are_assigned_and_read_as_one(aggregation, two_cpus):
+    strategy = MirroredStrategy(two_cpus)
+    with strategy.scope():
+        variable = keras.Variable(1.5, aggregation=aggregation, trainable=False)
+    variable.assign(2.5)
+
+    assert (float(variable), int(variable)) == (2.5, 2)
+    assert [float(copy) for copy in copies_here(variable)] == [2.5, 2.5]
+
+
+def test_one_copy_is_assigned_as_ever():
+    variable = keras.Variable(1.5)
+    variable.assign(2.5)
+
+    assert (float(variable), int(variable)) == (2.5, 2)

@@ -1,0 +1,230 @@
+"""The Python in the pages runs: the blocks of a page one after the other, as read.
+
+All pages share a process, because to import TensorFlow costs more than all of them. The
+programs that are for several processes are started on several.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from page_blocks import PAGES, all_blocks, blocks_of
+
+COMMAND = Path(sys.executable).with_name("tfdist")
+
+# What a page takes for granted: that of the reader.
+PRELUDES = {
+    "README.md": "from pages import build_model, dataset",
+    "docs/callbacks.md": "import keras, tfdist; MyLogger = lambda url: keras.callbacks."
+    "Callback()",
+    "docs/horovod.md": "import tensorflow as tf",
+    "docs/index.md": "from pages import build_model, dataset",
+    "docs/parameter_servers.md": "import tfdist",
+    "docs/restarts.md": "from pages import dataset, model; import tfdist",
+    "docs/scaling.md": "from pages import dataset, model; import tfdist",
+}
+
+# Blocks that do the same with less: what is replaced in them.
+SMALLER = {
+    "docs/benchmarks.md:python:0": [("range(31)", "range(1)")],
+    "docs/scaling.md:python:1": [("256 *", "4 *"), ("epochs=5", "epochs=1")],
+}
+
+# Blocks that are compiled and not run here, and why.
+COMPILED = {
+    "docs/horovod.md:python:2": "an elastic job: tests/distributed/"
+    "test_horovod_elastic.py runs the same",
+    "docs/parameter_servers.md:python:0": "needs servers, and has them below",
+    "docs/parameter_servers.md:python:3": "reads the reader's files: tests/distributed/"
+    "test_parameter_server_input.py runs the same",
+}
+
+# What can be done only before TensorFlow starts: pages with it have a process each.
+AT_THE_START = "tfdist.devices."
+
+# Left out where Horovod is not installed.
+NEED_HOROVOD = {
+    "README.md:python:1",
+    "docs/horovod.md:python:0",
+    "docs/horovod.md:python:1",
+}
+
+READERS_OWN = """
+import keras
+import tensorflow as tf
+
+dataset = tf.data.Dataset.from_tensor_slices((tf.ones((8, 4)), tf.zeros(8))).batch(4)
+
+
+def build_model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "softmax")])
+
+
+model = build_model()
+model.compile("sgd", "sparse_categorical_crossentropy")
+"""
+
+# The strategy of parameter servers, alone: whether it takes what it is given.
+RUN_ALL = """
+import doctest, inspect, io, json, os, sys, traceback
+from contextlib import redirect_stdout
+
+pages = json.load(open(sys.argv[1]))
+# Above all that starts TensorFlow, as pages say.
+import tfdist
+import keras
+
+taken = tfdist.strategies.ParameterServerStrategy
+tfdist.strategies.ParameterServerStrategy = inspect.signature(taken).bind
+errors = {}
+for page, prelude, blocks in pages:
+    os.mkdir(folder := page.replace("/", "_"))
+    os.chdir(folder)
+    names = {"__name__": page}
+    for name, text in [(f"{page}: what it takes for granted", prelude), *blocks]:
+        try:
+            with redirect_stdout(io.StringIO()) as printed:
+                if text.startswith(">>>"):
+                    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+                    runner.run(parser.get_doctest(text, names, name, name, 0))
+                    assert runner.failures == 0
+                else:
+                    exec(compile(text, name, "exec"), names)
+        except BaseException:
+            errors[name] = traceback.format_exc() + printed.getvalue()
+    os.chdir("..")
+    keras.config.set_dtype_policy("float32")
+json.dump(errors, open(sys.argv[2], "w"))
+"""
+
+
+def is_here(block):
+    """Whether what a block needs is installed."""
+    return block.name not in NEED_HOROVOD or COMMAND.with_name("horovodrun").exists()
+
+
+def smaller(block):
+    """Return what is run of a block."""
+    text = block.text
+    for whole, part in SMALLER.get(block.name, []):
+        assert whole in text, f"{block.name} has no {whole}: see SMALLER"
+        text = text.replace(whole, part)
+    return text
+
+
+def run_here(page):
+    """Return the blocks of a page that are run in one process, with their names."""
+    return [
+        (block.name, smaller(block))
+        for block in blocks_of(page, "python")
+        if block.name not in COMPILED and is_here(block)
+    ]
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory):
+    """Run the blocks of all pages; return the error of each that fails."""
+    shared, alone, found = [], [], {}
+    for page in PAGES:
+        blocks = run_here(page)
+        is_alone = any(AT_THE_START in text for _, text in blocks)
+        if blocks:
+            row = (page, PRELUDES.get(page, ""), blocks)
+            (alone if is_alone else shared).append(row)
+    for rows in [shared, *([row] for row in alone)]:
+        found |= errors_of(rows, tmp_path_factory.mktemp("pages"))
+    return found
+
+
+def errors_of(rows, folder):
+    """Run the blocks of some pages in a process; return their errors by name."""
+    (folder / "pages.py").write_text(READERS_OWN)
+    (folder / "blocks.json").write_text(json.dumps(rows))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, "blocks.json", "errors.json"],
+        cwd=folder,
+        env=os.environ
+        | {
+            "PATH": f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "errors.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks_of(page, "python")], ids=str
+)
+def test_the_python_of_a_page_runs(page, errors):
+    own = {name: text for name, text in errors.items() if name.startswith(f"{page}:")}
+
+    assert own == {}, "\n".join(own.values())
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_what_is_not_run_here_is_python_all_the_same(name):
+    [block] = [block for block in all_blocks("python") if block.name == name]
+
+    compile(block.text, name, "exec")
+
+
+def test_the_tables_name_blocks_that_there_are():
+    names = {block.name for block in all_blocks("python")}
+
+    assert {*SMALLER, *COMPILED, *NEED_HOROVOD} <= names
+    assert set(PRELUDES) <= set(PAGES)
+
+
+def run(*command, folder):
+    """Run a command in a folder; return what it prints."""
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_quick_start_trains_on_two_processes(tmp_path):
+    """All of the page in one program, the training loop of one's own included."""
+    *blocks, _ = blocks_of("docs/quick_start.md", "python")
+    (tmp_path / "train.py").write_text("\n".join(block.text for block in blocks))
+
+    printed = run(COMMAND, "run", "-np", 2, "train.py", folder=tmp_path)
+
+    assert "on 2 ranks" in printed
+    assert {"[0] 0 2 0 2", "[1] 1 2 1 2"} <= set(printed.splitlines())
+    assert (tmp_path / "model.keras").exists()
+
+
+def test_the_test_of_the_quick_start_passes(tmp_path):
+    *_, block = blocks_of("docs/quick_start.md", "python")
+    (tmp_path / "test_train.py").write_text(f"import tfdist\n\n\n{block.text}")
+    plain = ("-p", "no:cacheprovider", "-p", "no:xdist", "-q")
+
+    printed = run(sys.executable, "-m", "pytest", *plain, ".", folder=tmp_path)
+
+    assert "1 passed" in printed
+
+
+def test_the_start_with_parameter_servers(tmp_path):
+    block, *_ = blocks_of("docs/parameter_servers.md", "python")
+    (tmp_path / "train.py").write_text(block.text)
+
+    printed = run(
+        *(COMMAND, "run", "--workers", 2, "--ps", 1, "train.py"), folder=tmp_path
+    )
+
+    assert "ps 0: " in printed
+    assert (tmp_path / "model.keras").exists()

@@ -1,0 +1,50 @@
+"""The example of TFRecord files: on two processes as accurate as the main job."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "tfrecord_pipeline.py"
+COMMAND = Path(sys.executable).with_name("tfdist")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return what runs a command to its good end, and returns what it printed."""
+    folder = tmp_path_factory.mktemp("data")
+    env = {**os.environ, "TFDS_DATA_DIR": str(folder)}
+
+    def run(*command):
+        done = subprocess.run(
+            [*map(str, command), f"--folder={folder}"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    return run
+
+
+def accuracy_in(printed):
+    (accuracy,) = re.findall(r"test accuracy: (0\.\d+|1\.0+)$", printed, re.MULTILINE)
+    return float(accuracy)
+
+
+def test_two_processes_train_on_their_parts(run):
+    printed = run(COMMAND, "run", "-np", 2, PROGRAM)
+
+    assert accuracy_in(printed) >= 0.97
+
+
+def test_the_same_file_runs_alone_on_other_files(run):
+    printed = run(sys.executable, PROGRAM, "--shards=3", "--epochs=4")
+
+    assert accuracy_in(printed) >= 0.8

@@ -1,0 +1,158 @@
+"""Two devices of one process as ranks, in graphs and eagerly."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import SingleCollective
+from tfdist.collectives.replica import ReplicaCollective
+from tfdist.strategies import MirroredStrategy
+
+
+@pytest.fixture(scope="module")
+def strategy(two_cpus):
+    return MirroredStrategy(two_cpus)
+
+
+def in_replicas(strategy, act, *, eagerly):
+    """Call `act(collective, rank)` in both replicas; return what each returned."""
+
+    def replica():
+        rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+        collective = strategy.extended._replicas[int(tf.get_static_value(rank))]
+        return act(collective, collective.rank)
+
+    def run():
+        return strategy.run(replica)
+
+    returned = (run if eagerly else tf.function(run, autograph=False))()
+    # What is the same for both comes once.
+    results = [strategy.experimental_local_results(each) * 2 for each in returned]
+    return [[np.asarray(each[number]) for each in results] for number in range(2)]
+
+
+EAGERLY = pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
+
+
+@EAGERLY
+@pytest.mark.parametrize(
+    ("reduction", "result"), [("sum", 3.0), ("mean", 1.5), ("min", 1.0), ("max", 2.0)]
+)
+def test_both_get_what_both_have(strategy, eagerly, reduction, result):
+    def act(collective, rank):
+        value = tf.fill([2, 3], float(rank + 1))
+        return collective.all_reduce([value], reduction, name="x")
+
+    for (found,) in in_replicas(strategy, act, eagerly=eagerly):
+        np.testing.assert_array_equal(found, np.full([2, 3], result, "float32"))
+
+
+@EAGERLY
+def test_rows_come_in_the_order_of_the_devices(strategy, eagerly):
+    def act(collective, rank):
+        rows = tf.fill([rank + 1, 2], float(rank))
+        return [collective.all_gather(rows, name="x")]
+
+    for (found,) in in_replicas(strategy, act, eagerly=eagerly):
+        assert found.tolist() == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
+
+
+@EAGERLY
+@pytest.mark.parametrize("root_rank", [0, 1])
+def test_both_get_the_value_of_one(strategy, eagerly, root_rank):
+    def act(collective, rank):
+        return collective.broadcast([tf.constant(rank)], root_rank, name="x")
+
+    for (found,) in in_replicas(strategy, act, eagerly=eagerly):
+        assert found == root_rank
+
+
+@EAGERLY
+def test_the_sum_of_slices_is_all_rows(strategy, eagerly):
+    def act(collective, rank):
+        slices = tf.IndexedSlices(
+            tf.fill([1, 2], float(rank + 1)), tf.constant([rank]), tf.constant([4, 2])
+        )
+        (total,) = collective.all_reduce([slices], "mean", name="x")
+        return [tf.convert_to_tensor(total)]
+
+    for (found,) in in_replicas(strategy, act, eagerly=eagerly):
+        assert found.tolist() == [[0.5, 0.5], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_within_a_branch_there_is_no_meeting_and_none_is_needed(strategy):
+    def act(collective, rank):
+        value = tf.constant(float(rank + 1))
+        return [
+            tf.cond(
+                value > 0.0,
+                lambda: collective.all_reduce([value], name="branch")[0],
+                lambda: value,
+            )
+        ]
+
+    for (found,) in in_replicas(strategy, act, eagerly=False):
+        assert found == 3.0
+
+
+def test_values_of_eager_code_are_those_of_each_replica(strategy):
+    seen = []
+
+    def act(collective, rank):
+        seen.append(collective.exchange("x", ["mine", rank]))
+        return [tf.constant(0)]
+
+    in_replicas(strategy, act, eagerly=True)
+
+    assert seen == [[["mine", 0], ["mine", 1]]] * 2
+
+
+def test_values_of_a_graph_are_those_of_processes(strategy):
+    seen = []
+
+    def act(collective, rank):
+        seen.append(collective.exchange("x", rank))
+        return [tf.constant(0)]
+
+    in_replicas(strategy, act, eagerly=False)
+
+    assert seen == [[0], [1]]
+
+
+def test_ranks_count_through_the_devices_of_all_processes(two_cpus):
+    class Second(SingleCollective):
+        rank, size = 1, 3
+
+    replicas = [ReplicaCollective(Second(), number, two_cpus) for number in range(2)]
+
+    assert [(replica.rank, replica.size) for replica in replicas] == [(2, 6), (3, 6)]
+
+
+def test_barriers_and_calls_are_those_of_the_process(strategy):
+    noted = []
+
+    class Noting(SingleCollective):
+        def barrier(self, name="barrier"):
+            noted.append(name)
+
+        def call(self, what):
+            noted.append(what)
+            return super().call(what)
+
+    replica = ReplicaCollective(Noting(), 0, strategy.extended.worker_devices)
+    replica.barrier("end")
+    with replica.call("a stretch"):
+        pass
+
+    assert noted == ["end", "a stretch"]
+
+
+def test_sets_of_devices_are_groups_of_their_own(two_cpus):
+    one, other, same = (
+        ReplicaCollective(SingleCollective(), 0, devices)._ops._group_key
+        for devices in (two_cpus, two_cpus[::-1], two_cpus)
+    )
+
+    assert one != other
+    assert one == same
+    assert 2**30 <= min(one, other) <= max(one, other) < 2**31

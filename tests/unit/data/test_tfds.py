@@ -1,0 +1,150 @@
+import builtins
+import logging
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from absl import logging as absl_logging
+from sklearn.datasets import load_digits
+
+from tfdist.data.rank_part import is_rank_part
+from tfdist.data.tfds import read_tfds
+
+
+class OfflineDigits(tfds.core.GeneratorBasedBuilder):
+    """The digits of scikit-learn, numbered by their label."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {
+            "image": tfds.features.Image(shape=(8, 8, 1)),
+            "label": tfds.features.Scalar(np.int64),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(features),
+            supervised_keys=("image", "label"),
+        )
+
+    def _split_generators(self, _):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        images = load_digits().images[:100, ..., np.newaxis].astype(np.uint8)
+        for number, image in enumerate(images):
+            yield number, {"image": image, "label": number}
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory):
+    level = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(logging.CRITICAL)
+    tfds.disable_progress_bar()
+    builder = OfflineDigits(data_dir=tmp_path_factory.mktemp("data"))
+    # It is prepared here, as it is not there yet.
+    read_tfds(builder, "train", 10)
+    yield builder
+    absl_logging.set_verbosity(level)
+
+
+def labels(dataset):
+    return [int(n) for _, numbers in dataset for n in numbers]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("shuffle_buffer", [0, 30])
+def test_each_example_is_one_ranks(builder, size, shuffle_buffer):
+    parts = [
+        read_tfds(
+            *(builder, "train", 16),
+            shuffle_buffer=shuffle_buffer,
+            rank=rank,
+            size=size,
+        )
+        for rank in range(size)
+    ]
+
+    for _ in range(2):
+        assert sorted(n for part in parts for n in labels(part)) == list(range(100))
+    lengths = [len(labels(part)) for part in parts]
+    assert max(lengths) - min(lengths) <= 1
+    assert all(int(part.cardinality()) > 0 for part in parts)
+    assert {is_rank_part(part) for part in parts} == {size > 1}
+
+
+def test_a_part_of_a_split_is_shared_out(builder):
+    parts = [read_tfds(builder, "train[10:31]", 4, rank=r, size=2) for r in range(2)]
+    found = sorted(n for part in parts for n in labels(part))
+
+    assert len(found) == 21
+    assert len(set(found)) == 21
+
+
+def test_epochs_differ_and_runs_do_not(builder):
+    def epochs():
+        options = {"shuffle_buffer": 100, "deterministic": True}
+        dataset = read_tfds(builder, "train", 16, seed=3, **options)
+        return labels(dataset), labels(dataset)
+
+    first, second = epochs()
+
+    assert first != second
+    assert epochs() == (first, second)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_examples_are_parsed(builder, cache):
+    dataset = read_tfds(
+        builder, "train", 16, parse=lambda image, label: (image, -label), cache=cache
+    )
+
+    assert sorted(labels(dataset)) == list(range(-99, 1))
+
+
+def test_examples_may_stay_dictionaries(builder):
+    batch = next(iter(read_tfds(builder, "train", 16, as_supervised=False)))
+
+    assert batch.keys() == {"image", "label"}
+    assert batch["image"].shape == (16, 8, 8, 1)
+
+
+def test_a_rank_that_would_get_nothing_is_an_error(builder):
+    with pytest.raises(
+        ValueError,
+        match=r"Received: 2 examples for 3 ranks, from the split 'train\[:2\]' of "
+        r"offline_digits",
+    ):
+        read_tfds(builder, "train[:2]", 16, rank=0, size=3)
+    with pytest.raises(ValueError, match="global_batch_size=1 for 2 ranks"):
+        read_tfds(builder, "train", 1, rank=0, size=2)
+
+
+def test_who_comes_late_reads_what_another_has_prepared(tmp_path):
+    first, late = (OfflineDigits(data_dir=tmp_path) for _ in range(2))
+
+    for each in (first, late):
+        assert sorted(labels(read_tfds(each, "train", 16))) == list(range(100))
+
+
+def test_a_name_is_looked_up(builder):
+    dataset = read_tfds("offline_digits", "train", 16, data_dir=builder._data_dir_root)
+
+    assert sorted(labels(dataset)) == list(range(100))
+
+
+def test_without_tensorflow_datasets_there_is_an_error(monkeypatch):
+    real = builtins.__import__
+
+    def missing(name, *arguments, **options):
+        if name == "tensorflow_datasets":
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(
+        ImportError,
+        match=r"read_tfds needs TensorFlow Datasets\. Received: an environment without "
+        r"it\. Run: pip install tensorflow-datasets",
+    ):
+        read_tfds("mnist", "train", 16)

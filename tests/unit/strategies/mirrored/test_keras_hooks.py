@@ -1,0 +1,118 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.compat.mirrored import building, copies_here
+from tfdist.strategies import MirroredStrategy
+
+
+@pytest.fixture
+def strategy(two_cpus):
+    return MirroredStrategy(two_cpus)
+
+
+def model_of(strategy):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"])
+    return model
+
+
+X = np.arange(10.0, dtype="float32").reshape(5, 2)
+Y = np.ones((5, 1), "float32")
+
+
+def test_single_batches_are_those_of_one_process(strategy):
+    model, right = model_of(strategy), model_of(tf.distribute.get_strategy())
+
+    for name in ("train_on_batch", "test_on_batch"):
+        found = getattr(model, name)(X, Y, return_dict=True)
+        wanted = getattr(right, name)(X, Y, return_dict=True)
+        assert found.keys() == wanted.keys()
+        for key, value in wanted.items():
+            np.testing.assert_allclose(found[key], value, rtol=1e-5)
+    np.testing.assert_allclose(
+        model.predict_on_batch(X), right.predict_on_batch(X), rtol=1e-5
+    )
+
+
+def test_a_batch_with_fewer_rows_than_devices(strategy):
+    model, right = model_of(strategy), model_of(tf.distribute.get_strategy())
+
+    for each in (model, right):
+        each.fit(X[:1], Y[:1], epochs=2, verbose=0)
+    np.testing.assert_allclose(
+        model.get_weights()[0], right.get_weights()[0], rtol=1e-5
+    )
+    assert model.predict(X[:1], verbose=0).shape == (1, 1)
+
+
+def test_logs_of_batches_are_those_of_all_rows(strategy):
+    seen = {}
+
+    def noting(key):
+        return keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: seen.setdefault(key, []).append(logs)
+        )
+
+    model_of(strategy).fit(
+        X, Y, batch_size=3, shuffle=False, verbose=0, callbacks=[noting("two")]
+    )
+    model_of(tf.distribute.get_strategy()).fit(
+        X, Y, batch_size=3, shuffle=False, verbose=0, callbacks=[noting("one")]
+    )
+
+    assert len(seen["two"]) == 2
+    for two, one in zip(seen["two"], seen["one"], strict=True):
+        assert two == pytest.approx(one, rel=1e-5)
+
+
+def test_a_start_makes_copies_equal(strategy):
+    model = model_of(strategy)
+    with strategy.scope(), building():
+        made = tf.Variable([1.0, 2.0])
+    strategy.extended.keras_hooks.synchronize(model)
+
+    first, second = copies_here(made)
+    assert second.numpy().tolist() == first.numpy().tolist() == [1.0, 2.0]
+
+
+def test_it_has_replicas_and_no_peers(strategy):
+    hooks = strategy.extended.keras_hooks
+
+    assert (hooks.is_alone, hooks.has_peers) == (False, False)
+    assert [replica.is_alone for replica in hooks.replicas] == [False, False]
+
+
+def test_an_epoch_ends_with_equal_counts(strategy):
+    model = model_of(strategy)
+    model.fit(X, Y, verbose=0)
+    first, second = copies_here(model.optimizer.iterations)
+    second.assign(7)
+    assert int(first) == 1
+    model.evaluate(X, Y, verbose=0)
+
+    assert int(second) == 1
+
+
+def test_what_metrics_count_in_integers_is_left_to_each_device(strategy):
+    class Rows(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="rows")
+            self.count = self.add_variable((), "zeros", "int32", name="count")
+
+        def update_state(self, y, y_pred, sample_weight=None):
+            self.count.assign(self.count + tf.shape(y)[0])
+
+        def result(self):
+            return self.count
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Rows()])
+
+    assert model.fit(X, Y, verbose=0).history["rows"] == [5]
+    assert model.evaluate(X, Y, verbose=0, return_dict=True)["rows"] == 5

@@ -1,0 +1,260 @@
+"""Arguments, and one training each; the matrix has the rest."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.compat.mirrored import copies_here
+from tfdist.strategies import (
+    CentralStorageStrategy,
+    MirroredStrategy,
+    OneDeviceStrategy,
+)
+
+X = np.random.RandomState(1).normal(size=(22, 4)).astype("float32")
+Y = X @ np.ones((4, 1), "float32")
+
+
+def trained(strategy, **options):
+    """Return the weights after two epochs, with a short last batch."""
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), *last()])
+        model.compile(keras.optimizers.Adam(0.1, **options), "mse", metrics=["mae"])
+    history = model.fit(X, Y, batch_size=7, epochs=2, shuffle=False, verbose=0)
+    return model, history.history
+
+
+def last():
+    return [keras.layers.Dense(1)]
+
+
+OPTIONS = pytest.mark.parametrize(
+    "options",
+    [
+        {"global_clipnorm": 0.1},
+        {
+            "gradient_accumulation_steps": 2,
+            "use_ema": True,
+            "ema_overwrite_frequency": 2,
+        },
+    ],
+    ids=["clipped", "accumulated"],
+)
+
+
+@OPTIONS
+@pytest.mark.parametrize("kind", [MirroredStrategy, CentralStorageStrategy])
+def test_two_devices_end_as_one(kind, options, two_cpus):
+    model, history = trained(kind(two_cpus), **options)
+    right, right_history = trained(tf.distribute.get_strategy(), **options)
+
+    for weight, same in zip(model.get_weights(), right.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, same, rtol=1e-5, atol=1e-6)
+    for name, values in right_history.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-5)
+
+
+@OPTIONS
+def test_gradients_are_summed_by_the_ops_that_were_given(options, two_cpus):
+    class Noting(tf.distribute.ReductionToOneDevice):
+        counts = []
+
+        def batch_reduce(self, reduce_op, pairs, options=None):
+            self.counts.append(len(pairs))
+            return super().batch_reduce(reduce_op, pairs, options)
+
+    model, _ = trained(MirroredStrategy(two_cpus, Noting()), **options)
+    right, _ = trained(tf.distribute.get_strategy(), **options)
+
+    for weight, same in zip(model.get_weights(), right.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, same, rtol=1e-5, atol=1e-6)
+    # Accumulated gradients are summed in a branch.
+    assert (4 in Noting.counts) == ("global_clipnorm" in options)
+
+
+def test_each_device_has_the_same_bits(two_cpus):
+    model, _ = trained(MirroredStrategy(two_cpus))
+
+    for variable in [*model.variables, *model.optimizer.variables]:
+        first, second = copies_here(variable)
+        assert (first.device, second.device) == tuple(two_cpus)
+        np.testing.assert_array_equal(first, second)
+
+
+def test_central_storage_has_weights_and_slots_once(two_cpus):
+    model, _ = trained(CentralStorageStrategy(two_cpus, two_cpus[1]))
+    slots = [v for v in model.optimizer.variables if "momentum" in v.name]
+
+    for variable in [*model.trainable_variables, *slots]:
+        (only,) = copies_here(variable)
+        assert only.device == two_cpus[1]
+    assert slots
+
+
+def test_one_device_has_everything(two_cpus):
+    model, _ = trained(OneDeviceStrategy("CPU:1"))
+
+    assert {v.value.device for v in model.variables} == {two_cpus[1]}
+
+
+def test_they_are_tensorflow_s_own(two_cpus):
+    assert isinstance(MirroredStrategy(two_cpus), tf.distribute.MirroredStrategy)
+    assert isinstance(
+        CentralStorageStrategy(two_cpus),
+        tf.distribute.experimental.CentralStorageStrategy,
+    )
+    assert isinstance(OneDeviceStrategy("CPU:0"), tf.distribute.OneDeviceStrategy)
+
+
+def test_without_devices_all_are_taken(two_cpus):
+    assert list(MirroredStrategy().extended.worker_devices) == two_cpus
+    assert CentralStorageStrategy().num_replicas_in_sync == 2
+    assert CentralStorageStrategy().extended.parameter_devices == (two_cpus[0],)
+
+
+def test_one_device_of_several_computes_and_another_keeps_the_weights(two_cpus):
+    strategy = CentralStorageStrategy(["CPU:0"], "CPU:1")
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+
+    assert strategy.num_replicas_in_sync == 1
+    assert variable.device == two_cpus[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: MirroredStrategy([]), r"devices must name at least one device"),
+        (
+            lambda: MirroredStrategy(["CPU:0", "GPU:7"]),
+            r"devices must be there: 'GPU:7' is not\. Received: devices=\['CPU:0', "
+            r"'GPU:7'\]\. There are: CPU:0, CPU:1\. Split one",
+        ),
+        (
+            lambda: MirroredStrategy(["CPU:0", "cpu:0"]),
+            r"devices must be given once each",
+        ),
+        (
+            lambda: CentralStorageStrategy(["CPU:0"], "GPU:0"),
+            r"parameter_device must be there: 'GPU:0' is not",
+        ),
+        (
+            lambda: CentralStorageStrategy(["CPU:9"]),
+            r"compute_devices must be there: 'CPU:9' is not",
+        ),
+        (lambda: OneDeviceStrategy("CPU:5"), r"device must be there: 'CPU:5' is not"),
+    ],
+)
+def test_devices_that_cannot_be_are_refused(make, problem):
+    with pytest.raises(ValueError, match=f"The devices of {problem}"):
+        make()
+
+
+def test_a_custom_loop_clips_the_sum(two_cpus):
+    strategy = MirroredStrategy(two_cpus)
+    with strategy.scope():
+        weight = keras.Variable([0.0, 0.0])
+        optimizer = keras.optimizers.SGD(1.0, global_clipnorm=1.0)
+        optimizer.build([weight])
+
+    @tf.function
+    def step():
+        strategy.run(lambda: optimizer.apply([tf.constant([3.0, 4.0])], [weight]))
+
+    step()
+
+    for copy in copies_here(weight):
+        np.testing.assert_allclose(copy, [-0.6, -0.8], rtol=1e-6)
+
+
+def test_values_of_replicas_are_reduced_and_gathered(two_cpus):
+    strategy = MirroredStrategy(two_cpus)
+
+    @tf.function
+    def numbers():
+        replica = tf.distribute.get_replica_context()
+        return tf.cast(replica.replica_id_in_sync_group, tf.float32)[None]
+
+    values = strategy.run(numbers)
+
+    assert strategy.reduce("SUM", values, axis=None).numpy().tolist() == [1.0]
+    assert float(strategy.reduce("MEAN", values, axis=0)) == 0.5
+    assert strategy.gather(values, axis=0).numpy().tolist() == [0.0, 1.0]
+
+
+def test_a_dataset_is_distributed_for_a_custom_loop(two_cpus):
+    strategy = MirroredStrategy(two_cpus)
+    dataset = tf.data.Dataset.range(10).batch(4)
+    seen = [
+        [part.numpy().tolist() for part in strategy.experimental_local_results(batch)]
+        for batch in strategy.experimental_distribute_dataset(dataset)
+    ]
+
+    assert seen == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], [9]]]
+
+
+def test_values_and_datasets_come_from_functions(two_cpus):
+    strategy = MirroredStrategy(two_cpus)
+    values = strategy.experimental_distribute_values_from_function(
+        lambda context: context.replica_id_in_sync_group * 10
+    )
+    inputs = []
+
+    def make(context):
+        inputs.append((context.num_input_pipelines, context.num_replicas_in_sync))
+        return tf.data.Dataset.range(4).batch(context.get_per_replica_batch_size(4))
+
+    (batch,) = list(strategy.distribute_datasets_from_function(make))
+
+    assert strategy.experimental_local_results(values) == (0, 10)
+    assert inputs == [(1, 2)]
+    parts = strategy.experimental_local_results(batch)
+    assert [part.numpy().tolist() for part in parts] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("is_from_function", [False, True])
+def test_what_the_strategy_has_distributed_can_be_given_to_fit(
+    is_from_function, two_cpus
+):
+    def fit(strategy, data):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), *last()])
+            model.compile("adam", "mse")
+        model.fit(data, epochs=2, verbose=0)
+        return model.get_weights()
+
+    whole = tf.data.Dataset.from_tensor_slices((X, Y))
+    strategy = MirroredStrategy(two_cpus)
+    if is_from_function:
+        data = strategy.distribute_datasets_from_function(
+            lambda context: whole.batch(context.get_per_replica_batch_size(8))
+        )
+    else:
+        data = strategy.experimental_distribute_dataset(whole.batch(8))
+
+    right = whole.batch(8)
+    if is_from_function:
+        # Where Keras cannot know the length it counts the end of the data as a step.
+        right = right.filter(lambda x, y: True)
+    weights = fit(strategy, data)
+    right = fit(tf.distribute.get_strategy(), right)
+    for weight, same in zip(weights, right, strict=True):
+        np.testing.assert_allclose(weight, same, rtol=1e-5, atol=1e-7)
+
+
+def test_a_function_s_dataset_must_say_its_batch_size(two_cpus):
+    strategy = MirroredStrategy(two_cpus)
+    data = strategy.distribute_datasets_from_function(
+        lambda context: tf.data.Dataset.from_tensors((X, Y)).map(
+            lambda x, y: (x[: tf.cast(x[0, 0] * 0 + 4, tf.int32)], y[:4])
+        )
+    )
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), *last()])
+        model.compile("adam", "mse")
+
+    with pytest.raises(ValueError, match="that a function makes for each device must"):
+        model.fit(data, verbose=0)

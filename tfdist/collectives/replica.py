@@ -1,0 +1,235 @@
+"""The devices of all processes talking to each other, each a rank."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives.base import Collective
+from tfdist.collectives.flat import FlatMoves
+from tfdist.collectives.linked import LinkedCollective
+from tfdist.collectives.ops import FlatOps, Group
+from tfdist.compat.mirrored import may_meet
+
+# The processes are group 1, and the devices of several processes this one. TensorFlow's
+# own strategies count from `compat.mirrored.FIRST_GROUP_KEY`.
+_GROUP_KEY = 2
+# Sets of devices of one process have numbers from here on.
+_FIRST_KEY_OF_SETS = 2**30
+
+
+class ReplicaCollective(FlatMoves):
+    """What one of several devices of a process moves tensors by.
+
+    Within a graph each device has its own part of every collective op. In eager code
+    the replicas of a process run one after the other, so that none could wait for the
+    next: there they meet, and the processes talk for them.
+
+    Args:
+        processes: How the processes talk.
+        number: Which of the devices of this process it is.
+        devices: The full names of the devices of this process; every process has as
+            many.
+        meets: Whether sums of floats are for the strategy's own cross-device ops, which
+            need all replicas of the process to meet; in branches and loops they cannot.
+            Default False.
+    """
+
+    def __init__(
+        self,
+        processes: Collective,
+        number: int,
+        devices: Sequence[str],
+        *,
+        meets: bool = False,
+    ) -> None:
+        self._meets = meets
+        self._processes = processes
+        self._rank = processes.rank * len(devices) + number
+        self._size = processes.size * len(devices)
+        self._ops = FlatOps(
+            self._rank,
+            self._size,
+            devices[number],
+            self.call,
+            processes.traced if isinstance(processes, LinkedCollective) else _ignore,
+            Group(
+                _group_key(processes.size, devices),
+                getattr(processes, "communication", "auto"),
+            ),
+        )
+        with tf.init_scope(), tf.device(devices[number]):
+            self._anchor = tf.Variable(0, trainable=False, name="replica")
+
+    @property
+    def rank(self) -> int:
+        """The number of this replica, from 0."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """How many replicas take part."""
+        return self._size
+
+    def all_reduce(
+        self, tensors: Sequence[Any], reduction: str = "sum", *, name: str
+    ) -> list[Any]:
+        """Combine tensors over all replicas; see `Collective.all_reduce`."""
+        if self._meets and _is_for_ops(tensors, reduction):
+            return self._reduce_by_ops(tensors)
+        if not tf.executing_eagerly():
+            with self._in_own_order():
+                return super().all_reduce(tensors, reduction, name=name)
+
+        def reduce(by_replica: list[list[Any]]) -> list[Any]:
+            parts = zip(*by_replica, strict=True)
+            sums = [_reduce_here(each, reduction) for each in parts]
+            way = "sum" if reduction == "mean" else reduction
+            totals = self._processes.all_reduce(sums, way, name=name)
+            if reduction == "mean":
+                totals = [_divided(total, self._divide) for total in totals]
+            return totals
+
+        return self._met(list(tensors), reduce)
+
+    def all_gather(self, tensor: Any, *, name: str) -> Any:
+        """Join the rows of all replicas; see `Collective.all_gather`."""
+        if not tf.executing_eagerly():
+            with self._in_own_order():
+                return super().all_gather(tensor, name=name)
+
+        def gather(by_replica: list[list[Any]]) -> list[Any]:
+            rows = tf.concat([each for (each,) in by_replica], 0)
+            return [self._processes.all_gather(rows, name=name)]
+
+        return self._met([tensor], gather)[0]
+
+    def broadcast(
+        self, tensors: Sequence[Any], root_rank: int = 0, *, name: str
+    ) -> list[Any]:
+        """Give every replica the tensors of one; see `Collective.broadcast`."""
+        if not tf.executing_eagerly():
+            with self._in_own_order():
+                return super().broadcast(tensors, root_rank, name=name)
+
+        def broadcast(by_replica: list[list[Any]]) -> list[Any]:
+            process, number = divmod(root_rank, len(by_replica))
+            return self._processes.broadcast(by_replica[number], process, name=name)
+
+        return self._met(list(tensors), broadcast)
+
+    def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
+        """Give a small value and get those of all ranks; see `Collective.exchange`.
+
+        While a graph is traced the replicas of a process run the same code, one after
+        the other, so that one of them speaks for all: the values are by process.
+        """
+        if not tf.executing_eagerly() or not joint:
+            return self._processes.exchange(name, value, joint=joint)
+
+        def exchange(strategy: Any, boxes: Any) -> _Box:
+            mine = [box.value for box in strategy.experimental_local_results(boxes)]
+            by_process = self._processes.exchange(name, mine)
+            return _Box([value for values in by_process for value in values])
+
+        replica = tf.distribute.get_replica_context()
+        met: _Box = replica.merge_call(exchange, args=(_Box(value),))
+        return list(met.value)
+
+    def barrier(self, name: str = "barrier") -> None:
+        """Wait until every process is here; see `Collective.barrier`."""
+        self._processes.barrier(name)
+
+    def call(self, what: str) -> AbstractContextManager[None]:
+        """Mark a stretch in which ranks may wait; see `Collective.call`."""
+        return self._processes.call(what)
+
+    def _in_own_order(self) -> AbstractContextManager[Any]:
+        """Let a branch, or a loop, wait for nothing but what its own replica does.
+
+        TensorFlow runs branches with side effects one after the other, unless they use
+        variables, and different ones. Each replica would wait in its own for the next.
+        """
+        if may_meet():
+            return nullcontext()
+        order: AbstractContextManager[Any] = tf.control_dependencies(
+            [self._anchor.read_value()]
+        )
+        return order
+
+    def _reduce_by_ops(self, tensors: Sequence[Any]) -> list[Any]:
+        """Sum tensors by what the strategy was given to do so."""
+
+        def meet(strategy: Any, *by_replica: Any) -> tuple[Any, ...]:
+            pairs = [(value, value) for value in by_replica]
+            operation = tf.distribute.ReduceOp.SUM
+            return tuple(strategy.extended.batch_reduce_to(operation, pairs))
+
+        replica = tf.distribute.get_replica_context()
+        return list(replica.merge_call(meet, args=tuple(tensors)))
+
+    def _met(
+        self, tensors: list[Any], act: Callable[[list[list[Any]]], list[Any]]
+    ) -> list[Any]:
+        """Let the replicas of this process meet, and give all the same results."""
+
+        def meet(strategy: Any, *by_replica: Any) -> tuple[Any, ...]:
+            parts = [strategy.experimental_local_results(each) for each in by_replica]
+            return tuple(act([list(each) for each in zip(*parts, strict=True)]))
+
+        context = tf.distribute.get_replica_context()
+        met = context.merge_call(meet, args=tuple(tensors))
+        return list(met)
+
+
+def _group_key(processes: int, devices: Sequence[str]) -> int:
+    """Return the number of a group: a process may have several sets of devices."""
+    if processes > 1:
+        return _GROUP_KEY
+    return _FIRST_KEY_OF_SETS + zlib.crc32(",".join(devices).encode()) % 2**30
+
+
+class _Box:
+    """Holds a value that TensorFlow is not to look into."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _is_for_ops(tensors: Sequence[Any], reduction: str) -> bool:
+    """Say whether cross-device ops can do this, and here."""
+    return (
+        reduction == "sum"
+        and (tf.executing_eagerly() or may_meet())
+        and all(isinstance(each, tf.Tensor) for each in tensors)
+        and all(each.dtype.is_floating for each in tensors)
+    )
+
+
+def _ignore(what: str) -> None:
+    """Note nothing: no peer would want to know."""
+
+
+def _reduce_here(values: Sequence[Any], reduction: str) -> Any:
+    """Combine the values of the replicas of this process; "mean" gives the sum."""
+    if isinstance(values[0], tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.concat([each.values for each in values], 0),
+            tf.concat([each.indices for each in values], 0),
+            values[0].dense_shape,
+        )
+    stacked = tf.stack([tf.convert_to_tensor(each) for each in values])
+    if reduction == "min":
+        return tf.reduce_min(stacked, 0)
+    if reduction == "max":
+        return tf.reduce_max(stacked, 0)
+    return tf.reduce_sum(stacked, 0)
+
+
+def _divided(total: Any, divide: Callable[[Any], Any]) -> Any:
+    """Divide a sum, also that of the rows of `tf.IndexedSlices`."""
+    if isinstance(total, tf.IndexedSlices):
+        return tf.IndexedSlices(divide(total.values), total.indices, total.dense_shape)
+    return divide(total)

@@ -1,0 +1,150 @@
+"""Reading the records of one rank's part, and telling where they are damaged."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.data.record_index import Damage, FileIndex
+
+_RECORD = tf.TensorSpec([], tf.string)
+# As TensorFlow reads files on a disk; more is no faster.
+_BUFFER_BYTES = 256 * 1024
+_CORRUPT = "is corrupt: its data does not match the checksum of it"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Records of a file that follow one another.
+
+    Args:
+        file: The file.
+        first: The number of the first one.
+        count: How many.
+    """
+
+    file: FileIndex
+    first: int
+    count: int
+
+    @property
+    def offset(self) -> int:
+        """Where the first one begins, in bytes."""
+        return self.file.offsets[self.first]
+
+
+def read(
+    pieces: Sequence[Piece], *, at_a_time: int, seed: int | None
+) -> tf.data.Dataset:
+    """Read pieces of files, several at a time.
+
+    Args:
+        pieces: At least one.
+        at_a_time: How many are read at a time; 1 keeps the order.
+        seed: What the order of the pieces is drawn from, another one in each epoch;
+            None to leave them in order.
+
+    Returns:
+        The records. What is damaged is an error that names file and offset.
+    """
+    where = tf.data.Dataset.from_tensor_slices(
+        (
+            [piece.file.path for piece in pieces],
+            np.array([piece.offset for piece in pieces], np.int64),
+            np.array([piece.count for piece in pieces], np.int64),
+            np.arange(len(pieces), dtype=np.int64),
+        )
+    )
+    if seed is not None:
+        where = where.shuffle(len(pieces), seed=seed)
+
+    def explain(number: Any) -> bytes:
+        raise explained(pieces[int(number)])
+
+    def read_one(path: Any, offset: Any, count: Any, number: Any) -> tf.data.Dataset:
+        # It is only asked for a record if there were too few, so it costs nothing.
+        rest = tf.data.Dataset.from_tensors(number).map(
+            lambda n: tf.ensure_shape(tf.numpy_function(explain, [n], tf.string), [])
+        )
+        return _open(path, offset).ignore_errors().concatenate(rest).take(count)
+
+    records = where.interleave(
+        read_one,
+        cycle_length=at_a_time,
+        num_parallel_calls=tf.data.AUTOTUNE if at_a_time > 1 else None,
+    )
+    total = sum(piece.count for piece in pieces)
+    return records.apply(tf.data.experimental.assert_cardinality(total))
+
+
+def explained(piece: Piece) -> Exception:
+    """Return what is wrong with a piece that gave too few records.
+
+    Args:
+        piece: The piece.
+    """
+    for damage in damages(piece):
+        return damage.error()
+    # It was damaged when it was read, and is not now.
+    return OSError(
+        "A TFRecord file must not change while it is read. Received: "
+        f"{piece.file.path!r}, of which the records from byte offset {piece.offset} "
+        "could be read only in part. See whether its disk or network has failed."
+    )
+
+
+def damages(piece: Piece) -> Iterator[Damage]:
+    """Find the records of a piece whose data is corrupt, by reading all of it.
+
+    Args:
+        piece: The piece.
+
+    Yields:
+        The damages, in order.
+    """
+    done = 0
+    while done < piece.count:
+        rest = replace(piece, first=piece.first + done, count=piece.count - done)
+        # TensorFlow can open it at an offset inside of a function only.
+        where = tf.data.Dataset.from_tensors((piece.file.path, np.int64(rest.offset)))
+        records = where.flat_map(lambda *place: _open(*place).ignore_errors())
+        done += int(
+            records.take(rest.count).reduce(np.int64(0), lambda total, _: total + 1)
+        )
+        if done < piece.count:
+            number = piece.first + done
+            yield Damage(piece.file.path, piece.file.offsets[number], number, _CORRUPT)
+            done += 1
+
+
+def without_damages(piece: Piece) -> tuple[list[Piece], list[Damage]]:
+    """Cut the corrupt records out of a piece, by reading all of it.
+
+    Args:
+        piece: The piece.
+
+    Returns:
+        The pieces between them, and what was found.
+    """
+    found = list(damages(piece))
+    edges = [piece.first - 1, *(each.record for each in found)]
+    ends = [*edges[1:], piece.first + piece.count]
+    sound = [
+        Piece(piece.file, before + 1, end - before - 1)
+        for before, end in zip(edges, ends, strict=True)
+        if end - before > 1
+    ]
+    return sound, found
+
+
+def _open(path: Any, offset: Any) -> tf.data.Dataset:
+    """Read a file from some byte on, which `tf.data.TFRecordDataset` cannot."""
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path],
+        compression_type="",
+        buffer_size=_BUFFER_BYTES,
+        byte_offsets=[offset],
+    )
+    return tf.data.experimental.from_variant(variant, _RECORD)

@@ -1,0 +1,110 @@
+"""`tfdist.data.write_tfrecords`: examples into files."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def write_tfrecords(
+    examples: Iterable[Mapping[str, Any] | bytes],
+    path: str | os.PathLike[str],
+    num_shards: int = 1,
+) -> list[str]:
+    """Write examples into TFRecord files, in turns: the first into the first file, ...
+
+    The files appear under their names when all are whole, so that whoever finds them
+    can read them. In a job, let the chief alone write.
+
+    Args:
+        examples: Each either its features by name, or a record that is serialized
+            already. A feature is a number, a string, bytes, or an array of them, which
+            is written flat. Integers and booleans become int64, and other numbers
+            float32; images are smaller as `tf.io.encode_jpeg(image).numpy()`.
+        path: What the names begin with, as "data/train" for
+            "data/train-00000-of-00004.tfrecord". The folder is made.
+        num_shards: How many files. Default 1.
+
+    Returns:
+        The files.
+
+    Raises:
+        TypeError: If a feature is nothing that a record can hold.
+        ValueError: If `num_shards` is not positive.
+
+    Example:
+        >>> import tempfile, tfdist
+        >>> examples = [{"x": [1.5, 2.5], "label": 1}, {"x": [0.0, 0.5], "label": 0}]
+        >>> folder = tempfile.mkdtemp()
+        >>> files = tfdist.data.write_tfrecords(examples, f"{folder}/train", 2)
+        >>> [file.removeprefix(folder) for file in files]
+        ['/train-00000-of-00002.tfrecord', '/train-00001-of-00002.tfrecord']
+    """
+    if num_shards < 1:
+        raise ValueError(
+            "num_shards must be positive. Received: "
+            f"num_shards={num_shards}. It is the number of files: a few for each "
+            "process that will read them."
+        )
+    begin = os.fspath(path)
+    names = [
+        f"{begin}-{number:05}-of-{num_shards:05}.tfrecord"
+        for number in range(num_shards)
+    ]
+    tf.io.gfile.makedirs(os.path.dirname(begin) or ".")
+    unfinished = [f"{name}.unfinished-{os.getpid()}" for name in names]
+    try:
+        with contextlib.ExitStack() as stack:
+            writers = [
+                stack.enter_context(tf.io.TFRecordWriter(name)) for name in unfinished
+            ]
+            for number, example in enumerate(examples):
+                writers[number % num_shards].write(_serialized(example))
+        for old, new in zip(unfinished, names, strict=True):
+            tf.io.gfile.rename(old, new, overwrite=True)
+    finally:
+        for name in filter(tf.io.gfile.exists, unfinished):
+            tf.io.gfile.remove(name)
+    return names
+
+
+def _serialized(example: Mapping[str, Any] | bytes) -> bytes:
+    """Return the record of an example."""
+    if isinstance(example, bytes):
+        return example
+    features = {name: _feature(name, value) for name, value in example.items()}
+    proto = tf.train.Example(features=tf.train.Features(feature=features))
+    record: bytes = proto.SerializeToString()
+    return record
+
+
+def _feature(name: str, value: Any) -> Any:
+    """Turn a value into the list of the type that fits."""
+    # An array of bytes would lose the zeros at the end of each.
+    dtype = object if _is_text(value) else None
+    array = np.asarray(value, dtype)
+    flat, kind = array.ravel(), array.dtype.kind
+    if kind == "O" and all(isinstance(each, bytes | str) for each in flat):
+        kind = "S"
+    if kind in "SU":
+        texts = [v.encode() if isinstance(v, str) else bytes(v) for v in flat]
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=texts))
+    if kind in "biu":
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=flat.astype(int)))
+    if kind == "f":
+        return tf.train.Feature(float_list=tf.train.FloatList(value=flat))
+    raise TypeError(
+        "A feature must be a number, a string, bytes, or an array of them. Received: "
+        f"{name!r}, a {type(value).__name__} of {kind!r}. Serialize it first, for "
+        "instance with tf.io.serialize_tensor(value).numpy()."
+    )
+
+
+def _is_text(value: Any) -> bool:
+    """Say whether a value is bytes or a string, or begins with such."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, bytes | str)
