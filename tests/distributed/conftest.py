@@ -1,6 +1,7 @@
-"""What the modules of the equality matrix share."""
+"""What all tests of several processes share, and the modules of the equality matrix."""
 
 import os
+from pathlib import Path
 
 import pytest
 from equality_matrix import Matrix
@@ -8,6 +9,8 @@ from equality_matrix import Matrix
 # The first test of the matrix waits for the rows of several modules. Their processes
 # have a limit of their own.
 MATRIX_SECONDS = 3000
+# Where Python looks for `sitecustomize`.
+STARTUP = str(Path(__file__).with_name("startup"))
 
 
 def pytest_collection_modifyitems(items):
@@ -30,3 +33,16 @@ def matrix(request):
 def cells(request, matrix):
     """What the rows of a module end with."""
     return matrix.cells(request.module)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_start(request):
+    """Let the processes that tests start import no more than they need.
+
+    A module that starts programs which need scikit-learn or matplotlib has the marker
+    `whole_environment`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("whole_environment") is None:
+            patch.setenv("PYTHONPATH", STARTUP, prepend=os.pathsep)
+        yield

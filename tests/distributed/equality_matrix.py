@@ -8,10 +8,11 @@ another than on one process; what stands under "by_rank" may be anything.
 
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
 `cells`. To add a row, add it there. `everywhere` lets each run on two processes and on
-two devices of one, half of the rows on three processes, and some with central storage
-or on the devices of several processes: CI has no time for more. TensorFlow and Horovod
-join the processes in turn. Little of a row depends on what joins them, and that has
-tests of its own on two and three of each. Without Horovod, TensorFlow joins all.
+two devices of one, and by turns on three processes, with central storage or on the
+devices of several processes; with TFDIST_EVERY_ROW=1, which takes an hour, on all of
+them. TensorFlow and Horovod join the processes in turn. Little of a row depends on what
+joins them, and that has tests of its own on two and three of each. Without Horovod,
+TensorFlow joins all.
 
 Rows share their processes, also those of several modules, because starting those takes
 longer than training. A row that raises does not disturb the others, as long as all
@@ -47,6 +48,8 @@ DEVICES = {
     ],
 }
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
+# Whether each row runs in every column.
+EVERY_ROW = "TFDIST_EVERY_ROW" in os.environ
 # Processes take seconds to start, and keep up to 5 MB of each row. Those of plain Keras
 # run all rows of a batch, the others half of them.
 ROWS_OF_A_BATCH = 140
@@ -158,11 +161,12 @@ def everywhere(rows, *, not_central=()):
     chosen = []
     for number, row in enumerate(rows):
         columns = [2, "mirrored"]
-        if number % 4 < 2:
+        # An odd one, which TensorFlow joins, and an even one, which Horovod does.
+        if EVERY_ROW or number % 8 in (1, 4):
             columns.append(3)
-        if number % 4 == 3 and row not in not_central:
+        if (EVERY_ROW or number % 4 == 3) and row not in not_central:
             columns.append("central")
-        if number % 8 == 2:
+        if EVERY_ROW or number % 8 == 2:
             columns.append("workers")
         chosen += [(row, column) for column in columns]
     return chosen

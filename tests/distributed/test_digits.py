@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.verify import Orders, verify
+
+pytestmark = pytest.mark.whole_environment
+
 PROGRAM = Path(__file__).parents[2] / "examples" / "digits_allreduce.py"
 COMMAND = Path(sys.executable).with_name("tfdist")
 RATE = re.compile(r"^examples per second: ([\d,.]+)(.*)$", re.MULTILINE)
@@ -75,6 +79,17 @@ def test_a_last_batch_with_one_example_for_two_ranks(env, tmp_path):
     chief = (tmp_path / "rank.0.log").read_text()
 
     assert LAST_LINE.findall(chief) == ["2"]
+
+
+def test_its_steps_are_those_of_one_process():
+    orders = Orders((str(PROGRAM),), steps=5, float64=True)
+
+    verdict = verify(orders, timeout_seconds=240)
+
+    assert verdict.passed, verdict
+    assert verdict.rows == 64
+    assert max(group.largest for group in verdict.groups) < 1e-9
+    assert len(verdict.switched_off) == 2
 
 
 def accuracy_in(printed):

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.whole_environment
+
 PROGRAM = Path(__file__).parents[2] / "examples" / "large_batch.py"
 COMMAND = Path(sys.executable).with_name("tfdist")
 ROW = re.compile(r"^\| ([\w -]+?) +\| +(\d+) \| +(\d+) \| +([\d.]+) \|", re.MULTILINE)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from page_blocks import PAGES, all_blocks, blocks_of
 
+pytestmark = pytest.mark.whole_environment
+
 COMMAND = Path(sys.executable).with_name("tfdist")
 
 # What a page takes for granted: that of the reader.

@@ -12,7 +12,10 @@ from slurm_cluster import slurm_cluster
 ROOT = Path(__file__).parents[2]
 SHOW = "import sys; from tfdist_cli.main import main; sys.exit(main(sys.argv[1:]))"
 
-pytestmark = pytest.mark.requires("srun", "slurmctld", "slurmd", "munged")
+pytestmark = [
+    pytest.mark.requires("srun", "slurmctld", "slurmd", "munged"),
+    pytest.mark.whole_environment,
+]
 
 
 @pytest.fixture(scope="module")

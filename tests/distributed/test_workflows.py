@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from horovod_jobs import MPIRUN
 
+pytestmark = pytest.mark.whole_environment
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "workflows.md"
 ROW = re.compile(r"^\| (?!---|system )(.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
