@@ -9,10 +9,9 @@ another than on one process; what stands under "by_rank" may be anything.
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
 `cells`. To add a row, add it there. `everywhere` lets each run on two processes and on
 two devices of one, and by turns on three processes, with central storage or on the
-devices of several processes; with TFDIST_EVERY_ROW=1, which takes an hour, on all of
-them. TensorFlow and Horovod join the processes in turn. Little of a row depends on what
-joins them, and that has tests of its own on two and three of each. Without Horovod,
-TensorFlow joins all.
+devices of several processes; with TFDIST_EVERY_ROW=1 on all of them. TensorFlow and
+Horovod join the processes in turn. Little of a row depends on what joins them, and that
+has tests of its own on two and three of each. Without Horovod, TensorFlow joins all.
 
 Rows share their processes, also those of several modules, because starting those takes
 longer than training. A row that raises does not disturb the others, as long as all
