@@ -21,8 +21,8 @@ from parameter_server_jobs import Failure, run, run_rows
 from test_parameter_server_exact import WITH_ONE_END
 
 # Batches of 40 end in one of a single row, which is fewer than there are workers.
-EXAMPLES, BATCH, STEPS = 401, 40, 11
-EPOCHS = 2
+EXAMPLES, BATCH, STEPS = 1001, 40, 26
+EPOCHS = 3
 
 
 def in_forties(x, y):
