@@ -2,7 +2,7 @@
 
 import argparse
 
-from tfdist_cli import config_build, config_check, config_probe, config_show
+from tfdist_cli import config_build, config_check, config_show
 from tfdist_cli.options import add_command
 from tfdist_cli.parser import Parser
 
@@ -29,4 +29,3 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     config_check.add_parser(actions)
     config_show.add_parser(actions)
     config_build.add_parser(actions)
-    config_probe.add_parser(actions)

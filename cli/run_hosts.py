@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from tfdist.cluster.allocation import allocated_hosts, allocated_pods
 from tfdist.cluster.host_slots import HostSlots
-from tfdist.cluster.start_timeout import START_TIMEOUT_VARIABLE
 from tfdist.launch import (
     Hosts,
     Job,
@@ -18,6 +17,7 @@ from tfdist.launch import (
     shell_lines,
     supposed,
 )
+from tfdist.rendezvous.start_timeout import START_TIMEOUT_VARIABLE
 from tfdist_cli.host_options import add_host_options, hosts_given
 from tfdist_cli.parser import Parser
 

@@ -9,7 +9,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "tfdist").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
-UNIT_TESTS = sorted((ROOT / "tests" / "unit").rglob("test_*.py"))
 NAMES_WITHOUT_A_NOUN = {"utils", "util", "helpers", "common", "misc", "tools"}
 
 # Who may touch os.environ: resolvers read it, the launcher writes it for its children.
@@ -17,6 +16,7 @@ NAMES_WITHOUT_A_NOUN = {"utils", "util", "helpers", "common", "misc", "tools"}
 ENVIRONMENT = (
     "tfdist/cluster/",
     "tfdist/launch/",
+    "tfdist/rendezvous/",
     "tfdist/testing/",
     # TensorFlow reads two variables while it connects to servers, as its own strategy
     # sets them.
@@ -120,12 +120,3 @@ def test_no_test_sleeps_and_hopes():
     }
 
     assert sleepers == set(SLEEPERS)
-
-
-@pytest.mark.parametrize("path", UNIT_TESTS, ids=name_of)
-def test_a_unit_test_stands_where_its_source_stands(path):
-    folder = path.parent.relative_to(ROOT / "tests" / "unit")
-    stem = path.stem.removeprefix("test_")
-    source = folder / ("__init__.py" if stem == "init" else f"{stem}.py")
-
-    assert (ROOT / "tfdist" / source).exists() or (ROOT / source).exists()

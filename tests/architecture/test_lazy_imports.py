@@ -58,7 +58,6 @@ def test_asking_for_the_rank_loads_nothing_heavy():
         ["config", "check"],
         ["config", "show", "--explain"],
         ["config", "build", "-H", "a,b", "--index", "0"],
-        ["config", "probe", "--help"],
         ["env"],
         ["env", "--json"],
     ],

@@ -133,7 +133,7 @@ def test_the_errors_that_the_page_explains_are_those_that_are_raised():
     page = (EXAMPLES.parent / "docs" / "clusters.md").read_text()
     _, _, section = page.partition("## How to read the errors\n")
     errors = re.findall(r"^\| `(.+?)` \|", section.partition("\n## ")[0], re.MULTILINE)
-    messages = "\n".join(messages_of(EXAMPLES.parent / "tfdist" / "cluster"))
+    messages = "\n".join(messages_of(EXAMPLES.parent / "tfdist"))
 
     # What stands behind a colon of these comes from the system.
     of_the_system = r": (timed out|\[Errno -?\d+\] [\w ]+)$"

@@ -29,7 +29,7 @@ LARGE = {"just beyond": 2**62 + 3, "far beyond": 6 * 10**18}
 
 def connect(**options):
     if "HOROVOD_RANK" in os.environ:
-        from tfdist.collectives.horovod import HorovodCollective
+        from tfdist.collectives.horovod.collective import HorovodCollective
 
         return HorovodCollective(**options)
     from tfdist.collectives import TensorFlowCollective

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.presence import wait_for_servers
 from tfdist.cluster.tf_config import dumps
 from tfdist.launch.ports import free_ports
+from tfdist.rendezvous.presence import wait_for_servers
 
 # An end is waited for longer than a start, so that what is late is named.
 SECONDS, START_SECONDS = 180, 90
@@ -28,7 +28,7 @@ COORDINATE = """
 import sys
 import tensorflow as tf
 from tfdist.cluster import detect
-from tfdist.cluster.presence import check_own_port, wait_for_servers
+from tfdist.rendezvous.presence import check_own_port, wait_for_servers
 
 check_own_port(detect())
 wait_for_servers(detect(), 90)

@@ -22,7 +22,7 @@ TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())"
 BEGINNING = """\
 import json, os, signal, sys
 from tfdist.cluster import detect
-from tfdist.cluster.progress import Progress
+from tfdist.rendezvous.progress import Progress
 
 rank, size = detect().rank, detect().size
 slot = int(os.environ["TFDIST_SLOT"])

@@ -9,7 +9,7 @@ from tfdist.benchmarks.allreduce import make_tensor, reducer_of
 from tfdist.benchmarks.calls import Ways, time_sizes
 from tfdist.benchmarks.program import run_program
 from tfdist.benchmarks.turns import Turn
-from tfdist.collectives.horovod import HorovodCollective
+from tfdist.collectives.horovod.collective import HorovodCollective
 
 
 def measure(

@@ -16,10 +16,10 @@ from tfdist.callbacks.random_states import random_states, set_random_states
 from tfdist.callbacks.state_files import StateFiles
 from tfdist.callbacks.state_writer import StateWriter
 from tfdist.callbacks.training_state import TrainingState
-from tfdist.cluster.progress import Progress
 from tfdist.collectives import Collective
 from tfdist.compat.keras.install import install
 from tfdist.compat.keras.positions import Position, Resumes, begin_at_epoch
+from tfdist.rendezvous.progress import Progress
 
 # Not when one is made: where that is an argument, `fit` itself was looked up before.
 install(is_alone=True)

@@ -8,7 +8,7 @@ from tfdist.callbacks.peers import collective_of, has_strategy
 from tfdist.collectives.base import check_root_rank
 from tfdist.compat.keras.callbacks import StartsFromRank
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.strategies.state import broadcast_equal
+from tfdist.training.state import broadcast_equal
 
 
 class BroadcastVariables(keras.callbacks.Callback, StartsFromRank):  # type: ignore[misc]

@@ -3,7 +3,7 @@
 import keras
 
 from tfdist.collectives import Collective, SingleCollective
-from tfdist.collectives.started import started_collective, started_rank
+from tfdist.collectives.horovod.current import started_collective, started_rank
 
 
 def collective_of(model: keras.Model) -> Collective:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.strategies.step import state_of_layers
+from tfdist.training.step import state_of_layers
 
 EQUAL, AVERAGED, SUMMED = "equal", "averaged", "summed"
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfdist.cluster.hub import Hub
-from tfdist.cluster.lifeline import Lifeline
-from tfdist.cluster.meeting import part
 from tfdist.collectives.typed import TypedCollective
+from tfdist.rendezvous.hub import Hub
+from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.rendezvous.meeting import part
 
 
 class LinkedCollective(TypedCollective):

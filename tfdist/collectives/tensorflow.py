@@ -5,16 +5,16 @@ from typing import ClassVar
 import tensorflow as tf
 
 from tfdist.cluster.model import Cluster
-from tfdist.cluster.roll_call import (
-    START_TIMEOUT_SECONDS,
-    TIMEOUT_SECONDS,
-    call_roll,
-)
 from tfdist.collectives.flat import FlatMoves
 from tfdist.collectives.linked import LinkedCollective
 from tfdist.collectives.ops import FlatOps, Group
 from tfdist.compat import tensorflow as compat
 from tfdist.devices import pin
+from tfdist.rendezvous.roll_call import (
+    START_TIMEOUT_SECONDS,
+    TIMEOUT_SECONDS,
+    call_roll,
+)
 
 
 class TensorFlowCollective(FlatMoves, LinkedCollective):

@@ -8,10 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.detect import is_elastic
-from tfdist.cluster.meeting import meet, part
-from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
-from tfdist.collectives.horovod_peers import gather_guests, stop, stop_at_exit
+from tfdist.collectives.horovod.peers import (
+    gather_guests,
+    stop,
+    stop_at_exit,
+)
 from tfdist.horovod.native import native
+from tfdist.rendezvous.meeting import meet, part
+from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 
 # What Horovod makes of all that ends while gradients are on their way.
 _PEER_ERRORS = (tf.errors.UnknownError, tf.errors.AbortedError)

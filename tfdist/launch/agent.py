@@ -31,7 +31,6 @@ import sys
 import time
 from collections.abc import Callable
 
-from tfdist.cluster.wire import Message
 from tfdist.launch.cores import available_cores
 from tfdist.launch.job import RESERVED_VARIABLES
 from tfdist.launch.link import GREETING, Link
@@ -39,6 +38,7 @@ from tfdist.launch.ports import free_ports
 from tfdist.launch.process import GuardedProcess
 from tfdist.launch.spec import ProcessSpec
 from tfdist.launch.versions import installed_versions
+from tfdist.rendezvous.wire import Message
 
 _CHUNK_BYTES = 65_536
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tfdist.cluster.progress import PROGRESS_VARIABLE, Progress
 from tfdist.launch.hosts import Hosts
 from tfdist.launch.job import Job
 from tfdist.launch.limits import Limits
@@ -20,6 +19,7 @@ from tfdist.launch.restart_report import notice
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.signals import PASSED_ON, received_signals
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE, Progress
 
 
 def run_job(

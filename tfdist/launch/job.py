@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfdist.cluster.progress import PROGRESS_VARIABLE
 from tfdist.launch.horovod import IDENTITY_VARIABLES
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 # Set by the launcher for each process, and for nobody else to choose.
 RESERVED_VARIABLES = (

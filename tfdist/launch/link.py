@@ -5,7 +5,7 @@ import os
 import threading
 import time
 
-from tfdist.cluster.wire import Message, Reader, pack
+from tfdist.rendezvous.wire import Message, Reader, pack
 
 # Before the first message: a login shell may print something of its own.
 GREETING = b"tfdist agent 1\n"

@@ -12,11 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tfdist.cluster.wire import Message
 from tfdist.launch.ear import Ear
 from tfdist.launch.link import SILENCE_SECONDS
 from tfdist.launch.remote_host import RemoteHost
 from tfdist.launch.remote_rank import RemoteRank
+from tfdist.rendezvous.wire import Message
 
 # What ssh returns when the connection breaks.
 _LOST = 255

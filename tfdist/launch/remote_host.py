@@ -10,7 +10,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-from tfdist.cluster.wire import Message
 from tfdist.launch.link import GREETING, Link
 from tfdist.launch.remote_command import (
     DEFAULT_SSH,
@@ -19,6 +18,7 @@ from tfdist.launch.remote_command import (
     ssh_command,
 )
 from tfdist.launch.remote_failures import explain_failure
+from tfdist.rendezvous.wire import Message
 
 _POLL_SECONDS = 0.1
 _PINGS = 5

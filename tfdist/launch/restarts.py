@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.cluster.progress import Steps
 from tfdist.launch.job import Job
 from tfdist.launch.result import RunResult
+from tfdist.rendezvous.progress import Steps
 
 
 @dataclass(frozen=True)

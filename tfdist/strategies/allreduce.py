@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 from tfdist.collectives import Collective, FusingCollective
 from tfdist.compat.keras import install
 from tfdist.gradients import (
@@ -14,6 +13,7 @@ from tfdist.gradients import (
     check_compression,
     check_horovod_options,
 )
+from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 from tfdist.strategies.running import StepRunner

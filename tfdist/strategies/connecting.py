@@ -98,8 +98,11 @@ def connect_horovod(process_set: Any = None, **timeouts: float) -> Collective:
             "Run `tfdist horovod install` in this environment."
         )
     try:
-        from tfdist.collectives.horovod import HorovodCollective, check_process_set
-        from tfdist.collectives.horovod_peers import start
+        from tfdist.collectives.horovod.collective import (
+            HorovodCollective,
+            check_process_set,
+        )
+        from tfdist.collectives.horovod.peers import start
     except Exception as error:
         raise ImportError(
             "Horovod is installed, but cannot be used with this TensorFlow. Received: "

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 from tfdist.collectives import FusingCollective
 from tfdist.gradients import (
     GradientReducer,
@@ -11,6 +10,7 @@ from tfdist.gradients import (
     check_compression,
     check_horovod_options,
 )
+from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 from tfdist.strategies.allreduce import AllReduceStrategy, check_seconds
 from tfdist.strategies.connecting import connect_horovod
 

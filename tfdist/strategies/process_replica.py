@@ -9,9 +9,9 @@ from tfdist.collectives import Collective
 from tfdist.collectives.naming import name_in_graph
 from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_device
 from tfdist.gradients import GradientReducer
-from tfdist.strategies.keras_hooks import StrategyKerasHooks
-from tfdist.strategies.pipeline import RankDataset, shard_plain
-from tfdist.strategies.replica_context import WeighingReplicaContext
+from tfdist.training.hooks import StrategyKerasHooks
+from tfdist.training.pipeline import RankDataset, shard_plain
+from tfdist.training.replica_context import WeighingReplicaContext
 
 
 class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]

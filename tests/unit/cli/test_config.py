@@ -10,7 +10,7 @@ def test_help_lists_the_actions(capsys):
         main(["config", "--help"])
 
     text = capsys.readouterr().out
-    actions = ("check", "show", "build", "probe")
+    actions = ("check", "show", "build")
     assert all(f"    {action} " in text for action in actions)
 
 
@@ -23,7 +23,7 @@ def test_an_action_is_needed(capsys):
     )
 
 
-@pytest.mark.parametrize("action", ["check", "show", "build", "probe"])
+@pytest.mark.parametrize("action", ["check", "show", "build"])
 def test_an_unknown_option(action, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["config", action, "--jsno"])

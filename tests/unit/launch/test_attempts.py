@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from tfdist.cluster.host_slots import HostSlots
-from tfdist.cluster.progress import Steps
 from tfdist.launch import attempts as attempts_module
 from tfdist.launch.attempts import Limits, run_job
 from tfdist.launch.hosts import Hosts
@@ -18,6 +17,7 @@ from tfdist.launch.job import Job
 from tfdist.launch.output import Output
 from tfdist.launch.restarts import Restarts
 from tfdist.launch.result import Exit, RunResult
+from tfdist.rendezvous.progress import Steps
 
 QUIET = Output(console=False)
 # Addresses of examples, which no machine has.

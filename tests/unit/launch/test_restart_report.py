@@ -3,10 +3,10 @@
 import pytest
 
 from tfdist.cluster import Task
-from tfdist.cluster.progress import Steps
 from tfdist.launch.restart_report import notice, report
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import Exit, RunResult
+from tfdist.rendezvous.progress import Steps
 
 THREE = Restarts(3, min_size=1)
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tfdist.cluster.progress import Steps
 from tfdist.launch.job import Job
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import Exit, RunResult
+from tfdist.rendezvous.progress import Steps
 
 DONE = RunResult((Exit(0, 0, 1.0), Exit(1, 0, 1.0)))
 

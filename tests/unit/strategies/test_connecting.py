@@ -13,8 +13,8 @@ HOROVOD = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_
 OPEN_MPI = tuple(
     f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 )
-MODULE = "tfdist.collectives.horovod"
-PEERS = "tfdist.collectives.horovod_peers"
+MODULE = "tfdist.collectives.horovod.collective"
+PEERS = "tfdist.collectives.horovod.peers"
 
 
 class Engine:

@@ -11,10 +11,10 @@ from tfdist.collectives.naming import name_in_graph
 from tfdist.collectives.replica import ReplicaCollective
 from tfdist.compat import mirrored as compat
 from tfdist.gradients import GradientReducer
-from tfdist.strategies.kept_parts import together, with_own_part
 from tfdist.strategies.mirrored.keras_hooks import MirroredKerasHooks
-from tfdist.strategies.pipeline import shard_plain
-from tfdist.strategies.step_hooks import StepHooks
+from tfdist.training.kept_parts import together, with_own_part
+from tfdist.training.pipeline import shard_plain
+from tfdist.training.step_hooks import StepHooks
 
 
 class MirroredReplicasExtended(compat.MirroredExtended):  # type: ignore[misc]

@@ -13,13 +13,13 @@ from tfdist.compat.mirrored import copies_here
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard, cut_rows, shard_of, split
 from tfdist.gradients import GradientReducer
-from tfdist.strategies.feed import Feed
-from tfdist.strategies.keras_hooks import StrategyKerasHooks
 from tfdist.strategies.mirrored.logs import Noted, logs_here
 from tfdist.strategies.mirrored.replica_context import StepReplicaContext
-from tfdist.strategies.predictions import gather_rows, join_rows
-from tfdist.strategies.step import Step
-from tfdist.strategies.step_hooks import StepHooks
+from tfdist.training.hooks import StrategyKerasHooks
+from tfdist.training.input import Feed
+from tfdist.training.predictions import gather_rows, join_rows
+from tfdist.training.step import Step
+from tfdist.training.step_hooks import StepHooks
 
 
 class ReplicaHooks(StepHooks):

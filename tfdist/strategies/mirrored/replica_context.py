@@ -1,7 +1,7 @@
 """One of several devices of a process, within a step of Keras."""
 
 from tfdist.compat.mirrored import MirroredReplicaContext
-from tfdist.strategies.replica_context import WeighingReplicaContext
+from tfdist.training.replica_context import WeighingReplicaContext
 
 
 class StepReplicaContext(WeighingReplicaContext, MirroredReplicaContext):  # type: ignore[misc]

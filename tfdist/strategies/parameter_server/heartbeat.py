@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import tensorflow as tf
 
-from tfdist.cluster.watchdog import SILENCE_SECONDS
 from tfdist.compat.parameter_server import own_executor
+from tfdist.rendezvous.watchdog import SILENCE_SECONDS
 
 BEAT_SECONDS = 1.0
 

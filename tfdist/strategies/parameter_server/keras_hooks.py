@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from tfdist.collectives.base import check_root_rank
 from tfdist.mixed_precision import LossScaleOptimizer
-from tfdist.strategies.checks import check_built
 from tfdist.strategies.parameter_server.checks import check_graph, check_trainer
 from tfdist.strategies.parameter_server.inputs import WorkerInput
 from tfdist.strategies.parameter_server.losses import naming_lost_servers
 from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
 from tfdist.strategies.parameter_server.training import Training
+from tfdist.training.checks import check_built
 
 # As in tfdist.collectives.keys: neighbouring parts get distant numbers.
 _SPREAD = 0x9E3779B1

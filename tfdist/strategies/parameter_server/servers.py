@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from tfdist.cluster.model import Cluster
-from tfdist.cluster.presence import check_own_port, wait_for_chief, watch_chief
-from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS
-from tfdist.cluster.watchdog import SILENCE_SECONDS, start_watchdog
+from tfdist.rendezvous.presence import check_own_port, wait_for_chief, watch_chief
+from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS
+from tfdist.rendezvous.watchdog import SILENCE_SECONDS, start_watchdog
 
 _log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, detect
-from tfdist.cluster.presence import check_own_port, wait_for_servers
-from tfdist.cluster.roll_call import START_TIMEOUT_SECONDS
 from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect
+from tfdist.rendezvous.presence import check_own_port, wait_for_servers
+from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS
 from tfdist.strategies.parameter_server.checks import check_cluster
 from tfdist.strategies.parameter_server.consistency import (
     check_backup_workers,

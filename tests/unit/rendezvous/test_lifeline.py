@@ -1,0 +1,312 @@
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tfdist.rendezvous import hub as hub_module
+from tfdist.rendezvous import lifeline as lifeline_module
+from tfdist.rendezvous.hub import Hub
+from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.rendezvous.wire import Reader, receive, send
+
+SECONDS = 10
+HUB = "rank 0 (worker 0, h:0)"
+
+
+class Line:
+    """A lifeline of rank 1, and the hub's end of it, played by the test."""
+
+    def __init__(self):
+        mine, self.hub = socket.socketpair()
+        self.hub.settimeout(SECONDS)
+        self.texts = []
+        self.failed = threading.Event()
+        self.lifeline = Lifeline(mine, 1, HUB, self.on_failure)
+
+    def on_failure(self, text):
+        self.texts.append(text)
+        self.failed.set()
+
+    def hear(self, kind, reader=None):
+        """Return the next message of a kind."""
+        while True:
+            message = receive(self.hub, reader or Reader())
+            if message["kind"] == kind:
+                return message
+
+    def fail(self, kind="lost", text="rank 2 is gone"):
+        send(self.hub, {"kind": "failure", "what": kind, "text": text})
+        assert self.failed.wait(SECONDS)
+
+
+@pytest.fixture
+def line(monkeypatch):
+    monkeypatch.setattr(lifeline_module, "BEAT_SECONDS", 0.02)
+    line = Line()
+    yield line
+    line.lifeline.close()
+    line.hub.close()
+
+
+def report_when(line, condition):
+    while not condition(report := line.hear("beat")["report"]):
+        continue
+    return report
+
+
+def test_it_beats_from_the_start(line):
+    report = line.hear("beat")["report"]
+
+    assert report["seconds"] >= 0.0
+    assert {**report, "seconds": 0.0} == {
+        "call": 0,
+        "what": "nothing yet",
+        "inside": False,
+        "seconds": 0.0,
+        "plan": [],
+    }
+
+
+def test_a_call_within_a_call_is_not_counted(line):
+    with line.lifeline.call("outer"), line.lifeline.call("inner"):
+        within = report_when(line, lambda report: report["inside"])
+    after = report_when(line, lambda report: not report["inside"])
+
+    assert (within["call"], within["what"]) == (1, "outer")
+    assert (after["call"], after["what"]) == (1, "outer")
+
+
+def test_a_call_that_raises_is_left(line):
+    with pytest.raises(KeyError), line.lifeline.call("one"):
+        raise KeyError
+    with line.lifeline.call("two"):
+        report = report_when(line, lambda report: report["inside"])
+
+    assert (report["call"], report["what"]) == (2, "two")
+
+
+def test_the_plan_is_sent_only_after_a_long_wait(line, monkeypatch):
+    line.lifeline.traced("all_reduce 'a'")
+    with line.lifeline.call("step"):
+        soon = report_when(line, lambda report: report["inside"])
+        monkeypatch.setattr(lifeline_module, "_SEND_PLAN_SECONDS", 0.0)
+        later = report_when(line, lambda report: report["plan"])
+
+    assert soon["plan"] == []
+    assert later["plan"] == ["all_reduce 'a'"]
+
+
+def test_an_exchange_sends_a_value_and_returns_those_of_all(line):
+    with ThreadPoolExecutor() as pool:
+        for number in range(2):
+            values = pool.submit(line.lifeline.exchange, "specs", [number])
+            asked = line.hear("exchange")
+            answer = {"kind": "values", "key": asked["key"], "values": ["a", [1]]}
+            send(line.hub, answer)
+
+            assert asked["value"] == [number]
+            assert asked["key"] == f'["specs", {number}]'
+            assert values.result(SECONDS) == ["a", [1]]
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_only_a_joint_exchange_is_a_call(line, joint):
+    with ThreadPoolExecutor() as pool:
+        values = pool.submit(line.lifeline.exchange, "x", 0, joint=joint)
+        key = line.hear("exchange")["key"]
+        reports = [line.hear("beat")["report"] for _ in range(3)]
+        send(line.hub, {"kind": "values", "key": key, "values": []})
+        values.result(SECONDS)
+
+    assert reports[-1]["inside"] is joint
+    assert reports[-1]["what"] == ("the exchange of x" if joint else "nothing yet")
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("lost", ConnectionError), ("stalled", TimeoutError), ("disagree", RuntimeError)],
+)
+def test_a_failure_ends_an_exchange_with_its_error(line, kind, error):
+    with ThreadPoolExecutor() as pool:
+        values = pool.submit(line.lifeline.exchange, "x", 0)
+        line.hear("exchange")
+        line.fail(kind, "rank 2 is gone")
+
+        with pytest.raises(error, match="rank 2 is gone"):
+            values.result(SECONDS)
+
+
+def test_after_a_failure_everything_raises_it(line):
+    line.lifeline.check()
+    line.fail()
+
+    for ask in (line.lifeline.check, line.lifeline.wait_for_failure):
+        with pytest.raises(ConnectionError, match="rank 2 is gone"):
+            ask()
+    with pytest.raises(ConnectionError, match="rank 2 is gone"):
+        line.lifeline.exchange("x", 0)
+
+
+def test_the_first_failure_is_told_once(line):
+    line.fail(text="first")
+    send(line.hub, {"kind": "failure", "what": "lost", "text": "second"})
+    line.hub.close()
+
+    # The listener has come to its end when it has read both.
+    for thread in threading.enumerate():
+        if thread.name == "tfdist lifeline 1":
+            thread.join(SECONDS)
+    assert line.texts == ["first"]
+
+
+def test_a_reason_that_comes_late_is_waited_for(line):
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(line.lifeline.wait_for_failure)
+        line.fail()
+
+        with pytest.raises(ConnectionError, match="rank 2 is gone"):
+            waiting.result(SECONDS)
+
+
+def test_where_no_reason_comes_the_caller_goes_on_with_its_own(line, monkeypatch):
+    monkeypatch.setattr(lifeline_module, "_REASON_SECONDS", 0.01)
+
+    line.lifeline.wait_for_failure()
+
+    assert line.texts == []
+
+
+def test_a_hub_that_goes_away_is_a_lost_rank(line):
+    line.hub.close()
+    assert line.failed.wait(SECONDS)
+
+    with pytest.raises(
+        ConnectionError,
+        match=r"rank 0 \(worker 0, h:0\) is gone: its connection closed\. Look at the "
+        "end of its log for the cause, then start all ranks again",
+    ):
+        line.lifeline.check()
+
+
+def test_a_hub_that_sends_rubbish_is_a_lost_rank(line):
+    line.hub.sendall(b"GET / HTTP/1.1\r\n\r\n")
+
+    assert line.failed.wait(SECONDS)
+    assert line.texts[0].startswith(f"{HUB} is gone")
+
+
+def test_a_silent_hub_is_a_lost_rank(monkeypatch):
+    monkeypatch.setattr(lifeline_module, "SILENCE_SECONDS", 0.2)
+    line = Line()
+    assert line.failed.wait(SECONDS)
+
+    with pytest.raises(ConnectionError, match=r"rank 0 .* has been silent for 0 s"):
+        line.lifeline.check()
+    line.lifeline.close()
+    line.hub.close()
+
+
+def test_leaving_says_goodbye_and_is_no_failure(line):
+    with line.lifeline.call("last"):
+        pass
+    line.lifeline.close()
+    bye = line.hear("bye")
+    line.hub.close()
+
+    assert bye["error"] == ""
+    assert (bye["report"]["call"], bye["report"]["what"]) == (1, "last")
+    assert not line.failed.wait(0.1)
+
+
+def test_leaving_with_an_exception_tells_it(line, monkeypatch):
+    monkeypatch.setattr(sys, "last_value", ValueError("x" * 5000), raising=False)
+    line.lifeline.close()
+
+    error = line.hear("bye")["error"]
+
+    assert error.startswith("ValueError: xxx")
+    assert len(error) == 2000
+
+
+def test_an_error_within_a_call_is_told(line):
+    line.lifeline.report_error("step", KeyError("weights"))
+
+    assert line.hear("error")["text"] == "KeyError in step: 'weights'"
+
+
+def test_sending_to_a_hub_that_has_gone_raises_nothing(line):
+    line.hub.close()
+    assert line.failed.wait(SECONDS)
+
+    line.lifeline.report_error("step", KeyError("weights"))
+
+    assert len(line.texts) == 1
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """Return three lifelines that are joined by a hub."""
+    monkeypatch.setattr(lifeline_module, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(hub_module, "BEAT_SECONDS", 0.02)
+    pairs = [socket.socketpair() for _ in range(3)]
+    names = {rank: f"rank {rank}" for rank in range(3)}
+    hub = Hub({rank: its for rank, (_, its) in enumerate(pairs)}, names, 600.0)
+    lifelines = [
+        Lifeline(mine, rank, "rank 0", lambda text: None)
+        for rank, (mine, _) in enumerate(pairs)
+    ]
+    yield lifelines, hub
+    for lifeline in lifelines:
+        lifeline.close()
+
+
+def test_three_ranks_exchange_through_the_hub(ranks):
+    lifelines, _ = ranks
+    with ThreadPoolExecutor() as pool:
+        for number in range(20):
+            values = pool.map(lambda line, n=number: line.exchange("a", n), lifelines)
+
+            assert list(values) == [[number] * 3] * 3
+
+
+def test_a_rank_that_left_ends_the_exchange_of_the_others(ranks):
+    lifelines, _ = ranks
+    lifelines[2].close()
+
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(line.exchange, "a", 0) for line in lifelines[:2]]
+        for values in waiting:
+            with pytest.raises(
+                ConnectionError, match="rank 2 has ended while others wait for it in a"
+            ):
+                values.result(SECONDS)
+
+
+def test_when_all_have_left_the_hub_ends_at_once(ranks):
+    lifelines, hub = ranks
+    for lifeline in lifelines:
+        lifeline.close()
+    hub.join(SECONDS)
+
+    assert not hub._thread.is_alive()
+
+
+def test_ranks_leave_together(ranks):
+    lifelines, _ = ranks
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(lifelines[0].wait_for_all, SECONDS)
+        assert not first.done()
+        others = [pool.submit(rank.wait_for_all, SECONDS) for rank in lifelines[1:]]
+        for future in [first, *others]:
+            future.result(SECONDS / 2)
+
+
+def test_a_rank_that_leaves_early_waits_no_longer_than_it_may(ranks):
+    lifelines, _ = ranks
+    lifelines[0].wait_for_all(0.05)
+    lifelines[0].close()
+
+    for rank in lifelines[1:]:
+        rank.check()

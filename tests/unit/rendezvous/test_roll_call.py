@@ -1,0 +1,352 @@
+import logging
+import re
+import socket
+import socketserver
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tfdist.cluster import Cluster, Task
+from tfdist.launch.ports import free_ports
+from tfdist.rendezvous import roll, roll_call
+from tfdist.rendezvous.roll_call import call_roll, name_of
+from tfdist.rendezvous.wire import Reader, receive, send
+
+SECONDS = 20
+
+
+def addresses_of(size):
+    return tuple(f"127.0.0.1:{port}" for port in free_ports(size))
+
+
+def cluster_of(addresses, rank, run_id=""):
+    return Cluster(workers=addresses, task=Task("worker", rank), run_id=run_id)
+
+
+@pytest.fixture
+def calls():
+    """Start the roll-call of ranks in threads; end what they have joined."""
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(8))
+        started = []
+
+        def start(addresses, rank, run_id="", **options):
+            options = {"start_timeout_seconds": SECONDS, **options}
+            cluster = cluster_of(addresses, rank, run_id)
+            started.append(
+                pool.submit(call_roll, cluster, lambda text: None, **options)
+            )
+            return started[-1]
+
+        yield start
+        for future in started:
+            if future.exception(2 * SECONDS) is None:
+                future.result()[0].close()
+
+
+@pytest.fixture
+def one_listener(monkeypatch):
+    """Let rank 0 open its port once only, so that a knock finds the roll-call."""
+    monkeypatch.setattr(roll_call, "_check_own_port", lambda cluster: None)
+
+
+def knock(address):
+    """Connect to the roll-call as soon as it listens."""
+    host, port = address.split(":")
+    while True:
+        try:
+            return socket.create_connection((host, int(port)), timeout=SECONDS)
+        except ConnectionRefusedError:
+            continue
+
+
+def is_hung_up(connection):
+    """Tell whether the other side closes without a word."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def hello(addresses, rank, **others):
+    return {
+        "kind": "hello",
+        "rank": rank,
+        "addresses": list(addresses),
+        "run_id": "",
+        "pid": 77,
+        "host": "elsewhere",
+        **others,
+    }
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_all_that_are_present_are_joined(calls, order):
+    addresses = addresses_of(3)
+    futures = {rank: calls(addresses, rank) for rank in order}
+    joined = {rank: future.result(SECONDS) for rank, future in futures.items()}
+
+    with ThreadPoolExecutor() as pool:
+        values = [pool.submit(joined[r][0].exchange, "x", f"of {r}") for r in range(3)]
+
+        assert [value.result(SECONDS) for value in values] == [
+            ["of 0", "of 1", "of 2"]
+        ] * 3
+    assert [joined[rank][1] is None for rank in range(3)] == [False, True, True]
+
+
+def test_the_port_is_free_again_afterwards(calls):
+    addresses = addresses_of(2)
+    for future in [calls(addresses, rank) for rank in range(2)]:
+        future.result(SECONDS)
+
+    port = int(addresses[0].split(":")[1])
+    with socket.create_server(("127.0.0.1", port)) as server:
+        assert server.getsockname()[1] == port
+
+
+def test_every_rank_that_is_present_hears_who_is_missing(calls):
+    addresses = addresses_of(3)
+    futures = [calls(addresses, rank, start_timeout_seconds=1.0) for rank in (0, 2)]
+
+    zero, one, two = (re.escape(f"(worker {r}, {addresses[r]})") for r in range(3))
+    for future in futures:
+        with pytest.raises(
+            TimeoutError,
+            match=r"Only 2 of 3 processes have answered the roll-call after 1 s\. "
+            rf"Present: rank 0 {zero}; rank 2 {two}\. Missing: rank 1 {one}\. "
+            r"Check that each of the missing was started, with the same cluster and "
+            rf"its own task index, and that it can reach rank 0 at {addresses[0]}",
+        ):
+            future.result(SECONDS)
+
+
+def test_a_host_whose_name_is_unknown_is_said_to_be(calls, monkeypatch):
+    def unknown(host, port):
+        raise socket.gaierror("no such name")
+
+    addresses = addresses_of(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", unknown)
+        future = calls(addresses, 0, start_timeout_seconds=0.2)
+
+        with pytest.raises(
+            TimeoutError,
+            match=rf"Missing: rank 1 \(worker 1, {addresses[1]}\): the name "
+            r"'127\.0\.0\.1' is not known \(no such name\)",
+        ):
+            future.result(SECONDS)
+
+
+def test_a_missing_chief_is_named_with_the_reason(calls):
+    addresses = addresses_of(2)
+    future = calls(addresses, 1, start_timeout_seconds=0.5)
+
+    with pytest.raises(
+        TimeoutError,
+        match=rf"rank 0 \(worker 0, {addresses[0]}\) has not answered the roll-call "
+        rf"after 0\.5 s: .*refused.*\. Present: rank 1 \(worker 1, {addresses[1]}\); "
+        "of the others nothing is known here. Check that rank 0 was started",
+    ):
+        future.result(SECONDS)
+
+
+@pytest.mark.parametrize("reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"echo"])
+def test_something_else_at_the_address_of_the_chief_is_no_answer(calls, reply):
+    addresses = addresses_of(2)
+    port = int(addresses[0].split(":")[1])
+
+    class Server(socketserver.BaseRequestHandler):
+        def handle(self):
+            asked = self.request.recv(1 << 16)
+            self.request.sendall(asked if reply == b"echo" else reply)
+
+    with socketserver.TCPServer(("127.0.0.1", port), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        future = calls(addresses, 1, start_timeout_seconds=1.0)
+
+        with pytest.raises(
+            TimeoutError, match=r"not answered .*(something else|is not a tfdist)"
+        ):
+            future.result(SECONDS)
+        server.shutdown()
+
+
+def test_who_waits_long_is_told_for_whom(calls, monkeypatch, caplog):
+    for module in (roll, roll_call):
+        monkeypatch.setattr(module, "FIRST_NOTICE_SECONDS", 0.0)
+    addresses = addresses_of(2)
+    with caplog.at_level(logging.WARNING):
+        late = calls(addresses, 1, start_timeout_seconds=0.5)
+        assert late.exception(SECONDS) is not None
+        early = calls(addresses, 0, start_timeout_seconds=0.5)
+        assert early.exception(SECONDS) is not None
+
+    assert f"waiting for rank 1 (worker 1, {addresses[1]})" in caplog.text
+    assert f"rank 0 (worker 0, {addresses[0]}) does not answer" in caplog.text
+
+
+@pytest.mark.usefixtures("one_listener")
+def test_two_processes_of_one_rank_are_an_error_on_all(calls):
+    addresses = addresses_of(4)
+    futures = [calls(addresses, 0)]
+    with knock(addresses[0]) as third:
+        send(third, hello(addresses, 3))
+        futures += [calls(addresses, 1), calls(addresses, 1)]
+
+        text = (
+            rf"Two processes are rank 1 \(worker 1, {addresses[1]}\)\. Received: the "
+            r"second from process \d+ on .*\. Give every process its own task index"
+        )
+        for future in futures:
+            with pytest.raises(RuntimeError, match=text):
+                future.result(SECONDS)
+        assert re.search(text, receive(third, Reader())["text"])
+
+
+def test_a_second_chief_is_an_error(calls):
+    addresses = addresses_of(3)
+    chief = calls(addresses, 0)
+    with knock(addresses[0]) as twin:
+        send(twin, hello(addresses, 0))
+
+        with pytest.raises(RuntimeError, match="Two processes are rank 0"):
+            chief.result(SECONDS)
+
+
+def test_different_clusters_are_an_error_on_all(calls):
+    addresses, port = addresses_of(2), free_ports(1)[0]
+    others = (*addresses, f"127.0.0.1:{port}")
+    futures = [calls(addresses, 0), calls(others, 1)]
+
+    for future in futures:
+        with pytest.raises(
+            RuntimeError,
+            match=r"The ranks have different clusters\. Received: "
+            rf"\['{addresses[0]}', '{addresses[1]}'\] on rank 0, \[.*{port}'\] on rank "
+            r"1 \(process \d+ on .*\)\. Give every process the same cluster",
+        ):
+            future.result(SECONDS)
+
+
+def test_a_process_of_another_run_is_sent_away_and_the_roll_call_goes_on(calls):
+    addresses = addresses_of(2)
+    chief = calls(addresses, 0, run_id="mine")
+    with pytest.raises(
+        RuntimeError,
+        match=rf"rank 0 at {addresses[0]} belongs to another run\. Received: rank 1 "
+        r"\(process \d+ on .*\)\. Give each run ports of its own",
+    ):
+        calls(addresses, 1, run_id="other").result(SECONDS)
+
+    calls(addresses, 1, run_id="mine").result(SECONDS)
+
+    assert chief.result(SECONDS)[1] is not None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_port_in_use_is_named(rank):
+    addresses = addresses_of(2)
+    port = int(addresses[rank].split(":")[1])
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(
+            OSError,
+            match=r"cannot listen at its own address: .*in use.*Received: "
+            rf"rank {rank} \(worker {rank}, {addresses[rank]}\)\. Stop what uses",
+        ),
+    ):
+        call_roll(cluster_of(addresses, rank), lambda text: None)
+
+
+def framed(body):
+    return struct.pack("!I", len(body)) + body
+
+
+@pytest.mark.usefixtures("one_listener")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        framed(b"hello"),
+        framed(b"\xff\xfe"),
+        framed(b"[]"),
+        framed(b"{}"),
+        framed(b'{"kind": "hello"}'),
+        framed(b'{"rank": {}, "run_id": "", "addresses": [], "pid": 1, "host": 1}'),
+    ],
+)
+def test_a_stranger_does_not_end_the_roll_call(calls, data):
+    addresses = addresses_of(2)
+    if b"addresses" in data:
+        body = data[4:].replace(b"[]", str(list(addresses)).replace("'", '"').encode())
+        data = framed(body)
+    chief = calls(addresses, 0)
+    with knock(addresses[0]) as stranger:
+        stranger.sendall(data)
+        assert is_hung_up(stranger)
+
+    calls(addresses, 1).result(SECONDS)
+
+    assert chief.result(SECONDS)[1] is not None
+
+
+@pytest.mark.usefixtures("one_listener")
+def test_a_rank_that_nobody_has_does_not_end_the_roll_call(calls):
+    addresses = addresses_of(2)
+    chief = calls(addresses, 0)
+    with knock(addresses[0]) as stranger:
+        send(stranger, hello(addresses, 2))
+        assert is_hung_up(stranger)
+
+    calls(addresses, 1).result(SECONDS)
+
+    assert chief.result(SECONDS)[1] is not None
+
+
+@pytest.mark.usefixtures("one_listener")
+def test_a_stranger_that_says_nothing_is_not_waited_for(calls):
+    addresses = addresses_of(2)
+    chief = calls(addresses, 0)
+    with knock(addresses[0]) as silent, knock(addresses[0]) as slow:
+        slow.sendall(b"\0\0")
+
+        calls(addresses, 1).result(SECONDS)
+
+        assert chief.result(SECONDS)[1] is not None
+    assert silent.fileno() == -1
+
+
+@pytest.mark.usefixtures("one_listener")
+def test_a_caller_that_goes_away_may_come_back(calls):
+    addresses = addresses_of(3)
+    chief = calls(addresses, 0)
+    with knock(addresses[0]) as first:
+        send(first, hello(addresses, 1))
+    futures = [calls(addresses, rank) for rank in (1, 2)]
+
+    for future in futures:
+        future.result(SECONDS)
+    assert chief.result(SECONDS)[1] is not None
+
+
+@pytest.mark.usefixtures("one_listener")
+def test_a_caller_that_goes_away_for_good_is_missing(calls):
+    addresses = addresses_of(2)
+    chief = calls(addresses, 0, start_timeout_seconds=1.0)
+    with knock(addresses[0]) as caller:
+        send(caller, hello(addresses[::-1], 1, run_id="other"))
+        assert receive(caller, Reader())["kind"] == "refused"
+
+        with pytest.raises(TimeoutError, match="Only 1 of 2 .* Missing: rank 1"):
+            chief.result(SECONDS)
+
+
+def test_a_chief_task_is_rank_zero():
+    cluster = Cluster(chief="a:1", workers=("b:2",), task=Task("chief", 0))
+
+    assert name_of(cluster, 0) == "rank 0 (chief 0, a:1)"
+    assert name_of(cluster, 1) == "rank 1 (worker 0, b:2)"

@@ -1,0 +1,126 @@
+"""A process that hangs is ended by its watchdog, and no other."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tfdist.rendezvous import watchdog
+
+SECONDS = 60
+# Longer than a process that runs is starved on a machine with much else to do.
+SHORT_SECONDS = 6
+START = """
+import os, signal, sys
+from tfdist.rendezvous.watchdog import start_watchdog
+
+start_watchdog("worker 3", float(sys.argv[1]))
+print("up", flush=True)
+"""
+
+
+@pytest.fixture
+def start():
+    """Start a program that has a watchdog, in a process group of their own."""
+    processes = []
+
+    def start(program, silence_seconds):
+        process = subprocess.Popen(
+            [sys.executable, "-c", START + program, str(silence_seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        processes.append(process)
+        assert process.stdout.readline() == "up\n"
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def waits(process, seconds):
+    """Say whether a process prints nothing for some seconds."""
+    return not select.select([process.stdout], [], [], seconds)[0]
+
+
+@pytest.mark.parametrize(
+    "hang",
+    [
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        # A call that holds the lock of Python.
+        "import ctypes; ctypes.PyDLL(None).sleep(600)",
+    ],
+)
+def test_a_process_that_hangs_is_killed(start, hang):
+    process = start(hang, silence_seconds=2)
+    _, errors = process.communicate(timeout=SECONDS)
+
+    assert process.returncode == -signal.SIGKILL
+    assert errors == (
+        "tfdist: worker 3 has not run for 2 s, as if it were stopped. It is killed, so "
+        "that nobody waits for it.\n"
+    )
+
+
+def test_a_process_that_waits_is_left_alone_and_outlived_by_nobody(start):
+    process = start("sys.stdin.read(); sys.exit(5)", SHORT_SECONDS)
+    assert waits(process, SHORT_SECONDS + 2.0)
+    # Returns when the watchdog, too, has closed its standard error.
+    assert process.communicate("", timeout=SECONDS) == ("", "")
+
+    assert process.returncode == 5
+
+
+def test_what_is_stopped_as_a_whole_goes_on(start):
+    process = start("sys.stdin.read(); sys.exit(5)", SHORT_SECONDS)
+    os.killpg(process.pid, signal.SIGSTOP)
+    assert waits(process, SHORT_SECONDS + 2.0)
+    os.killpg(process.pid, signal.SIGCONT)
+    process.communicate("", timeout=SECONDS)
+
+    assert process.returncode == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_for_all_are_for_the_process(start, number):
+    program = f"""
+signal.signal({number}, lambda *_: print("handled", flush=True))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    process = start(program, SECONDS)
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, number)
+    assert process.stdout.readline() == "handled\n"
+
+    assert process.communicate("", timeout=SECONDS) == ("", "")
+
+
+def test_a_process_that_a_debugger_holds_is_known():
+    program = "import ctypes, sys; ctypes.CDLL(None).ptrace(0, 0, 0, 0); print(flush=1)"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{program}; sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+
+        assert watchdog._is_traced(process.pid)
+        assert not watchdog._is_traced(os.getpid())
+        process.kill()
+
+
+def test_nobody_is_traced_who_is_gone():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+
+    assert not watchdog._is_traced(process.pid)

@@ -1,0 +1,98 @@
+import json
+import socket
+import struct
+
+import pytest
+
+from tfdist.rendezvous.wire import Reader, receive, send
+
+
+@pytest.fixture
+def pair():
+    one, other = socket.socketpair()
+    for end in (one, other):
+        end.settimeout(10)
+    yield one, other
+    for end in (one, other):
+        end.close()
+
+
+def framed(body):
+    return struct.pack("!I", len(body)) + body
+
+
+def test_a_message_arrives_as_it_was_sent(pair):
+    message = {"kind": "hello", "rank": 3, "nested": [1.5, None, {"ü": "日本"}]}
+
+    send(pair[0], message)
+
+    assert receive(pair[1], Reader()) == message
+
+
+def test_messages_that_arrive_together_are_cut_apart():
+    data = b"".join(framed(json.dumps({"i": i}).encode()) for i in range(3))
+
+    assert Reader().feed(data) == [{"i": 0}, {"i": 1}, {"i": 2}]
+
+
+def test_a_message_that_arrives_byte_by_byte_is_put_together():
+    reader = Reader()
+    pieces = [reader.feed(bytes([b])) for b in framed(b'{"a": 1}') * 2]
+
+    assert [message for piece in pieces for message in piece] == [{"a": 1}] * 2
+
+
+def test_receive_takes_nothing_of_the_message_after(pair):
+    for i in range(2):
+        send(pair[0], {"i": i})
+
+    assert receive(pair[1], Reader()) == {"i": 0}
+    assert receive(pair[1], Reader()) == {"i": 1}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        bytes.fromhex("1603010200010001fc0303"),
+        framed(b"[1, 2]"),
+        framed(b'"text"'),
+    ],
+    ids=["http", "grpc", "tls", "list", "text"],
+)
+def test_what_is_no_message_of_ours_is_refused(data):
+    with pytest.raises(
+        ValueError,
+        match=r"sent something that is not a tfdist message\. Received: b['\"].*"
+        r"See which other program",
+    ):
+        Reader().feed(data)
+
+
+@pytest.mark.parametrize("body", [b"hello", b"\xff\xfe", b'{"a": '])
+def test_what_is_no_json_is_a_value_error(body):
+    with pytest.raises(ValueError, match=r"Expecting|codec"):
+        Reader().feed(framed(body))
+
+
+def test_a_peer_that_goes_away_within_a_message_is_an_error(pair):
+    pair[0].sendall(framed(b'{"a": 1}')[:-1])
+    pair[0].close()
+
+    with pytest.raises(ConnectionError, match="The peer closed the connection"):
+        receive(pair[1], Reader())
+
+
+def test_a_peer_that_says_nothing_is_waited_for_as_long_as_the_socket_allows(pair):
+    pair[1].settimeout(0.01)
+
+    with pytest.raises(TimeoutError):
+        receive(pair[1], Reader())
+
+
+def test_sending_to_a_peer_that_has_gone_is_an_os_error(pair):
+    pair[1].close()
+
+    with pytest.raises(OSError, match="pipe"):
+        send(pair[0], {})

@@ -1,0 +1,222 @@
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.trainers.data_adapters import py_dataset_adapter
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+from tfdist.collectives import SingleCollective
+from tfdist.training.input import Feed
+from tfdist.training.pipeline import RankDataset
+
+
+class Rank(SingleCollective):
+    """The second of two ranks; the first one answers as `answers` says.
+
+    An answer may be a function of what this rank gave.
+    """
+
+    def __init__(self, **answers):
+        self._answers = {name.replace("_", " "): a for name, a in answers.items()}
+        self.asked = []
+
+    @property
+    def rank(self):
+        return 1
+
+    @property
+    def size(self):
+        return 2
+
+    def exchange(self, name, value, *, joint=True):
+        self.asked.append(name)
+        answer = self._answers.get(name, value)
+        return [answer(value) if callable(answer) else answer, value]
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return (np.full((2, 1), index),)
+
+
+@pytest.fixture(autouse=True)
+def seeds(monkeypatch):
+    """Let no global seed be set, and put the random numbers of batches back."""
+    monkeypatch.setattr("tfdist.training.input.global_seed", lambda: None)
+    monkeypatch.setattr(py_dataset_adapter, "random", random)
+
+
+def arrays(rows=10, batch_size=4, shuffle=False):
+    return ArrayDataAdapter(
+        np.arange(rows).reshape(-1, 1), batch_size=batch_size, shuffle=shuffle
+    )
+
+
+def dataset(rows=10, batch_size=4):
+    return tf.data.Dataset.range(rows).batch(batch_size)
+
+
+def rows_in(shards):
+    return [
+        int(row)
+        for shard in shards
+        for leaf in tf.nest.flatten(shard.data)
+        for row in np.ravel(leaf)[: int(shard.own)]
+    ]
+
+
+def test_a_rank_gets_its_rows_of_every_batch():
+    rank = Rank()
+
+    found = list(Feed(rank).distribute(arrays()))
+
+    assert rows_in(found) == [2, 3, 6, 7, 9]
+    assert [int(shard.rows) for shard in found] == [4, 4, 2]
+    assert rank.asked == ["first batches"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "may_be_empty"), [(10, 4, False), (9, 4, True)]
+)
+def test_stand_ins_come_only_where_a_batch_may_be_too_small(
+    rows, batch_size, may_be_empty
+):
+    found = list(Feed(Rank()).distribute(arrays(rows, batch_size)))
+
+    assert {len(shard.stand_in) for shard in found} == {int(may_be_empty)}
+
+
+# Permutations.
+
+
+def test_arrays_are_shuffled_by_a_seed_of_rank_zero(monkeypatch):
+    agreed = {"shuffle_seeds": [None, 7]}
+    feeds = [Feed(Rank(**agreed)).distribute(arrays(shuffle=True)) for _ in range(2)]
+    one, other = ([rows_in(feed) for _ in range(2)] for feed in feeds)
+
+    assert one == other
+    assert one[0] != one[1]
+
+
+def test_equal_seeds_of_the_users_are_left_alone(monkeypatch):
+    monkeypatch.setattr("tfdist.training.input.global_seed", lambda: 3)
+    seeds = []
+    original = tf.random.shuffle
+    monkeypatch.setattr(
+        tf.random, "shuffle", lambda *a, **k: seeds.append(1) or original(*a, **k)
+    )
+    rank = Rank(shuffle_seeds=lambda mine: mine)
+
+    list(Feed(rank).distribute(arrays(shuffle=True)))
+
+    assert "shuffle seeds" in rank.asked
+    assert seeds, "Keras's own shuffle is not asked"
+
+
+def test_different_seeds_of_the_users_are_replaced(monkeypatch):
+    monkeypatch.setattr("tfdist.training.input.global_seed", lambda: 3)
+
+    def shuffled():
+        rank = Rank(shuffle_seeds=[4, 7])
+        return rows_in(Feed(rank).distribute(arrays(shuffle=True)))
+
+    assert shuffled() == shuffled()
+
+
+def test_what_is_not_shuffled_asks_for_no_seed():
+    rank = Rank()
+    list(Feed(rank).distribute(arrays(shuffle=False)))
+
+    assert "shuffle seeds" not in rank.asked
+
+
+def batches_with(state):
+    """Return the rows of shuffled batches, where rank 0's random state is this."""
+    rank = Rank(random_states=state)
+    adapter = PyDatasetAdapter(Batches(), shuffle=True)
+    found = list(Feed(rank).distribute(adapter))
+    adapter.on_epoch_end()
+    return rows_in(found)
+
+
+def test_batches_are_shuffled_by_the_state_of_rank_zero():
+    one = batches_with(5)
+
+    assert one == batches_with(5)
+    assert one != batches_with(6)
+    assert sorted(set(one)) == [*range(6)]
+
+
+def test_equal_random_states_are_left_alone():
+    batches_with(lambda mine: mine)
+
+    assert py_dataset_adapter.random is random
+
+
+# Datasets that the user has sharded.
+
+
+def test_what_the_user_sharded_is_cut_no_more():
+    adapter = TFDatasetAdapter.__new__(TFDatasetAdapter)
+    adapter._dataset = RankDataset(dataset(3, 2))
+    adapter.get_tf_dataset = lambda: adapter._dataset
+    rank = Rank(dataset_lengths=3)
+
+    found = list(Feed(rank).distribute(adapter))
+
+    assert rows_in(found) == [0, 1, 2]
+    assert [bool(shard.stand_in[0]) for shard in found] == [False, False, True]
+    assert {shard.rows for shard in found} == {()}
+
+
+def test_a_policy_of_the_user_is_respected():
+    options = tf.data.Options()
+    off = tf.data.experimental.AutoShardPolicy.OFF
+    options.experimental_distribute.auto_shard_policy = off
+    adapter = TFDatasetAdapter(dataset(4, 4).with_options(options))
+
+    found = list(Feed(Rank()).distribute(adapter))
+
+    assert rows_in(found) == [0, 1, 2, 3]
+
+
+# Data that is not the same on every rank.
+
+
+def test_different_data_is_refused():
+    feed = Feed(Rank(first_batches=lambda mine: mine + 1))
+
+    with pytest.raises(tf.errors.OpError):
+        list(feed.distribute(TFDatasetAdapter(dataset())))
+    with pytest.raises(
+        RuntimeError,
+        match=r"The ranks do not see the same data: the first batch of rank 1 is not "
+        r"that of rank 0\. Received: a dataset that is shuffled, filtered or sharded "
+        r"in another way on each rank\. Give every rank the whole dataset .* a seed "
+        r"\(dataset\.shuffle\(\.\.\., seed=1\)\), or shard it yourself .*"
+        r"distribute_datasets_from_function\.",
+    ):
+        raise feed.error
+
+
+def test_equal_data_is_no_error():
+    feed = Feed(Rank())
+    list(feed.distribute(TFDatasetAdapter(dataset())))
+
+    assert feed.error is None
+
+
+def test_an_error_of_earlier_data_is_forgotten():
+    feed = Feed(Rank())
+    feed.error = RuntimeError("earlier")
+
+    feed.distribute(arrays())
+
+    assert feed.error is None

@@ -1,0 +1,282 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import SingleCollective
+from tfdist.data.sharding import Shard
+from tfdist.training.metrics import MetricsOfRanks
+from tfdist.training.step import Step
+
+
+def compiled(*metrics, model=keras.Sequential):
+    made = model([keras.Input((1,)), keras.layers.Identity()], name="model")
+    made.compile("sgd", "mse", metrics=[*metrics] or None)
+    return made
+
+
+class Custom(keras.Sequential):
+    """A model whose steps may return anything."""
+
+    def test_step(self, data):
+        return super().test_step(data)
+
+
+def results(collective, model, logs):
+    """Return what Keras would get: metrics, or the logs where keys differ."""
+
+    def result(logs):
+        metrics = model.get_metrics_result()
+        return metrics if logs.keys() == metrics.keys() else logs
+
+    return MetricsOfRanks(collective).result(model, result, logs)
+
+
+# Metrics are computed from states.
+
+
+def test_metrics_are_those_over_the_examples_of_all_ranks(on_ranks):
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 2, size=(30, 1)).astype("float32")
+    p = rng.uniform(size=(30, 1)).astype("float32")
+    parts = [slice(0, 4), slice(4, 11), slice(11, 30)]
+
+    def evaluated(part):
+        model = compiled("mae", keras.metrics.AUC(), keras.metrics.Precision())
+        model.evaluate(p[part], y[part], verbose=0)
+        return model
+
+    whole = evaluated(slice(0, 30)).get_metrics_result()
+    models = [evaluated(part) for part in parts]
+    states = [[v.numpy() for v in model.metrics_variables] for model in models]
+
+    def reduce(collective):
+        model = models[collective.rank]
+        return results(collective, model, model.get_metrics_result())
+
+    for found in on_ranks(3, reduce):
+        assert len(found) == 4
+        for (_, mine), (_, wanted) in zip(found.items(), whole.items(), strict=True):
+            np.testing.assert_allclose(mine, wanted, rtol=1e-6)
+    for model, before in zip(models, states, strict=True):
+        for variable, value in zip(model.metrics_variables, before, strict=True):
+            np.testing.assert_array_equal(variable, value)
+
+
+class Aggregated(keras.metrics.Metric):
+    """Holds one number for each way to aggregate it."""
+
+    def __init__(self):
+        super().__init__(name="aggregated")
+        self.parts = [
+            self.add_variable((), "zeros", name=way, aggregation=way)
+            for way in ("sum", "mean", "only_first_replica")
+        ]
+
+    def update_state(self, y, p, sample_weight=None):
+        pass
+
+    def result(self):
+        return keras.ops.stack([part.value for part in self.parts])
+
+
+def test_each_variable_is_reduced_by_its_aggregation(on_ranks):
+    def reduce(collective):
+        metric = Aggregated()
+        model = compiled(metric)
+        model.evaluate(np.ones((2, 1)), np.ones((2, 1)), verbose=0)
+        for number, part in enumerate(metric.parts):
+            part.assign(10 * collective.rank + number + 1)
+        return results(collective, model, model.get_metrics_result())["aggregated"]
+
+    for found in on_ranks(2, reduce):
+        # Of 1 and 11 the sum, of 2 and 12 the mean, of 3 and 13 the first.
+        assert found.numpy().tolist() == [12.0, 7.0, 3.0]
+
+
+def test_a_metric_may_return_its_variable(on_ranks):
+    def reduce(collective):
+        model = compiled(keras.metrics.FalsePositives(thresholds=[0.2, 0.8]))
+        p = np.ones((collective.rank + 2, 1))
+        model.evaluate(p, 0 * p, verbose=0)
+        found = results(collective, model, model.get_metrics_result())
+        return np.asarray(found["false_positives"]).tolist()
+
+    assert on_ranks(2, reduce) == [[5.0, 5.0]] * 2
+
+
+def test_what_is_no_dict_is_returned_as_it_is():
+    found = MetricsOfRanks(SingleCollective()).result(
+        compiled(), lambda logs: logs, [1.0, 2.0]
+    )
+
+    assert found == [1.0, 2.0]
+
+
+# Logs of steps that return something else.
+
+
+def step_on(own, rows, collective):
+    own, rows = (tf.constant(n, tf.int64) for n in (own, rows))
+    return Step(Shard(None, rows, own, ()), None, collective)
+
+
+def logs_of_all(on_ranks, logs, owns, *, states=None):
+    """Return what each rank gets, for what its last step returned.
+
+    Args:
+        on_ranks: The fixture.
+        logs: By rank.
+        owns: How many rows each rank had in it.
+        states: What the metric "loss" has counted on each rank: total and count.
+    """
+
+    def reduce(collective):
+        rank = collective.rank
+        model = compiled(model=Custom)
+        if states is not None:
+            total, count = states[rank]
+            model.metrics[0].total.assign(total)
+            model.metrics[0].count.assign(count)
+        metrics = MetricsOfRanks(collective)
+        its = {name: to_log(value) for name, value in logs[rank].items()}
+        metrics.note_share(
+            model, step_on(owns[rank], sum(owns), collective).share(), its
+        )
+        return metrics.result(model, lambda logs: logs, its)
+
+    return [
+        {name: np.asarray(value).tolist() for name, value in found.items()}
+        for found in on_ranks(len(owns), reduce)
+    ]
+
+
+def to_log(value):
+    return tf.constant(value) if isinstance(value, float) else value
+
+
+def test_logs_are_averaged_by_the_rows_of_the_last_step(on_ranks):
+    logs = [{"a": 2.0, "b": -1.0}, {"b": 3.0, "a": 6.0}]
+
+    found = logs_of_all(on_ranks, logs, [1, 3])
+
+    assert found == [{"a": 5.0, "b": 2.0}, {"b": 2.0, "a": 5.0}]
+
+
+def test_a_metric_is_taken_from_all_ranks_and_not_averaged(on_ranks):
+    logs = [{"loss": 2.0, "a": 2.0}, {"loss": 5.0, "a": 6.0}]
+    states = [(8.0, 4.0), (5.0, 1.0)]
+
+    found = logs_of_all(on_ranks, logs, [1, 3], states=states)
+
+    # Of the last batch the average would be 4.25; of all rows it is 13 / 5.
+    assert [logs["loss"] for logs in found] == [pytest.approx(13 / 5)] * 2
+    assert [logs["a"] for logs in found] == [5.0, 5.0]
+
+
+def test_metrics_may_be_returned_by_their_own_names(on_ranks):
+    """As Keras's guide does: `{m.name: m.result() for m in self.metrics}`."""
+
+    def reduce(collective):
+        model, metrics = compiled("mae", model=Custom), MetricsOfRanks(collective)
+        rank = collective.rank
+        x = np.full((rank + 1, 1), rank + 2.0)
+        model.evaluate(x, 0 * x, verbose=0)
+        logs = {metric.name: metric.result() for metric in model.metrics}
+        metrics.note_share(model, step_on(rank + 1, 3, collective).share(), logs)
+        return metrics.result(model, lambda logs: logs, logs)
+
+    for found in on_ranks(2, reduce):
+        assert float(found["loss"]) == pytest.approx((4 + 9 + 9) / 3)
+        mae = found["compile_metrics"]["mae"]
+        assert float(mae) == pytest.approx((2 + 3 + 3) / 3)
+
+
+def test_what_only_has_the_name_of_a_metric_is_averaged(on_ranks):
+    logs = [{"loss": 2.0, "a": 1.0}, {"loss": 7.0, "a": 1.0}]
+    states = [(8.0, 4.0), (5.0, 1.0)]
+
+    found = logs_of_all(on_ranks, logs, [1, 3], states=states)
+
+    assert [logs["loss"] for logs in found] == [5.75, 5.75]
+
+
+@pytest.mark.parametrize("nothing", [7.0, float("nan")])
+def test_a_rank_without_rows_has_no_say(on_ranks, nothing):
+    """Its step returned what the stand-in gave, which its metrics do not hold."""
+    logs = [{"loss": 2.0, "a": 3.0}, {"loss": nothing, "a": nothing}]
+    states = [(8.0, 4.0), (5.0, 1.0)]
+
+    found = logs_of_all(on_ranks, logs, [1, 0], states=states)
+
+    assert [logs["a"] for logs in found] == [3.0, 3.0]
+    assert [logs["loss"] for logs in found] == [pytest.approx(13 / 5)] * 2
+
+
+def test_what_is_no_number_stays_each_rank_s_own(on_ranks):
+    logs = [{"a": [1.0], "b": 1, "c": 4.0}, {"a": [2.0], "b": 2, "c": 8.0}]
+
+    found = logs_of_all(on_ranks, logs, [1, 1])
+
+    assert found == [{"a": [1.0], "b": 1, "c": 6.0}, {"a": [2.0], "b": 2, "c": 6.0}]
+
+
+def test_the_type_of_a_log_stays(on_ranks):
+    def reduce(collective):
+        model, metrics = compiled(model=Custom), MetricsOfRanks(collective)
+        logs = {"a": tf.constant(1.0, tf.float16)}
+        metrics.note_share(model, step_on(1, 2, collective).share(), logs)
+        return metrics.result(model, lambda logs: logs, logs)["a"].dtype
+
+    assert on_ranks(2, reduce) == [tf.float16] * 2
+
+
+def test_keras_s_own_steps_cost_no_share(on_ranks):
+    def reduce(collective):
+        model, metrics = compiled(), MetricsOfRanks(collective)
+        metrics.note_share(model, step_on(1, 2, collective).share(), {"a": 1.0})
+        found = metrics.result(model, lambda logs: logs, {"a": 1.0})
+        return found, collective.calls
+
+    for found, calls in on_ranks(2, reduce):
+        assert found == {"a": 1.0}
+        assert set(calls) == {"all_reduce metrics of the model"}
+
+
+def test_the_share_of_the_last_step_counts_also_in_a_graph():
+    model, metrics = compiled(model=Custom), MetricsOfRanks(SingleCollective())
+
+    @tf.function
+    def run(own):
+        step = Step(Shard(None, tf.constant(4, tf.int64), own, ()), None, None)
+        metrics.note_share(model, step.share(), {})
+
+    run(tf.constant(1, tf.int64))
+    run(tf.constant(2, tf.int64))
+    logs = {"a": tf.constant(3.0)}
+
+    assert float(metrics.result(model, lambda logs: logs, logs)["a"]) == 1.5
+
+
+class OwnMetrics(keras.Sequential):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {"a": 1.0}
+
+
+def with_a_step_of_its_own():
+    model = compiled()
+    model.train_step = lambda data: {"a": 1.0}
+    return model
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: compiled(model=OwnMetrics), with_a_step_of_its_own]
+)
+def test_whatever_a_model_returns_instead_of_metrics_has_a_share(on_ranks, make):
+    def reduce(collective):
+        model, metrics, rank = make(), MetricsOfRanks(collective), collective.rank
+        logs = {"a": tf.constant([4.0, 8.0][rank])}
+        metrics.note_share(model, step_on([1, 3][rank], 4, collective).share(), logs)
+        return float(metrics.result(model, lambda logs: logs, logs)["a"])
+
+    assert on_ranks(2, reduce) == [7.0, 7.0]

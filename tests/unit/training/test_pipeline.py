@@ -1,0 +1,470 @@
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import Collective
+from tfdist.data.rank_part import mark
+from tfdist.training.pipeline import (
+    RankDataset,
+    own_part,
+    shard_global,
+    shard_own,
+    shard_plain,
+)
+
+Policy = tf.data.experimental.AutoShardPolicy
+SIZES = [2, 5]
+# Lengths and batch sizes: even, uneven, fewer rows than ranks, one row, no rows.
+LENGTHS = [(12, 4), (13, 4), (7, 7), (11, 3), (4, 1), (1, 8), (10, 100), (0, 4)]
+
+
+class Rank(Collective):
+    """One of several ranks, whose peers answer as `answers` says."""
+
+    def __init__(self, rank, size, answers=None):
+        self._rank, self._size = rank, size
+        self._answers = answers or {}
+        self.asked = []
+
+    @property
+    def rank(self):
+        return self._rank
+
+    @property
+    def size(self):
+        return self._size
+
+    def all_reduce(self, tensors, reduction="sum", *, name):
+        raise NotImplementedError
+
+    def all_gather(self, tensor, *, name):
+        raise NotImplementedError
+
+    def broadcast(self, tensors, root_rank=0, *, name):
+        raise NotImplementedError
+
+    def exchange(self, name, value, *, joint=True):
+        number = self.asked.count(name)
+        self.asked.append(name)
+        answer = self._answers[name](number)
+        assert answer[self._rank] == value
+        return answer
+
+    def barrier(self, name="barrier"):
+        raise NotImplementedError
+
+    def call(self, what):
+        return nullcontext()
+
+
+def ranks_of(size, answers=None):
+    return [Rank(rank, size, answers) for rank in range(size)]
+
+
+def whole(length, batch, **options):
+    return tf.data.Dataset.range(length).batch(batch, **options)
+
+
+def rows_in(batches):
+    return [row for batch in batches for row in batch]
+
+
+def joined(shards):
+    """Return the rows of one global batch, from the shards of all ranks."""
+    return rows_in(s.data.numpy()[: int(s.own)].tolist() for s in shards)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("length", "batch"), LENGTHS)
+def test_a_custom_loop_gets_every_row_once_in_order(length, batch, size):
+    wanted = [b.tolist() for b in whole(length, batch).as_numpy_iterator()]
+    parts = [
+        [
+            b.tolist()
+            for b in shard_plain(whole(length, batch), rank).as_numpy_iterator()
+        ]
+        for rank in ranks_of(size)
+    ]
+
+    assert [rows_in(step) for step in zip(*parts, strict=True)] == wanted
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("length", "batch"), LENGTHS)
+def test_keras_gets_every_row_once_in_order(length, batch, size):
+    wanted = [b.tolist() for b in whole(length, batch).as_numpy_iterator()]
+    parts = [
+        list(
+            shard_global(whole(length, batch), rank, lambda _: None, may_be_empty=True)
+        )
+        for rank in ranks_of(size)
+    ]
+
+    assert len(parts[0]) == len(wanted)
+    for shards, rows in zip(zip(*parts, strict=True), wanted, strict=True):
+        assert joined(shards) == rows
+        assert [int(s.rows) for s in shards] == [len(rows)] * size
+        assert [bool(s.stand_in[0]) for s in shards] == [s.own == 0 for s in shards]
+        assert all(len(s.data) >= 1 for s in shards)
+
+
+def test_where_no_rank_can_be_empty_there_are_no_stand_ins():
+    parts = [
+        list(shard_global(whole(11, 4), rank, lambda _: None, may_be_empty=False))
+        for rank in ranks_of(3)
+    ]
+
+    assert [joined(shards) for shards in zip(*parts, strict=True)] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 10],
+    ]
+    assert {s.stand_in for part in parts for s in part} == {()}
+
+
+def structure(x):
+    return {
+        "x": tf.cast(x, tf.float32),
+        "text": tf.strings.as_string(x),
+        "pair": (x, x * 2),
+    }
+
+
+def text_of(structure):
+    """Return rows in a form that can be compared."""
+    return [
+        getattr(leaf, "to_list", leaf.numpy)() for leaf in tf.nest.flatten(structure)
+    ]
+
+
+def ragged_dataset():
+    values = tf.ragged.constant([[1], [], [2, 3], [4, 5, 6], []])
+    return tf.data.Dataset.from_tensor_slices(values).batch(3)
+
+
+def sparse_dataset():
+    values = tf.sparse.from_dense([[1, 0], [0, 0], [0, 2], [3, 4], [0, 0]])
+    return tf.data.Dataset.from_tensor_slices(values).batch(3)
+
+
+def optional_dataset():
+    return whole(5, 3).map(lambda x: (x, None, x + 10))
+
+
+STRUCTURES = {
+    "dict": lambda: whole(5, 3).map(structure),
+    "tuple": lambda: whole(5, 3).map(lambda x: (x, {"y": x}, x)),
+    "one in a tuple": lambda: whole(5, 3).map(lambda x: (x,)),
+    "ragged": ragged_dataset,
+    "sparse": sparse_dataset,
+    "none": optional_dataset,
+}
+
+
+def plain_leaves(batch):
+    found = []
+    for leaf in tf.nest.flatten(batch):
+        if isinstance(leaf, tf.SparseTensor):
+            found.append(tf.sparse.to_dense(leaf).numpy().tolist())
+        elif isinstance(leaf, tf.RaggedTensor):
+            found.append(leaf.to_list())
+        else:
+            found.append(None if leaf is None else leaf.numpy().tolist())
+    return found
+
+
+def of_all(per_rank):
+    """Join the leaves of all ranks, row by row."""
+    return [
+        None if leaves[0] is None else rows_in(leaves)
+        for leaves in zip(*per_rank, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("make", STRUCTURES.values(), ids=STRUCTURES)
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_structure_is_cut_for_a_custom_loop(make, size):
+    wanted = [plain_leaves(batch) for batch in make()]
+    parts = [list(shard_plain(make(), rank)) for rank in ranks_of(size)]
+
+    for batch in parts[0]:
+        tf.nest.assert_same_structure(batch, next(iter(make())), expand_composites=True)
+    found = [of_all(map(plain_leaves, step)) for step in zip(*parts, strict=True)]
+    assert found == wanted
+
+
+@pytest.mark.parametrize("make", STRUCTURES.values(), ids=STRUCTURES)
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_structure_is_cut_for_keras(make, size):
+    wanted = [plain_leaves(batch) for batch in make()]
+    parts = [
+        list(shard_global(make(), rank, lambda _: None, may_be_empty=True))
+        for rank in ranks_of(size)
+    ]
+
+    for step, rows in zip(zip(*parts, strict=True), wanted, strict=True):
+        real = [
+            [
+                None if leaf is None else leaf[: int(s.own)]
+                for leaf in plain_leaves(s.data)
+            ]
+            for s in step
+        ]
+        assert of_all(real) == rows
+
+
+def test_a_batch_without_rows_is_refused():
+    dataset = tf.data.Dataset.range(3)
+
+    with pytest.raises(ValueError, match="A batch must hold at least one tensor with"):
+        shard_plain(dataset, Rank(0, 2))
+
+
+def fingerprints(dataset, epochs=2):
+    found = []
+    shards = shard_global(dataset, Rank(0, 2), found.append, may_be_empty=True)
+    for _ in range(epochs):
+        assert len(list(shards)) > 0
+    return found
+
+
+@pytest.mark.parametrize("make", STRUCTURES.values(), ids=STRUCTURES)
+def test_the_first_batch_of_every_epoch_has_a_fingerprint(make):
+    found = fingerprints(make())
+
+    assert len(found) == 2
+    assert found == fingerprints(make())
+    assert all(0 <= fingerprint < 2**62 for fingerprint in found)
+
+
+def test_other_data_has_another_fingerprint():
+    assert fingerprints(whole(8, 4)) != fingerprints(whole(8, 4).map(lambda x: x + 1))
+    # Beyond the first batch it is not looked.
+    assert fingerprints(whole(8, 4)) == fingerprints(whole(7, 4))
+
+
+def test_a_check_that_raises_ends_the_epoch():
+    def check(fingerprint):
+        raise RuntimeError("not the same data")
+
+    shards = shard_global(whole(8, 4), Rank(0, 2), check, may_be_empty=True)
+
+    with pytest.raises(tf.errors.OpError, match="not the same data"):
+        next(iter(shards))
+
+
+def own_shards(datasets, answers):
+    size = len(datasets)
+    ranks = ranks_of(size, answers)
+    parts = [list(shard_own(d, r)) for d, r in zip(datasets, ranks, strict=True)]
+    return parts, ranks
+
+
+def lengths_answer(*lengths):
+    return {"dataset lengths": lambda number: list(lengths)}
+
+
+def test_parts_of_known_lengths_take_equally_many_steps():
+    datasets = [whole(5, 2), whole(2, 2), whole(0, 2)]
+
+    parts, ranks = own_shards(datasets, lengths_answer(3, 1, 0))
+
+    assert [[s.data.numpy().tolist() for s in part] for part in parts] == [
+        [[0, 1], [2, 3], [4]],
+        [[0, 1], [0], [0]],
+        [[0], [0], [0]],
+    ]
+    assert [[int(s.own) for s in part] for part in parts] == [
+        [2, 2, 1],
+        [2, 0, 0],
+        [0, 0, 0],
+    ]
+    assert [bool(s.stand_in[0]) for s in parts[1]] == [False, True, True]
+    assert parts[0][0].rows == ()
+    assert ranks[0].asked == ["dataset lengths"]
+
+
+def unknown(length, batch):
+    return whole(length, batch).filter(lambda x: True)
+
+
+def test_parts_of_unknown_lengths_vote_before_every_step():
+    answers = {
+        "dataset lengths": lambda number: [-2, -2],
+        "more data": lambda number: [number < 3, number < 1],
+    }
+
+    parts, ranks = own_shards([unknown(5, 2), unknown(2, 2)], answers)
+
+    assert [[int(s.own) for s in part] for part in parts] == [[2, 2, 1], [2, 0, 0]]
+    assert [rank.asked.count("more data") for rank in ranks] == [4, 4]
+
+
+def test_an_endless_part_goes_on():
+    parts = [
+        shard_own(d, Rank(r, 2, lengths_answer(-1, 1))).take(3)
+        for r, d in enumerate([whole(2, 2).repeat(), whole(2, 2)])
+    ]
+
+    assert [[int(s.own) for s in part] for part in parts] == [[2, 2, 2], [2, 0, 0]]
+
+
+def test_stand_ins_have_the_structure_of_the_data():
+    dataset = whole(0, 2, drop_remainder=True).map(structure)
+
+    (shard,) = list(shard_own(dataset, Rank(0, 2, lengths_answer(0, 1))))
+
+    assert int(shard.own) == 0
+    assert shard.data["x"].numpy().tolist() == [0.0, 0.0]
+    assert shard.data["text"].numpy().tolist() == [b"", b""]
+    assert shard.data["pair"][1].shape == [2]
+
+
+@pytest.mark.parametrize("make", [ragged_dataset, sparse_dataset])
+def test_own_parts_must_be_dense(make):
+    with pytest.raises(
+        ValueError,
+        match=r"A dataset that is sharded by its user must hold dense tensors\. "
+        r"Received: (Ragged|Sparse)TensorSpec.*\. Leave the sharding to the strategy: "
+        r"pass the whole dataset, without an AutoShardPolicy\.",
+    ):
+        shard_own(make(), Rank(0, 2, lengths_answer(2, 2)))
+
+
+def with_policy(dataset, policy):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policy
+    return dataset.with_options(options)
+
+
+@pytest.mark.parametrize("policy", [None, Policy.AUTO])
+def test_global_batches_are_nobodys_own(policy):
+    dataset = whole(8, 4)
+    if policy is not None:
+        dataset = with_policy(dataset, policy)
+
+    assert own_part(dataset, Rank(1, 2)) is None
+
+
+@pytest.mark.parametrize("shard", [own_part, shard_plain])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_policy_for_rows_gives_every_row_once(shard, size):
+    parts = [
+        shard(with_policy(whole(18, 6), Policy.DATA), rank) for rank in ranks_of(size)
+    ]
+    batches = [[b.tolist() for b in part.as_numpy_iterator()] for part in parts]
+
+    assert sorted(rows_in(rows_in(batches))) == list(range(18))
+    assert {len(batch) for part in batches for batch in part} == {6 // size}
+
+
+def test_without_sharding_every_rank_has_all_rows_in_its_own_batch_size():
+    for rank in ranks_of(2):
+        part = own_part(with_policy(whole(8, 4), Policy.OFF), rank)
+
+        assert [b.tolist() for b in part.as_numpy_iterator()] == [
+            [0, 1],
+            [2, 3],
+            [4, 5],
+            [6, 7],
+        ]
+
+
+@pytest.mark.parametrize("shard", [own_part, shard_plain])
+@pytest.mark.parametrize(
+    ("length", "batch"),
+    [(12, 6), (11, 7), (5, 3), (10, 8), (8, 7)],
+    ids=["even", "uneven", "short", "one missing", "one left"],
+)
+def test_two_batches_on_three_ranks_give_every_row_once(shard, length, batch):
+    parts = [
+        list(shard(with_policy(whole(length, batch), Policy.DATA), rank))
+        for rank in ranks_of(3)
+    ]
+    batches = [[b.numpy().tolist() for b in part] for part in parts]
+
+    assert sorted(rows_in(rows_in(batches))) == list(range(length))
+    assert all(len(rows) > 0 for part in batches for rows in part)
+    # Every rank gets rows of the first global batch, which is whole.
+    firsts = [part[0] for part in batches]
+    assert rows_in(firsts) == list(range(batch))
+    assert max(map(len, firsts)) == -(-batch // 3)
+
+
+@pytest.mark.parametrize("structure", [lambda x: {"x": x}, lambda x: (x, {"y": x})])
+def test_empty_shares_are_left_out_of_every_structure(structure):
+    dataset = with_policy(tf.data.Dataset.range(4).map(structure).batch(3), Policy.DATA)
+
+    lengths = [len(list(own_part(dataset, rank))) for rank in ranks_of(3)]
+
+    assert lengths == [2, 1, 1]
+
+
+def test_without_sharding_an_uneven_batch_is_shared_out_by_size():
+    dataset = with_policy(whole(7, 7), Policy.OFF)
+    sizes = [
+        [len(b) for b in own_part(dataset, rank).as_numpy_iterator()]
+        for rank in ranks_of(3)
+    ]
+
+    assert sizes == [[2, 2, 2, 1], [2, 2, 2, 1], [3, 3, 1]]
+
+
+@pytest.mark.parametrize("shard", [own_part, shard_plain])
+@pytest.mark.parametrize("policy", [Policy.OFF, Policy.DATA])
+@pytest.mark.parametrize(
+    ("make", "batch_size"),
+    [
+        (lambda: whole(8, 2), "2"),
+        (lambda: whole(8, 4).map(lambda x: x + 1), "None"),
+        (lambda: tf.data.Dataset.range(8), "None"),
+    ],
+    ids=["too small", "map after batch", "no batch"],
+)
+def test_what_is_not_batched_for_all_ranks_is_refused(make, batch_size, policy, shard):
+    with pytest.raises(
+        ValueError,
+        match=r"A dataset with an AutoShardPolicy must be batched last, by at least as "
+        rf"many rows as there are processes\. Received: a batch size of {batch_size} "
+        r"for 3 processes\. Call dataset\.batch\(global_batch_size\) after every map, "
+        r"or leave the policy out\.",
+    ):
+        shard(with_policy(make(), policy), Rank(0, 3))
+
+
+def test_what_is_a_ranks_own_is_not_cut_again():
+    dataset = whole(8, 4)
+
+    assert own_part(RankDataset(dataset), Rank(1, 2)) is dataset
+
+
+@pytest.mark.parametrize("shard", [own_part, shard_plain])
+def test_a_part_of_tfdist_data_is_not_cut_again(shard):
+    dataset = mark(whole(8, 4)).map(lambda x: x)
+
+    assert shard(dataset, Rank(1, 2)) is dataset
+
+
+def test_a_ranks_own_dataset_can_be_gone_through():
+    dataset = RankDataset(whole(8, 4))
+
+    assert [batch.numpy().tolist() for batch in dataset] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert dataset.element_spec == tf.TensorSpec([None], tf.int64)
+    assert int(dataset.cardinality) == 2
+    total = dataset.reduce(np.int64(0), lambda total, b: total + tf.reduce_sum(b))
+    assert int(total) == 28
+
+
+def test_a_loop_in_a_graph_goes_through_a_ranks_own_dataset():
+    dataset = RankDataset(whole(8, 4))
+
+    @tf.function
+    def total():
+        found = tf.constant(0, tf.int64)
+        for batch in dataset:
+            found += tf.reduce_sum(batch)
+        return found
+
+    assert int(total()) == 28

@@ -1,0 +1,279 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import SingleCollective
+from tfdist.data.sharding import Shard
+from tfdist.training.state import (
+    average_state,
+    broadcast_equal,
+    put_back,
+    start_equal,
+)
+from tfdist.training.step import Step
+
+
+def model_of(rank):
+    keras.utils.set_random_seed(rank)
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(2),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5, seed=rank),
+        ],
+        name="model",
+    )
+    model.compile("adam", "mse", metrics=["mae"])
+    x = np.random.default_rng(rank).normal(size=(8, 3))
+    model.fit(x, x[:, :2], verbose=0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Return a model for each rank, trained on different data."""
+    return [model_of(rank) for rank in range(2)]
+
+
+def values_of(model):
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return [variable.numpy() for variable in variables]
+
+
+def test_every_variable_becomes_that_of_rank_zero(on_ranks, models):
+    wanted = values_of(models[0])
+    different = [
+        not np.array_equal(mine, its)
+        for mine, its in zip(wanted, values_of(models[1]), strict=True)
+    ]
+
+    on_ranks(2, lambda collective: start_equal(models[collective.rank], collective))
+
+    assert sum(different) > 10
+    for model in models:
+        for mine, its in zip(wanted, values_of(model), strict=True):
+            np.testing.assert_array_equal(mine, its)
+
+
+def test_a_model_that_is_not_compiled_has_weights_only(on_ranks):
+    models = [keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])] * 2
+
+    on_ranks(2, lambda collective: start_equal(models[collective.rank], collective))
+
+    assert len(models[0].variables) == 2
+
+
+def test_types_and_sizes_are_sent_in_groups(on_ranks):
+    def broadcast(collective):
+        scale = collective.rank + 1
+        made = [
+            tf.Variable(tf.cast(tf.fill(shape, scale), dtype))
+            for shape in ([2, 2], [], [0], [2**21])
+            for dtype in (tf.float32, tf.int64, tf.bfloat16, tf.bool)
+        ]
+        broadcast_equal(made, "test", collective)
+        return made, collective.calls
+
+    ranks = on_ranks(2, broadcast)
+
+    for mine, its in zip(*[made for made, _ in ranks], strict=True):
+        np.testing.assert_array_equal(mine.numpy(), its.numpy())
+    assert ranks[0][1] == ranks[1][1]
+    assert set(ranks[0][1]) == {
+        "exchange the variables of test",
+        "broadcast variables of test",
+    }
+
+
+@pytest.mark.parametrize(
+    ("zero", "one", "words"),
+    [
+        ([(2,)], [(3,)], r"v:0 \(2,\) float32 on rank 0, v:0 \(3,\) float32 on rank 1"),
+        ([(2,)], [(2,), (4,)], r"none on rank 0, v:0 \(4,\) float32 on rank 1"),
+    ],
+)
+def test_different_variables_are_refused_on_every_rank(on_ranks, zero, one, words):
+    def broadcast(collective):
+        shapes = one if collective.rank else zero
+        made = [tf.Variable(tf.zeros(shape), name="v") for shape in shapes]
+        with pytest.raises(RuntimeError) as raised:
+            broadcast_equal(made, "the scope", collective)
+        return str(raised.value)
+
+    texts = on_ranks(2, broadcast)
+
+    with pytest.raises(
+        RuntimeError,
+        match=rf"The ranks have different variables in the scope\. Received: {words}\. "
+        r"Make the same ones on every rank, and others outside of strategy\.scope\(\)",
+    ):
+        raise RuntimeError(texts[0])
+    assert "different variables in the scope" in texts[1]
+
+
+def test_different_types_are_refused(on_ranks):
+    def broadcast(collective):
+        dtype = tf.float64 if collective.rank else tf.float32
+        broadcast_equal([tf.Variable(tf.zeros([2], dtype))], "x", collective)
+
+    with pytest.raises(RuntimeError, match="different variables"):
+        on_ranks(2, broadcast)
+
+
+def test_names_may_differ(on_ranks):
+    def broadcast(collective):
+        made = tf.Variable(float(collective.rank), name=f"v{collective.rank}")
+        broadcast_equal([made], "x", collective)
+        return float(made)
+
+    assert on_ranks(2, broadcast) == [0.0, 0.0]
+
+
+def test_what_layers_keep_becomes_the_mean_of_ranks(on_ranks):
+    def average(collective):
+        made = [keras.Variable([1.0, 2.0]), keras.Variable(np.float64(5))]
+        made[0].assign_add([4.0 * collective.rank, 0.0])
+        made[1].assign_add(2.0 * collective.rank)
+        average_state(made, collective)
+        return [variable.numpy().tolist() for variable in made], collective.calls
+
+    for found, calls in on_ranks(2, average):
+        assert found == [[3.0, 2.0], 6.0]
+        assert calls == ["all_reduce state of the model"]
+
+
+def test_accumulated_gradients_stay_each_rank_s_own(on_ranks):
+    """They are parts of a sum, and rank 0's would count once for every rank."""
+    sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(sgd, "mse")
+    sgd.build(model.trainable_variables)
+    kept = [v for v in sgd.variables if "gradient_accumulator" in v.path]
+    sent = []
+
+    class Alone(SingleCollective):
+        def broadcast(self, tensors, root_rank=0, *, name):
+            sent.extend(tensors)
+            return tensors
+
+    start_equal(model, Alone())
+
+    assert len(kept) == 2
+    everything = [*model.variables, *model.metrics_variables, *sgd.variables]
+    assert len(sent) == len({id(v) for v in everything}) - 2
+
+
+def test_optimizers_that_a_model_holds_by_itself_start_equal(on_ranks):
+    def start(collective):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.own_optimizer = keras.optimizers.SGD(0.5**collective.rank, momentum=0.5)
+        model.own_optimizer.build(model.trainable_variables)
+        for momentum in model.own_optimizer.variables[2:]:
+            momentum.assign(momentum + collective.rank + 1)
+        start_equal(model, collective)
+        return [v.numpy().ravel()[0] for v in model.own_optimizer.variables]
+
+    assert on_ranks(2, start) == [[0.0, 1.0, 1.0, 1.0]] * 2
+
+
+def step_of(model, *, is_stand_in):
+    """Return the step of a model on a stand-in, or on rows of its own."""
+    return Step(Shard(None, 1, 1, (tf.constant(is_stand_in),)), model, None)
+
+
+@pytest.mark.parametrize("is_stand_in", [True, False])
+def test_a_step_on_a_stand_in_is_undone_but_for_seeds_and_weights(is_stand_in):
+    model = model_of(0)
+    variables = [*model.metrics_variables, *model.variables]
+    before = [variable.numpy() for variable in variables]
+
+    step = step_of(model, is_stand_in=is_stand_in)
+    with put_back(step):
+        for variable in variables:
+            variable.assign(variable + 1)
+            step.note_assigned(variable)
+
+    for variable, value in zip(variables, before, strict=True):
+        is_seed = variable.path.endswith("seed_generator_state")
+        is_put_back = is_stand_in and not variable.trainable and not is_seed
+        np.testing.assert_array_equal(variable, value if is_put_back else value + 1)
+    assert any(v.path.endswith("seed_generator_state") for v in model.variables)
+
+
+def test_what_the_step_got_from_other_ranks_stays():
+    model = model_of(0)
+    mean, variance = model.layers[1].non_trainable_variables
+    before = variance.numpy()
+    step = step_of(model, is_stand_in=True)
+
+    with put_back(step):
+        mean.assign([3.0, 4.0])
+        variance.assign([5.0, 6.0])
+        step.note_assigned(mean)
+        step.note_assigned(variance)
+        step.reduced_state([mean], [tf.constant([3.0, 4.0])])
+
+    np.testing.assert_array_equal(mean, [3.0, 4.0])
+    np.testing.assert_array_equal(variance, before)
+
+
+def test_what_the_step_assigns_again_after_it_was_reduced_is_undone():
+    model = model_of(0)
+    mean = model.layers[1].moving_mean
+    before = mean.numpy()
+    step = step_of(model, is_stand_in=True)
+
+    with put_back(step):
+        step.note_assigned(mean)
+        step.reduced_state([mean], [tf.constant([3.0, 4.0])])
+        mean.assign([float("nan"), 0.0])
+        step.note_assigned(mean)
+
+    np.testing.assert_array_equal(mean, before)
+
+
+def test_what_the_step_did_not_assign_is_not_written_to():
+    model = model_of(0)
+    written = []
+    step = step_of(model, is_stand_in=True)
+
+    with put_back(step):
+        step.note_assigned(model.layers[1].moving_mean)
+        for variable in model.non_trainable_variables:
+            variable.value.assign = lambda _, path=variable.path: written.append(path)
+
+    assert written == [model.layers[1].moving_mean.path]
+
+
+def test_keras_keeps_the_state_of_seeds_and_accumulators_under_these_names():
+    model = model_of(0)
+    sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    sgd.build(model.trainable_variables)
+    paths = [v.path for v in [*model.non_trainable_variables, *sgd.variables]]
+
+    assert sum(path.endswith("seed_generator_state") for path in paths) == 1
+    accumulators = [path for path in paths if "gradient_accumulator" in path]
+    assert len(accumulators) == len(model.trainable_variables)
+
+
+class Counting(keras.layers.Layer):
+    def build(self, _):
+        options = {"shape": (), "initializer": "zeros", "trainable": False}
+        self.steps = self.add_weight(dtype="int32", **options)
+        self.level = self.add_weight(dtype="float32", **options)
+
+
+def test_a_counter_of_steps_counts_those_on_stand_ins_too():
+    layer = Counting()
+    model = keras.Sequential([keras.Input((3,)), layer])
+
+    step = step_of(model, is_stand_in=True)
+    with put_back(step):
+        for variable in (layer.steps, layer.level):
+            variable.assign_add(1)
+            step.note_assigned(variable)
+
+    assert int(layer.steps.numpy()) == 1
+    assert float(layer.level.numpy()) == 0.0

@@ -1,0 +1,236 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.data.sharding import Shard
+from tfdist.training.step import Step, state_of_layers
+
+
+def shard(own, rows, *stand_in):
+    own, rows = (tf.constant(n, tf.int64) for n in (own, rows))
+    return Shard(None, rows, own, tuple(tf.constant(flag) for flag in stand_in))
+
+
+def step(own, rows, collective=None, *, stand_in=(), trainer=None):
+    return Step(shard(own, rows, *stand_in), trainer, collective)
+
+
+def steps_of(*owns, empty=()):
+    """Return a function that makes the step of a rank, which has so many rows."""
+
+    def make(collective):
+        rank = collective.rank
+        stand_in = (rank in empty,) if empty else ()
+        return step(owns[rank], sum(owns), collective, stand_in=stand_in)
+
+    return make
+
+
+# Among them is a batch that a small float type could not count.
+@pytest.mark.parametrize(
+    ("own", "rows", "share"),
+    [(1, 4, 0.25), (50_001, 100_002, 0.5), (0, 3, 0), (0, 0, 0)],
+)
+def test_the_share_is_a_part_of_the_rows(own, rows, share):
+    found = step(own, rows).share()
+
+    assert float(found) == share
+    assert found.dtype == tf.float64
+
+
+def test_only_a_step_that_ranks_make_together_is_joint(on_ranks):
+    assert not step(1, 1).is_joint
+    assert on_ranks(2, lambda c: steps_of(1, 3)(c).is_joint) == [True, True]
+
+
+# Sums.
+
+
+def test_a_sum_is_over_all_ranks(on_ranks):
+    found = on_ranks(2, lambda c: float(steps_of(1, 3)(c).sum(c.rank + 2.0, "x")))
+
+    assert found == [5.0, 5.0]
+
+
+def test_a_sum_of_one_rank_alone_is_its_value():
+    assert float(step(1, 1).sum(3.0, "x")) == 3.0
+
+
+@pytest.mark.parametrize("theirs", [7.0, float("nan"), float("inf")])
+def test_a_stand_in_adds_nothing_and_gets_the_sum(on_ranks, theirs):
+    make = steps_of(2, 0, empty=[1])
+
+    found = on_ranks(2, lambda c: float(make(c).sum([5.0, theirs][c.rank], "x")))
+
+    assert found == [5.0, 5.0]
+
+
+def test_nothing_flows_back_through_a_sum(on_ranks):
+    def gradient(collective):
+        x = tf.Variable(3.0)
+        with tf.GradientTape() as tape:
+            y = x * steps_of(1, 1)(collective).sum(x, "x")
+        return float(tape.gradient(y, x))
+
+    assert on_ranks(2, gradient) == [6.0, 6.0]
+
+
+# What layers reduce, and its gradient: rank 0 has one row of four, rank 1 has three.
+
+X = [2.0, 6.0]
+UPSTREAM = [10.0, 20.0]
+
+
+def reduced(on_ranks, make, *, is_mean, xs=X):
+    """Return each rank's result and the gradient of what it passed in."""
+
+    def reduce(collective):
+        x = tf.Variable(xs[collective.rank])
+        with tf.GradientTape() as tape:
+            (y,) = make(collective).all_reduce([x.read_value()], is_mean=is_mean)
+            z = y * UPSTREAM[collective.rank]
+        return float(y), float(tape.gradient(z, x))
+
+    return on_ranks(2, reduce)
+
+
+def test_a_mean_weighs_each_rank_by_its_rows(on_ranks):
+    (one, gradient), (other, _) = reduced(on_ranks, steps_of(1, 3), is_mean=True)
+
+    assert one == other == 2 / 4 + 6 * 3 / 4
+    # Of the loss 1/4 * 10 * y + 3/4 * 20 * y by y: 17.5. It reaches the x of rank 0
+    # with 1/4, which its gradient is multiplied by after the backward pass.
+    assert gradient == 17.5
+
+
+def test_the_gradient_of_a_mean_is_the_same_on_all_ranks(on_ranks):
+    found = reduced(on_ranks, steps_of(1, 3), is_mean=True)
+
+    assert [gradient for _, gradient in found] == [17.5, 17.5]
+
+
+def test_a_sum_adds_up_and_its_gradient_is_divided_by_the_share(on_ranks):
+    (one, first), (other, second) = reduced(on_ranks, steps_of(1, 3), is_mean=False)
+
+    assert one == other == 8.0
+    # 17.5 reaches each x whole; multiplied by the shares 1/4 and 3/4 it is that again.
+    assert first == 17.5 * 4
+    assert second == pytest.approx(17.5 * 4 / 3)
+
+
+@pytest.mark.parametrize("nothing", [7.0, float("nan")])
+@pytest.mark.parametrize("is_mean", [True, False])
+def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks, is_mean, nothing):
+    make = steps_of(4, 0, empty=[1])
+
+    found = reduced(on_ranks, make, is_mean=is_mean, xs=[2.0, nothing])
+
+    # The gradient of rank 1's own loss counts for nothing, so that 10 is left.
+    assert found[0] == (2.0, 10.0)
+    assert found[1][0] == 2.0
+    assert found[1][1] * 0.0 == 0.0
+
+
+def test_several_values_travel_as_one(on_ranks):
+    def reduce(collective):
+        values = [tf.ones([2]), tf.constant(3.0, tf.float64)]
+        found = steps_of(1, 1)(collective).all_reduce(values, is_mean=False)
+        return [value.numpy().tolist() for value in found], collective.calls
+
+    (values, calls), _ = on_ranks(2, reduce)
+
+    assert values == [[2.0, 2.0], 6.0]
+    assert calls == ["all_reduce values"]
+
+
+# What a step has assigned.
+
+
+@pytest.fixture
+def model():
+    made = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(2),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5),
+        ]
+    )
+    made.compile("sgd", "mse", metrics=["mae"])
+    made.test_on_batch(np.ones((2, 3)), np.ones((2, 2)))
+    return made
+
+
+def assigning_all(model, collective):
+    made = step(1, 1, collective, trainer=model)
+    for variable in [*model.variables, *model.metrics_variables]:
+        made.note_assigned(variable)
+    return made
+
+
+def test_the_state_is_what_layers_keep_in_floats(on_ranks, model):
+    (found,) = on_ranks(1, lambda c: assigning_all(model, c).state())
+
+    names = [v.name for v in state_of_layers(model)]
+    assert [names[i] for i in found] == ["moving_mean", "moving_variance"]
+
+
+def test_what_the_step_did_not_assign_is_no_state(on_ranks, model):
+    def state(collective):
+        made = step(1, 1, collective, trainer=model)
+        made.note_assigned(model.layers[1].moving_variance)
+        return made.state()
+
+    assert on_ranks(1, state) == [[1]]
+
+
+def test_a_rank_by_itself_shares_no_state(model):
+    assert assigning_all(model, None).state() == []
+
+
+def test_predictions_have_no_state(on_ranks):
+    assert on_ranks(1, lambda c: step(1, 1, c).state()) == [[]]
+
+
+def test_what_ranks_have_reduced_is_assigned_and_no_longer_apart(on_ranks, model):
+    def state(collective):
+        made = assigning_all(model, collective)
+        made.reduced_state([mean], [tf.constant([3.0, 4.0])])
+        return made, made.state()
+
+    mean = model.layers[1].moving_mean
+    ((made, left),) = on_ranks(1, state)
+
+    assert mean.numpy().tolist() == [3.0, 4.0]
+    assert left == [1]
+    assert id(mean) not in made.assigned
+
+
+def test_frozen_weights_are_state_of_layers_and_metrics_are_not(model):
+    model.layers[0].trainable = False
+
+    names = [variable.name for variable in state_of_layers(model)]
+
+    assert sorted(names) == ["bias", "kernel", "moving_mean", "moving_variance"]
+
+
+def test_what_a_branch_does_is_not_certain():
+    found = []
+
+    @tf.function
+    def run(flag):
+        made = step(1, 1)
+        found.append(made.is_certain)
+
+        def branch():
+            found.append(made.is_certain)
+            return 1.0
+
+        tf.cond(flag, branch, lambda: 0.0)
+        found.append(made.is_certain)
+
+    run(tf.constant(True))
+
+    assert found == [True, False, True]
+    assert step(1, 1).is_certain

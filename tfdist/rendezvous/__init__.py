@@ -1,0 +1,1 @@
+"""The processes of a job meet, and watch each other."""
