@@ -1,4 +1,4 @@
-"""Ranks talking to each other."""
+"""Collective communication between ranks."""
 
 from tfdist.collectives.base import Collective, FusingCollective
 from tfdist.collectives.single import SingleCollective

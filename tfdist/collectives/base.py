@@ -1,9 +1,13 @@
-"""What every way of moving tensors between ranks can do."""
+"""The interface that moves tensors between ranks, its checks and its names."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat.tensorflow import number_of
 
 REDUCTIONS = ("sum", "mean", "min", "max")
 
@@ -12,10 +16,10 @@ class Collective(ABC):
     """Moves tensors and small values between the ranks of a job.
 
     Every rank must make the same calls in the same order, each with the same name and
-    with equal shapes and types; `all_gather` alone lets the rows differ. A rank that
-    does not is an error on all ranks, which names it; never a silent wait. The tensor
-    calls work eagerly and inside of a `tf.function`, where the name says which
-    operations on two ranks belong together.
+    with equal shapes and types; only `all_gather` lets the number of rows differ. If a
+    rank deviates, every rank raises an error that names it, instead of hanging. The
+    tensor calls work eagerly and inside a `tf.function`, where the name pairs the
+    operations of different ranks.
     """
 
     @property
@@ -26,7 +30,7 @@ class Collective(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many processes take part."""
+        """The number of processes that take part."""
 
     @abstractmethod
     def all_reduce(
@@ -39,7 +43,7 @@ class Collective(ABC):
                 same on every rank. The rows of `tf.IndexedSlices` may differ.
             reduction: "sum", "mean", "min" or "max". Default "sum". The mean of
                 integers is rounded down.
-            name: What is reduced, the same on every rank.
+            name: Name of the operation, the same on every rank.
 
         Returns:
             The results in the order of `tensors`, bit-identical on every rank.
@@ -51,11 +55,11 @@ class Collective(ABC):
 
     @abstractmethod
     def all_gather(self, tensor: Any, *, name: str) -> Any:
-        """Join the rows of all ranks, in the order of the ranks.
+        """Concatenate the rows of all ranks, in the order of the ranks.
 
         Args:
             tensor: Of shape (rows, ...) and any type; only `rows` may differ.
-            name: What is gathered, the same on every rank.
+            name: Name of the operation, the same on every rank.
 
         Returns:
             A tensor of shape (rows of all ranks, ...), the same on every rank.
@@ -68,16 +72,16 @@ class Collective(ABC):
     def broadcast(
         self, tensors: Sequence[Any], root_rank: int = 0, *, name: str
     ) -> list[Any]:
-        """Give every rank the tensors of one.
+        """Send the tensors of one rank to all ranks.
 
         Args:
-            tensors: Tensors of any number type; of the same shapes and types on every
-                rank.
-            root_rank: Whose values are given. Default 0.
-            name: What is broadcast, the same on every rank.
+            tensors: Tensors of any number type, with the same shapes and types on
+                every rank.
+            root_rank: The rank that sends. Default 0.
+            name: Name of the operation, the same on every rank.
 
         Returns:
-            The root's tensors, to the bit.
+            The root's tensors, bit for bit.
 
         Raises:
             ValueError: If no process has that rank.
@@ -85,13 +89,13 @@ class Collective(ABC):
 
     @abstractmethod
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
-        """Give a small value and get those of all ranks, outside of any graph.
+        """Gather a small value from all ranks, outside of any graph.
 
         Args:
-            name: What is exchanged, the same on every rank.
-            value: What JSON can hold.
+            name: Name of the exchange, the same on every rank.
+            value: A value that JSON can hold.
             joint: Whether this is one of the calls that every rank makes in the same
-                order; False for threads beside them. Default True.
+                order; False for background threads. Default True.
 
         Returns:
             The values by rank.
@@ -99,40 +103,40 @@ class Collective(ABC):
 
     @abstractmethod
     def barrier(self, name: str = "barrier") -> None:
-        """Wait until every rank is here.
+        """Wait until every rank has reached this call.
 
         Args:
-            name: Which barrier, the same on every rank. Default "barrier".
+            name: Name of the barrier, the same on every rank. Default "barrier".
         """
 
     @abstractmethod
     def call(self, what: str) -> AbstractContextManager[None]:
-        """Mark a stretch of the program in which ranks may wait for each other.
+        """Mark a section of the program in which ranks may wait for each other.
 
         Args:
-            what: The stretch in words, the same on every rank.
+            what: Description of the section, the same on every rank.
 
         Returns:
-            A context; an error that a failed peer caused leaves it with that peer
-            named.
+            A context. An error that a failed peer caused is replaced by one that
+            names the peer.
         """
 
 
 class FusingCollective(Collective):
-    """A collective that itself joins the tensors that are on their way at one time.
+    """A collective that itself fuses tensors that are in flight at the same time.
 
     Buckets would only make them wait for each other.
     """
 
     @abstractmethod
     def check_op(self, op: str) -> None:
-        """Refuse an operation that `all_reduce_as` cannot do here.
+        """Refuse an operation that `all_reduce_as` cannot do in this job.
 
         Args:
             op: "average", "sum" or "adasum".
 
         Raises:
-            ValueError: If it needs what this job does not have.
+            ValueError: If the operation is not possible in this job.
         """
 
     @abstractmethod
@@ -148,23 +152,50 @@ class FusingCollective(Collective):
 
         Args:
             tensors: Float tensors of one type, of the same shapes on every rank. They
-                set out when the last of them is there.
-            op: "adasum"; "average" and "sum" are a sum, for the factors to divide.
-            name: What is reduced, the same on every rank.
-            factors: What tensors are multiplied by before, and results after.
-                Default 1 and 1.
+                are sent once the last of them is computed.
+            op: "adasum"; "average" and "sum" are both a sum, which the factors scale.
+            name: Name of the operation, the same on every rank.
+            factors: The factor of the tensors before the reduction, and that of the
+                results after it. Default 1 and 1.
 
         Returns:
             The results in the order of `tensors`.
         """
 
 
-def check_reduction(reduction: str) -> None:
-    """Refuse a reduction that does not exist.
+def name_in_graph(name: str) -> str:
+    """Return a unique name by position in the graph, which is equal on all ranks."""
+    # Ranks may trace again at different times: a counter of the process would differ.
+    if tf.executing_eagerly():
+        return name
+    graph = tf.compat.v1.get_default_graph()
+    # Branches and loops have graphs of their own, which run in parallel.
+    while (outer := getattr(graph, "outer_graph", None)) and outer.building_function:
+        graph = outer
+    # Several replicas may be in one graph: each counts for itself.
+    replica = tf.distribute.get_replica_context()
+    prefix = "tfdist/" if replica is None else f"tfdist/{number_of(replica)}/"
+    # Scopes of Keras count the layers made so far, of which the chief may have more.
+    with graph.name_scope(None):
+        return str(graph.unique_name(prefix + name)).removeprefix(prefix)
 
-    Raises:
-        ValueError: If it is not one of `REDUCTIONS`.
-    """
+
+def to_tensor(value: Any) -> Any:
+    """Convert a value to a tensor; `tf.IndexedSlices` stay as they are."""
+    is_slices = isinstance(value, tf.IndexedSlices)
+    return value if is_slices else tf.convert_to_tensor(value)
+
+
+def map_values(function: Callable[[Any], Any], tensor: Any) -> Any:
+    """Apply a function to a tensor, or to the values of `tf.IndexedSlices`."""
+    if not isinstance(tensor, tf.IndexedSlices):
+        return function(tensor)
+    values = function(tensor.values)
+    return tf.IndexedSlices(values, tensor.indices, tensor.dense_shape)
+
+
+def check_reduction(reduction: str) -> None:
+    """Refuse a reduction that does not exist."""
     if reduction not in REDUCTIONS:
         raise ValueError(
             f"reduction must be one of {', '.join(REDUCTIONS)}. "
@@ -173,13 +204,36 @@ def check_reduction(reduction: str) -> None:
 
 
 def check_root_rank(root_rank: int, size: int) -> None:
-    """Refuse a rank that nobody has.
-
-    Raises:
-        ValueError: If it is not from 0 to size - 1.
-    """
+    """Refuse a rank that no process has."""
     if not 0 <= root_rank < size:
         raise ValueError(
             f"root_rank must be from 0 to {size - 1}. Received: root_rank={root_rank}. "
             "Use 0 for the chief."
+        )
+
+
+def check_reducible(tensor: Any, reduction: str) -> None:
+    """Refuse a tensor that cannot be reduced, even where there is one process only."""
+    check_reduction(reduction)
+    dtype = tensor.dtype
+    is_ordered = reduction in ("min", "max")
+    if isinstance(tensor, tf.IndexedSlices) and is_ordered:
+        raise ValueError(
+            "tf.IndexedSlices can be reduced by 'sum' and 'mean' only. Received: "
+            f"reduction={reduction!r}. Densify them with tf.convert_to_tensor."
+        )
+    is_number = dtype.is_floating or dtype.is_integer
+    if not (is_number or (dtype.is_bool and is_ordered)):
+        raise TypeError(
+            f"all_reduce needs tensors of a number type for {reduction!r}. "
+            f"Received: {dtype.name}. Cast the tensor first."
+        )
+
+
+def check_has_rows(tensor: Any, name: str) -> None:
+    """Refuse to gather a scalar."""
+    if tensor.shape.rank == 0:
+        raise ValueError(
+            f"all_gather needs a tensor with rows. Received: a scalar ({name!r}). "
+            "Add a dimension, for example with tensor[tf.newaxis]."
         )

@@ -1,14 +1,15 @@
-"""TensorFlow's collective ops on flat tensors, each with the key that pairs it."""
+"""TensorFlow's collective ops on flat tensors, with instance keys and throttling."""
 
+import hashlib
+import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdist.collectives.keys import Keys, with_elements, with_elements_of
-from tfdist.collectives.packing import pack
-from tfdist.collectives.turns import Turns
+from tfdist.collectives.wire_format import pack
 from tfdist.compat.tensorflow import run_independently
 
 _MERGE_OPS = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
@@ -16,6 +17,13 @@ _MERGE_OPS = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
 _CHUNK_BYTES = 2**20
 _MOST_RINGS = 16
 _BROADCAST_BYTES = 4 * 2**20
+# Two, so that one sends while the other adds up; each holds several copies of its data
+# in flight, which is the memory that communication takes.
+MAX_IN_FLIGHT = 2
+_MASK = 0x7FFFFFFF
+# The golden ratio of 32 bits spreads neighbouring numbers over the whole range (Knuth,
+# The Art of Computer Programming, volume 3, section 6.4).
+SPREAD = 0x9E3779B1
 
 
 class Group(NamedTuple):
@@ -23,7 +31,7 @@ class Group(NamedTuple):
 
     Attributes:
         key: A number; ops of one process in several groups have different ones.
-        communication: What TensorFlow is to use, "auto", "ring" or "nccl".
+        communication: The transport of TensorFlow, "auto", "ring" or "nccl".
     """
 
     key: int = 1
@@ -38,11 +46,11 @@ class FlatOps:
 
     Args:
         rank: This rank.
-        size: How many ranks there are.
+        size: The number of ranks.
         device: The full name of the device on which the ops run.
         call: Marks an op that runs now; see `Collective.call`.
         traced: Notes an op that a graph will run; see `Lifeline.traced`.
-        group: What the ranks are for TensorFlow. Default `PROCESSES`.
+        group: The ranks, as TensorFlow knows them. Default `PROCESSES`.
     """
 
     def __init__(
@@ -58,26 +66,17 @@ class FlatOps:
         self._group_key, self._communication = group
         self._device = device
         self._call, self._traced = call, traced
-        self._keys = Keys()
-        self._turns = Turns()
+        self._keys = InstanceKeys()
+        self._throttle = Throttle()
 
     def reduce(self, flat: Any, reduction: str, name: str) -> Any:
-        """Combine a tensor over all ranks; "mean" gives the sum.
-
-        Args:
-            flat: Of a type that TensorFlow reduces.
-            reduction: One of `REDUCTIONS`.
-            name: What is reduced.
-
-        Returns:
-            A tensor of the same shape.
-        """
+        """Combine a tensor over all ranks; "mean" gives the sum."""
         what = f"all_reduce {name!r} ({reduction}, {flat.dtype.name})"
         elements = flat.shape.num_elements()
         if elements == 0:
             return flat
         if elements is None:
-            # A ring cannot pass nothing around, and only here may there be nothing.
+            # A ring cannot send an empty tensor, and only here it may be empty.
             flat = tf.concat([flat, tf.zeros([1], flat.dtype)], 0)
             return self._reduce_whole(flat, reduction, what)[:-1]
         if "GPU" in self._device:
@@ -85,48 +84,27 @@ class FlatOps:
         return self._reduce_in_rings(flat, reduction, what)
 
     def gather(self, flat: Any, name: str) -> Any:
-        """Join the tensors of all ranks, which have equal shapes.
-
-        Args:
-            flat: Of a type that TensorFlow gathers.
-            name: What is gathered.
-
-        Returns:
-            A tensor of shape (size, elements).
-        """
+        """Stack the tensors of all ranks, which have equal shapes."""
         what = f"all_gather {name!r} ({flat.dtype.name})"
-        # As above: a ring cannot pass nothing around.
+        # As above: a ring cannot send an empty tensor.
         flat = tf.concat([flat, tf.zeros([1], flat.dtype)], 0)
 
         def gather() -> Any:
+            options = self._options(what, flat)
             return tf.raw_ops.CollectiveGatherV2(
-                input=flat,
-                group_size=self._size,
-                group_key=self._group_key,
-                instance_key=self._key(what, flat),
-                ordering_token=[],
-                communication_hint=self._communication,
+                input=flat, ordering_token=[], **options
             )
 
         return tf.reshape(self._run(what, flat, gather), [self._size, -1])[:, :-1]
 
     def broadcast(self, flat: Any, root_rank: int, name: str) -> Any:
-        """Give every rank the tensor of one.
-
-        Args:
-            flat: Of a type that TensorFlow broadcasts, of equal shapes.
-            root_rank: Whose tensor is given.
-            name: What is broadcast.
-
-        Returns:
-            A tensor of the same shape.
-        """
+        """Send the tensor of one rank to all, which have equal shapes."""
         if flat.shape.num_elements() == 0:
             return flat
         what = f"broadcast {name!r} from rank {root_rank} ({flat.dtype.name})"
         if not tf.executing_eagerly():
             return self._broadcast(flat, root_rank, what)
-        # One part after the other, for each is on its way in several copies.
+        # In parts, because each has several copies in flight.
         elements, step = flat.shape.num_elements(), _BROADCAST_BYTES // flat.dtype.size
         parts = [
             self._broadcast(
@@ -134,7 +112,7 @@ class FlatOps:
             )
             for start in range(0, elements, step)
         ]
-        # To join them would only make a copy of what the root has.
+        # The root already has the whole: joining the parts would copy it.
         return flat if self._rank == root_rank else pack(parts)
 
     def _reduce_in_rings(self, flat: Any, reduction: str, what: str) -> Any:
@@ -161,77 +139,128 @@ class FlatOps:
         def reduce() -> Any:
             return tf.raw_ops.CollectiveReduceV2(
                 input=flat,
-                group_size=self._size,
-                group_key=self._group_key,
-                instance_key=self._key(what, flat),
                 ordering_token=[],
-                communication_hint=self._communication,
                 merge_op=_MERGE_OPS[reduction],
                 final_op="Id",
+                **self._options(what, flat),
             )
 
         return self._run(what, flat, reduce)
 
     def _broadcast(self, flat: Any, root_rank: int, what: str) -> Any:
-        """Give every rank the tensor of one, by one op."""
+        """Send the tensor of one rank to all, by one op."""
 
         def broadcast() -> Any:
-            common = {
-                "group_size": self._size,
-                "group_key": self._group_key,
-                "instance_key": self._key(what, flat),
-                "communication_hint": self._communication,
-            }
+            options = self._options(what, flat)
             if self._rank == root_rank:
-                return tf.raw_ops.CollectiveBcastSendV2(input=flat, **common)
+                return tf.raw_ops.CollectiveBcastSendV2(input=flat, **options)
             return tf.raw_ops.CollectiveBcastRecvV2(
-                shape=tf.shape(flat), T=flat.dtype, **common
+                shape=tf.shape(flat), T=flat.dtype, **options
             )
 
         return tf.ensure_shape(self._run(what, flat, broadcast), flat.shape)
 
     def _run(self, what: str, flat: Any, op: Callable[[], Any]) -> Any:
-        """Run an op, or put it into the graph, and let the peers know of it."""
+        """Run an op, or put it into the graph, and announce it to the peers."""
         elements = flat.shape.num_elements()
         what = f"{what} of {'?' if elements is None else elements} elements"
         if tf.executing_eagerly():
             with self._call(what), tf.device(self._device):
                 return op()
         self._traced(what)
-        # A graph that XLA compiles cannot hold a collective, but stands beside it.
+        # XLA cannot compile a collective: it stays outside of the compiled graph.
         apart = tf.xla.experimental.jit_scope(compile_ops=False)
         with tf.device(self._device), apart:
-            result = self._turns.take(op)
+            result = self._throttle.add(op)
         if "GPU" not in self._device:
             # NCCL needs one order on all ranks, which the graph's own gives it.
             run_independently(result.op)
         return result
 
-    def _key(self, what: str, flat: Any) -> Any:
-        """Return the key of an op on a tensor."""
+    def _options(self, what: str, flat: Any) -> dict[str, Any]:
+        """Return the attributes that TensorFlow's ops share."""
         elements = flat.shape.num_elements()
         base = self._keys.base(what)
-        if elements is None:
-            return with_elements_of(base, flat)
-        return tf.constant(with_elements(base, elements))
+        is_known = elements is not None
+        return {
+            "group_size": self._size,
+            "group_key": self._group_key,
+            "instance_key": tf.constant(with_elements(base, elements))
+            if is_known
+            else with_elements_of(base, flat),
+            "communication_hint": self._communication,
+        }
 
 
 def rings(size_bytes: int, ranks: int) -> int:
-    """Choose by how many rings, side by side, a tensor goes round.
+    """Choose the number of parallel rings for a tensor, from 1 to 16.
 
     Each ring cuts its part into one chunk for each rank. Several rings fill the gaps
     in which one of them waits; chunks much smaller than 1 MiB cost more calls than
     they save. `tfdist bench allreduce` compares the choice with a single ring.
-
-    Args:
-        size_bytes: The size of the tensor.
-        ranks: How many ranks there are.
-
-    Returns:
-        The number of rings, from 1 to 16.
 
     Example:
         >>> rings(2**20, 2), rings(8 * 2**20, 2), rings(2**30, 2)
         (1, 4, 16)
     """
     return max(1, min(_MOST_RINGS, round(size_bytes / (ranks * _CHUNK_BYTES))))
+
+
+class InstanceKeys:
+    """The numbers by which TensorFlow pairs ops between ranks.
+
+    Ranks may trace at different times, so that a running counter would pair the wrong
+    ops. A key is a hash of the op's name, kind, type and number of elements instead.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[int, str] = {}
+
+    def base(self, description: str) -> int:
+        """Return the key of an op without its number of elements, from 0 to 2**31-1."""
+        digest = hashlib.blake2b(description.encode(), digest_size=4).digest()
+        base = int.from_bytes(digest, "big") & _MASK
+        owner = self._owners.setdefault(base, description)
+        if owner != description:
+            raise RuntimeError(
+                f"Two collectives have the same key. Received: {owner!r} and "
+                f"{description!r}. Give one of them another name."
+            )
+        return base
+
+
+def with_elements(base: int, elements: int) -> int:
+    """Mix the number of elements into a key: TensorFlow binds a key to one shape."""
+    return (base ^ (elements * SPREAD)) & _MASK
+
+
+def with_elements_of(base: int, tensor: Any) -> Any:
+    """Mix in the size of a tensor that is known only when the graph runs."""
+    spread = tf.size(tensor, tf.int64) * tf.constant(SPREAD, tf.int64)
+    mixed = tf.bitwise.bitwise_xor(tf.constant(base, tf.int64), spread)
+    mask = tf.constant(_MASK, tf.int64)
+    return tf.cast(tf.bitwise.bitwise_and(mixed, mask), tf.int32)
+
+
+class Throttle:
+    """Runs the ops of a graph in the order of tracing, with few in flight at once.
+
+    The gradients of the last layers, which are traced first, are sent first.
+    """
+
+    def __init__(self) -> None:
+        # Names, because an operation would keep its graph alive.
+        self._in_flight: weakref.WeakKeyDictionary[Any, deque[str]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def add(self, op: Callable[[], Any]) -> Any:
+        """Create an op that waits until one of those before it has finished."""
+        graph = tf.compat.v1.get_default_graph()
+        before = self._in_flight.setdefault(graph, deque(maxlen=MAX_IN_FLIGHT))
+        is_full = len(before) == MAX_IN_FLIGHT
+        wait_for = [graph.get_operation_by_name(before[0])] if is_full else []
+        with tf.control_dependencies(wait_for):
+            output = op()
+        before.append(output.op.name)
+        return output

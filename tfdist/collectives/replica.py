@@ -1,4 +1,4 @@
-"""The devices of all processes talking to each other, each a rank."""
+"""Collectives between the devices of all processes, each of which is a rank."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -8,32 +8,32 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective
-from tfdist.collectives.flat import FlatMoves
-from tfdist.collectives.linked import LinkedCollective
+from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.ops import FlatOps, Group
+from tfdist.collectives.tensorflow import FlatCollective
 from tfdist.compat.mirrored import may_meet
 
-# The processes are group 1, and the devices of several processes this one. TensorFlow's
+# Group 1 is the processes; this one is the devices of several processes. TensorFlow's
 # own strategies count from `compat.mirrored.FIRST_GROUP_KEY`.
 _GROUP_KEY = 2
 # Sets of devices of one process have numbers from here on.
 _FIRST_KEY_OF_SETS = 2**30
 
 
-class ReplicaCollective(FlatMoves):
-    """What one of several devices of a process moves tensors by.
+class ReplicaCollective(FlatCollective):
+    """The collective of one of several devices of a process.
 
     Within a graph each device has its own part of every collective op. In eager code
-    the replicas of a process run one after the other, so that none could wait for the
-    next: there they meet, and the processes talk for them.
+    the replicas of a process run one after the other, so that none can wait for the
+    next: there they meet in a merge call, and the processes communicate for them.
 
     Args:
-        processes: How the processes talk.
-        number: Which of the devices of this process it is.
-        devices: The full names of the devices of this process; every process has as
-            many.
-        meets: Whether sums of floats are for the strategy's own cross-device ops, which
-            need all replicas of the process to meet; in branches and loops they cannot.
+        processes: The collective of the processes.
+        number: The index of this device among those of the process.
+        devices: The full names of the devices of this process; every process has the
+            same number.
+        meets: Whether the strategy's own cross-device ops sum floats, for which all
+            replicas of the process meet; in branches and loops they cannot.
             Default False.
     """
 
@@ -54,7 +54,7 @@ class ReplicaCollective(FlatMoves):
             self._size,
             devices[number],
             self.call,
-            processes.traced if isinstance(processes, LinkedCollective) else _ignore,
+            processes.traced if isinstance(processes, MonitoredCollective) else _ignore,
             Group(
                 _group_key(processes.size, devices),
                 getattr(processes, "communication", "auto"),
@@ -70,7 +70,7 @@ class ReplicaCollective(FlatMoves):
 
     @property
     def size(self) -> int:
-        """How many replicas take part."""
+        """The number of replicas that take part."""
         return self._size
 
     def all_reduce(
@@ -89,13 +89,13 @@ class ReplicaCollective(FlatMoves):
             way = "sum" if reduction == "mean" else reduction
             totals = self._processes.all_reduce(sums, way, name=name)
             if reduction == "mean":
-                totals = [_divided(total, self._divide) for total in totals]
+                totals = [self._divide(total) for total in totals]
             return totals
 
         return self._met(list(tensors), reduce)
 
     def all_gather(self, tensor: Any, *, name: str) -> Any:
-        """Join the rows of all replicas; see `Collective.all_gather`."""
+        """Concatenate the rows of all replicas; see `Collective.all_gather`."""
         if not tf.executing_eagerly():
             with self._in_own_order():
                 return super().all_gather(tensor, name=name)
@@ -109,7 +109,7 @@ class ReplicaCollective(FlatMoves):
     def broadcast(
         self, tensors: Sequence[Any], root_rank: int = 0, *, name: str
     ) -> list[Any]:
-        """Give every replica the tensors of one; see `Collective.broadcast`."""
+        """Send the tensors of one replica to all; see `Collective.broadcast`."""
         if not tf.executing_eagerly():
             with self._in_own_order():
                 return super().broadcast(tensors, root_rank, name=name)
@@ -121,10 +121,10 @@ class ReplicaCollective(FlatMoves):
         return self._met(list(tensors), broadcast)
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
-        """Give a small value and get those of all ranks; see `Collective.exchange`.
+        """Gather a small value from all ranks; see `Collective.exchange`.
 
         While a graph is traced the replicas of a process run the same code, one after
-        the other, so that one of them speaks for all: the values are by process.
+        the other, so that each exchanges for all: the values are by process.
         """
         if not tf.executing_eagerly() or not joint:
             return self._processes.exchange(name, value, joint=joint)
@@ -143,14 +143,14 @@ class ReplicaCollective(FlatMoves):
         self._processes.barrier(name)
 
     def call(self, what: str) -> AbstractContextManager[None]:
-        """Mark a stretch in which ranks may wait; see `Collective.call`."""
+        """Mark a section in which ranks may wait; see `Collective.call`."""
         return self._processes.call(what)
 
     def _in_own_order(self) -> AbstractContextManager[Any]:
-        """Let a branch, or a loop, wait for nothing but what its own replica does.
+        """Order a branch or a loop after ops of its own replica only.
 
-        TensorFlow runs branches with side effects one after the other, unless they use
-        variables, and different ones. Each replica would wait in its own for the next.
+        TensorFlow serializes branches with side effects, unless they use different
+        variables: each replica would wait in its branch for the next one.
         """
         if may_meet():
             return nullcontext()
@@ -160,7 +160,7 @@ class ReplicaCollective(FlatMoves):
         return order
 
     def _reduce_by_ops(self, tensors: Sequence[Any]) -> list[Any]:
-        """Sum tensors by what the strategy was given to do so."""
+        """Sum tensors by the cross-device ops of the strategy."""
 
         def meet(strategy: Any, *by_replica: Any) -> tuple[Any, ...]:
             pairs = [(value, value) for value in by_replica]
@@ -173,7 +173,7 @@ class ReplicaCollective(FlatMoves):
     def _met(
         self, tensors: list[Any], act: Callable[[list[list[Any]]], list[Any]]
     ) -> list[Any]:
-        """Let the replicas of this process meet, and give all the same results."""
+        """Merge the replicas of this process, and give all of them the same results."""
 
         def meet(strategy: Any, *by_replica: Any) -> tuple[Any, ...]:
             parts = [strategy.experimental_local_results(each) for each in by_replica]
@@ -185,21 +185,21 @@ class ReplicaCollective(FlatMoves):
 
 
 def _group_key(processes: int, devices: Sequence[str]) -> int:
-    """Return the number of a group: a process may have several sets of devices."""
+    """Return the key of a group: a process may have several sets of devices."""
     if processes > 1:
         return _GROUP_KEY
     return _FIRST_KEY_OF_SETS + zlib.crc32(",".join(devices).encode()) % 2**30
 
 
 class _Box:
-    """Holds a value that TensorFlow is not to look into."""
+    """Hides the structure of a value from TensorFlow."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 def _is_for_ops(tensors: Sequence[Any], reduction: str) -> bool:
-    """Say whether cross-device ops can do this, and here."""
+    """Tell whether cross-device ops can do this reduction here."""
     return (
         reduction == "sum"
         and (tf.executing_eagerly() or may_meet())
@@ -209,7 +209,7 @@ def _is_for_ops(tensors: Sequence[Any], reduction: str) -> bool:
 
 
 def _ignore(what: str) -> None:
-    """Note nothing: no peer would want to know."""
+    """Ignore a traced op: there are no peers."""
 
 
 def _reduce_here(values: Sequence[Any], reduction: str) -> Any:
@@ -221,15 +221,5 @@ def _reduce_here(values: Sequence[Any], reduction: str) -> Any:
             values[0].dense_shape,
         )
     stacked = tf.stack([tf.convert_to_tensor(each) for each in values])
-    if reduction == "min":
-        return tf.reduce_min(stacked, 0)
-    if reduction == "max":
-        return tf.reduce_max(stacked, 0)
-    return tf.reduce_sum(stacked, 0)
-
-
-def _divided(total: Any, divide: Callable[[Any], Any]) -> Any:
-    """Divide a sum, also that of the rows of `tf.IndexedSlices`."""
-    if isinstance(total, tf.IndexedSlices):
-        return tf.IndexedSlices(divide(total.values), total.indices, total.dense_shape)
-    return divide(total)
+    combine = {"min": tf.reduce_min, "max": tf.reduce_max}.get(reduction, tf.reduce_sum)
+    return combine(stacked, 0)

@@ -1,4 +1,4 @@
-"""A process alone: every collective gives back what it got."""
+"""The collective of a single process, which returns its inputs."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -6,9 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.base import Collective, check_root_rank
-from tfdist.collectives.checks import check_has_rows, check_reducible, to_tensor
-from tfdist.collectives.dtypes import to_move
+from tfdist.collectives.base import (
+    Collective,
+    check_has_rows,
+    check_reducible,
+    check_root_rank,
+    to_tensor,
+)
+from tfdist.collectives.wire_format import to_move
 
 
 class SingleCollective(Collective):
@@ -27,7 +32,7 @@ class SingleCollective(Collective):
 
     @property
     def size(self) -> int:
-        """How many processes take part: 1."""
+        """The number of processes: 1."""
         return 1
 
     def all_reduce(
@@ -54,7 +59,7 @@ class SingleCollective(Collective):
         check_root_rank(root_rank, 1)
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         for tensor in tensors:
-            to_move(tensor)  # Refuses what could not travel.
+            to_move(tensor)  # Raises for types that cannot be sent.
         return tensors
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:

@@ -1,12 +1,12 @@
-"""What happens to gradients on the way from one rank's backward pass to the update."""
+"""Gradients on the way from one rank's backward pass to the update."""
 
-from tfdist.gradients.bucketing import (
+from tfdist.gradients.buckets import (
     BUCKET_BYTES,
+    Groups,
     check_bucket_bytes,
     plan_buckets,
 )
 from tfdist.gradients.compression import check_compression
-from tfdist.gradients.groups import Groups
 from tfdist.gradients.horovod import HorovodReducer, check_horovod_options
 from tfdist.gradients.reducer import GradientReducer, weigh
 from tfdist.gradients.sparse import with_sums_dense

@@ -1,15 +1,17 @@
-"""Gradients that travel in a smaller type than they are computed in."""
+"""Compression of gradients: a smaller type for the time that they are in flight."""
 
 from typing import Any
 
 import tensorflow as tf
+
+from tfdist.collectives.base import map_values
 
 _TYPES = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
 _COMPRESSED = (tf.float32, tf.float64)
 
 
 class Compression:
-    """Turns float32 and float64 gradients into two bytes an element, and back.
+    """Casts float32 and float64 gradients to two bytes an element, and back.
 
     The ranks' gradients are summed in the type in which they travel. bfloat16 has
     float32's range and needs no care. float16 ends at 65,504, and a sum may leave that
@@ -19,25 +21,24 @@ class Compression:
       share of the global batch, also before it is accumulated, and accumulation takes
       a mean. The shares add up to 1, so every partial sum stays within the largest
       gradient, but for rounding, which adds at most 1 part in 2,048 for each rank. No
-      bit is given away, and nothing is multiplied. The sum is infinite only where the
-      gradient is beyond the range or within that rounding of its end.
-    - *Whole gradients.* A custom loop may sum what it likes, so each gradient is
+      scaling is needed: the sum is infinite only where the gradient is beyond the range
+      or within that rounding of its end.
+    - *Whole gradients.* A custom loop may sum anything, so each gradient is
       divided by `safe_divisor(ranks)` before the cast, and the sum multiplied by it in
       the gradient's own type. Gradients up to 65,504 then never give an infinite sum,
-      although it may itself be beyond float16. The price is at the small end, and it
-      is the price of shares, which are as small.
+      although it may itself be beyond float16. The price is at the small end, the same
+      as that of shares, which are as small.
 
-    Whatever float16 cannot hold becomes infinite, and never another finite number, so
-    that loss scaling notices it. What would travel as less than 3e-8 becomes zero:
-    scale the loss, or choose bfloat16, which keeps the size and fewer digits (8 bits
-    against 11).
+    A value beyond float16 becomes infinite, and never another finite number, so that
+    loss scaling notices it. A value below 3e-8 becomes zero: scale the loss, or choose
+    bfloat16, which keeps the range and fewer digits (8 bits against 11).
 
-    Rows of `tf.IndexedSlices` are gathered and not summed on their way: they are cast
-    and no more. Other types, float16, bfloat16 and integers, travel as they are.
+    Rows of `tf.IndexedSlices` are gathered, not summed: they are only cast. Other
+    types, float16, bfloat16 and integers, travel as they are.
 
     Args:
         name: "none", "fp16" or "bf16".
-        ranks: How many ranks sum; one alone sends nothing, and casts nothing.
+        ranks: The number of ranks; one alone sends nothing, and casts nothing.
 
     Raises:
         ValueError: If there is no compression of that name.
@@ -59,57 +60,37 @@ class Compression:
         self._divisor = safe_divisor(ranks) if self._type == tf.float16 else 1
 
     def compress(self, gradient: Any, *, are_shares: bool) -> Any:
-        """Turn a gradient into what travels.
+        """Cast a gradient to the type in which it travels.
 
-        Args:
-            gradient: A tensor, `tf.IndexedSlices` or None.
-            are_shares: Whether the gradients of all ranks are multiplied by shares
-                that add up to 1.
-
-        Returns:
-            The same, of the type in which it travels.
+        `are_shares` tells whether the gradients of all ranks are multiplied by shares
+        that add up to 1.
         """
         if self._type is None or gradient is None or gradient.dtype not in _COMPRESSED:
             return gradient
-        if isinstance(gradient, tf.IndexedSlices):
-            return _cast(gradient, self._type)
-        if self._divisor > 1 and not are_shares:
+        if self._is_divided(gradient, are_shares):
             gradient = gradient / self._divisor
-        return tf.cast(gradient, self._type)
+        return map_values(lambda values: tf.cast(values, self._type), gradient)
 
     def decompress(self, total: Any, like: Any, *, are_shares: bool) -> Any:
-        """Turn a sum of compressed gradients back.
-
-        Args:
-            total: The sum of what `compress` returned on each rank.
-            like: What it was given on this one.
-            are_shares: What it was told.
-
-        Returns:
-            The sum of the gradients, of their own type.
-        """
+        """Cast a sum of compressed gradients back to the type of `like`."""
         if total is None or total.dtype == like.dtype:
             return total
-        if isinstance(total, tf.IndexedSlices):
-            return _cast(total, like.dtype)
-        total = tf.cast(total, like.dtype)
-        is_divided = self._divisor > 1 and not are_shares
-        return total * self._divisor if is_divided else total
+        total = map_values(lambda values: tf.cast(values, like.dtype), total)
+        return total * self._divisor if self._is_divided(total, are_shares) else total
+
+    def _is_divided(self, gradient: Any, are_shares: bool) -> bool:
+        """Tell whether a gradient must be divided to stay in range."""
+        is_sparse = isinstance(gradient, tf.IndexedSlices)
+        return self._divisor > 1 and not (are_shares or is_sparse)
 
 
 def safe_divisor(ranks: int) -> int:
-    """Return by what to divide floats so that no sum over ranks leaves their range.
+    """Return the smallest power of two that is not below the number of ranks.
 
-    It is the smallest power of two that is not below the number of ranks: to divide by
-    one changes no digit, and rounding cannot lift a partial sum over the end. With the
-    number itself it can: 65504 / 3 is 21840 in float16, of which three are 65520, and
+    Floats divided by it have no sum over ranks beyond their range: a power of two
+    changes no digit, and rounding cannot lift a partial sum over the end. The number of
+    ranks itself is unsafe: 65504 / 3 is 21840 in float16, of which three are 65520, and
     that is infinite there. It costs less than one bit more.
-
-    Args:
-        ranks: How many ranks sum.
-
-    Returns:
-        The divisor.
 
     Example:
         >>> [safe_divisor(ranks) for ranks in (1, 2, 3, 4, 5, 1000)]
@@ -119,19 +100,9 @@ def safe_divisor(ranks: int) -> int:
 
 
 def check_compression(name: str) -> None:
-    """Refuse a type in which gradients cannot travel.
-
-    Raises:
-        ValueError: If there is no compression of that name.
-    """
+    """Refuse a compression that does not exist."""
     if name not in _TYPES:
         raise ValueError(
             f"compression must be one of {', '.join(_TYPES)}. "
             f"Received: compression={name!r}. Use 'none' to send gradients as they are."
         )
-
-
-def _cast(slices: tf.IndexedSlices, dtype: Any) -> tf.IndexedSlices:
-    """Change the type of the values."""
-    values = tf.cast(slices.values, dtype)
-    return tf.IndexedSlices(values, slices.indices, slices.dense_shape)

@@ -1,4 +1,4 @@
-"""How gradients travel on Horovod: by its operations, and joined as it joins them."""
+"""Reduction of gradients by Horovod's own operations and fusion."""
 
 import math
 from collections.abc import Sequence
@@ -6,8 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.base import FusingCollective
-from tfdist.gradients.groups import Groups, check_groups, plan_groups
+from tfdist.collectives.base import FusingCollective, map_values
+from tfdist.collectives.wire_format import by_dtype
+from tfdist.gradients.buckets import Groups, check_groups, plan_groups
 from tfdist.gradients.reducer import GradientReducer
 from tfdist.gradients.sparse import DENSE, NONE, SPARSE, kind_of
 
@@ -15,23 +16,23 @@ OPS = ("average", "sum", "adasum")
 
 
 class HorovodReducer(GradientReducer):
-    """Sends each gradient as soon as it is there; Horovod joins those that wait.
+    """Sends each gradient as soon as it is computed; Horovod fuses those that wait.
 
     Args:
         collective: Horovod's.
-        op: "average" gives the gradient of the global batch's mean; "sum" as many
-            times that as there are ranks; "adasum" combines the gradients of the
-            ranks' own means. Default "average".
-        gradient_predivide_factor: What gradients are divided by before they are added
-            up, and multiplied with after. Default 1.
-        groups: Which gradients travel together: a number of groups, or lists of paths
-            of variables. Default None: Horovod decides.
+        op: "average" gives the gradient of the global batch's mean; "sum" gives that
+            times the number of ranks; "adasum" combines the gradients of the ranks'
+            own means. Default "average".
+        gradient_predivide_factor: The factor by which gradients are divided before the
+            sum, and multiplied after it. Default 1.
+        groups: The gradients that are sent together: a number of groups, or lists of
+            paths of variables. Default None: Horovod decides.
         sparse_as_dense: See `GradientReducer`. Default False.
         compression: "none" or "fp16", see `Compression`. Default "none".
 
     Raises:
         TypeError: If the groups are neither.
-        ValueError: If an argument is impossible, or does not go with another.
+        ValueError: If an argument is impossible, or conflicts with another.
 
     References:
         Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys
@@ -65,20 +66,20 @@ class HorovodReducer(GradientReducer):
             self._factors = (before, 1.0 / before)
 
     def weight(self, share: Any) -> Any:
-        """Return what a rank's gradients are multiplied by; see `GradientReducer`.
+        """Return the weight of a rank's gradients; see `GradientReducer.weight`.
 
-        Adasum combines whole gradients; that of a rank without rows is nothing.
+        Adasum combines whole gradients; that of a rank without rows is zero.
         """
         return tf.sign(share) if self._op == "adasum" else share
 
     def complete(
         self, gradients: Sequence[Any], variables: Sequence[Any], name: str
     ) -> list[Any]:
-        """Make every rank have the same gradients; see `GradientReducer.complete`."""
+        """Agree on the kinds of gradients; see `GradientReducer.complete`."""
         completed = super().complete(gradients, variables, name)
         kinds = [kind_of(gradient) for gradient in completed]
         paths = [getattr(v, "path", v.name) for v in variables]
-        # Keras drops what no rank has a gradient for, before it reduces the others.
+        # Keras drops variables without a gradient before it reduces the others.
         self._paths = [
             path for path, kind in zip(paths, kinds, strict=True) if kind != NONE
         ]
@@ -99,17 +100,21 @@ class HorovodReducer(GradientReducer):
         are_shares: bool = False,
     ) -> list[Any]:
         """Combine gradients over ranks; see `GradientReducer.reduce`."""
-        # Those that Adasum combines are whole.
+        # Adasum combines whole gradients.
         are_shares = are_shares and self._op != "adasum"
         results = super().reduce(gradients, name, beside=beside, are_shares=are_shares)
-        if self._op != "sum":
-            return results
-        count = len(gradients)
-        # Only here, where nothing is compressed any more, is there room for it.
-        return [self._times_size(total) for total in results[:count]] + results[count:]
+        if self._op == "sum":
+            # Only after decompression: float16 may not hold the product.
+            size = self._fusing.size
+            for i in range(len(gradients)):
+                if results[i] is not None:
+                    results[i] = map_values(
+                        lambda total: total * tf.cast(size, total.dtype), results[i]
+                    )
+        return results
 
     def _reduce(self, tensors: list[Any], beside: int, name: str) -> list[Any]:
-        """Combine tensors, of which the last few come beside and are summed."""
+        """Combine gradients; the last `beside` tensors are only summed."""
         results = list(tensors)
         count = len(tensors) - beside
         kinds = [kind_of(tensor) for tensor in tensors[:count]]
@@ -118,8 +123,7 @@ class HorovodReducer(GradientReducer):
         present = [i for i, kind in enumerate(kinds) if kind != NONE]
         dense = [n for n, i in enumerate(present) if kinds[i] == DENSE]
         for numbers in plan_groups(self._groups, self._paths, dense):
-            group = [present[n] for n in numbers]
-            for alike in _by_dtype(group, tensors):
+            for alike in by_dtype({present[n]: tensors[present[n]] for n in numbers}):
                 reduced = self._fusing.all_reduce_as(
                     [tensors[i] for i in alike],
                     self._op,
@@ -132,16 +136,6 @@ class HorovodReducer(GradientReducer):
             results[count:] = self._sum(tensors[count:], f"{name}/beside")
         return results
 
-    def _times_size(self, total: Any) -> Any:
-        """Multiply a gradient by the number of ranks."""
-        if total is None:
-            return None
-        size = tf.cast(self._fusing.size, total.dtype)
-        if isinstance(total, tf.IndexedSlices):
-            values = total.values * size
-            return tf.IndexedSlices(values, total.indices, total.dense_shape)
-        return total * size
-
 
 def check_horovod_options(
     op: str = "average",
@@ -149,12 +143,7 @@ def check_horovod_options(
     groups: Groups = None,
     compression: str = "none",
 ) -> None:
-    """Refuse options that Horovod does not have, or not together.
-
-    Raises:
-        TypeError: If the groups are neither a number nor lists of paths.
-        ValueError: If an option is impossible.
-    """
+    """Refuse options that Horovod does not have, or that conflict."""
     if op not in OPS:
         raise ValueError(
             f"op must be one of {', '.join(OPS)}. Received: op={op!r}. "
@@ -183,11 +172,3 @@ def check_horovod_options(
             "or collective='tensorflow'."
         )
     check_groups(groups)
-
-
-def _by_dtype(group: Sequence[int], tensors: Sequence[Any]) -> list[list[int]]:
-    """Part the positions of a group by the types of their tensors."""
-    parts: dict[Any, list[int]] = {}
-    for i in group:
-        parts.setdefault(tensors[i].dtype, []).append(i)
-    return list(parts.values())

@@ -1,31 +1,31 @@
-"""The one way by which gradients go from rank to rank."""
+"""The reduction of gradients over ranks, bucket by bucket."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.base import Collective
-from tfdist.gradients.bucketing import (
+from tfdist.collectives.base import Collective, map_values
+from tfdist.gradients.buckets import (
     BUCKET_BYTES,
+    add_to_buckets,
     check_bucket_bytes,
     plan_buckets,
-    take_along,
 )
 from tfdist.gradients.compression import Compression
-from tfdist.gradients.sparse import DENSE, NONE, SPARSE, agree, convert, kind_of
+from tfdist.gradients.sparse import DENSE, SPARSE, agree, convert, kind_of
 
 
 class GradientReducer:
-    """Sums gradients over ranks, bucket by bucket, while the backward pass goes on.
+    """Sums gradients over ranks, bucket by bucket, during the backward pass.
 
-    It sums and never averages: each rank's gradient is weighed beforehand by its share
-    of the global batch, so that the sum is the gradient of the whole batch's mean.
+    It sums and never averages: each rank's gradient is first weighted by its share of
+    the global batch, so that the sum is the gradient of the whole batch's mean.
 
     Args:
-        collective: How the ranks talk.
-        bucket_bytes: How many bytes of gradients travel together; 0 sends each by
-            itself. Default 25 MiB.
+        collective: The collective of the ranks.
+        bucket_bytes: The size of a bucket in bytes; 0 sends each gradient by itself.
+            Default 25 MiB.
         sparse_as_dense: Whether `tf.IndexedSlices` are made dense and summed instead
             of gathered. Default False.
         compression: The type in which float32 and float64 gradients travel: "none" is
@@ -54,16 +54,11 @@ class GradientReducer:
     def complete(
         self, gradients: Sequence[Any], variables: Sequence[Any], name: str
     ) -> list[Any]:
-        """Make the gradients of this rank such that every rank has the same ones.
+        """Fill in missing gradients, so that all ranks have the same kinds.
 
-        A variable that only some ranks used has no gradient on the others, which would
-        then wait for a tensor that nobody sends. A graph asks the others once, when it
-        is traced; eager code, where each step may differ, every time.
-
-        Args:
-            gradients: Tensors, `tf.IndexedSlices` and None.
-            variables: What they are the gradients of.
-            name: Whose gradients they are, the same on every rank.
+        A variable that only some ranks used has no gradient on the others, and the
+        ranks would wait for each other. The ranks agree once for a graph, when it is
+        traced, and in every step of eager code, where each step may differ.
 
         Returns:
             The gradients: zeros for None where another rank has one, dense for sparse
@@ -89,14 +84,7 @@ class GradientReducer:
         ]
 
     def weight(self, share: Any) -> Any:
-        """Return what the gradients of a rank are multiplied by before they travel.
-
-        Args:
-            share: The rank's part of the rows of the global batch, a scalar tensor.
-
-        Returns:
-            A scalar tensor.
-        """
+        """Return the weight of a rank's gradients, given its share of the batch."""
         return share
 
     def reduce(
@@ -112,9 +100,9 @@ class GradientReducer:
         Args:
             gradients: Tensors, `tf.IndexedSlices` and None, in the order of the
                 layers; the same kinds on every rank, see `complete`.
-            name: Whose gradients they are, the same on every rank.
-            beside: Small float tensors that are summed as well, uncompressed; on the
-                same journeys if a dense gradient travels in their type. Default none.
+            name: Name of the operation, the same on every rank.
+            beside: Small float tensors that are summed as well, uncompressed; in the
+                buckets of their type, if there are any. Default none.
             are_shares: Whether the gradients are multiplied by shares that add up to
                 1 over the ranks, so that no sum is larger than they were; see
                 `Compression`. Default False.
@@ -132,7 +120,7 @@ class GradientReducer:
         ]
 
     def _reduce(self, tensors: list[Any], beside: int, name: str) -> list[Any]:
-        """Sum tensors as they are, of which the last few come beside."""
+        """Sum tensors uncompressed; the last `beside` of them are no gradients."""
         results = list(tensors)
         kinds = [kind_of(tensor) for tensor in tensors]
         for i in (i for i, kind in enumerate(kinds) if kind == SPARSE):
@@ -147,15 +135,15 @@ class GradientReducer:
         return results
 
     def _plan(self, tensors: list[Any], beside: int) -> list[list[int]]:
-        """Plan the buckets of dense tensors, of which the last few come beside."""
+        """Plan the buckets of dense tensors; the last `beside` join existing ones."""
         sizes = [_size_bytes(tensor) for tensor in tensors]
         types = [tensor.dtype for tensor in tensors]
         count = len(tensors) - beside
         buckets = plan_buckets(sizes[:count], types[:count], self._bucket_bytes)
-        return take_along(buckets, sizes, types)
+        return add_to_buckets(buckets, sizes, types)
 
     def _sum(self, tensors: list[Any], name: str) -> list[Any]:
-        """Sum tensors that travel together."""
+        """Sum tensors in one message."""
         return self._collective.all_reduce(tensors, "sum", name=name)
 
 
@@ -164,34 +152,23 @@ def weigh(
 ) -> list[Any]:
     """Multiply gradients by this rank's share of the global batch.
 
-    Args:
-        gradients: Tensors, `tf.IndexedSlices` and None.
-        share: This rank's part of the rows, a scalar float64 tensor: a small float
-            type cannot count those of a large batch.
-        is_positive: Whether the share cannot be 0, which saves half of the time.
-            Default False.
-
-    Returns:
-        The gradients times the share; zero, whatever they were, if it is 0.
+    A share of 0 gives zeros, whatever the gradients are. The share is float64, because
+    a small float type cannot count the rows of a large batch. With `is_positive` the
+    share cannot be 0, which takes half the time.
     """
 
     def weigh_one(gradient: Any) -> Any:
-        if kind_of(gradient) == NONE:
-            return None
-        if isinstance(gradient, tf.IndexedSlices):
-            values = weigh_one(gradient.values)
-            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         factor = tf.cast(share, gradient.dtype)
         if is_positive:
             return gradient * factor
-        # A rank without rows works on a stand-in, whose gradient may be anything.
+        # A rank without rows works on placeholder data, with arbitrary gradients.
         return tf.math.multiply_no_nan(gradient, factor)
 
-    return [weigh_one(gradient) for gradient in gradients]
+    return [None if g is None else map_values(weigh_one, g) for g in gradients]
 
 
 def _check_equal_counts(by_rank: list[list[str]], name: str) -> None:
-    """Refuse models that differ between ranks."""
+    """Refuse ranks with different numbers of variables."""
     counts = [len(kinds) for kinds in by_rank]
     if len(set(counts)) > 1:
         raise RuntimeError(
@@ -201,7 +178,7 @@ def _check_equal_counts(by_rank: list[list[str]], name: str) -> None:
 
 
 def _size_bytes(gradient: Any) -> int:
-    """Return how many bytes a gradient takes; an unknown dimension counts as 1."""
+    """Return the size of a gradient; an unknown dimension counts as 1."""
     elements = 1
     for length in gradient.shape:
         elements *= length or 1

@@ -9,21 +9,16 @@ NONE, DENSE, SPARSE = "none", "dense", "sparse"
 
 
 def kind_of(gradient: Any) -> str:
-    """Say what a gradient is: "none", "dense" or "sparse"."""
+    """Return the kind of a gradient: "none", "dense" or "sparse"."""
     if gradient is None:
         return NONE
     return SPARSE if isinstance(gradient, tf.IndexedSlices) else DENSE
 
 
 def agree(kinds: Sequence[str]) -> str:
-    """Choose what the gradient of one variable is on every rank.
+    """Choose the kind of a gradient on every rank from the kinds on each rank.
 
-    Args:
-        kinds: What it is on each rank.
-
-    Returns:
-        "none" if it is so everywhere; "sparse" if no rank has a dense one; "dense"
-        otherwise.
+    It is "none" if no rank has one, and "sparse" if no rank has a dense one.
 
     Example:
         >>> agree(["none", "sparse"]), agree(["sparse", "dense"])
@@ -36,39 +31,23 @@ def agree(kinds: Sequence[str]) -> str:
 
 
 def with_sums_dense(gradient: Any, *, is_summed: bool = False) -> Any:
-    """Make sparse gradients dense whose rows are sums already, each index once.
+    """Densify sparse gradients whose rows are already sums, one row for each index.
 
-    Such is the gradient of a kernel that sparse inputs are multiplied by. The rows of
-    other ranks must be added to them, because an optimizer squares what it is given:
-    rows of one index side by side are squared one by one. The rows of an embedding
-    stand side by side on one process as well, and stay so.
-
-    Args:
-        gradient: A tensor, `tf.IndexedSlices` or None.
-        is_summed: Whether it is known to be such. Default False: a graph tells by the
-            operation that its indices come from.
-
-    Returns:
-        The gradient, dense if it was such.
+    An example is the gradient of a kernel that multiplies sparse inputs. The rows of
+    other ranks must be added to them, because an optimizer that squares gradients
+    would square rows of one index separately. The rows of an embedding are separate on
+    one process as well, and stay so. A graph tells the two apart by the operation that
+    the indices come from, unless `is_summed` says so.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    if not (is_summed or _is_each_once(gradient.indices)):
+    if not (is_summed or _are_unique(gradient.indices)):
         return gradient
     return tf.convert_to_tensor(gradient)
 
 
 def convert(gradient: Any, kind: str, variable: Any) -> Any:
-    """Turn a gradient into what the ranks agreed on.
-
-    Args:
-        gradient: A tensor, `tf.IndexedSlices` or None.
-        kind: "none", "dense" or "sparse".
-        variable: What it is the gradient of.
-
-    Returns:
-        The gradient; where there was none, one that changes no sum.
-    """
+    """Convert a gradient to a kind; a missing one becomes one that adds nothing."""
     if kind == NONE or kind == kind_of(gradient):
         return gradient
     if kind == DENSE and gradient is not None:
@@ -81,8 +60,8 @@ def convert(gradient: Any, kind: str, variable: Any) -> Any:
     )
 
 
-def _is_each_once(indices: Any) -> bool:
-    """Say whether indices in a graph come from an operation that makes them unique."""
+def _are_unique(indices: Any) -> bool:
+    """Tell whether indices in a graph come from an operation that makes them unique."""
     if not tf.is_symbolic_tensor(indices):
         return False
     while indices.op.type in ("Cast", "Identity", "Reshape"):

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives.naming import name_in_graph
+from tfdist.collectives.base import name_in_graph
 from tfdist.compat.keras.normalization import SharedBatchNormalization
 from tfdist.horovod.native import native
 

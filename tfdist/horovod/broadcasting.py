@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives.dtypes import from_move, to_move
+from tfdist.collectives.wire_format import from_move, to_move
 from tfdist.horovod.basics import global_process_set
 from tfdist.horovod.native import native
 

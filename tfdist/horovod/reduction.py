@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives.dtypes import without_bfloat16
-from tfdist.gradients.groups import plan_groups
+from tfdist.collectives.wire_format import without_bfloat16
+from tfdist.gradients.buckets import plan_groups
 from tfdist.horovod.basics import Average, Sum
 from tfdist.horovod.native import native
 from tfdist.horovod.peers import tie

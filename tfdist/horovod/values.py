@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.dtypes import (
+from tfdist.collectives.wire_format import (
     from_move,
     to_move,
     to_reduce,

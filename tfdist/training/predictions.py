@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.collectives.naming import name_in_graph
+from tfdist.collectives.base import name_in_graph
 
 
 def gather_rows(outputs: Any, collective: Collective) -> Any:

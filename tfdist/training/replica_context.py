@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.checks import to_tensor
+from tfdist.collectives.base import to_tensor
 from tfdist.training.step_hooks import StepHooks
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.collectives.naming import name_in_graph
+from tfdist.collectives.base import name_in_graph
 from tfdist.data.sharding import Shard, cut_rows, shard_of
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
 from tfdist.training.created_variables import CreatedVariables
@@ -17,7 +17,7 @@ from tfdist.training.predictions import gather_rows
 from tfdist.training.state import put_back
 from tfdist.training.step import Step, state_of_layers
 
-# As in tfdist.collectives.keys: neighbouring ranks get distant numbers.
+# As in tfdist.collectives.ops: neighbouring ranks get distant numbers.
 _SPREAD = 0x9E3779B1
 
 

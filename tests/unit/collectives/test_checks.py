@@ -2,8 +2,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives.base import REDUCTIONS
-from tfdist.collectives.checks import check_has_rows, check_reducible, to_tensor
+from tfdist.collectives.base import (
+    REDUCTIONS,
+    check_has_rows,
+    check_reducible,
+    to_tensor,
+)
 
 NUMBERS = [
     tf.bfloat16,

@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives.constants import may_be_constant, unlike_a_constant
+from tfdist.collectives.wire_format import may_be_constant, prevent_constant_folding
 
 
 def asked(make):
@@ -62,8 +62,8 @@ def test_what_an_inner_function_captures_is_looked_up_outside():
 def test_only_a_possible_constant_gets_an_identity():
     @tf.function
     def traced():
-        of_variable = unlike_a_constant(VARIABLE * 2.0)
-        return of_variable, unlike_a_constant(tf.constant([1.0, 2.0]))
+        of_variable = prevent_constant_folding(VARIABLE * 2.0)
+        return of_variable, prevent_constant_folding(tf.constant([1.0, 2.0]))
 
     graph = traced.get_concrete_function().graph
     types = [op.type for op in graph.get_operations()]

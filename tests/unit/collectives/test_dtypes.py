@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives.dtypes import (
+from tfdist.collectives.wire_format import (
     from_move,
     from_reduce,
     to_move,

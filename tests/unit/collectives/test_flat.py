@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfdist.collectives.flat import FlatMoves
+from tfdist.collectives.tensorflow import FlatCollective
 
 
 class Ops:
@@ -25,7 +25,7 @@ class Ops:
         return flat
 
 
-class Moves(FlatMoves):
+class Moves(FlatCollective):
     rank, size = 0, 2
 
     def __init__(self):

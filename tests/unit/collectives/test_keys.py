@@ -3,11 +3,11 @@ import hashlib
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives.keys import Keys, with_elements, with_elements_of
+from tfdist.collectives.ops import InstanceKeys, with_elements, with_elements_of
 
 
 def test_a_number_depends_on_the_description_alone():
-    one, other = Keys(), Keys()
+    one, other = InstanceKeys(), InstanceKeys()
     other.base("something else before")
 
     assert one.base("all_reduce 'a'") == other.base("all_reduce 'a'")
@@ -15,7 +15,7 @@ def test_a_number_depends_on_the_description_alone():
 
 
 def test_a_number_fits_into_an_int32():
-    numbers = [Keys().base(f"op {i}") for i in range(200)]
+    numbers = [InstanceKeys().base(f"op {i}") for i in range(200)]
 
     assert min(numbers) >= 0
     assert max(numbers) < 2**31
@@ -31,7 +31,7 @@ def test_two_ops_of_one_number_are_refused(monkeypatch):
             return b"\0\0\0\7"
 
     monkeypatch.setattr(hashlib, "blake2b", Colliding)
-    owners = Keys()
+    owners = InstanceKeys()
 
     assert owners.base("one") == owners.base("one") == 7
     with pytest.raises(

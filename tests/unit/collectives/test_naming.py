@@ -1,6 +1,6 @@
 import tensorflow as tf
 
-from tfdist.collectives.naming import name_in_graph
+from tfdist.collectives.base import name_in_graph
 
 
 def test_outside_of_graphs_a_name_stays():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives.packing import (
+from tfdist.collectives.wire_format import (
     decode_strings,
     encode_strings,
     pack,

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives.turns import AT_ONCE, Turns
+from tfdist.collectives.ops import MAX_IN_FLIGHT, Throttle
 
 
-def traced(count, turns, dtype=tf.float32):
-    """Trace ops that take turns; return the function."""
+def traced(count, throttle, dtype=tf.float32):
+    """Trace ops that take throttle; return the function."""
 
     @tf.function
     def step(x):
         return [
-            turns.take(lambda number=number: tf.identity(x, name=f"op_{number}"))
+            throttle.add(lambda number=number: tf.identity(x, name=f"op_{number}"))
             for number in range(count)
         ]
 
@@ -29,30 +29,34 @@ def waited_for(graph, count):
 
 def wanted_order(count):
     return [
-        [f"op_{number - AT_ONCE}"] if number >= AT_ONCE else []
+        [f"op_{number - MAX_IN_FLIGHT}"] if number >= MAX_IN_FLIGHT else []
         for number in range(count)
     ]
 
 
-@pytest.mark.parametrize("count", [1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE + 1])
+@pytest.mark.parametrize(
+    "count", [1, MAX_IN_FLIGHT, MAX_IN_FLIGHT + 1, 3 * MAX_IN_FLIGHT + 1]
+)
 def test_each_op_waits_for_the_one_so_many_before(count):
-    graph = traced(count, Turns()).graph
+    graph = traced(count, Throttle()).graph
 
     assert waited_for(graph, count) == wanted_order(count)
 
 
 def test_the_outputs_are_those_of_the_ops():
-    outputs = traced(5, Turns())(tf.constant([1.0, 2.0]))
+    outputs = traced(5, Throttle())(tf.constant([1.0, 2.0]))
 
     assert [output.numpy().tolist() for output in outputs] == [[1.0, 2.0]] * 5
 
 
 def test_what_takes_no_turn_waits_for_nothing():
-    turns = Turns()
+    throttle = Throttle()
 
     @tf.function
     def step(x):
-        turned = [turns.take(lambda: tf.identity(x)) for _ in range(AT_ONCE + 1)]
+        turned = [
+            throttle.add(lambda: tf.identity(x)) for _ in range(MAX_IN_FLIGHT + 1)
+        ]
         return turned, tf.identity(x, name="beside")
 
     graph = step.get_concrete_function(tf.TensorSpec([2])).graph
@@ -61,20 +65,22 @@ def test_what_takes_no_turn_waits_for_nothing():
 
 
 def test_every_graph_counts_for_itself():
-    turns, count = Turns(), AT_ONCE + 1
+    throttle, count = Throttle(), MAX_IN_FLIGHT + 1
 
-    graphs = [traced(count, turns, dtype).graph for dtype in (tf.float32, tf.float64)]
+    graphs = [
+        traced(count, throttle, dtype).graph for dtype in (tf.float32, tf.float64)
+    ]
 
     assert [waited_for(graph, count) for graph in graphs] == [wanted_order(count)] * 2
 
 
 def test_a_branch_is_a_graph_of_its_own():
-    turns = Turns()
+    throttle = Throttle()
 
     @tf.function
     def step(x, wanted):
         def double():
-            return [turns.take(lambda: x + x) for _ in range(AT_ONCE + 1)][-1]
+            return [throttle.add(lambda: x + x) for _ in range(MAX_IN_FLIGHT + 1)][-1]
 
         return double() + tf.cond(wanted, double, lambda: tf.zeros_like(x))
 
@@ -85,15 +91,15 @@ def test_a_branch_is_a_graph_of_its_own():
 
 
 def test_a_graph_is_not_kept_alive():
-    turns = Turns()
+    throttle = Throttle()
 
     def trace():
-        graph = traced(AT_ONCE + 1, turns).graph
-        assert len(turns._on_the_way) == 1
+        graph = traced(MAX_IN_FLIGHT + 1, throttle).graph
+        assert len(throttle._in_flight) == 1
         return weakref.ref(graph)
 
     graph = trace()
     gc.collect()
 
     assert graph() is None
-    assert len(turns._on_the_way) == 0
+    assert len(throttle._in_flight) == 0

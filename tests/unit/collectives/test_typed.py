@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives.typed import TypedCollective
+from tfdist.collectives.wire_format import TypedCollective
 
 
 class Engine(TypedCollective):

@@ -1,7 +1,7 @@
 import pytest
 
 from tfdist.gradients import check_bucket_bytes, plan_buckets
-from tfdist.gradients.bucketing import ALONE_BYTES, FIRST_BUCKET_BYTES, take_along
+from tfdist.gradients.buckets import ALONE_BYTES, FIRST_BUCKET_BYTES, add_to_buckets
 
 F = "float32"
 
@@ -128,5 +128,5 @@ def test_a_negative_size_is_refused(check):
 def test_what_comes_beside_joins_the_smallest_bucket(buckets, sizes, kinds, full):
     before = [list(bucket) for bucket in buckets]
 
-    assert take_along(buckets, sizes, kinds) == full
+    assert add_to_buckets(buckets, sizes, kinds) == full
     assert buckets == before

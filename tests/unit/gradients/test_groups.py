@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from tfdist.gradients.groups import check_groups, plan_groups
+from tfdist.gradients.buckets import check_groups, plan_groups
 
 PATHS = ["a", "b", "c", "d", "e"]
 
@@ -61,7 +61,7 @@ def test_possible_groups_are_accepted(groups):
 def test_a_number_of_groups_is_positive(groups):
     text = (
         f"groups must be at least 1. Received: groups={groups}. Leave it out to let "
-        "Horovod join what is there at the same time."
+        "Horovod fuse what waits at the same time."
     )
     with pytest.raises(ValueError, match=re.escape(text)):
         check_groups(groups)

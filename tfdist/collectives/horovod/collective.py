@@ -1,7 +1,8 @@
 """Horovod's collectives: Gloo, MPI or NCCL, whichever it was built with."""
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -9,26 +10,24 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from tfdist.collectives.base import FusingCollective
-from tfdist.collectives.dtypes import without_bfloat16
-from tfdist.collectives.horovod.ops import HorovodOps, How
-from tfdist.collectives.horovod.peers import (
-    gather_guests,
-    stop,
-    stop_at_exit,
-)
-from tfdist.collectives.linked import LinkedCollective
+from tfdist.collectives.horovod.peers import connect, stop_at_exit
+from tfdist.collectives.monitored import MonitoredCollective
+from tfdist.collectives.wire_format import prevent_constant_folding, without_bfloat16
+from tfdist.compat.tensorflow import local_device, run_always
 from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.meeting import meet
 from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 
+# Puts an operation on tensors into the graph, under a name.
+_Operation = Callable[[list[Any], str], list[Any]]
 
-class HorovodCollective(LinkedCollective, FusingCollective):
+
+class HorovodCollective(MonitoredCollective, FusingCollective):
     """Connects the processes that `horovodrun`, `mpirun` or `tfdist run` has started.
 
-    Every tensor sets out by itself as soon as it is there; Horovod joins those that
-    wait at the same time, while the rest is still computed. Where a host has several
-    GPUs, the process keeps to the one of its local rank.
+    Every tensor is sent by itself as soon as it is computed; Horovod fuses those that
+    wait at the same time, while the rest is still computed. On a host with several
+    GPUs, the process uses the one of its local rank.
 
     Args:
         process_set: The ranks that take part, a `horovod.ProcessSet` that this process
@@ -40,14 +39,14 @@ class HorovodCollective(LinkedCollective, FusingCollective):
 
     Raises:
         RuntimeError: If TensorFlow has already started the GPUs of the others.
-        TimeoutError: If a process does not come, or cannot be reached.
-        TypeError: If the process set is none.
-        ValueError: If this process is not in the process set; if there are several
-            GPUs on a host, and fewer than processes.
+        TimeoutError: If a process does not join, or cannot be reached.
+        TypeError: If `process_set` is not a process set.
+        ValueError: If this process is not in the process set; if a host has several
+            GPUs, but fewer than processes.
     """
 
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]] = (
-        # What Horovod says of all that ends while tensors are on their way.
+        # Horovod's errors for operations that were in flight.
         tf.errors.UnknownError,
         tf.errors.AbortedError,
     )
@@ -66,20 +65,17 @@ class HorovodCollective(LinkedCollective, FusingCollective):
         self.process_set = (
             hvd.global_process_set if process_set is None else process_set
         )
-        _check_included(self.process_set)
-        rank = self.process_set.rank()
-        guests, door = gather_guests(self.process_set, start_timeout_seconds)
-        lifeline, hub = meet(
-            rank,
-            guests,
-            door,
-            stop,
+        check_included(self.process_set)
+        lifeline, hub = connect(
+            self.process_set,
             start_timeout_seconds=start_timeout_seconds,
             timeout_seconds=timeout_seconds,
         )
-        super().__init__(rank, len(guests), lifeline, hub)
+        rank, size = self.process_set.rank(), self.process_set.size()
+        super().__init__(rank, size, lifeline, hub)
         self._is_everyone = self.process_set is hvd.global_process_set
-        self._ops = HorovodOps(self.process_set, self.call, lifeline.traced)
+        self._common = {"process_set": self.process_set, "ignore_name_scope": True}
+        self._functions: dict[str, Any] = {}
 
     def check_op(self, op: str) -> None:
         """Refuse Adasum where Horovod has none; see `FusingCollective.check_op`."""
@@ -105,43 +101,100 @@ class HorovodCollective(LinkedCollective, FusingCollective):
     ) -> list[Any]:
         """Combine tensors as a group; see `FusingCollective.all_reduce_as`."""
         # The grouped form of Adasum fails in Horovod, which combines each by itself.
-        is_adasum = op == "adasum"
-        how = How(
-            hvd.Adasum if is_adasum else hvd.Sum, *factors, is_group=not is_adasum
-        )
-        return self._send(tensors, how, name)
+        is_group = op != "adasum"
+        kind = hvd.Sum if is_group else hvd.Adasum
+        return self._all_reduce(tensors, kind, name, factors, is_group=is_group)
 
     def _leave(self, hub: Hub | None) -> None:
         super()._leave(hub)
         if not (self._is_everyone or hasattr(sys, "last_value")):
-            # With one rank Horovod stops on all, whatever set they are in.
+            # When one rank stops, Horovod stops on all, whatever set they are in.
             with suppress(Exception):
                 hvd.join()
         stop_at_exit()
 
     def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
         op = {"min": hvd.Min, "max": hvd.Max}.get(reduction, hvd.Sum)
-        return self._send(tensors, How(op), name)
+        return self._all_reduce(tensors, op, name)
 
-    def _send(self, tensors: Sequence[Any], how: How, name: str) -> list[Any]:
-        """Reduce tensors of one type."""
+    def _all_reduce(
+        self,
+        tensors: Sequence[Any],
+        op: Any,
+        name: str,
+        factors: tuple[float, float] = (1.0, 1.0),
+        *,
+        is_group: bool = False,
+    ) -> list[Any]:
+        """Combine tensors of one type by an operation of Horovod."""
+        before, after = factors
+        options = {"op": op, "prescale_factor": before, "postscale_factor": after}
+
+        def reduce(tensors: list[Any], name: str) -> list[Any]:
+            if op == hvd.Adasum:
+                # For tensors of no device, Horovod forks TensorFlow to look for GPUs.
+                with tf.device(local_device()):
+                    tensors = [tf.identity(tensor) for tensor in tensors]
+            if len(tensors) == 1:
+                return [hvd.allreduce(*tensors, name=name, **options, **self._common)]
+            return list(
+                hvd.grouped_allreduce(tensors, name=name, **options, **self._common)
+            )
+
+        together = " together" if is_group else ""
+        what = f"all_reduce {name} {op} {before} {after}{together}"
         dtype = tensors[0].dtype
-        results = self._ops.reduce(list(map(without_bfloat16, tensors)), how, name)
+        sent = list(map(without_bfloat16, tensors))
+        results = self._run(what, reduce, sent, is_group=is_group)
         return [tf.cast(result, dtype) for result in results]
 
     def _gather(self, tensor: Any, name: str) -> Any:
-        return self._ops.gather(tensor, name)
+        def gather(tensors: list[Any], name: str) -> list[Any]:
+            return [hvd.allgather(*tensors, name=name, **self._common)]
+
+        return self._run(f"all_gather {name}", gather, [tensor])[0]
 
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
-        return self._ops.broadcast(tensors, root_rank, name)
+        root = self.process_set.ranks[root_rank]
+
+        def broadcast(tensors: list[Any], name: str) -> list[Any]:
+            return [hvd.broadcast(*tensors, root, name=name, **self._common)]
+
+        return self._run(f"broadcast {name} from {root}", broadcast, tensors)
+
+    def _run(
+        self,
+        what: str,
+        operation: _Operation,
+        tensors: Sequence[Any],
+        *,
+        is_group: bool = False,
+    ) -> list[Any]:
+        """Run an operation on each tensor, or on all; or put it into the graph."""
+
+        def build(tensors: Sequence[Any]) -> list[Any]:
+            if is_group:
+                return _build(what, operation, list(tensors))
+            return [
+                _build(f"{what}/{i}", operation, [tensor])[0]
+                for i, tensor in enumerate(tensors)
+            ]
+
+        if not tf.executing_eagerly():
+            self.traced(what)
+            return build(tensors)
+        # Horovod pairs eager operations by order, those of a graph by name.
+        if what not in self._functions:
+            self._functions[what] = tf.function(build, reduce_retracing=True)
+        with self.call(what):
+            # A graph even where the user makes all functions run eagerly.
+            function = self._functions[what].get_concrete_function(list(tensors))
+            results: list[Any] = function(list(tensors))
+        return results
 
 
 def check_process_set(process_set: Any) -> None:
-    """Refuse what is no process set of Horovod, nor None.
-
-    Raises:
-        TypeError: If it is something else.
-    """
+    """Refuse an argument that is neither a process set nor None."""
     if not isinstance(process_set, hvd.ProcessSet | None):
         raise TypeError(
             "process_set must be a ProcessSet of Horovod. Received: "
@@ -150,8 +203,8 @@ def check_process_set(process_set: Any) -> None:
         )
 
 
-def _check_included(process_set: Any) -> None:
-    """Refuse a process set that leaves this process out, or that is not known yet."""
+def check_included(process_set: Any) -> None:
+    """Refuse a process set that is not registered, or excludes this process."""
     if process_set.process_set_id is None:
         raise ValueError(
             "process_set must be known to Horovod. Received: "
@@ -162,3 +215,19 @@ def _check_included(process_set: Any) -> None:
             "process_set must include the process that trains with it. Received: "
             f"{process_set} on rank {hvd.rank()}. Give each rank the set that it is in."
         )
+
+
+def _build(what: str, operation: _Operation, tensors: list[Any]) -> list[Any]:
+    """Put one operation into the graph."""
+    graph = tf.compat.v1.get_default_graph()
+    # Horovod ignores scopes, and TensorFlow makes names unique within one only. XLA
+    # cannot compile the operation: it stays outside of the compiled graph.
+    with graph.name_scope(None), tf.xla.experimental.jit_scope(compile_ops=False):
+        results = operation(
+            [prevent_constant_folding(tensor) for tensor in tensors],
+            re.sub(r"[^A-Za-z0-9]+", "_", what),
+        )
+    for result in results:
+        # A rank that does not use the result must still take part.
+        run_always(result.op)
+    return results

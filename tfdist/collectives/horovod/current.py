@@ -1,4 +1,4 @@
-"""The ranks of a Horovod that a program has started, as `tfdist.horovod` does."""
+"""The collective of a Horovod that the program itself has started."""
 
 import sys
 from typing import Any
@@ -6,38 +6,35 @@ from typing import Any
 from tfdist.cluster.detect import is_elastic
 from tfdist.collectives.base import Collective
 
-# The one collective of this process, once its ranks have met.
-_MET: list[Collective] = []
-
 
 def started_rank() -> int | None:
-    """Return the rank of this process, None if no Horovod of several was started."""
+    """Return the rank of this process; None unless Horovod has several processes."""
     horovod = _started()
     return None if horovod is None else int(horovod.rank())
 
 
 def started_collective() -> Collective | None:
-    """Return how the ranks talk; for the first time all of them have to ask together.
+    """Return the collective of a started Horovod of several processes, if there is one.
 
-    Returns:
-        The collective; None if no Horovod of several processes was started.
-
-    Raises:
-        RuntimeError: In an elastic job, whose ranks come and go.
+    All ranks make the first call together, and connect in it.
     """
-    if _started() is None:
+    horovod = _started()
+    if horovod is None:
         return None
     if is_elastic():
         raise RuntimeError(
             "This callback needs ranks that stay. Received: an elastic job of Horovod. "
             "Use the callbacks of tfdist.horovod there."
         )
-    if not _MET:
-        # Only programs that have started Horovod have it.
+    # It lives as long as Horovod's own ranks: connecting again would wait for all.
+    ranks = horovod.global_process_set
+    if not hasattr(ranks, "tfdist_collective"):
+        # Only programs that have started Horovod can import this.
         from tfdist.collectives.horovod.collective import HorovodCollective
 
-        _MET.append(HorovodCollective())
-    return _MET[0]
+        ranks.tfdist_collective = HorovodCollective()
+    collective: Collective = ranks.tfdist_collective
+    return collective
 
 
 def _started() -> Any:

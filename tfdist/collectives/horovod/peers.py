@@ -1,4 +1,4 @@
-"""How the processes of Horovod start, find each other, and stop."""
+"""Starting and stopping Horovod's processes, and connecting their heartbeats."""
 
 import faulthandler
 import os
@@ -11,24 +11,20 @@ import horovod.tensorflow as hvd
 import psutil
 
 from tfdist.cluster.place import Place
-from tfdist.rendezvous.meeting import Guest, open_door
+from tfdist.rendezvous.hub import Hub
+from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.rendezvous.meeting import Guest, meet, open_door
 
-# Gloo gives a peer 30 seconds before it takes it for lost.
+# Gloo waits 30 seconds before it considers a peer lost.
 _STOP_SECONDS = 40.0
 _stopping = threading.Lock()
 
 
 def start(place: Place) -> int:
-    """Start Horovod, unless the program has, and compare it with what was started.
-
-    Args:
-        place: What the launcher tells of this process.
-
-    Returns:
-        How many processes Horovod joins.
+    """Start Horovod unless the program has, and return its number of processes.
 
     Raises:
-        RuntimeError: If Horovod joins others than the launcher has started.
+        RuntimeError: If Horovod joins other processes than the launcher has started.
     """
     if not hvd.is_initialized():
         hvd.init()
@@ -37,30 +33,42 @@ def start(place: Place) -> int:
         built = "with" if hvd.mpi_built() else "without"
         raise RuntimeError(
             "Horovod does not join the processes that were started. Received: "
-            f"{place.size} of {place.launcher or 'nobody'}, {size} of Horovod, which "
-            f"is built {built} MPI. Start the program with `tfdist run --collective "
-            "horovod` or `horovodrun`; with `mpirun` only if Horovod is built with MPI."
+            f"{place.size} of {place.launcher or 'no launcher'}, {size} of Horovod, "
+            f"which is built {built} MPI. Start the program with `tfdist run "
+            "--collective horovod` or `horovodrun`; with `mpirun` only if Horovod is "
+            "built with MPI."
         )
     return size
+
+
+def connect(
+    process_set: Any, *, start_timeout_seconds: float, timeout_seconds: float
+) -> tuple[Lifeline, Hub | None]:
+    """Connect this rank to rank 0 of its set; on rank 0, return also the hub.
+
+    Raises:
+        TimeoutError: If a rank does not join, or cannot be reached.
+    """
+    guests, door = gather_guests(process_set, start_timeout_seconds)
+    return meet(
+        process_set.rank(),
+        guests,
+        door,
+        stop,
+        start_timeout_seconds=start_timeout_seconds,
+        timeout_seconds=timeout_seconds,
+    )
 
 
 def gather_guests(
     process_set: Any, timeout_seconds: float
 ) -> tuple[list[Guest], socket.socket | None]:
-    """Tell the other ranks where this one is, and hear of them.
+    """Return the addresses of all ranks, and on rank 0 the socket that it listens at.
 
-    Horovod itself would wait for ever.
-
-    Args:
-        process_set: The ranks that take part, this one among them.
-        timeout_seconds: How long to wait for the last.
-
-    Returns:
-        All of them, in the order of their ranks; and the door that rank 0 has opened
-        for the others, None on these.
+    Horovod itself would wait forever for a rank that does not join.
 
     Raises:
-        TimeoutError: If one does not come.
+        TimeoutError: If a rank does not join.
     """
     rank, size = process_set.rank(), process_set.size()
     guest, door = _introduce(rank)
@@ -85,7 +93,7 @@ def gather_guests(
         )
     except Exception as error:
         if is_late.is_set():
-            # Nor may the end of the program stop Horovod at the same time.
+            # The end of the program may not stop Horovod at the same time.
             timer.join()
             raise TimeoutError(reason) from error
         raise
@@ -95,13 +103,10 @@ def gather_guests(
 
 
 def stop(reason: str) -> None:
-    """End every operation of Horovod that waits, now and later, with an error.
+    """Shut Horovod down, so that every waiting operation fails; or end the process.
 
-    Horovod stops when all ranks do, or when it finds a peer gone. Where neither comes,
-    as with a peer that hangs within MPI, only the end of the process is left.
-
-    Args:
-        reason: What to tell the user in that case.
+    Horovod stops when all ranks do, or when it notices that a peer is gone. If neither
+    happens, because a peer hangs within MPI, the process prints the reason and exits.
     """
     # Two threads that stop it at once would wait for each other.
     with _stopping:
@@ -109,7 +114,7 @@ def stop(reason: str) -> None:
         try:
             stopper.start()
         except RuntimeError:
-            return  # The interpreter is going: `stop_at_exit` is next.
+            return  # The interpreter is exiting: `stop_at_exit` is next.
         stopper.join(_STOP_SECONDS)
         if stopper.is_alive():
             sys.stdout.flush()
@@ -123,16 +128,16 @@ def stop(reason: str) -> None:
 
 
 def stop_at_exit() -> None:
-    """Stop Horovod while the interpreter goes, when no thread can be started."""
+    """Stop Horovod while the interpreter exits, when no thread can be started."""
     with _stopping:
-        # Shows where it hangs, if it does, and ends the process.
+        # If it hangs, this prints the traceback and ends the process.
         faulthandler.dump_traceback_later(_STOP_SECONDS, exit=True)
         hvd.shutdown()
         faulthandler.cancel_dump_traceback_later()
 
 
 def _introduce(rank: int) -> tuple[Guest, socket.socket | None]:
-    """Say who this process is; on rank 0, open the door for the others."""
+    """Return the address of this process; on rank 0, listen for the others."""
     host, pid = socket.gethostname(), os.getpid()
     if rank > 0:
         return Guest(hvd.rank(), host, pid), None
@@ -144,7 +149,7 @@ def _introduce(rank: int) -> tuple[Guest, socket.socket | None]:
 
 
 def _own_addresses() -> list[str]:
-    """Return the addresses by which other hosts may know this one."""
+    """Return the addresses by which other hosts may reach this one."""
     return [
         address.address
         for addresses in psutil.net_if_addrs().values()

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.collectives.naming import name_in_graph
+from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.replica import ReplicaCollective
 from tfdist.compat import mirrored as compat
 from tfdist.gradients import GradientReducer

@@ -16,7 +16,7 @@ from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicti
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.training.checks import check_built
 
-# As in tfdist.collectives.keys: neighbouring parts get distant numbers.
+# As in tfdist.collectives.ops: neighbouring parts get distant numbers.
 _SPREAD = 0x9E3779B1
 
 

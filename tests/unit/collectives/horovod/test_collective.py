@@ -74,6 +74,6 @@ def check_op(monkeypatch, op, size, is_everyone, has_mpi):
 def test_a_process_set_is_one_that_horovod_knows(make, error, text):
     from tfdist.collectives.horovod import collective as horovod
 
-    check = {TypeError: horovod.check_process_set, ValueError: horovod._check_included}
+    check = {TypeError: horovod.check_process_set, ValueError: horovod.check_included}
     with pytest.raises(error, match=re.escape(text)):
         check[error](make(horovod.hvd))

@@ -15,9 +15,13 @@ def horovod(monkeypatch):
 
     def put(*, is_initialized=True, size=2):
         module = SimpleNamespace(
-            is_initialized=lambda: is_initialized, size=lambda: size, rank=lambda: 1
+            is_initialized=lambda: is_initialized,
+            size=lambda: size,
+            rank=lambda: 1,
+            global_process_set=SimpleNamespace(),
         )
         monkeypatch.setitem(sys.modules, "horovod.tensorflow", module)
+        return module
 
     return put
 
@@ -37,11 +41,18 @@ def test_horovod_that_was_not_started_or_is_alone_is_none(horovod, options):
 
 def test_ranks_meet_once(horovod, monkeypatch):
     horovod()
-    collective = object()
-    monkeypatch.setattr(started, "_MET", [collective])
+    made = []
+
+    def make():
+        made.append(object())
+        return made[-1]
+
+    name = "tfdist.collectives.horovod.collective"
+    module = SimpleNamespace(HorovodCollective=make)
+    monkeypatch.setitem(sys.modules, name, module)
 
     assert started_rank() == 1
-    assert started_collective() is collective
+    assert [started_collective(), started_collective()] == made * 2
 
 
 def test_ranks_that_come_and_go_are_refused(horovod, monkeypatch):

@@ -69,7 +69,7 @@ def test_horovod_is_started_unless_the_program_has(
     ("place", "size", "received"),
     [
         (Place(1, 2, launcher="tfdist run"), 1, "2 of tfdist run, 1 of Horovod"),
-        (Place(), 2, "1 of nobody, 2 of Horovod"),
+        (Place(), 2, "1 of no launcher, 2 of Horovod"),
     ],
 )
 def test_horovod_must_join_those_that_were_started(

@@ -1,12 +1,12 @@
-"""What `LinkedCollective` adds to an engine, here to one that moves nothing."""
+"""What `MonitoredCollective` adds to an engine, here to one that moves nothing."""
 
 from contextlib import contextmanager
 
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import linked
-from tfdist.collectives.linked import LinkedCollective
+from tfdist.collectives import monitored
+from tfdist.collectives.monitored import MonitoredCollective
 
 
 class PeerError(tf.errors.OpError):
@@ -50,7 +50,7 @@ class Line:
         return [value, value]
 
 
-class Engine(LinkedCollective):
+class Engine(MonitoredCollective):
     """Moves nothing."""
 
     _PEER_ERRORS = (PeerError,)
@@ -62,7 +62,7 @@ class Engine(LinkedCollective):
 def at_exit(monkeypatch):
     """What is to be done when the interpreter ends; here nothing is."""
     calls = []
-    monkeypatch.setattr(linked.atexit, "register", lambda *call: calls.append(call))
+    monkeypatch.setattr(monitored.atexit, "register", lambda *call: calls.append(call))
     return calls
 
 

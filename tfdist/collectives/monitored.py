@@ -1,4 +1,4 @@
-"""What collectives between processes have in common, whatever moves the tensors."""
+"""Collectives over heartbeats, so that a lost peer is an error that names it."""
 
 import atexit
 from collections.abc import Iterator
@@ -7,25 +7,23 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfdist.collectives.typed import TypedCollective
+from tfdist.collectives.wire_format import TypedCollective
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
 from tfdist.rendezvous.meeting import part
 
 
-class LinkedCollective(TypedCollective):
-    """A collective whose ranks are tied together by lifelines.
-
-    It turns errors that a peer caused into those that name it.
+class MonitoredCollective(TypedCollective):
+    """A collective whose ranks watch each other through lifelines to rank 0.
 
     Args:
         rank: This rank.
-        size: How many ranks there are.
+        size: The number of ranks.
         lifeline: This rank's connection to rank 0.
         hub: The other end of all lifelines, on rank 0; None on the other ranks.
     """
 
-    # What the engine raises when a peer, and not this rank, is at fault.
+    # The errors of the engine that mean that a peer, not this rank, is at fault.
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]]
 
     def __init__(
@@ -42,11 +40,11 @@ class LinkedCollective(TypedCollective):
 
     @property
     def size(self) -> int:
-        """How many processes take part."""
+        """The number of processes that take part."""
         return self._size
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
-        """Give a small value and get those of all ranks; see `Collective.exchange`."""
+        """Gather a small value from all ranks; see `Collective.exchange`."""
         return self._lifeline.exchange(name, value, joint=joint)
 
     def barrier(self, name: str = "barrier") -> None:
@@ -54,16 +52,12 @@ class LinkedCollective(TypedCollective):
         self._lifeline.exchange(f"barrier {name}", None)
 
     def traced(self, what: str) -> None:
-        """Note a collective that a graph will run.
-
-        Args:
-            what: The collective in words, the same on every rank.
-        """
+        """Note a collective that a graph will run, described alike on every rank."""
         self._lifeline.traced(what)
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
-        """Mark a stretch in which ranks may wait; see `Collective.call`."""
+        """Mark a section in which ranks may wait; see `Collective.call`."""
         self._lifeline.check()
         with self._lifeline.call(what):
             try:
@@ -72,7 +66,7 @@ class LinkedCollective(TypedCollective):
                 raise
             except tf.errors.OpError as error:
                 if isinstance(error, self._PEER_ERRORS):
-                    # It is felt at once that a peer has gone; which, a moment later,
+                    # The loss shows at once, the name of the lost peer a moment later,
                     # and only while this rank is known to be in the call.
                     self._lifeline.wait_for_failure()
                 self._lifeline.check()
@@ -80,10 +74,10 @@ class LinkedCollective(TypedCollective):
                 self._lifeline.report_error(what, error)
                 raise
             except Exception:
-                # An engine that a peer's failure has stopped raises whatever it likes.
+                # An engine that a peer's failure has stopped may raise anything.
                 self._lifeline.check()
                 raise
 
     def _leave(self, hub: Hub | None) -> None:
-        """Say goodbye before the interpreter goes."""
+        """Close the lifeline before the interpreter exits."""
         part(self._lifeline, hub)

@@ -1,0 +1,274 @@
+"""The form in which tensors travel: few types, flat, strings as bytes."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives.base import (
+    Collective,
+    check_has_rows,
+    check_reducible,
+    check_root_rank,
+    map_values,
+    to_tensor,
+)
+from tfdist.compat.tensorflow import run_independently
+
+_REDUCED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+_MOVED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+_SAME_BITS = {
+    tf.bfloat16: tf.float16,
+    tf.int16: tf.float16,
+    tf.uint16: tf.float16,
+    tf.uint32: tf.int32,
+    tf.uint64: tf.int64,
+    tf.complex64: tf.int64,
+}
+
+
+class TypedCollective(Collective):
+    """Converts tensors of every type to the few types that an engine can move.
+
+    Subclasses move tensors of one type, in `_reduce`, `_gather` and `_broadcast`.
+    """
+
+    def all_reduce(
+        self, tensors: Sequence[Any], reduction: str = "sum", *, name: str
+    ) -> list[Any]:
+        """Combine tensors over all ranks; see `Collective.all_reduce`."""
+        results: dict[int, Any] = {}
+        dense: dict[int, Any] = {}
+        for i, tensor in enumerate(map(to_tensor, tensors)):
+            check_reducible(tensor, reduction)
+            if isinstance(tensor, tf.IndexedSlices):
+                results[i] = self._reduce_slices(tensor, reduction, f"{name}/{i}")
+            else:
+                dense[i] = tensor
+        for group in by_dtype(dense):
+            reduced = self._reduce_group([dense[i] for i in group], reduction, name)
+            results.update(zip(group, reduced, strict=True))
+        return [results[i] for i in range(len(tensors))]
+
+    def all_gather(self, tensor: Any, *, name: str) -> Any:
+        """Concatenate the rows of all ranks; see `Collective.all_gather`."""
+        tensor = tf.convert_to_tensor(tensor)
+        check_has_rows(tensor, name)
+        if tensor.dtype == tf.string:
+            lengths, data = encode_strings(tensor)
+            lengths = self.all_gather(lengths, name=f"{name}/lengths")
+            return decode_strings(lengths, self.all_gather(data, name=f"{name}/bytes"))
+        gathered = from_move(self._gather(to_move(tensor), name), tensor.dtype)
+        return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
+
+    def broadcast(
+        self, tensors: Sequence[Any], root_rank: int = 0, *, name: str
+    ) -> list[Any]:
+        """Send the tensors of one rank to all; see `Collective.broadcast`."""
+        check_root_rank(root_rank, self.size)
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        results: dict[int, Any] = {}
+        moved = {i: to_move(tensor) for i, tensor in enumerate(tensors)}
+        for group in by_dtype(moved):
+            received = self._broadcast([moved[i] for i in group], root_rank, name)
+            results.update(zip(group, received, strict=True))
+        return [from_move(results[i], t.dtype) for i, t in enumerate(tensors)]
+
+    @abstractmethod
+    def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
+        """Combine tensors of one type of `to_reduce`; "mean" gives the sum."""
+
+    @abstractmethod
+    def _gather(self, tensor: Any, name: str) -> Any:
+        """Concatenate the rows of a tensor of a type of `to_move`."""
+
+    @abstractmethod
+    def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
+        """Send the root's tensors, of one type of `to_move`, to every rank."""
+
+    def _reduce_group(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
+        """Reduce tensors of one type."""
+        dtype = tensors[0].dtype
+        moved = [to_reduce(tensor, reduction) for tensor in tensors]
+        reduced = self._reduce(moved, reduction, name)
+        if reduction == "mean" and dtype == tf.uint64:
+            # Its sum travels as bits of a signed type, which cannot be divided.
+            totals = [from_reduce(total, dtype, reduction) for total in reduced]
+            return [self._divide(total) for total in totals]
+        if reduction == "mean":
+            reduced = [self._divide(total) for total in reduced]
+        return [from_reduce(tensor, dtype, reduction) for tensor in reduced]
+
+    def _reduce_slices(self, slices: Any, reduction: str, name: str) -> Any:
+        """Reduce `tf.IndexedSlices`: their sum is the rows of all ranks."""
+        values = self.all_gather(slices.values, name=f"{name}/values")
+        indices = self.all_gather(slices.indices, name=f"{name}/indices")
+        total = tf.IndexedSlices(values, indices, slices.dense_shape)
+        return self._divide(total) if reduction == "mean" else total
+
+    def _divide(self, total: Any) -> Any:
+        """Divide a sum by the number of ranks; integers are rounded down."""
+
+        def divide(total: Any) -> Any:
+            size = tf.constant(self.size, total.dtype)
+            return total / size if total.dtype.is_floating else total // size
+
+        return map_values(divide, total)
+
+
+def by_dtype(tensors: dict[int, Any]) -> list[list[int]]:
+    """Group the keys of tensors by type, in the order of first appearance."""
+    groups: dict[Any, list[int]] = {}
+    for i, tensor in tensors.items():
+        groups.setdefault(tensor.dtype, []).append(i)
+    return list(groups.values())
+
+
+def to_reduce(tensor: Any, reduction: str) -> Any:
+    """Convert a tensor, without loss, to a type that TensorFlow's ops can reduce."""
+    dtype = tensor.dtype
+    if dtype in _REDUCED:
+        return tensor
+    if dtype == tf.uint64:
+        bits = tf.bitcast(tensor, tf.int64)
+        # Unsigned order is signed order with the top bit flipped.
+        ordered = reduction in ("min", "max")
+        return tf.bitwise.bitwise_xor(bits, tf.int64.min) if ordered else bits
+    if dtype.is_floating:
+        return tf.cast(tensor, tf.float32)
+    return tf.cast(tensor, tf.int64 if dtype.size == 4 else tf.int32)
+
+
+def from_reduce(tensor: Any, dtype: Any, reduction: str) -> Any:
+    """Convert the reduced result of `to_reduce` back to its own type."""
+    if tensor.dtype == dtype:
+        return tensor
+    if dtype == tf.uint64:
+        if reduction in ("min", "max"):
+            tensor = tf.bitwise.bitwise_xor(tensor, tf.int64.min)
+        return tf.bitcast(tensor, tf.uint64)
+    return tf.cast(tensor, dtype)
+
+
+def without_bfloat16(tensor: Any) -> Any:
+    """Convert bfloat16, which Horovod cannot move, to float32."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
+
+
+def to_move(tensor: Any) -> Any:
+    """Convert a tensor to a type that can be gathered or broadcast bit by bit."""
+    dtype = tensor.dtype
+    if dtype in _MOVED:
+        return tensor
+    if dtype in _SAME_BITS:
+        return tf.bitcast(tensor, _SAME_BITS[dtype])
+    if dtype.size == 1 and dtype.is_floating:
+        # Eight bits cannot be bitcast, but are exact in sixteen.
+        return tf.cast(tensor, tf.float16)
+    if dtype.size == 1:
+        bits = tensor if dtype.is_bool else tf.bitcast(tensor, tf.uint8)
+        return tf.cast(bits, tf.int32)
+    raise TypeError(
+        "Only tensors of numbers can be broadcast, and of numbers or strings gathered. "
+        f"Received: {dtype.name}. Turn the tensor into numbers first."
+    )
+
+
+def from_move(tensor: Any, dtype: Any) -> Any:
+    """Convert the result of `to_move` back to its own type."""
+    if tensor.dtype == dtype:
+        return tensor
+    if dtype in _SAME_BITS:
+        return tf.bitcast(tensor, dtype)
+    if dtype.is_bool or dtype.is_floating:
+        return tf.cast(tensor, dtype)
+    return tf.bitcast(tf.cast(tensor, tf.uint8), dtype)
+
+
+def pack(tensors: Sequence[Any]) -> Any:
+    """Concatenate tensors of one type into one of shape (elements,)."""
+    flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
+    return flat[0] if len(flat) == 1 else tf.concat(flat, 0)
+
+
+def unpack(flat: Any, like: Sequence[Any]) -> list[Any]:
+    """Split the result of `pack` into tensors of the shapes of `like`."""
+
+    def elements(tensor: Any) -> Any:
+        known = tensor.shape.num_elements()
+        return tf.size(tensor) if known is None else known
+
+    def shape(tensor: Any) -> Any:
+        is_known = tensor.shape.is_fully_defined()
+        return tensor.shape if is_known else tf.shape(tensor)
+
+    parts = [flat] if len(like) == 1 else tf.split(flat, [elements(t) for t in like])
+    return [tf.reshape(part, shape(t)) for part, t in zip(parts, like, strict=True)]
+
+
+def padded_rows(rows: Any) -> Any:
+    """Round a number of rows up to one of eight steps an octave, at most 1/8 more."""
+    # TensorFlow negotiates once for every size that it meets, so there should be few.
+    octave = tf.math.floor(tf.experimental.numpy.log2(tf.cast(rows, tf.float64)))
+    step = tf.maximum(1, tf.cast(2.0 ** (octave - 3.0), tf.int32))
+    return (rows + step - 1) // step * step
+
+
+def encode_strings(strings: Any) -> tuple[Any, Any]:
+    """Convert strings to their lengths, of the same shape, and all their bytes."""
+    joined = tf.strings.reduce_join(tf.reshape(strings, [-1]))
+    return tf.strings.length(strings), tf.io.decode_raw(joined, tf.uint8)
+
+
+def decode_strings(lengths: Any, data: Any) -> Any:
+    """Convert the results of `encode_strings` back to strings."""
+    characters = tf.constant([bytes([i]) for i in range(256)])
+    ragged = tf.RaggedTensor.from_row_lengths(
+        tf.gather(characters, tf.cast(data, tf.int32)), tf.reshape(lengths, [-1])
+    )
+    return tf.reshape(tf.strings.reduce_join(ragged, axis=1), tf.shape(lengths))
+
+
+def prevent_constant_folding(tensor: Any) -> Any:
+    """Return a graph tensor that TensorFlow does not compute once while it traces.
+
+    Horovod's operations are declared to have no side effects: of a constant TensorFlow
+    would compute them while tracing, and a rank that traces again would then wait for
+    the others.
+    """
+    if not may_be_constant(tensor):
+        return tensor
+    # Declared to have side effects; with no URL it writes nothing.
+    tensor = tf.raw_ops.DebugIdentityV2(input=tensor, debug_urls=[])
+    run_independently(tensor.op)
+    return tensor
+
+
+def may_be_constant(tensor: Any) -> bool:
+    """Tell whether a tensor of a graph may depend on constants only."""
+    # Reading variables and data has side effects; an argument may be a constant.
+    operations, seen = [tensor.op], set()
+    while operations:
+        operation = operations.pop()
+        if operation in seen:
+            continue
+        seen.add(operation)
+        if operation.op_def.is_stateful:
+            return False
+        outer = _captured(operation)
+        if tf.is_symbolic_tensor(outer):
+            operations.append(outer.op)
+        elif outer is not None:
+            return False  # An eager tensor is passed in at each call.
+        operations += [each.op for each in operation.inputs]
+    return True
+
+
+def _captured(operation: Any) -> Any:
+    """Return the tensor of the outer graph that a placeholder stands for, if any."""
+    if operation.type != "Placeholder":
+        return None
+    name = operation.name
+    captures = getattr(operation.graph, "captures", ())
+    return next((outer for outer, inner in captures if inner.op.name == name), None)

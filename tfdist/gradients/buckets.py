@@ -1,0 +1,185 @@
+"""Plans of which gradients travel together: pure arithmetic, without TensorFlow."""
+
+import difflib
+from collections.abc import Hashable, Sequence
+
+BUCKET_BYTES = 25 * 2**20
+FIRST_BUCKET_BYTES = 2**20
+# Joining a tensor with others copies it twice. From about this size on, sending it
+# alone takes less time, and always less memory.
+ALONE_BYTES = 4 * 2**20
+Groups = int | Sequence[Sequence[str]] | None
+
+
+def plan_buckets(
+    sizes_bytes: Sequence[int],
+    kinds: Sequence[Hashable],
+    bucket_bytes: int,
+    first_bucket_bytes: int = FIRST_BUCKET_BYTES,
+) -> list[list[int]]:
+    """Group tensors into buckets, the last tensor first.
+
+    The backward pass reaches the last layers first, so their gradients can be sent
+    while the others are still computed. A bucket is full once it holds the limit, and
+    the first is smaller than the others so that the network starts early. A tensor of
+    4 MiB and more is sent by itself.
+
+    Args:
+        sizes_bytes: The size of each tensor, in the order of the layers.
+        kinds: The property that is equal within a bucket, for example the type.
+        bucket_bytes: The size from which a bucket is full; 0 makes one per tensor.
+        first_bucket_bytes: The same for the first bucket of a kind. Default 1 MiB.
+
+    Returns:
+        Positions of the tensors, by bucket, in the order of sending.
+
+    Raises:
+        ValueError: If `bucket_bytes` is negative.
+
+    Example:
+        >>> plan_buckets([4, 4, 4, 4], ["float32"] * 4, 8, first_bucket_bytes=4)
+        [[3], [2, 1], [0]]
+
+    References:
+        Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
+        Training", VLDB 2020, section 3.2.3.
+    """
+    check_bucket_bytes(bucket_bytes)
+    buckets: list[list[int]] = []
+    open_buckets: dict[Hashable, list[int]] = {}
+    limits: dict[Hashable, int] = {}
+    for position in reversed(range(len(sizes_bytes))):
+        if sizes_bytes[position] >= ALONE_BYTES:
+            buckets.append([position])
+            continue
+        kind = kinds[position]
+        if kind not in open_buckets:
+            open_buckets[kind] = []
+            buckets.append(open_buckets[kind])
+        bucket = open_buckets[kind]
+        bucket.append(position)
+        limit = limits.get(kind, min(first_bucket_bytes, bucket_bytes))
+        if sum(sizes_bytes[i] for i in bucket) >= limit:
+            limits[kind] = bucket_bytes
+            del open_buckets[kind]
+    return buckets
+
+
+def add_to_buckets(
+    buckets: Sequence[Sequence[int]],
+    sizes_bytes: Sequence[int],
+    kinds: Sequence[Hashable],
+) -> list[list[int]]:
+    """Add further tensors to planned buckets, each to the smallest of its kind.
+
+    Joining costs the smallest copy there. Tensors of a kind without a bucket share a
+    new one, which is sent first: they are known before the backward pass begins.
+
+    Example:
+        >>> add_to_buckets([[2, 1], [0]], [8, 8, 8, 2], ["float32"] * 4)
+        [[2, 1], [0, 3]]
+    """
+    full = [list(bucket) for bucket in buckets]
+    for position in range(sum(map(len, buckets)), len(sizes_bytes)):
+        alike = [bucket for bucket in full if kinds[bucket[0]] == kinds[position]]
+        if not alike:
+            alike = [[]]
+            full[:0] = alike
+        smallest = min(alike, key=lambda b: sum(sizes_bytes[i] for i in b))
+        smallest.append(position)
+    return full
+
+
+def plan_groups(
+    groups: int | Sequence[Sequence[Hashable]] | None,
+    paths: Sequence[Hashable],
+    positions: Sequence[int],
+) -> list[list[int]]:
+    """Group gradients as the user asks, the last layers first.
+
+    Args:
+        groups: A number of groups of neighbours; or lists of paths of variables, where
+            a variable in no list is sent alone; or None: each is sent alone.
+        paths: The paths, or other keys, of all variables in the order of the layers.
+        positions: The variables that have a dense gradient.
+
+    Returns:
+        Positions by group, in the order of sending.
+
+    Raises:
+        ValueError: If a group names a variable that the model does not have.
+
+    Example:
+        >>> plan_groups(2, ["a", "b", "c"], [0, 1, 2])
+        [[2], [1, 0]]
+        >>> plan_groups([["a", "c"]], ["a", "b", "c"], [0, 1, 2])
+        [[2, 0], [1]]
+    """
+    backwards = list(reversed(positions))
+    if groups is None:
+        return [[i] for i in backwards]
+    if isinstance(groups, int):
+        count = min(groups, len(backwards))
+        cuts = [len(backwards) * k // max(1, count) for k in range(count + 1)]
+        return [backwards[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    number_of = {path: n for n, group in enumerate(groups) for path in group}
+    unknown = [path for path in number_of if path not in paths]
+    if unknown:
+        nearest = difflib.get_close_matches(str(unknown[0]), map(str, paths), n=1)
+        raise ValueError(
+            f"groups must name variables that are trained. Received: {unknown[0]!r}. "
+            + (
+                f"Did you mean {nearest[0]!r}?"
+                if nearest
+                else f"There are: {list(paths)}."
+            )
+        )
+    planned: dict[int | tuple[int], list[int]] = {}
+    for i in backwards:
+        planned.setdefault(number_of.get(paths[i], (i,)), []).append(i)
+    return list(planned.values())
+
+
+def check_bucket_bytes(bucket_bytes: int) -> None:
+    """Refuse a bucket of negative size."""
+    if bucket_bytes < 0:
+        raise ValueError(
+            f"bucket_bytes must not be negative. Received: bucket_bytes={bucket_bytes}."
+            " Use 0 to send each gradient by itself."
+        )
+
+
+def check_groups(groups: Groups) -> None:
+    """Refuse groups that are neither a positive number nor distinct lists of paths."""
+    if groups is None:
+        return
+    if isinstance(groups, int):
+        # bool is a subclass of int, yet True is no number of groups.
+        if groups < 1 or isinstance(groups, bool):
+            raise ValueError(
+                f"groups must be at least 1. Received: groups={groups}. Leave it out "
+                "to let Horovod fuse what waits at the same time."
+            )
+        return
+    are_lists = _is_list(groups) and all(
+        _is_list(group) and all(isinstance(path, str) for path in group)
+        for group in groups
+    )
+    if not are_lists:
+        raise TypeError(
+            "groups must be a number, or lists of paths of variables. Received: "
+            f"groups={groups!r}. Write paths as they stand in variable.path, for "
+            "example [['dense/kernel', 'dense/bias']]."
+        )
+    paths = [path for group in groups for path in group]
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    if twice:
+        raise ValueError(
+            f"groups must name each variable once. Received twice: {twice}. "
+            "Leave it in one group."
+        )
+
+
+def _is_list(value: object) -> bool:
+    """Tell whether a value is a sequence, but not a string."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
