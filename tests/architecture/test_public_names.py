@@ -138,13 +138,18 @@ def import_or_read(module_name):
     """Import a module; without Horovod, read the names of one that needs it."""
     if not module_name.startswith("tfdist.horovod") or find_spec("horovod"):
         return importlib.import_module(module_name)
-    folder = ROOT.joinpath(*module_name.split("."))
+    path = ROOT.joinpath(*module_name.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     names = {"__all__": []}
-    for node in ast.parse((folder / "__init__.py").read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            names["__all__"] = ast.literal_eval(node.value)
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Assign):
+            name = ast.unparse(node.targets[0])
+            is_list = name == "__all__"
+            names[name] = ast.literal_eval(node.value) if is_list else node
         elif isinstance(node, ast.ImportFrom):
             names |= {alias.asname or alias.name: alias for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names[node.name] = node
     return SimpleNamespace(**names)
 
 

@@ -41,16 +41,12 @@ class SyncBatchNormalization(SharedBatchNormalization):
         super().__init__(**kwargs)
 
     def average(self, moments: Any) -> Any:
-        """Return the average of a tensor over all ranks.
-
-        Args:
-            moments: The mean of the batch, and the mean of its squares.
-        """
+        """Average the batch's moments over all ranks."""
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def average(own: Any) -> Any:
             def backward(upstream: Any) -> Any:
-                # Horovod's own gradient names itself after the model's layers.
+                # Horovod's own gradient takes its name from the model's layers.
                 return _average(upstream, "tfdist_moments_gradient")
 
             return _average(own, "tfdist_moments"), backward

@@ -1,4 +1,4 @@
-"""Horovod itself, or what to do to have it."""
+"""Horovod itself, or an error that tells how to install it."""
 
 from typing import Any
 
@@ -19,3 +19,23 @@ except Exception as problem:
 
 # Horovod has no types.
 native: Any = _horovod
+
+
+def init(*args: Any, **kwargs: Any) -> None:
+    """Start Horovod and connect to the other processes of the job.
+
+    Call it first. It leaves the GPUs alone, as Horovod does: give each process the one
+    of its local rank with `tf.config.set_visible_devices` next.
+
+    Args:
+        *args: The arguments of Horovod: `comm`, the ranks or MPI communicators that
+            make up the job. Default all.
+        **kwargs: The same by name, and `process_sets`, the sets to register at once.
+
+    Example:
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> hvd.rank(), hvd.size()
+        (0, 1)
+    """
+    native.init(*args, **kwargs)

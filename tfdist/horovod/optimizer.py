@@ -1,20 +1,23 @@
-"""Wrapping an optimizer, so that it averages its gradients over ranks first."""
+"""Wrapping an optimizer, new or loaded, so that it averages gradients over ranks."""
 
+import os
 import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
 
 from tfdist.compat.keras import install
 from tfdist.compat.keras.own_reduction import remake
-from tfdist.horovod.basics import Average, Compression, global_process_set
+from tfdist.horovod.native import native
 from tfdist.horovod.options import (
+    ReductionOptions,
     check_optimizer,
     check_passes,
     local_variables,
-    make_reduction,
 )
-from tfdist.horovod.reducing_optimizer import Wrapping, make_class
+from tfdist.horovod.reduction import Reduction
+from tfdist.horovod.wrapped_optimizer import wrapped_class
 
 
 def DistributedOptimizer(
@@ -22,54 +25,55 @@ def DistributedOptimizer(
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: Any = native.Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
-    op: Any = Average,
+    op: Any = native.Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Any = None,
-    process_set: Any = global_process_set,
+    process_set: Any = native.global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
     """Wrap an optimizer, so that each step begins with an all-reduce of the gradients.
 
-    All that the optimizer does itself comes after: the finite check of loss scaling,
-    clipping, weight decay, accumulation, moving averages. The ranks, each with its part
-    of a batch, thus end with the weights of one process that has the whole batch.
+    The optimizer's own work comes after: the finite check of loss scaling, clipping,
+    weight decay, accumulation, moving averages. The ranks, each with its part of a
+    batch, thus end with the weights of one process that has the whole batch.
 
     The result is an optimizer of the same class name and the same config. A model that
-    is saved with it loads in plain Keras, and then has the plain optimizer. It begins
-    anew: iterations and slots of `optimizer` are not taken over. Use `load_model` to
-    go on with a saved model.
+    is saved with it loads in plain Keras, and then has the plain optimizer. It starts
+    fresh: iterations and slots of `optimizer` are not copied. Use `load_model` to
+    continue with a saved model.
 
     Args:
         optimizer: An optimizer of Keras 3, `LossScaleOptimizer` included.
-        name: What the operations are called in graphs and timelines. Default None:
+        name: Name of the operations in graphs and timelines. Default None:
             "Distributed" and the name of the class.
         device_dense: Where dense gradients are reduced. Default "": where they are.
         device_sparse: Where sparse gradients are gathered. Default "": where they are.
         compression: `Compression.none` or `Compression.fp16`. Default none.
         sparse_as_dense: Whether to make the sparse gradients of embeddings dense and
             all-reduce them, instead of gathering the rows of all ranks. Default False.
-        gradient_predivide_factor: By what the average is divided before the sum; the
-            rest is divided after. Default 1.
+        gradient_predivide_factor: The part of the average's divisor that is applied
+            before the sum; the rest is applied after. Default 1.
         op: `Average`, `Sum`, or `Adasum` under MPI. Default `Average`.
-        backward_passes_per_step: How many passes are added up on each rank before they
-            are communicated and applied; `iterations` counts passes. Default 1.
+        backward_passes_per_step: The number of passes that each rank adds up before it
+            sends and applies them; `iterations` counts passes. Default 1.
         average_aggregated_gradients: Whether that sum is divided by the number of
             passes. Default False.
         num_groups: The old name of `groups`. Default 0.
-        groups: Which gradients travel in one message: a number of groups, or a list of
-            lists of variables. Default None: Horovod fuses what waits at a time.
+        groups: The gradients that are sent in one message: a number of groups, or a
+            list of lists of variables. Default None: Horovod fuses the gradients that
+            wait at the same time.
         process_set: The ranks that take part. Default all.
         scale_local_gradients: Whether the gradients of local variables are divided by
             the number of ranks. Default True.
 
     Returns:
-        The wrapped optimizer. `register_local_var(variable)` leaves a variable's
-        gradient to each rank.
+        The wrapped optimizer. `register_local_var(variable)` keeps a variable's
+        gradient on its rank.
 
     Raises:
         RuntimeError: If this Horovod, or this number of ranks, cannot do Adasum.
@@ -85,26 +89,22 @@ def DistributedOptimizer(
         >>> isinstance(optimizer, keras.optimizers.SGD)
         True
     """
+    arguments = locals()
     check_optimizer(optimizer)
     check_passes(backward_passes_per_step, optimizer)
-    reduction = make_reduction(
-        name=name or f"Distributed{type(optimizer).__name__}",
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-        ties_ranks=True,
-    )
-    wrapping = Wrapping(
-        reduction, backward_passes_per_step, average_aggregated_gradients
-    )
-    return _wrap(optimizer, wrapping)
+    name = name or f"Distributed{type(optimizer).__name__}"
+    options = ReductionOptions.of(arguments, name=name, ties_ranks=True)
+    install(is_alone=True)
+    if optimizer.built:
+        warnings.warn(
+            "A distributed optimizer begins anew. Received: "
+            f"{optimizer.name}, which has been built and may have been trained with. "
+            "Wrap an optimizer before it is used; load_model wraps a saved one "
+            "together with its state.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return remake(optimizer, wrapped_class(type(optimizer), Reduction(options)))
 
 
 def PartialDistributedOptimizer(
@@ -112,22 +112,23 @@ def PartialDistributedOptimizer(
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: Any = native.Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
-    op: Any = Average,
+    op: Any = native.Average,
     groups: Any = None,
-    process_set: Any = global_process_set,
+    process_set: Any = native.global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
     """Wrap an optimizer as `DistributedOptimizer` does, except for some layers.
 
-    Each rank updates those with its own gradients, divided by the number of ranks: they
-    may differ between ranks, as the parts of an embedding that is spread over them.
+    Each rank updates those layers with its own gradients, divided by the number of
+    ranks. Their weights may differ between ranks, for example the parts of an embedding
+    that is distributed over them.
 
     Args:
-        optimizer: As in `DistributedOptimizer`, like all that is not explained here.
+        optimizer: As in `DistributedOptimizer`, like all arguments not explained here.
         name: As there.
         device_dense: As there.
         device_sparse: As there.
@@ -157,35 +158,84 @@ def PartialDistributedOptimizer(
         ...     keras.optimizers.SGD(), local_layers=layer
         ... )
     """
-    variables = local_variables(local_layers)
-    wrapped = DistributedOptimizer(
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    arguments = locals()
+    variables = local_variables(arguments.pop("local_layers"))
+    wrapped = DistributedOptimizer(**arguments)
     for variable in variables:
         wrapped.register_local_var(variable)
     return wrapped
 
 
-def _wrap(optimizer: Any, wrapping: Wrapping) -> Any:
-    """Make an optimizer of the same config that reduces gradients first."""
-    install(is_alone=True)
-    if optimizer.built:
-        warnings.warn(
-            "A distributed optimizer begins anew. Received: "
-            f"{optimizer.name}, which has been built and may have been trained with. "
-            "Wrap an optimizer before it is used; load_model wraps a saved one "
-            "together with its state.",
-            RuntimeWarning,
-            stacklevel=3,
+def load_model(
+    filepath: str | os.PathLike[str],
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = native.Compression.none,
+    legacy_opts: bool = False,
+) -> keras.Model:
+    """Load a saved model, and wrap its optimizer with `DistributedOptimizer`.
+
+    The optimizer continues from where it was saved: with its slots, its learning rate
+    and its count of steps. The file may have been saved with a distributed optimizer or
+    with a plain one; it is the same file. XLA is switched off for the steps, because it
+    cannot compile collectives.
+
+    Args:
+        filepath: A ".keras" file, or a ".h5" file of a whole model, from which Keras
+            reads no slots: they start fresh.
+        custom_optimizers: Classes of optimizers that Keras does not know. Default None.
+        custom_objects: Other classes and functions that Keras does not know, by name.
+            Default None.
+        compression: `Compression.none` or `Compression.fp16`, for the gradients.
+            Default none.
+        legacy_opts: Whether the optimizer is one of `keras.optimizers.legacy`, which
+            Keras 3 does not have; must be False.
+
+    Returns:
+        The model, compiled; as it is if it was saved without an optimizer.
+
+    Raises:
+        ValueError: If `legacy_opts` is True, or Keras cannot read the file.
+
+    Example:
+        >>> import tempfile
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        >>> model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> history = model.fit(x, x[:, :1], verbose=0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/model.keras")
+        ...     loaded = load_model(f"{folder}/model.keras")
+        >>> int(loaded.optimizer.iterations.numpy())
+        1
+    """
+    if legacy_opts:
+        raise ValueError(
+            "legacy_opts must be False, because Keras 3 has no legacy optimizers. "
+            f"Received: legacy_opts={legacy_opts!r}. Leave it out, and save the model "
+            "under Keras 2 with an optimizer of keras.optimizers."
         )
-    return remake(optimizer, make_class(type(optimizer), wrapping))
+    known = {one.__name__: one for one in custom_optimizers or ()}
+    known |= custom_objects or {}
+    model = keras.saving.load_model(filepath, custom_objects=known)
+    if getattr(model, "optimizer", None) is not None:
+        with keras.saving.custom_object_scope(known):
+            model.optimizer = _distributed(model.optimizer, model, compression)
+        model.jit_compile = False
+    return model
+
+
+def _distributed(optimizer: Any, model: keras.Model, compression: Any) -> Any:
+    """Return a wrapped optimizer with the state of a loaded one."""
+    config = keras.optimizers.serialize(optimizer)
+    fresh = keras.optimizers.deserialize(config)
+    wrapped = DistributedOptimizer(fresh, compression=compression)
+    if optimizer.built:
+        wrapped.build(model.trainable_variables)
+        # From an HDF5 file Keras reads only the first variables, and no slots.
+        pairs = zip(wrapped.variables, optimizer.variables, strict=False)
+        for variable, loaded in pairs:
+            variable.assign(loaded)
+    return wrapped

@@ -1,69 +1,114 @@
-"""What the wrappers of optimizers and tapes accept."""
+"""The options that wrapped optimizers and tapes share, and their checks."""
 
 import itertools
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist.compat.keras.own_reduction import optimizers_in, reduces_by_itself
-from tfdist.horovod.basics import (
-    Adasum,
-    Average,
-    Sum,
-    global_process_set,
-    mpi_enabled,
-    rocm_built,
-    size,
-)
-from tfdist.horovod.reduction import Reduction, key_of
+from tfdist.horovod.native import native
+from tfdist.horovod.variables import key_of
 
 
-def make_reduction(*, num_groups: int = 0, groups: Any, **options: Any) -> Reduction:
-    """Check the arguments that optimizers and tapes share, and put them together.
+@dataclass(frozen=True)
+class ReductionOptions:
+    """The arguments of `DistributedOptimizer`, which explains them.
 
-    Args:
-        num_groups: The old name of `groups`. Default 0: not used.
-        groups: How many groups, or the variables of each; None for none.
-        **options: The other arguments of `Reduction`.
-
-    Returns:
-        How gradients are combined.
-
-    Raises:
-        ValueError: If an argument is out of range, or does not go with another.
-        RuntimeError: If this Horovod, or this number of ranks, cannot do Adasum.
+    `groups` holds keys of variables. `ties_ranks` tells that all ranks are sure to
+    reduce for the first time together, so that they can connect then.
     """
-    if num_groups:
-        warnings.warn(
-            "num_groups is the old name of groups. Received: "
-            f"num_groups={num_groups}. Write groups={num_groups}.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-        groups = num_groups if groups is None else groups
-    reduction = Reduction(groups=_keys_of_groups(groups), **options)
-    _check_op(reduction)
-    _check_predivision(reduction)
-    _check_process_set(reduction.process_set)
-    _check_compression(reduction.compression)
-    for name in ("device_dense", "device_sparse"):
-        _check_device(name, getattr(reduction, name))
-    return reduction
+
+    name: str
+    device_dense: str
+    device_sparse: str
+    compression: Any
+    sparse_as_dense: bool
+    gradient_predivide_factor: float
+    op: Any
+    groups: int | Sequence[Sequence[Hashable]] | None
+    process_set: Any
+    scale_local_gradients: bool
+    ties_ranks: bool
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], **more: Any) -> "ReductionOptions":
+        """Select the options among the arguments of a wrapper, and check them."""
+        groups = arguments["groups"]
+        if num_groups := arguments["num_groups"]:
+            warnings.warn(
+                "num_groups is the old name of groups. Received: "
+                f"num_groups={num_groups}. Write groups={num_groups}.",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            groups = num_groups if groups is None else groups
+        given = {**arguments, **more, "groups": _keys_of_groups(groups)}
+        names = {field.name for field in fields(cls)} & given.keys()
+        options = cls(**{name: given[name] for name in names})
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Refuse options that Horovod does not have, or that conflict."""
+        self._check_op()
+        factor = self.gradient_predivide_factor
+        is_average = self.op == native.Average
+        if factor != 1.0 and (not is_average or native.rocm_built() or factor <= 0):
+            raise ValueError(
+                "gradient_predivide_factor must be positive, goes with op=Average "
+                "only, and not with ROCm. Received: "
+                f"gradient_predivide_factor={factor!r}, op={self.op!r}. Leave it out."
+            )
+        if getattr(self.process_set, "process_set_id", None) is None:
+            raise ValueError(
+                "process_set must be known to Horovod. Received: "
+                f"{self.process_set}. Give it to init(process_sets=[...]) on every "
+                "rank first."
+            )
+        functions = ("compress", "decompress")
+        if not all(hasattr(self.compression, name) for name in functions):
+            raise ValueError(
+                "compression must be Compression.none or Compression.fp16, or have "
+                f"their functions. Received: compression={self.compression!r}. Leave "
+                "it out for none."
+            )
+        for name in ("device_dense", "device_sparse"):
+            _check_device(name, getattr(self, name))
+
+    def _check_op(self) -> None:
+        """Refuse an operation that this Horovod cannot do on gradients."""
+        if self.op not in (native.Average, native.Sum, native.Adasum):
+            raise ValueError(
+                "op must be Average, Sum or Adasum. Received: "
+                f"op={self.op!r}. Min, Max and Product make no gradients."
+            )
+        if self.op != native.Adasum:
+            return
+        is_everyone = self.process_set is native.global_process_set
+        if self.groups is not None or not is_everyone:
+            raise ValueError(
+                "Adasum goes without groups and over all ranks only. Received: "
+                f"groups={self.groups!r}, process_set={self.process_set}. Leave "
+                "both out, or use op=Average."
+            )
+        size = native.size()
+        if size > 1 and (not native.mpi_enabled() or size & (size - 1)):
+            controller = "MPI" if native.mpi_enabled() else "Gloo"
+            raise RuntimeError(
+                "Adasum needs MPI, and a number of ranks that is a power of two. "
+                f"Received: {size} ranks that talk through {controller}. Start 2, 4, "
+                "8, ... of them with mpirun or horovodrun --mpi, or use op=Average."
+            )
 
 
 def check_passes(passes: int, optimizer: Any) -> None:
-    """Make sure that gradients can be added up over so many passes.
-
-    Args:
-        passes: The argument `backward_passes_per_step`.
-        optimizer: Which would be applied once for all of them.
-
-    Raises:
-        ValueError: If it is no positive number, or the optimizer counts steps.
-    """
+    """Refuse a number of passes that is impossible, or conflicts with the optimizer."""
     if not isinstance(passes, int) or passes < 1:
         raise ValueError(
             "backward_passes_per_step must be a positive number. Received: "
@@ -83,15 +128,7 @@ def check_passes(passes: int, optimizer: Any) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Make sure that an optimizer can be wrapped.
-
-    Args:
-        optimizer: What the user gave.
-
-    Raises:
-        TypeError: If it is not an optimizer of Keras 3.
-        ValueError: If it is wrapped already.
-    """
+    """Refuse an optimizer that cannot be wrapped."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             "optimizer must be an optimizer of Keras 3; those of TensorFlow 1 and of "
@@ -107,20 +144,12 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def local_variables(local_layers: Any) -> list[Any]:
-    """Return the variables of the layers that each rank has for itself.
-
-    Args:
-        local_layers: A Keras layer, several, or None for none.
-
-    Raises:
-        ValueError: If it is something else, or a layer has no variables yet.
-    """
+    """Return the trainable variables of a layer, several, or None."""
     if local_layers is None:
         return []
-    if isinstance(local_layers, keras.Layer):
+    is_several = isinstance(local_layers, Iterable)
+    if isinstance(local_layers, keras.Layer) or not is_several:
         local_layers = [local_layers]
-    if not isinstance(local_layers, Iterable):
-        local_layers = (local_layers,)
     variables = []
     for layer in local_layers:
         if not isinstance(layer, keras.Layer) or not layer.built:
@@ -134,10 +163,8 @@ def local_variables(local_layers: Any) -> list[Any]:
 
 
 def _keys_of_groups(groups: Any) -> int | list[list[Hashable]] | None:
-    """Return groups with the keys of their variables."""
-    if groups is None:
-        return None
-    if isinstance(groups, int) and groups > 0:
+    """Replace the variables of groups by their keys."""
+    if groups is None or (isinstance(groups, int) and groups > 0):
         return groups
     if isinstance(groups, list) and all(isinstance(g, Sequence) for g in groups):
         return [[key_of(variable) for variable in group] for group in groups]
@@ -147,63 +174,8 @@ def _keys_of_groups(groups: Any) -> int | list[list[Hashable]] | None:
     )
 
 
-def _check_op(reduction: Reduction) -> None:
-    """Make sure that this Horovod can combine gradients so."""
-    if reduction.op not in (Average, Sum, Adasum):
-        raise ValueError(
-            "op must be Average, Sum or Adasum. Received: "
-            f"op={reduction.op!r}. Min, Max and Product make no gradients."
-        )
-    if reduction.op != Adasum:
-        return
-    if reduction.groups is not None or reduction.process_set is not global_process_set:
-        raise ValueError(
-            "Adasum goes without groups and over all ranks only. Received: "
-            f"groups={reduction.groups!r}, process_set={reduction.process_set}. Leave "
-            "both out, or use op=Average."
-        )
-    if size() > 1 and (not mpi_enabled() or size() & (size() - 1)):
-        controller = "MPI" if mpi_enabled() else "Gloo"
-        raise RuntimeError(
-            "Adasum needs MPI, and a number of ranks that is a power of two. Received: "
-            f"{size()} ranks that talk through {controller}. Start 2, 4, 8, ... of "
-            "them with mpirun or horovodrun --mpi, or use op=Average."
-        )
-
-
-def _check_predivision(reduction: Reduction) -> None:
-    """Make sure that an average can be divided in two steps."""
-    factor = reduction.gradient_predivide_factor
-    if factor == 1.0:
-        return
-    if reduction.op != Average or rocm_built() or factor <= 0:
-        raise ValueError(
-            "gradient_predivide_factor must be positive, goes with op=Average only, "
-            "and not with ROCm. Received: "
-            f"gradient_predivide_factor={factor!r}, op={reduction.op!r}. Leave it out."
-        )
-
-
-def _check_process_set(process_set: Any) -> None:
-    """Make sure that Horovod knows the process set."""
-    if getattr(process_set, "process_set_id", None) is None:
-        raise ValueError(
-            "process_set must be known to Horovod. Received: "
-            f"{process_set}. Give it to init(process_sets=[...]) on every rank first."
-        )
-
-
-def _check_compression(compression: Any) -> None:
-    """Make sure that it is one."""
-    if not all(hasattr(compression, name) for name in ("compress", "decompress")):
-        raise ValueError(
-            "compression must be Compression.none or Compression.fp16, or have their "
-            f"functions. Received: compression={compression!r}. Leave it out for none."
-        )
-
-
 def _check_device(name: str, device: str) -> None:
-    """Make sure that the device exists, which TensorFlow would pass over in silence."""
+    """Refuse a device that does not exist, which TensorFlow would silently ignore."""
     if not device:
         return
     spec = tf.DeviceSpec.from_string(device)

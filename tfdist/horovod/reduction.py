@@ -1,54 +1,43 @@
-"""Gradients on their way between ranks."""
+"""The reduction of gradients over ranks, for wrapped optimizers and tapes."""
 
+import atexit
+import sys
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from tfdist.collectives.wire_format import without_bfloat16
+from tfdist.cluster.detect import is_elastic
+from tfdist.collectives.base import map_values, to_tensor
+from tfdist.collectives.horovod.peers import connect, stop_at_exit
+from tfdist.collectives.wire_format import by_dtype, without_bfloat16
 from tfdist.gradients.buckets import plan_groups
-from tfdist.horovod.basics import Average, Sum
 from tfdist.horovod.native import native
-from tfdist.horovod.peers import tie
+from tfdist.horovod.options import ReductionOptions
+from tfdist.horovod.variables import key_of
+from tfdist.rendezvous.meeting import part
+from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
+
+# Horovod's errors for gradients that were in flight.
+_PEER_ERRORS = (tf.errors.UnknownError, tf.errors.AbortedError)
 
 
-@dataclass(frozen=True)
 class Reduction:
-    """How gradients are combined; the arguments of `DistributedOptimizer`.
+    """Combines gradients of all ranks.
 
     Args:
-        name: What the operations are called in graphs and timelines.
-        device_dense: Where dense gradients are reduced. Empty: where they are.
-        device_sparse: Where sparse gradients are gathered. Empty: where they are.
-        compression: One of `Compression`.
-        sparse_as_dense: Whether to make sparse gradients dense first.
-        gradient_predivide_factor: How much of the average is divided before the sum.
-        op: `Average`, `Sum` or `Adasum`.
-        groups: As in `plan_groups`, by the keys of variables; those of other variables
-            are left to their own optimizers.
-        process_set: The ranks that take part.
-        scale_local_gradients: Whether gradients of local variables are divided by the
-            number of ranks.
-        ties_ranks: Whether the ranks are sure to reduce for the first time together,
-            so that this ties them.
+        options: The arguments of the wrapper.
     """
 
-    name: str
-    device_dense: str
-    device_sparse: str
-    compression: Any
-    sparse_as_dense: bool
-    gradient_predivide_factor: float
-    op: Any
-    groups: int | Sequence[Sequence[Hashable]] | None
-    process_set: Any
-    scale_local_gradients: bool
-    ties_ranks: bool
-    _functions: dict[Any, Any] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    def __init__(self, options: ReductionOptions) -> None:
+        self.options = options
+        self._process_set = options.process_set
+        self._functions: dict[Any, Any] = {}
+        # The factors before and after the sum, apart from the average itself.
+        factor = options.gradient_predivide_factor
+        is_average = options.op == native.Average
+        self._factors = (1.0 / factor, factor) if is_average else (1.0, 1.0)
 
     def reduce(
         self,
@@ -56,54 +45,42 @@ class Reduction:
         variables: Sequence[Any],
         local: Collection[Hashable],
     ) -> list[Any]:
-        """Combine the gradients of all ranks.
-
-        Args:
-            gradients: Tensors, `tf.IndexedSlices` and None; the same on every rank but
-                for the values, and for the rows of slices.
-            variables: What they are the gradients of.
-            local: The keys of the variables that each rank has for itself.
-
-        Returns:
-            The combined gradients, None where there was none.
-        """
+        """Combine gradients; those of variables with `local` keys stay on this rank."""
         keys = [key_of(variable) for variable in variables]
-        results = [None if g is None else _as_tensor(g) for g in gradients]
-        if self.scale_local_gradients and local:
-            size = native.size_op(self.process_set.process_set_id)
-            for place, key in enumerate(keys):
-                if key in local and results[place] is not None:
-                    results[place] = _scale(results[place], 1 / size)
-        places = [
-            place
-            for place, key in enumerate(keys)
-            if key not in local and results[place] is not None
-        ]
+        results = [None if g is None else to_tensor(g) for g in gradients]
+        present = [place for place, g in enumerate(results) if g is not None]
+        if self.options.scale_local_gradients and local:
+            size = native.size_op(self._process_set.process_set_id)
+            for place in present:
+                if keys[place] in local:
+                    results[place] = map_values(
+                        lambda g: g * tf.cast(1 / size, g.dtype), results[place]
+                    )
+        places = [place for place in present if keys[place] not in local]
         if places:
-            if self.ties_ranks:
-                tie(self.process_set)
-            plan = self._plan([keys[place] for place in places])
-            reduced = self._reduce_with_others(
-                [results[place] for place in places], plan
-            )
+            if self.options.ties_ranks:
+                tie(self._process_set)
+            plan = self.plan([keys[place] for place in places])
+            reduced = self._reduce_if_several([results[p] for p in places], plan)
             for place, gradient in zip(places, reduced, strict=True):
                 results[place] = gradient
         return results
 
-    def _plan(self, keys: Sequence[Hashable]) -> list[list[int]]:
-        """Divide gradients into the groups that travel in one message."""
-        groups = self.groups
+    def plan(self, keys: Sequence[Hashable]) -> list[list[int]]:
+        """Divide gradients into the groups that are sent in one message."""
+        groups = self.options.groups
         if groups is not None and not isinstance(groups, int):
+            # Variables of other optimizers may be among them.
             groups = [[key for key in group if key in keys] for group in groups]
         return plan_groups(groups, keys, range(len(keys)))
 
-    def _reduce_with_others(
+    def _reduce_if_several(
         self, gradients: list[Any], plan: Sequence[Sequence[int]]
     ) -> list[Any]:
-        """Reduce if there are others; how many, an elastic job may change later."""
-        if self.sparse_as_dense:
+        """Reduce if there are other ranks; an elastic job may change their number."""
+        if self.options.sparse_as_dense:
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        process_set = self.process_set
+        process_set = self._process_set
         if process_set.included() and process_set.size() > 1:
             return self._reduce(gradients, plan)
         number = process_set.process_set_id
@@ -118,7 +95,7 @@ class Reduction:
         """Put the operations into the graph; in eager code, into one of their own."""
         if not tf.executing_eagerly():
             return self._reduce_groups(gradients, plan)
-        # Each would be waited for before the next sets out.
+        # Eager code would wait for each before it sends the next.
         key = tuple(map(tuple, plan))
         if key not in self._functions:
             self._functions[key] = tf.function(
@@ -132,41 +109,37 @@ class Reduction:
     def _reduce_groups(
         self, gradients: Sequence[Any], plan: Sequence[Sequence[int]]
     ) -> list[Any]:
-        """Put one operation for each group, type and sparse gradient into the graph.
+        """Add one operation for each group, type and sparse gradient to the graph.
 
-        The names count places. The names of layers, which Horovod's own are made of,
-        differ between ranks as soon as one of them has made a model more.
+        Names count positions. Horovod's own names come from layers, which differ
+        between ranks as soon as one of them has made one more model.
         """
         results = list(gradients)
-        with tf.name_scope(f"{self.name}_Allreduce"):
+        with tf.name_scope(f"{self.options.name}_Allreduce"):
             for group in plan:
-                self._reduce_group(results, group)
+                dense = {}
+                for place in group:
+                    if isinstance(results[place], tf.IndexedSlices):
+                        results[place] = self._gather(results[place], f"sparse_{place}")
+                    else:
+                        dense[place] = results[place]
+                for places in by_dtype(dense):
+                    tensors = [dense[place] for place in places]
+                    reduced = self._all_reduce(tensors, places)
+                    for place, gradient in zip(places, reduced, strict=True):
+                        results[place] = gradient
         return results
 
-    def _reduce_group(self, gradients: list[Any], group: Sequence[int]) -> None:
-        """Put the results of one group into its places."""
-        by_type: dict[Any, list[int]] = {}
-        for place in group:
-            gradient = gradients[place]
-            if isinstance(gradient, tf.IndexedSlices):
-                gradients[place] = self._gather(gradient, f"sparse_{place}")
-            else:
-                by_type.setdefault(gradient.dtype, []).append(place)
-        for places in by_type.values():
-            reduced = self._all_reduce([gradients[place] for place in places], places)
-            for place, gradient in zip(places, reduced, strict=True):
-                gradients[place] = gradient
-
     def _all_reduce(self, tensors: list[Any], places: Sequence[int]) -> list[Any]:
-        """All-reduce dense gradients of one type, in one message if there are more."""
-        before, after = self._factors()
+        """All-reduce dense gradients of one type, several in one message."""
+        before, after = self._factors
         options: dict[str, Any] = {
-            "op": self.op,
-            "compression": self.compression,
-            "device_dense": self.device_dense,
+            "op": self.options.op,
+            "compression": self.options.compression,
+            "device_dense": self.options.device_dense,
             "prescale_factor": before,
             "postscale_factor": after,
-            "process_set": self.process_set,
+            "process_set": self._process_set,
         }
         dtype = tensors[0].dtype
         tensors = list(map(without_bfloat16, tensors))
@@ -179,56 +152,68 @@ class Reduction:
         return [tf.cast(tensor, dtype) for tensor in reduced]
 
     def _gather(self, slices: tf.IndexedSlices, name: str) -> tf.IndexedSlices:
-        """Join the rows of all ranks, which adds them up."""
-        if self.op not in (Average, Sum):
+        """Concatenate the rows of all ranks, which adds them up."""
+        if self.options.op not in (native.Average, native.Sum):
             raise ValueError(
                 "Adasum cannot combine sparse gradients. Received: the gradient of an "
                 f"embedding, of {slices.values.dtype.name}. Pass sparse_as_dense=True."
             )
-        before, after = self._factors()
+        before, after = self._factors
         values, dtype = slices.values, slices.values.dtype
-        with tf.device(self.device_sparse):
+        with tf.device(self.options.device_sparse):
             if before != 1.0:
                 values = values * before
             values = without_bfloat16(values)
             rows = [
                 native.allgather(
-                    tensor, name=f"{name}_{what}", process_set=self.process_set
+                    tensor, name=f"{name}_{what}", process_set=self._process_set
                 )
                 for what, tensor in (("values", values), ("indices", slices.indices))
             ]
             values = tf.cast(rows[0], dtype)
-            if self.op == Average:
-                size = native.size_op(self.process_set.process_set_id)
+            if self.options.op == native.Average:
+                size = native.size_op(self._process_set.process_set_id)
                 values = values * (after / tf.cast(size, dtype))
         return tf.IndexedSlices(values, rows[1], slices.dense_shape)
 
-    def _factors(self) -> tuple[float, float]:
-        """Return what to multiply with before the sum and after, beside the average."""
-        factor = self.gradient_predivide_factor
-        return (1.0 / factor, factor) if self.op == Average else (1.0, 1.0)
 
+class Peers:
+    """Monitors the ranks that reduce gradients, so that a lost one is named.
 
-def key_of(variable: Any) -> Hashable:
-    """Return what stands for a variable, whether Keras's or TensorFlow's.
-
-    Args:
-        variable: Of either kind.
+    All of them create it together. Horovod itself says only that some rank has gone,
+    or waits for one that hangs.
     """
-    value = variable.value if isinstance(variable, keras.Variable) else variable
-    key: Hashable = value.ref()
-    return key
+
+    def __init__(self, process_set: Any) -> None:
+        self._lifeline, hub = connect(
+            process_set,
+            start_timeout_seconds=START_TIMEOUT_SECONDS,
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
+        self._is_everyone = process_set is native.global_process_set
+        atexit.register(self._leave, hub)
+
+    def _leave(self, hub: Any) -> None:
+        """Disconnect; if a peer is why the program ends, print its name."""
+        error = getattr(sys, "last_value", None)
+        if isinstance(error, _PEER_ERRORS):
+            with suppress(ConnectionError, RuntimeError, TimeoutError):
+                self._lifeline.wait_for_failure()
+        if error is not None and self._lifeline.failure is not None:
+            print(f"tfdist: {self._lifeline.failure.text}", file=sys.stderr, flush=True)
+        part(self._lifeline, hub)
+        if self._is_everyone or error is not None:
+            # The other ranks of its set cannot go on; ranks of other sets may.
+            stop_at_exit()
 
 
-def _as_tensor(gradient: Any) -> Any:
-    """Make a tensor of an array; a sparse gradient stays sparse."""
-    is_sparse = isinstance(gradient, tf.IndexedSlices)
-    return gradient if is_sparse else tf.convert_to_tensor(gradient)
+def tie(process_set: Any) -> None:
+    """Connect the ranks of a process set, once, if there are several and they stay.
 
-
-def _scale(gradient: Any, factor: Any) -> Any:
-    """Multiply a dense or sparse gradient by a scalar tensor."""
-    if isinstance(gradient, tf.IndexedSlices):
-        values = _scale(gradient.values, factor)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(factor, gradient.dtype)
+    A rank that alone loads an optimizer again must not wait for the others.
+    """
+    is_joint = process_set.included() and process_set.size() > 1
+    # It lives as long as Horovod's own ranks, however many optimizers they train with.
+    if is_joint and not is_elastic() and not hasattr(process_set, "tfdist_peers"):
+        with tf.init_scope():
+            process_set.tfdist_peers = Peers(process_set)

@@ -1,4 +1,4 @@
-"""Gradient tapes whose gradients are those of all ranks."""
+"""Gradient tapes that return the gradients of all ranks."""
 
 import functools
 from collections.abc import Hashable
@@ -7,19 +7,18 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from tfdist.horovod.basics import Average, Compression, global_process_set
-from tfdist.horovod.options import local_variables, make_reduction
-from tfdist.horovod.reduction import Reduction, key_of
+from tfdist.horovod.native import native
+from tfdist.horovod.options import ReductionOptions, local_variables
+from tfdist.horovod.reduction import Reduction
+from tfdist.horovod.variables import key_of
 
 
 class ReducingTape:
-    """A tape that reduces the gradients that it returns.
-
-    All that is not here is the tape's own.
+    """A tape that reduces the gradients that it returns, and delegates the rest.
 
     Args:
         tape: The tape that records.
-        reduction: How gradients are combined.
+        reduction: The reduction of its gradients.
     """
 
     def __init__(self, tape: tf.GradientTape, reduction: Reduction) -> None:
@@ -42,7 +41,7 @@ class ReducingTape:
         return getattr(self._tape, name)
 
     def register_local_source(self, source: Any) -> None:
-        """Leave a variable's gradient to this rank.
+        """Keep the gradient of a variable on this rank.
 
         Args:
             source: A variable of Keras or of TensorFlow.
@@ -59,12 +58,12 @@ class ReducingTape:
         """Return the gradients of all ranks.
 
         Args:
-            target: What is differentiated.
+            target: The value to differentiate.
             sources: Variables or tensors, in any structure.
             output_gradients: As in `tf.GradientTape.gradient`. Default None.
-            use_generic_names: Whether gradients travel under names that are equal on
-                ranks whose variables are called differently. It has no effect, because
-                they always do. Default False.
+            use_generic_names: Whether names of operations are equal on ranks whose
+                variables have different names. It has no effect, because they always
+                are. Default False.
 
         Returns:
             One gradient for each source, in the same structure.
@@ -80,23 +79,23 @@ def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: Any = native.Compression.none,
     sparse_as_dense: bool = False,
-    op: Any = Average,
+    op: Any = native.Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Any = None,
-    process_set: Any = global_process_set,
+    process_set: Any = native.global_process_set,
     scale_local_gradients: bool = True,
 ) -> ReducingTape:
     """Wrap a gradient tape, so that its gradients are averaged over ranks.
 
-    It is for training loops of one's own with a plain optimizer; a wrapped optimizer
-    would average once more.
+    Use it in custom training loops with a plain optimizer; a wrapped optimizer would
+    average twice.
 
     Args:
         gradtape: The tape that records.
-        device_dense: As in `DistributedOptimizer`, like all that follows.
+        device_dense: As in `DistributedOptimizer`, like all arguments below.
         device_sparse: As there.
         compression: As there.
         sparse_as_dense: As there.
@@ -108,7 +107,7 @@ def DistributedGradientTape(
         scale_local_gradients: As there.
 
     Returns:
-        A tape. `register_local_source(variable)` leaves a gradient to each rank.
+        A tape. `register_local_source(variable)` keeps a gradient on its rank.
 
     Raises:
         RuntimeError: If this Horovod, or this number of ranks, cannot do Adasum.
@@ -124,35 +123,29 @@ def DistributedGradientTape(
         >>> float(hvd.DistributedGradientTape(tape).gradient(loss, x))
         6.0
     """
-    reduction = make_reduction(
+    options = ReductionOptions.of(
+        locals(),
         name="DistributedGradientTape",
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-        # A rank that traces its step anew makes a tape that the others do not make.
+        # A rank that alone traces its step again makes one more tape.
         ties_ranks=False,
     )
-    return ReducingTape(gradtape, _shared(reduction))
+    try:
+        return ReducingTape(gradtape, _shared(options))
+    except TypeError:  # Lists of groups cannot be hashed.
+        return ReducingTape(gradtape, Reduction(options))
 
 
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: Any = native.Compression.none,
     sparse_as_dense: bool = False,
-    op: Any = Average,
+    op: Any = native.Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Any = None,
-    process_set: Any = global_process_set,
+    process_set: Any = native.global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> ReducingTape:
@@ -160,7 +153,7 @@ def PartialDistributedGradientTape(
 
     Args:
         gradtape: The tape that records.
-        device_dense: As in `DistributedOptimizer`, like all that is not explained here.
+        device_dense: As in `DistributedOptimizer`, like all not explained here.
         device_sparse: As there.
         compression: As there.
         sparse_as_dense: As there.
@@ -191,37 +184,18 @@ def PartialDistributedGradientTape(
         >>> [g.shape[0] for g in tape.gradient(loss, layer.trainable_weights)]
         [2, 1]
     """
-    variables = local_variables(local_layers)
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
+    arguments = locals()
+    variables = local_variables(arguments.pop("local_layers"))
+    tape = DistributedGradientTape(**arguments)
     for variable in variables:
         tape.register_local_source(variable)
     return tape
 
 
-def _shared(reduction: Reduction) -> Reduction:
-    """Return the first of equal reductions, with the functions that it has compiled.
+@functools.lru_cache
+def _shared(options: ReductionOptions) -> Reduction:
+    """Return one reduction for equal options, with the functions it has compiled.
 
     A tape lives for one step, and would compile its own in every eager one.
     """
-    try:
-        return _first_equal(reduction)
-    except TypeError:  # Lists of groups have no hash.
-        return reduction
-
-
-@functools.lru_cache
-def _first_equal(reduction: Reduction) -> Reduction:
-    """Return the reduction; the cache returns the first one that was equal."""
-    return reduction
+    return Reduction(options)

@@ -1,4 +1,4 @@
-"""The collectives on anything that can be made a tensor."""
+"""Collectives on values that can be converted to tensors."""
 
 from typing import Any
 
@@ -10,16 +10,7 @@ from tfdist.collectives.wire_format import (
     to_reduce,
     without_bfloat16,
 )
-from tfdist.horovod.basics import Average, Compression, Sum
 from tfdist.horovod.native import native
-
-alltoall = native.alltoall
-grouped_allreduce = native.grouped_allreduce
-grouped_allgather = native.grouped_allgather
-grouped_reducescatter = native.grouped_reducescatter
-join = native.join
-allgather_object = native.allgather_object
-broadcast_object = native.broadcast_object
 
 
 def allreduce(
@@ -29,7 +20,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: Any = None,
-    compression: Any = Compression.none,
+    compression: Any = native.Compression.none,
 ) -> Any:
     """Combine a value over all ranks, by default into its average.
 
@@ -39,10 +30,10 @@ def allreduce(
     Args:
         value: A number, an array, a tensor, a variable, or `tf.IndexedSlices`; of
             floats, or of integers but for uint64; of the same shape on all ranks.
-        name: What the operation is called in graphs. Default None: one is made.
+        name: Name of the operation in graphs. Default None: a generated one.
         average: The old name of `op`: True for `Average`, False for `Sum`.
-        prescale_factor: What to multiply with before. Default 1.
-        postscale_factor: What to multiply with after. Default 1.
+        prescale_factor: The factor before the reduction. Default 1.
+        postscale_factor: The factor after the reduction. Default 1.
         op: `Average`, `Sum`, `Min`, `Max`, `Product` or `Adasum`. Default `Average`.
         compression: `Compression.none` or `Compression.fp16`. Default none.
 
@@ -73,12 +64,12 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """Join the rows of a value of all ranks.
+    """Concatenate the rows of a value over all ranks.
 
     Args:
         value: An array, a tensor or a variable; of the same shape on all ranks but for
             the number of rows.
-        name: What the operation is called in graphs. Default None: one is made.
+        name: Name of the operation in graphs. Default None: a generated one.
 
     Returns:
         A tensor of the same type with the rows of rank 0, then of rank 1, and so on.
@@ -97,13 +88,13 @@ def allgather(value: Any, name: str | None = None) -> Any:
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """Give all ranks the value of one.
+    """Send the value of one rank to all ranks.
 
     Args:
         value: A number, an array, a tensor or a variable; of the same shape on all
             ranks.
-        root_rank: The rank whose value all get.
-        name: What the operation is called in graphs. Default None: one is made.
+        root_rank: The rank that sends its value.
+        name: Name of the operation in graphs. Default None: a generated one.
 
     Returns:
         A tensor of the same shape and type, the same on all ranks.
@@ -122,13 +113,13 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     return from_move(moved, tensor.dtype)
 
 
-def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any:
-    """Combine a value over all ranks, and leave each of them its part of the rows.
+def reducescatter(value: Any, name: str | None = None, op: Any = native.Average) -> Any:
+    """Combine a value over all ranks, and give each rank its part of the rows.
 
     Args:
         value: An array, a tensor or a variable; of the types that `allreduce` takes,
             and of the same shape on all ranks.
-        name: What the operation is called in graphs. Default None: one is made.
+        name: Name of the operation in graphs. Default None: a generated one.
         op: `Average` or `Sum`. Default `Average`.
 
     Returns:
@@ -145,7 +136,7 @@ def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any
         [1.0, 2.0]
     """
     tensor = tf.convert_to_tensor(value)
-    if op not in (Average, Sum):
+    if op not in (native.Average, native.Sum):
         raise ValueError(
             "op must be Average or Sum, of which alone a rank can have a part. "
             f"Received: op={op!r}. Use allreduce and take the rows of this rank."
@@ -160,11 +151,7 @@ def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any
 
 
 def _to_reduce(tensor: Any) -> Any:
-    """Turn a tensor into one that Horovod can reduce, of a type that holds its values.
-
-    Raises:
-        TypeError: If there is none.
-    """
+    """Convert a tensor to a type that Horovod can reduce and that holds its values."""
     dtype = tensor.dtype
     if not (dtype.is_floating or dtype.is_integer) or dtype == tf.uint64:
         raise TypeError(

@@ -1,38 +1,90 @@
-"""The same values on every rank, for variables that no strategy looks after."""
+"""Variables of Keras and TensorFlow that are equal on all ranks."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdist.collectives.wire_format import from_move, to_move
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.horovod.broadcasting import broadcast_variables
 from tfdist.horovod.native import native
 
 
-def variables_of(model: Any) -> list[Any]:
-    """Return what the ranks of a job must begin with alike.
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: Any = native.global_process_set,
+    inplace: bool = False,
+) -> None:
+    """Assign the values of one rank to the variables of all ranks.
 
-    The states of random layers are not among it: Horovod's ranks draw for themselves,
-    and with equal states all of them would drop out the same units.
+    Variables are paired by their positions in the list, not by their names: the names
+    of Keras's layers count up in each process separately.
 
     Args:
-        model: A Keras model; built, as are its optimizers.
+        variables: Of Keras or of TensorFlow, of the same shapes and types on all ranks.
+        root_rank: The rank that sends its values.
+        process_set: The ranks that take part. Default all.
+        inplace: Whether to write into the memory of the variables, which saves a copy
+            of them and pairs them by name. Default False.
 
-    Returns:
-        Keras variables: weights, moving statistics, and the optimizers' variables.
+    Example:
+        >>> import keras
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        >>> hvd.broadcast_variables(model.variables, root_rank=0)
+    """
+    inner = [tensorflow_variable(variable) for variable in variables]
+    if inplace:
+        native.broadcast_variables(inner, root_rank, process_set, inplace=True)
+        return
+
+    def assign() -> None:
+        for place, variable in enumerate(inner):
+            value = tf.convert_to_tensor(variable)
+            name = f"broadcast_variable_{place}"
+            moved = native.broadcast(
+                to_move(value), root_rank, name=name, process_set=process_set
+            )
+            variable.assign(from_move(moved, value.dtype))
+
+    # Eager code would wait for each before it sends the next.
+    is_eager = tf.executing_eagerly()
+    (tf.function(assign, autograph=False) if is_eager else assign)()
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Refuse to broadcast global variables, of which Keras 3 has none.
+
+    Args:
+        root_rank: The rank that would send its values.
+
+    Raises:
+        RuntimeError: Always, with the code to write instead.
+    """
+    raise RuntimeError(
+        "Keras 3 and TensorFlow 2 keep no list of global variables. Received: "
+        f"broadcast_global_variables({root_rank}). Write "
+        f"broadcast_variables(model.variables, {root_rank}) and the same for "
+        "model.optimizer.variables, or give fit the callback "
+        f"callbacks.BroadcastGlobalVariablesCallback({root_rank})."
+    )
+
+
+def variables_of(model: Any) -> list[Any]:
+    """Return the weights, moving statistics and optimizer variables of a built model.
+
+    States of random layers are left out: with equal states, all ranks would drop out
+    the same units.
     """
     optimizers = optimizers_of(model)
     return [*model.weights, *(v for one in optimizers for v in one.variables)]
 
 
 def broadcast_equal(variables: list[Any], root_rank: int, where: str) -> None:
-    """Give every rank one rank's values.
-
-    Args:
-        variables: Of TensorFlow or of Keras, in the same order on every rank.
-        root_rank: The rank whose values they get.
-        where: What holds them, for errors.
+    """Broadcast variables, after a check that all ranks have the same ones.
 
     Raises:
         RuntimeError: On every rank, if the ranks have different variables.
@@ -50,18 +102,20 @@ def broadcast_equal(variables: list[Any], root_rank: int, where: str) -> None:
 
 
 def tensorflow_variable(variable: Any) -> Any:
-    """Return TensorFlow's variable of one that is TensorFlow's or Keras's.
-
-    Args:
-        variable: Of either kind.
-    """
+    """Return the TensorFlow variable of a variable of Keras or TensorFlow."""
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def key_of(variable: Any) -> Hashable:
+    """Return a hashable key, equal for a variable of Keras and the one inside it."""
+    key: Hashable = tensorflow_variable(variable).ref()
+    return key
 
 
 def _first_difference(
     rank: int, specs: list[str], root_rank: int, of_root: list[str]
 ) -> str:
-    """Say where two lists of variables part."""
+    """Describe the first difference between two lists of variables."""
     for index, (spec, expected) in enumerate(zip(specs, of_root, strict=False)):
         if spec != expected:
             return (

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.requires("horovodrun")
 
 @pytest.mark.parametrize("is_eager", [True, False])
 def test_every_third_pass_updates_with_the_sum(hvd, is_eager):
-    from tfdist.horovod.accumulation import Accumulation
+    from tfdist.horovod.wrapped_optimizer import Accumulation
 
     accumulation = Accumulation(3)
     x, unused = keras.Variable([0.0, 0.0]), keras.Variable(0.0)
@@ -35,7 +35,7 @@ def test_every_third_pass_updates_with_the_sum(hvd, is_eager):
 
 @pytest.mark.parametrize("is_eager", [True, False])
 def test_after_a_reset_a_step_begins_anew(hvd, is_eager):
-    from tfdist.horovod.accumulation import Accumulation
+    from tfdist.horovod.wrapped_optimizer import Accumulation
 
     accumulation, x = Accumulation(2), keras.Variable(0.0)
 
@@ -54,7 +54,7 @@ def test_after_a_reset_a_step_begins_anew(hvd, is_eager):
 
 
 def test_an_update_that_fails_is_made_again(hvd):
-    from tfdist.horovod.accumulation import Accumulation
+    from tfdist.horovod.wrapped_optimizer import Accumulation
 
     accumulation, x = Accumulation(2), keras.Variable(0.0)
     updates = []

@@ -32,7 +32,7 @@ def test_the_class_has_the_name_of_the_optimizers(hvd):
     assert isinstance(wrapped, keras.optimizers.Adam)
     assert type(wrapped).__name__ == "Adam"
     assert wrapped.get_config() == optimizer.get_config()
-    assert wrapped.wrapping.reduction.name == "DistributedAdam"
+    assert wrapped.reduction.options.name == "DistributedAdam"
 
 
 def test_what_is_made_from_the_config_is_wrapped_again(hvd):
@@ -44,7 +44,7 @@ def test_what_is_made_from_the_config_is_wrapped_again(hvd):
         wrapped.__class__.from_config(wrapped.get_config()),
     ):
         assert made.get_config() == wrapped.get_config()
-        assert made.wrapping is wrapped.wrapping
+        assert made.reduction is wrapped.reduction
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.h5"])

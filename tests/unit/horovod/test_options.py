@@ -30,8 +30,8 @@ def test_adasum_is_refused_where_it_cannot_work(
 ):
     from tfdist.horovod import options
 
-    monkeypatch.setattr(options, "size", lambda: size)
-    monkeypatch.setattr(options, "mpi_enabled", lambda: mpi_enabled)
+    monkeypatch.setattr(options.native, "size", lambda: size)
+    monkeypatch.setattr(options.native, "mpi_enabled", lambda: mpi_enabled)
     with pytest.raises(RuntimeError, match=talk):
         hvd.DistributedOptimizer(sgd(), op=hvd.Adasum)
 
@@ -62,7 +62,7 @@ def test_the_old_name_of_groups_is_still_taken(hvd):
     with pytest.warns(DeprecationWarning, match="Write groups=3"):
         optimizer = hvd.DistributedOptimizer(sgd(), num_groups=3)
 
-    assert optimizer.wrapping.reduction.groups == 3
+    assert optimizer.reduction.options.groups == 3
 
 
 @pytest.mark.parametrize("passes", [0, -1, 1.5])

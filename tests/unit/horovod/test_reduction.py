@@ -6,7 +6,7 @@ pytestmark = pytest.mark.requires("horovodrun")
 
 
 def test_a_variable_of_keras_and_its_inner_one_are_the_same(hvd):
-    from tfdist.horovod.reduction import key_of
+    from tfdist.horovod.variables import key_of
 
     x, y = keras.Variable(0.0), keras.Variable(0.0)
 
@@ -15,20 +15,10 @@ def test_a_variable_of_keras_and_its_inner_one_are_the_same(hvd):
 
 
 def test_alone_only_local_gradients_and_types_change(hvd):
-    from tfdist.horovod.options import make_reduction
-
-    tape = hvd.DistributedGradientTape(tf.GradientTape())
-    reduction = make_reduction(
-        **{
-            name: getattr(tape._reduction, name)
-            for name in tape._reduction.__dataclass_fields__
-            if not name.startswith("_")
-        }
-        | {"sparse_as_dense": True, "groups": None}
-    )
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(), sparse_as_dense=True)
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([2, 2]))
     variables = [keras.Variable(tf.zeros([2, 2])), keras.Variable(0.0)]
-    dense, nothing = reduction.reduce([slices, None], variables, frozenset())
+    dense, nothing = optimizer.reduction.reduce([slices, None], variables, frozenset())
 
     assert dense.numpy().tolist() == [[0.0, 0.0], [1.0, 1.0]]
     assert nothing is None
@@ -50,5 +40,6 @@ def test_each_gradient_is_in_one_group(hvd, groups, expected):
     from dataclasses import replace
 
     reduction = hvd.DistributedGradientTape(tf.GradientTape())._reduction
+    reduction = type(reduction)(replace(reduction.options, groups=groups))
 
-    assert replace(reduction, groups=groups)._plan("abc") == expected
+    assert reduction.plan("abc") == expected

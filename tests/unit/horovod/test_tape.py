@@ -53,4 +53,4 @@ def test_tapes_of_equal_options_share_what_is_compiled(hvd):
     assert reduction() is reduction()
     assert reduction(groups=2) is reduction(groups=2) is not reduction()
     assert reduction(groups=[[x]]) is not reduction(groups=[[x]])
-    assert not reduction().ties_ranks
+    assert not reduction().options.ties_ranks

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.requires("horovodrun")
 @pytest.fixture
 def four_ranks(hvd, monkeypatch):
     """A warm-up that believes to be one of four ranks."""
-    module = "tfdist.horovod.callbacks.learning_rate_warmup"
+    module = "tfdist.horovod.callbacks.learning_rate"
     native = type("Native", (), {"size": lambda: 4, "rank": lambda: 0})
     monkeypatch.setattr(f"{module}.native", native)
 

@@ -44,7 +44,7 @@ def test_an_optimizer_around_the_optimizer_is_looked_into(train):
 
 
 def set_rate(hvd, optimizer, rate):
-    from tfdist.horovod.callbacks.rates import set_learning_rate
+    from tfdist.horovod.callbacks.learning_rate import set_learning_rate
 
     set_learning_rate(optimizer, rate, momentum_correction=True)
 

@@ -16,10 +16,11 @@ def state(hvd):
 @pytest.fixture
 def job(monkeypatch):
     """Horovod's part in a recovery, which one process alone under MPI cannot play."""
-    job = SimpleNamespace(calls=[], mpi_enabled=lambda: False)
-    job.shutdown = lambda: job.calls.append("shutdown")
-    job.init = lambda: job.calls.append("init")
-    monkeypatch.setattr("tfdist.horovod.elastic.recovery.native", job)
+    job = SimpleNamespace(calls=[], is_mpi=False)
+    module = "horovod.tensorflow"
+    monkeypatch.setattr(f"{module}.mpi_enabled", lambda: job.is_mpi)
+    monkeypatch.setattr(f"{module}.shutdown", lambda: job.calls.append("shutdown"))
+    monkeypatch.setattr(f"{module}.init", lambda: job.calls.append("init"))
     return job
 
 
@@ -54,7 +55,7 @@ def test_a_lost_rank_takes_the_state_back_and_calls_again(hvd, state, job, messa
 
 
 def test_under_mpi_it_says_why_it_cannot_go_on(hvd, state, job):
-    job.mpi_enabled = lambda: True
+    job.is_mpi = True
 
     @hvd.elastic.run
     def train(state):

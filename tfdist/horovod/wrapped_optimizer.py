@@ -1,7 +1,6 @@
-"""The optimizer that a wrapped one becomes."""
+"""The optimizer that a wrapped one becomes, and its accumulation over passes."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -9,59 +8,34 @@ import tensorflow as tf
 
 from tfdist.cluster.detect import is_elastic
 from tfdist.compat.keras.own_reduction import OwnReduction, optimizers_in
-from tfdist.horovod.accumulation import Accumulation
-from tfdist.horovod.reduction import Reduction, key_of
+from tfdist.horovod.options import ReductionOptions
+from tfdist.horovod.reduction import Reduction
+from tfdist.horovod.variables import key_of
 
 
-@dataclass(frozen=True)
-class Wrapping:
-    """What every instance of a wrapped optimizer's class has in common.
+def wrapped_class(base: type, reduction: Reduction) -> type:
+    """Return a subclass of an optimizer's class that reduces gradients first.
 
-    Args:
-        reduction: How gradients are combined.
-        backward_passes_per_step: How many passes make one update.
-        average_aggregated_gradients: Whether their sum is divided by their number.
-    """
-
-    reduction: Reduction
-    backward_passes_per_step: int
-    average_aggregated_gradients: bool
-
-
-def make_class(base: type, wrapping: Wrapping) -> type:
-    """Make the class of a wrapped optimizer: the optimizer's, with a first step more.
-
-    It goes by the name under which Keras saves the optimizer's own class. What is
-    saved is therefore a plain optimizer, and loads without tfdist.
-
-    Args:
-        base: The class of an optimizer.
-        wrapping: What the wrapped one does.
-
-    Returns:
-        A subclass of it.
+    It has the name under which Keras saves the optimizer's own class, so that the saved
+    optimizer is a plain one, and loads without tfdist.
     """
     is_public = getattr(keras.optimizers, base.__name__, None) is base
     attributes = {
         "__module__": "keras.optimizers" if is_public else base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
-        "wrapping": wrapping,
+        "reduction": reduction,
     }
     name = keras.saving.get_registered_name(base)
     return type(name, (ReducingOptimizer, base), attributes)
 
 
 class ReducingOptimizer(OwnReduction):
-    """Reduces gradients over ranks before the optimizer does anything with them.
+    """A mixin before an optimizer's class, which reduces gradients over ranks first."""
 
-    It stands before the class of an optimizer of Keras in the line of classes: what
-    `super()` leads to is that optimizer.
-    """
+    reduction: Reduction
 
-    wrapping: Wrapping
-
-    # What the optimizer's own class has.
+    # Attributes of the optimizer's own class.
     name: str
     built: bool
     iterations: Any
@@ -70,51 +44,42 @@ class ReducingOptimizer(OwnReduction):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        passes = self.wrapping.backward_passes_per_step
+        passes = self.options.backward_passes_per_step
         self._accumulation = Accumulation(passes) if passes > 1 else None
         self._local_keys: frozenset[Hashable] = frozenset()
 
     @property
+    def options(self) -> ReductionOptions:
+        """The arguments of the wrapper."""
+        return self.reduction.options
+
+    @property
     def process_set(self) -> Any:
         """The ranks that take part."""
-        return self.wrapping.reduction.process_set
+        return self.options.process_set
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable's gradient to this rank.
-
-        Args:
-            var: A variable of Keras or of TensorFlow.
-        """
+        """Keep the gradient of a variable of Keras or TensorFlow on this rank."""
         self._local_keys |= {key_of(var)}
 
     def drop_passes(self) -> None:
-        """Drop the passes of a step that has begun, and that some rank has lost."""
+        """Drop the passes of an incomplete step."""
         if self._accumulation is not None:
             self._accumulation.reset()
 
     def apply(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None
     ) -> None:
-        """Reduce the gradients, then update the variables.
-
-        Args:
-            grads: The gradients of this rank.
-            trainable_variables: Their variables. Default None: those that the optimizer
-                was built with.
-
-        Raises:
-            RuntimeError: If it is called under a strategy, which reduces by itself.
-            ValueError: If the gradients are of a kind that cannot be reduced.
-        """
+        """Reduce the gradients, then update the variables."""
         base: Any = super()
         is_unknown = trainable_variables is None and not self.built
         if self.is_reduced or not grads or is_unknown:
-            # Where nobody knows of what they are the gradients, Keras says so.
+            # Keras reports gradients of unknown variables.
             base.apply(grads, trainable_variables)
             return
         variables = list(trainable_variables or self._trainable_variables)
         if not self.built:
-            # Not in the branch of a condition, where the update may stand.
+            # Not inside a conditional branch, which may hold the update.
             with keras.name_scope(self.name):
                 self.build(variables)
             self.built = True
@@ -126,13 +91,7 @@ class ReducingOptimizer(OwnReduction):
         variables: Sequence[Any],
         apply: Callable[[Sequence[Any]], None],
     ) -> None:
-        """Reduce gradients over ranks, if it is time to, and call `apply` with them.
-
-        Args:
-            grads: The gradients of this rank, or None.
-            variables: What they are the gradients of.
-            apply: Takes the reduced gradients.
-        """
+        """Reduce gradients over ranks in the last pass, and apply them."""
         _check_no_strategy(self.name)
         if self._adds_up():
             _check_not_overwritten(variables)
@@ -147,7 +106,7 @@ class ReducingOptimizer(OwnReduction):
         )
 
     def _adds_up(self) -> bool:
-        """Say whether gradients of ranks or of passes are added up, now or later."""
+        """Tell whether gradients of ranks or of passes are added up, now or later."""
         has_others = self.process_set.included() and self.process_set.size() > 1
         return has_others or is_elastic() or self._accumulation is not None
 
@@ -157,30 +116,93 @@ class ReducingOptimizer(OwnReduction):
         variables: Sequence[Any],
         apply: Callable[[Sequence[Any]], None],
     ) -> None:
-        """Reduce the gradients of a step, and call `apply` with them."""
-        reduced = self.wrapping.reduction.reduce(grads, variables, self._local_keys)
-        if self.wrapping.average_aggregated_gradients and self._accumulation:
+        """Reduce the gradients of a step, and apply them."""
+        reduced = self.reduction.reduce(grads, variables, self._local_keys)
+        if self.options.average_aggregated_gradients and self._accumulation:
             passes = self._accumulation.passes
             reduced = [None if grad is None else grad / passes for grad in reduced]
         with self.gradients_are_reduced():
             apply(reduced)
 
     def _made_dense(self, grads: Sequence[Any]) -> list[Any]:
-        """Make sparse gradients dense, which alone can be added up."""
+        """Densify sparse gradients, which cannot be added up over passes."""
         is_sparse = any(isinstance(grad, tf.IndexedSlices) for grad in grads)
-        if is_sparse and not self.wrapping.reduction.sparse_as_dense:
+        if is_sparse and not self.options.sparse_as_dense:
             raise ValueError(
                 "Sparse gradients cannot be added up over passes. Received: the "
                 "gradient of an embedding, and backward_passes_per_step="
-                f"{self.wrapping.backward_passes_per_step}. Pass sparse_as_dense=True."
+                f"{self.options.backward_passes_per_step}. Pass sparse_as_dense=True."
             )
         return [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
 
     def _count_pass(self) -> None:
-        """Count a pass that updates nothing: Horovod's iterations are passes."""
+        """Count a pass without an update: Horovod's iterations are passes."""
         counters = {id(one.iterations): one.iterations for one in optimizers_in(self)}
         for iterations in counters.values():
             iterations.assign_add(1)
+
+
+class Accumulation:
+    """Adds up the gradients of `backward_passes_per_step` passes on this rank.
+
+    The sums are plain variables of TensorFlow, outside of the optimizer's state, so
+    that a saved model loads in plain Keras.
+    """
+
+    def __init__(self, passes: int) -> None:
+        self.passes = passes
+        with tf.init_scope():
+            self.counter = tf.Variable(0, trainable=False, dtype=tf.int32)
+        self._sums: dict[Hashable, tf.Variable] = {}
+
+    def add(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        update: Callable[[list[Any]], None],
+        skip: Callable[[], None],
+    ) -> None:
+        """Add dense gradients of one pass; then update with the sums, or skip."""
+        sums = [
+            None if gradient is None else self._sum_of(gradient, variable)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+        totals = [
+            None if total is None else total.assign_add(gradient, read_value=True)
+            for total, gradient in zip(sums, gradients, strict=True)
+        ]
+        count = self.counter.assign_add(1, read_value=True)
+
+        def update_and_reset() -> None:
+            update([None if t is None else tf.convert_to_tensor(t) for t in totals])
+            self.reset()
+
+        tf.cond(
+            tf.greater_equal(count, self.passes),
+            lambda: _without_value(update_and_reset),
+            lambda: _without_value(skip),
+        )
+
+    def reset(self) -> None:
+        """Drop the passes of an incomplete step."""
+        self.counter.assign(0)
+        for total in self._sums.values():
+            # Not a product with zero: an overflow would stay.
+            total.assign(tf.zeros_like(total))
+
+    def _sum_of(self, gradient: Any, variable: Any) -> tf.Variable:
+        """Return the variable that holds a sum, creating it on first use."""
+        key = key_of(variable)
+        if key not in self._sums:
+            with tf.init_scope():
+                zeros = tf.zeros(variable.shape, gradient.dtype)
+                self._sums[key] = tf.Variable(zeros, trainable=False)
+        return self._sums[key]
+
+
+def _without_value(function: Callable[[], None]) -> None:
+    """Call a function, and return None, as a branch of `tf.cond` has to."""
+    function()
 
 
 def _check_no_strategy(name: str) -> None:
@@ -195,7 +217,7 @@ def _check_no_strategy(name: str) -> None:
 
 
 def _check_not_overwritten(variables: Sequence[Any]) -> None:
-    """Refuse variables whose gradients are new values, which no sum of them is."""
+    """Refuse variables whose gradients are new values, of which a sum is none."""
     for variable in variables:
         if getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(

@@ -1,0 +1,281 @@
+"""Callbacks that keep variables, metrics and checkpoints of ranks consistent."""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.callbacks.metric_average import check_equal_names
+from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.horovod.native import native
+from tfdist.horovod.variables import (
+    broadcast_equal,
+    tensorflow_variable,
+    variables_of,
+)
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Broadcasts the weights and the optimizer of one rank, in each `fit`.
+
+    Ranks that start from different random weights, or of which one alone has read a
+    checkpoint, would train different models.
+
+    In Horovod this happens after the first batch, because optimizers used to have no
+    variables before it. Here it happens before it, so that the gradients of the first
+    step belong to the same weights on all ranks: when training begins if the model is
+    built on all ranks, and otherwise at the first batch, from whose type it is built.
+    Only an unbuilt model with `run_eagerly=True` waits for the end of the first batch,
+    as in Horovod.
+
+    It sends weights, moving statistics and the variables of the optimizer. The states
+    of random layers are not sent, so that dropout differs between ranks.
+
+    Args:
+        root_rank: The rank that sends its values.
+        device: Device of TensorFlow that sends and receives, such as "/cpu:0". Default
+            "": TensorFlow decides.
+        local_variables: Variables that every rank keeps as they are: one, or several.
+            Default None: there are none.
+
+    Raises:
+        ValueError: If `local_variables` holds something else than variables.
+
+    Example:
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> broadcast = BroadcastGlobalVariablesCallback(0)
+        >>> history = model.fit(x, x[:, :1], verbose=0, callbacks=[broadcast])
+    """
+
+    def __init__(
+        self,
+        root_rank: int,
+        device: str = "",
+        local_variables: Any | Iterable[Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self._local_variables: list[Any] = []
+        self._is_pending = False
+        if local_variables is None:
+            local_variables = []
+        elif _is_variable(local_variables):
+            local_variables = [local_variables]
+        for variable in local_variables:
+            self.register_local_var(variable)
+
+    def register_local_var(self, var: Any) -> None:
+        """Exclude a variable, which each rank then keeps as it is.
+
+        Args:
+            var: A variable of Keras or of TensorFlow.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        if not _is_variable(var):
+            raise ValueError(
+                "local_variables must hold variables of Keras or of TensorFlow. "
+                f"Received: {var!r} of type {type(var).__name__}. "
+                "Pass layer.variables, for example."
+            )
+        self._local_variables.append(tensorflow_variable(var))
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Broadcast if the model is built on all ranks."""
+        # A rank that has loaded its model may be the only one with a built one.
+        everyone = native.allgather_object(
+            _is_ready(self.model), name="tfdist.is_ready"
+        )
+        self._is_pending = not all(everyone)
+        if not self._is_pending:
+            self._broadcast()
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Let the first step build the model and broadcast before it trains."""
+        if self._is_pending and not self.model.run_eagerly:
+            self._is_pending = False
+            self.model.train_function = self._broadcasting(self.model.train_function)
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Broadcast a model that could not be built before."""
+        if self._is_pending:
+            self._is_pending = False
+            self._broadcast()
+
+    def _broadcasting(self, train_function: Callable[[Any], Any]) -> Any:
+        """Return a step that builds and broadcasts first; it is called once."""
+
+        def first_step(iterator: Any) -> Any:
+            self.model.train_function = train_function
+            # Tracing a step creates all variables, and runs nothing. Ranks that have
+            # them trace, too, because the first trace connects the ranks.
+            step = tf.function(self.model.train_step)
+            step.get_concrete_function(iterator.element_spec)
+            self._broadcast()
+            return train_function(iterator)
+
+        return first_step
+
+    def _broadcast(self) -> None:
+        """Broadcast all variables except the local ones."""
+        optimizer = self.model.optimizer
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        local = {id(variable) for variable in self._local_variables}
+        variables = [
+            variable
+            for variable in variables_of(self.model)
+            if id(tensorflow_variable(variable)) not in local
+        ]
+        with tf.device(self.device):
+            broadcast_equal(variables, self.root_rank, f"model {self.model.name!r}")
+
+
+class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Replaces each value in the logs of an epoch by its mean over all ranks.
+
+    Without a strategy every rank measures its own part of the data. Later callbacks in
+    the list, and `fit` itself, see the mean. Put this one before `ReduceLROnPlateau`,
+    `EarlyStopping`, `ModelCheckpoint` and `TensorBoard`, which then decide alike on all
+    ranks. All ranks have equal weight, whatever the amount of their data.
+
+    In Horovod, ranks whose logs hold different names hang. Here all of them raise an
+    error that names the ranks and the missing names.
+
+    Args:
+        device: Device of TensorFlow that sends and receives, such as "/cpu:0". Default
+            "": TensorFlow decides.
+
+    Example:
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> average = MetricAverageCallback()
+        >>> history = model.fit(x, x[:, :1], verbose=0, callbacks=[average])
+        >>> sorted(history.history)
+        ['loss']
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        self.device = device
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Put the means into the logs, in place.
+
+        Raises:
+            RuntimeError: On every rank, if the ranks log different names.
+        """
+        logs = {} if logs is None else logs
+        own = {name: np.asarray(value, "float64") for name, value in logs.items()}
+        with tf.device(self.device):
+            everyone = native.allgather_object(own, name="tfdist.logs")
+        check_equal_names("MetricAverageCallback", [set(one) for one in everyone])
+        for name in own:
+            mean = np.mean([one[name] for one in everyone], axis=0)
+            logs[name] = float(mean) if mean.ndim == 0 else mean
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+    """Saves the model when a value in the logs is the best so far.
+
+    It is Keras's `ModelCheckpoint(save_best_only=True)`. In Horovod it is created
+    without a file, and `callback.filepath` is set before `fit`, which Keras 3 refuses.
+    Here the path can be set in this way, or be passed to the constructor.
+
+    Only rank 0 writes, even if all ranks have the callback. Put a
+    `MetricAverageCallback` before it, or rank 0 decides by its own part of the data.
+
+    Args:
+        monitor: The name of the value in the logs. Default "val_loss".
+        verbose: 1 to print a line for each file. Default 0.
+        save_weights_only: Whether to save the weights alone, in a file that ends in
+            ".weights.h5"; a whole model needs one that ends in ".keras". Default False.
+        mode: "min", "max", or "auto" to tell by the name. Default "auto".
+        save_freq: "epoch", or a number of batches. Default "epoch".
+        filepath: Where to save; as in Keras, with placeholders such as "{epoch}".
+            Default None: it is set later.
+
+    Raises:
+        ValueError: If `filepath` has another ending than Keras asks for; in `fit`, if
+            none was given.
+
+    Example:
+        >>> checkpoint = BestModelCheckpoint(monitor="loss")
+        >>> checkpoint.filepath = "best.keras"
+        >>> checkpoint.filepath
+        'best.keras'
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        *,
+        filepath: str | os.PathLike[str] | None = None,
+    ) -> None:
+        ending = ".weights.h5" if save_weights_only else ".keras"
+        super().__init__(
+            # Keras checks the ending here and nowhere else.
+            f"best{ending}" if filepath is None else filepath,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        if filepath is None:
+            self.filepath = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Refuse to train without a file for the result."""
+        ending = ".weights.h5" if self.save_weights_only else ".keras"
+        if self.filepath is None or not str(self.filepath).endswith(ending):
+            raise ValueError(
+                f"BestModelCheckpoint needs a filepath that ends in {ending!r}. "
+                f"Received: filepath={self.filepath!r}. Set it before fit: "
+                f"callback.filepath = 'best{ending}'."
+            )
+        super().on_train_begin(logs)
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Save on rank 0, if `save_freq` asks for it."""
+        if native.rank() == 0:
+            super().on_train_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Save on rank 0, if the epoch was the best."""
+        if native.rank() == 0:
+            super().on_epoch_end(epoch, logs)
+
+
+def _is_ready(model: keras.Model) -> bool:
+    """Tell whether all variables exist, or can be created without a batch."""
+    others = [one for one in optimizers_of(model) if one is not model.optimizer]
+    return bool(model.built) and all(one.built for one in others)
+
+
+def _is_variable(value: Any) -> bool:
+    """Tell whether a value is a variable of Keras or of TensorFlow."""
+    return isinstance(value, keras.Variable | tf.Variable)

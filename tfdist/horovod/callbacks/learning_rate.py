@@ -1,0 +1,202 @@
+"""Callbacks that schedule the learning rate."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import keras
+
+from tfdist.callbacks.epoch_range import EpochRange
+from tfdist.callbacks.velocities import correct_velocities
+from tfdist.horovod.native import native
+from tfdist.scaling import exponential_multiplier, warmup_multiplier
+
+
+class LearningRateScheduleCallback(EpochRange):
+    """Sets the learning rate to `initial_lr` times a multiplier, in a range of epochs.
+
+    Several of them, one per range, make a schedule. The last rate of an epoch is logged
+    as "learning_rate", Keras's name, and as "lr", Horovod's.
+
+    Args:
+        initial_lr: The learning rate that is multiplied.
+        multiplier: A number c, for a decay to c ** (epoch - start_epoch); or a function
+            of the epoch, from 0, that returns the multiplier.
+        start_epoch: The first epoch of the range. Default 0.
+        end_epoch: The epoch before which the range ends. Default None: it does not.
+        staircase: Whether to set the rate once an epoch, before its first step. If
+            False, it is set before every step, and the multiplier is given fractions:
+            2.5 after half of the third epoch. Default True.
+        momentum_correction: Whether to correct the velocity of SGD and RMSprop for the
+            new rate. Default True.
+        steps_per_epoch: Steps in an epoch; needed with `staircase=False` if Keras does
+            not know them. Default None.
+
+    Raises:
+        ValueError: If `initial_lr` is None; in `fit`, if the steps of an epoch are not
+            known, or if a schedule of Keras gives the learning rate.
+
+    Example:
+        >>> import keras
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> halve = LearningRateScheduleCallback(0.5, multiplier=0.5, start_epoch=1)
+        >>> history = model.fit(
+        ...     x, x[:, :1], epochs=4, verbose=0, callbacks=[halve]
+        ... )
+        >>> [round(rate, 3) for rate in history.history["lr"]]
+        [0.01, 0.5, 0.25, 0.125]
+
+    References:
+        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour".
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[Any], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__(start_epoch, end_epoch, staircase, steps_per_epoch)
+        if initial_lr is None:
+            raise ValueError(
+                "initial_lr must be a number. Received: initial_lr=None. "
+                "Give the learning rate that the multiplier is for."
+            )
+        self.initial_lr = initial_lr
+        if not callable(multiplier):
+            multiplier = partial(_decay, multiplier, start_epoch)
+        self.multiplier = multiplier
+        self.momentum_correction = momentum_correction
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Check that the rate can be set, and read the steps of an epoch."""
+        learning_rate_variable(self.model.optimizer)
+        super().on_train_begin(logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Log the rate."""
+        if logs is not None:
+            rate = learning_rate_variable(self.model.optimizer)
+            logs["lr"] = float(rate.numpy())
+            logs["learning_rate"] = logs["lr"]
+
+    def _set(self, epoch: float) -> None:
+        """Set the rate of an epoch."""
+        rate = self.initial_lr * self.multiplier(epoch)
+        set_learning_rate(self.model.optimizer, rate, self.momentum_correction)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate step by step, from `initial_lr / size` to `initial_lr`.
+
+    Args:
+        initial_lr: The rate to reach: the one that is scaled already, usually
+            `0.001 * hvd.size()`.
+        warmup_epochs: The number of epochs that it takes. Default 5.
+        momentum_correction: Whether to correct the velocity of SGD and RMSprop for each
+            new rate. Default True.
+        steps_per_epoch: Steps in an epoch, if Keras does not know them. Default None.
+        verbose: 1 to print a line on rank 0 at the end of the warm-up. Default 0.
+
+    Raises:
+        ValueError: If `initial_lr` is None or `warmup_epochs` negative; in `fit`, if
+            the steps of an epoch are not known, or if a schedule of Keras gives the
+            learning rate.
+
+    Example:
+        >>> import keras
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> warmup = LearningRateWarmupCallback(0.5, warmup_epochs=2)
+        >>> history = model.fit(x, x[:, :1], verbose=0, callbacks=[warmup])
+        >>> history.history["lr"]
+        [0.5]
+
+    References:
+        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
+        section 2.2.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        if warmup_epochs < 0:
+            raise ValueError(
+                "warmup_epochs must not be negative. "
+                f"Received: warmup_epochs={warmup_epochs}. Use 0 for no warm-up."
+            )
+        super().__init__(
+            initial_lr,
+            self._multiplier,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.warmup_epochs = warmup_epochs
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Log the rate, and print a line at the end of the warm-up."""
+        super().on_epoch_end(epoch, logs)
+        if self.verbose and epoch == self.warmup_epochs - 1 and native.rank() == 0:
+            print(
+                f"\nEpoch {epoch + 1}: the warm-up has ended, "
+                f"learning rate {self.initial_lr:g}.",
+                flush=True,
+            )
+
+    def _multiplier(self, epoch: float) -> float:
+        """Return the multiplier of a step; the number of ranks may have changed."""
+        assert self._steps is not None  # Else on_train_begin has raised.
+        return warmup_multiplier(epoch, native.size(), self.warmup_epochs, self._steps)
+
+
+def learning_rate_variable(optimizer: Any) -> Any:
+    """Return the learning rate's variable, or refuse a schedule of Keras."""
+    rate = optimizer.learning_rate
+    if not isinstance(rate, keras.Variable):
+        raise ValueError(
+            "The learning rate of an optimizer must be a number where a callback sets "
+            f"it. Received: {type(optimizer).__name__} with a LearningRateSchedule or "
+            "a function. Give the optimizer a number, or leave out the callback."
+        )
+    return rate
+
+
+def set_learning_rate(
+    optimizer: Any, learning_rate: float, momentum_correction: bool
+) -> None:
+    """Set the learning rate of the steps that follow.
+
+    The velocity of SGD and of RMSprop is a sum of gradients that were multiplied by the
+    learning rates of their steps. Momentum correction multiplies it by the new rate
+    over the old one (Goyal et al. 2017, section 3). Horovod multiplies the momentum
+    instead, for one step, which has the same effect where momentum is a variable; in
+    Keras 3 it is a constant of the compiled step.
+    """
+    variable = learning_rate_variable(optimizer)
+    old = float(variable.numpy())
+    variable.assign(learning_rate)
+    # A rate of 0 has left nothing in the velocity to correct.
+    if momentum_correction and old not in (0.0, learning_rate):
+        correct_velocities(optimizer, learning_rate / old)
+
+
+def _decay(factor: float, start_epoch: int, epoch: float) -> float:
+    """Return the multiplier of an exponential decay."""
+    return exponential_multiplier(factor, epoch, start_epoch)
