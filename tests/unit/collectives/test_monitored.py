@@ -76,10 +76,6 @@ def engine(at_exit, line):
     return Engine(1, 2, line, None)
 
 
-def test_it_knows_its_place(engine):
-    assert (engine.rank, engine.size) == (1, 2)
-
-
 def test_values_and_barriers_go_by_the_lifeline(engine, line):
     assert engine.exchange("x", 1, joint=False) == [1, 1]
     engine.barrier("end")
@@ -90,13 +86,6 @@ def test_values_and_barriers_go_by_the_lifeline(engine, line):
 def raising(engine, error):
     with engine.call("step"):
         raise error
-
-
-def test_a_call_is_marked(engine, line):
-    with engine.call("step"):
-        pass
-
-    assert line.told == ["call step"]
 
 
 def test_no_call_begins_when_a_peer_has_failed(engine, line):

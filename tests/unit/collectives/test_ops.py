@@ -1,6 +1,21 @@
-import pytest
+"""Rings, instance keys and throttling of TensorFlow's ops."""
 
-from tfdist.collectives.ops import rings
+import gc
+import hashlib
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives.ops import (
+    MAX_IN_FLIGHT,
+    InstanceKeys,
+    Throttle,
+    rings,
+    with_elements,
+    with_elements_of,
+)
 
 MEBIBYTE = 2**20
 
@@ -21,9 +36,147 @@ def test_a_tensor_goes_round_in_chunks_of_about_a_mebibyte(size_bytes, ranks, wa
     assert rings(size_bytes, ranks) == wanted
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_larger_tensors_never_take_fewer_rings(ranks):
-    found = [rings(2**power, ranks) for power in range(35)]
+def test_a_number_depends_on_the_description_alone():
+    one, other = InstanceKeys(), InstanceKeys()
+    other.base("something else before")
 
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (1, 16)
+    assert one.base("all_reduce 'a'") == other.base("all_reduce 'a'")
+    assert one.base("all_reduce 'a'") != one.base("all_reduce 'b'")
+
+
+def test_a_number_fits_into_an_int32():
+    numbers = [InstanceKeys().base(f"op {i}") for i in range(200)]
+
+    assert min(numbers) >= 0
+    assert max(numbers) < 2**31
+    assert len(set(numbers)) == 200
+
+
+def test_two_ops_of_one_number_are_refused(monkeypatch):
+    class Colliding:
+        def __init__(self, data, digest_size):
+            del data, digest_size
+
+        def digest(self):
+            return b"\0\0\0\7"
+
+    monkeypatch.setattr(hashlib, "blake2b", Colliding)
+    owners = InstanceKeys()
+
+    assert owners.base("one") == owners.base("one") == 7
+    with pytest.raises(
+        RuntimeError,
+        match=r"Two collectives have the same key\. Received: 'one' and 'two'\. Give "
+        "one of them another name",
+    ):
+        owners.base("two")
+
+
+@pytest.mark.parametrize("elements", [0, 1, 2, 1000, 2**31, 2**40, 2**62])
+@pytest.mark.parametrize("base", [0, 12345, 2**31 - 1])
+def test_a_key_with_elements_fits_into_an_int32(base, elements):
+    assert 0 <= with_elements(base, elements) < 2**31
+
+
+@pytest.mark.parametrize("base", [0, 12345, 2**31 - 1])
+def test_a_known_and_an_unknown_number_of_elements_give_one_key(base):
+    @tf.function(input_signature=[tf.TensorSpec(None)])
+    def unknown(tensor):
+        return with_elements_of(base, tensor)
+
+    for shape in ([], [0], [1], [1000], [300, 700]):
+        tensor = tf.zeros(shape)
+
+        assert unknown(tensor).dtype == tf.int32
+        assert int(unknown(tensor)) == with_elements(base, int(tf.size(tensor)))
+
+
+@pytest.mark.parametrize("elements", [2**31, 2**40, 2**62])
+def test_a_number_beyond_an_int32_gives_one_key_too(elements, monkeypatch):
+    # So large a tensor would not fit into memory; only its size is asked for.
+    monkeypatch.setattr(tf, "size", lambda tensor, dtype: tf.constant(elements, dtype))
+
+    assert int(with_elements_of(12345, object())) == with_elements(12345, elements)
+
+
+def test_neighbouring_sizes_have_distant_keys():
+    found = [with_elements(5, n) for n in range(1000)]
+
+    assert len(set(found)) == 1000
+    assert min(abs(a - b) for a, b in zip(found, found[1:], strict=False)) > 1000
+
+
+def traced(count, throttle, dtype=tf.float32):
+    """Trace ops that take throttle; return the function."""
+
+    @tf.function
+    def step(x):
+        return [
+            throttle.add(lambda number=number: tf.identity(x, name=f"op_{number}"))
+            for number in range(count)
+        ]
+
+    return step.get_concrete_function(tf.TensorSpec([2], dtype))
+
+
+def waited_for(graph, count):
+    """Return which ops each of the ops waits for."""
+    ops = [graph.get_operation_by_name(f"op_{number}") for number in range(count)]
+    return [[op.name for op in its.control_inputs] for its in ops]
+
+
+def wanted_order(count):
+    return [
+        [f"op_{number - MAX_IN_FLIGHT}"] if number >= MAX_IN_FLIGHT else []
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    "count", [1, MAX_IN_FLIGHT, MAX_IN_FLIGHT + 1, 3 * MAX_IN_FLIGHT + 1]
+)
+def test_each_op_waits_for_the_one_so_many_before(count):
+    graph = traced(count, Throttle()).graph
+
+    assert waited_for(graph, count) == wanted_order(count)
+
+
+def test_every_graph_counts_for_itself():
+    throttle, count = Throttle(), MAX_IN_FLIGHT + 1
+
+    graphs = [
+        traced(count, throttle, dtype).graph for dtype in (tf.float32, tf.float64)
+    ]
+
+    assert [waited_for(graph, count) for graph in graphs] == [wanted_order(count)] * 2
+
+
+def test_a_branch_is_a_graph_of_its_own():
+    throttle = Throttle()
+
+    @tf.function
+    def step(x, wanted):
+        def double():
+            return [throttle.add(lambda: x + x) for _ in range(MAX_IN_FLIGHT + 1)][-1]
+
+        return double() + tf.cond(wanted, double, lambda: tf.zeros_like(x))
+
+    x = tf.constant([1.0, 2.0])
+
+    np.testing.assert_array_equal(step(x, tf.constant(True)), [4.0, 8.0])
+    np.testing.assert_array_equal(step(x, tf.constant(False)), [2.0, 4.0])
+
+
+def test_a_graph_is_not_kept_alive():
+    throttle = Throttle()
+
+    def trace():
+        graph = traced(MAX_IN_FLIGHT + 1, throttle).graph
+        assert len(throttle._in_flight) == 1
+        return weakref.ref(graph)
+
+    graph = trace()
+    gc.collect()
+
+    assert graph() is None
+    assert len(throttle._in_flight) == 0

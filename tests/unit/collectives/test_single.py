@@ -34,20 +34,6 @@ def test_sparse_rows_stay_sparse(single, reduction):
     assert found is slices
 
 
-def test_rows_are_given_back(single):
-    rows = tf.constant(["a", "b"])
-
-    assert single.all_gather(rows, name="x") is rows
-
-
-def test_a_broadcast_gives_back_the_very_tensors(single):
-    tensors = (tf.constant([1, 2]), tf.constant(True))
-
-    found = single.broadcast(tensors, name="x")
-
-    assert [id(tensor) for tensor in found] == [id(tensor) for tensor in tensors]
-
-
 def test_numbers_become_tensors_as_they_do_on_several_processes(single):
     variable = tf.Variable([1.0])
     reduced = single.all_reduce([3.0, np.arange(2), variable], name="x")
@@ -66,19 +52,9 @@ def test_an_exchange_is_with_itself(single, joint):
     assert single.exchange("x", {"a": 1}, joint=joint) == [{"a": 1}]
 
 
-def test_nobody_is_waited_for(single):
-    assert single.barrier() is None
-    assert single.barrier("end") is None
-
-
 def test_a_call_lets_errors_through(single):
     with pytest.raises(KeyError), single.call("step"):
         raise KeyError
-
-
-def test_the_reduction_is_checked(single):
-    with pytest.raises(ValueError, match="reduction must be one of"):
-        single.all_reduce([1.0], "average", name="x")
 
 
 def test_what_several_processes_could_not_reduce_is_refused(single):

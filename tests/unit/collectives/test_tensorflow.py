@@ -1,10 +1,12 @@
-"""What `TensorFlowCollective` does before it connects; the rest needs processes."""
+"""TensorFlow's collective before it connects, and flat tensors."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
 from tfdist.collectives import TensorFlowCollective
+from tfdist.collectives.tensorflow import FlatCollective
 
 HOSTS = ("a:1", "b:1", "b:2", "b:3")
 
@@ -44,3 +46,60 @@ def test_each_process_on_a_host_takes_a_gpu_of_its_own(monkeypatch):
         TensorFlowCollective(Cluster(workers=HOSTS, task=Task("worker", 2)))
 
     assert chosen == [(1, 3)]
+
+
+class Ops:
+    """Moves flat tensors between two equal ranks; notes what it was given."""
+
+    def __init__(self):
+        self.given = []
+
+    def reduce(self, flat, reduction, name):
+        self.given.append((name, flat.shape.rank, int(tf.size(flat))))
+        return flat * 2 if reduction in ("sum", "mean") else flat
+
+    def gather(self, flat, name):
+        self.given.append((name, flat.shape.rank, int(tf.size(flat))))
+        return tf.stack([flat, flat])
+
+    def broadcast(self, flat, root_rank, name):
+        self.given.append((name, flat.shape.rank, int(tf.size(flat))))
+        return flat
+
+
+class Moves(FlatCollective):
+    rank, size = 0, 2
+
+    def __init__(self):
+        self._ops = Ops()
+
+    exchange = barrier = call = None
+
+
+Moves.__abstractmethods__ = frozenset()
+MATRIX = np.arange(6.0).reshape(2, 3)
+
+
+def test_tensors_of_one_type_are_one_flat_tensor_on_the_way():
+    moves = Moves()
+
+    one, other = moves.all_reduce([MATRIX, 1.0 + MATRIX[0]], name="x")
+
+    assert moves._ops.given == [("x", 1, 9)]
+    np.testing.assert_array_equal(one, MATRIX * 2)
+    np.testing.assert_array_equal(other, (1.0 + MATRIX[0]) * 2)
+
+
+def test_rows_are_padded_to_one_number_and_cut_again():
+    moves = Moves()
+
+    rows = moves.all_gather(MATRIX, name="x")
+
+    np.testing.assert_array_equal(rows, np.concatenate([MATRIX, MATRIX]))
+    assert [name for name, *_ in moves._ops.given] == ["x/rows", "x"]
+
+
+def test_what_is_broadcast_keeps_its_shape():
+    (value,) = Moves().broadcast([MATRIX], name="x")
+
+    np.testing.assert_array_equal(value, MATRIX)

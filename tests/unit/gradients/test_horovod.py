@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives import FusingCollective, SingleCollective
-from tfdist.gradients import HorovodReducer, check_horovod_options, weigh
+from tfdist.gradients import HorovodReducer, weigh
 
 
 class Fusing(SingleCollective, FusingCollective):
@@ -147,15 +147,6 @@ def test_the_paths_of_keras_variables_are_known():
     assert [len(types) for _, _, types, _ in collective.groups] == [2]
 
 
-def test_plain_variables_go_by_their_name():
-    reducer = reducer_on(collective := Fusing(), groups=[["v:0", "w:0"]])
-    both = [tf.Variable([1.0], name=name) for name in "vw"]
-
-    reducer.reduce(reducer.complete([tf.ones([1])] * 2, both, "opt"), "g")
-
-    assert [len(types) for _, _, types, _ in collective.groups] == [2]
-
-
 def test_what_travels_beside_is_summed_whatever_the_op():
     collective = Fusing()
     reducer = reducer_on(collective, op="sum")
@@ -276,23 +267,7 @@ def test_adasum_refuses_sparse_gradients_by_their_path():
         reducer.complete(gradients, variables("a", "b", "c"), "opt")
 
 
-def test_adasum_takes_sparse_gradients_that_are_made_dense():
-    reducer = reducer_on(op="adasum", sparse_as_dense=True)
-
-    completed = reducer.complete([slices(1.0)], variables("a"), "opt")
-
-    assert isinstance(completed[0], tf.Tensor)
-
-
 # What is refused.
-
-
-def test_the_collective_is_asked_whether_it_can():
-    collective = Fusing()
-
-    reducer_on(collective, op="adasum")
-
-    assert collective.checked == ["adasum"]
 
 
 @pytest.mark.parametrize(
@@ -355,9 +330,3 @@ def test_the_collective_is_asked_whether_it_can():
 def test_options_that_horovod_does_not_have_are_refused(options, error, text):
     with pytest.raises(error, match=re.escape(text)):
         reducer_on(**options)
-
-
-def test_all_that_can_be_combined_is_accepted():
-    assert check_horovod_options("average", 3.0, 2, "fp16") is None
-    assert check_horovod_options("sum", 1.0, [["a"]], "none") is None
-    assert check_horovod_options("adasum", 1.0, None, "fp16") is None

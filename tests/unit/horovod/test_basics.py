@@ -1,11 +1,61 @@
+"""Starting Horovod, and the error without it."""
+
 import subprocess
 import sys
 
 import pytest
 
-pytestmark = pytest.mark.requires("horovodrun")
+needs_horovod = pytest.mark.requires("horovodrun")
 
 
+BLOCKED = """
+import importlib.abc, sys
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "horovod":
+            raise {error}
+
+sys.meta_path.insert(0, Blocker())
+import tfdist
+print(tfdist.rank())
+try:
+    tfdist.horovod
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            "ModuleNotFoundError(\"No module named 'horovod'\")",
+            "an environment without it (No module named 'horovod'). "
+            "Run `tfdist horovod install`.",
+        ),
+        (
+            "OSError('undefined symbol: _ZN3tsl')",
+            "one that cannot be loaded (OSError: undefined symbol: _ZN3tsl). "
+            "Run `tfdist horovod install` again",
+        ),
+    ],
+    ids=["missing", "built for another TensorFlow"],
+)
+def test_what_to_do_without_a_fitting_horovod_is_said_at_the_first_use(error, expected):
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED.format(error=error)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rank, message = done.stdout.splitlines()[-2:]
+
+    assert rank == "0"
+    assert expected in message
+
+
+@needs_horovod
 def test_a_lone_process_is_rank_0_of_1(hvd):
     assert hvd.is_initialized()
     assert (hvd.rank(), hvd.local_rank(), hvd.cross_rank()) == (0, 0, 0)
@@ -13,6 +63,7 @@ def test_a_lone_process_is_rank_0_of_1(hvd):
     assert hvd.is_homogeneous()
 
 
+@needs_horovod
 def test_what_it_starts_is_alone_too(hvd):
     """With MPI, Horovod makes its process the only rank of a server of its own."""
     code = "import tfdist; print(tfdist.rank(), tfdist.size())"
@@ -21,12 +72,14 @@ def test_what_it_starts_is_alone_too(hvd):
     assert (done.stdout, done.stderr) == ("0 1\n", "")
 
 
+@needs_horovod
 def test_starting_leaves_the_choice_of_devices_open(hvd):
     import tensorflow as tf
 
     assert tf.config.get_visible_devices() == tf.config.list_physical_devices()
 
 
+@needs_horovod
 def test_everything_of_horovods_own_interface_to_keras_is_here(hvd):
     import horovod.tensorflow.keras as theirs
 

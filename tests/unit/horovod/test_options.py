@@ -1,7 +1,6 @@
 import types
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -34,10 +33,6 @@ def test_adasum_is_refused_where_it_cannot_work(
     monkeypatch.setattr(options.native, "mpi_enabled", lambda: mpi_enabled)
     with pytest.raises(RuntimeError, match=talk):
         hvd.DistributedOptimizer(sgd(), op=hvd.Adasum)
-
-
-def test_alone_adasum_has_nothing_to_do(hvd):
-    assert hvd.DistributedOptimizer(sgd(), op=hvd.Adasum)
 
 
 def test_adasum_is_refused_with_groups(hvd):
@@ -79,13 +74,6 @@ def test_passes_do_not_go_with_what_counts_steps(hvd, option):
         hvd.DistributedOptimizer(sgd(**option), backward_passes_per_step=2)
 
 
-def test_passes_do_not_go_with_what_counts_steps_inside(hvd):
-    inner = sgd(gradient_accumulation_steps=2)
-    scaler = keras.optimizers.LossScaleOptimizer(inner)
-    with pytest.raises(ValueError, match="does not go with gradient_accumulation"):
-        hvd.DistributedOptimizer(scaler, backward_passes_per_step=2)
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", None, tf.compat.v1.train.Optimizer])
 def test_only_optimizers_of_keras_3_can_be_wrapped(hvd, optimizer):
     with pytest.raises(TypeError, match="optimizer must be an optimizer of Keras 3"):
@@ -121,15 +109,3 @@ def test_a_device_must_exist(hvd, name):
 def test_local_layers_must_be_layers_with_variables(hvd, layers):
     with pytest.raises(ValueError, match="local_layers must be Keras layers that have"):
         hvd.PartialDistributedOptimizer(sgd(), local_layers=layers)
-
-
-def test_local_layers_may_be_none_one_or_several(hvd):
-    from tfdist.horovod.options import local_variables
-
-    layers = [keras.layers.Dense(1), keras.layers.BatchNormalization()]
-    for layer in layers:
-        layer(np.ones((1, 1)))
-
-    assert local_variables(None) == []
-    assert local_variables(layers[0]) == layers[0].trainable_weights
-    assert len(local_variables(tuple(layers))) == 4

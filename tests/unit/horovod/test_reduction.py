@@ -1,3 +1,5 @@
+"""The reduction of gradients, and tapes that use it."""
+
 import keras
 import pytest
 import tensorflow as tf
@@ -43,3 +45,54 @@ def test_each_gradient_is_in_one_group(hvd, groups, expected):
     reduction = type(reduction)(replace(reduction.options, groups=groups))
 
     assert reduction.plan("abc") == expected
+
+
+def test_a_wrapped_tape_records_and_watches_as_its_tape(hvd):
+    x = tf.constant(3.0)
+    with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        tape.watch(x)
+        loss = x * x
+    structure = tape.gradient(loss, {"x": x, "unused": tf.constant(1.0)})
+
+    assert float(tape.gradient(loss, x)) == 6.0
+    assert float(structure["x"]) == 6.0
+    assert structure["unused"] is None
+
+
+def test_gradients_of_embeddings_stay_sparse(hvd):
+    layer = keras.layers.Embedding(4, 2)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(tf.constant([1, 3])))
+    [gradient] = hvd.DistributedGradientTape(tape).gradient(
+        loss, layer.trainable_weights
+    )
+
+    assert gradient.indices.numpy().tolist() == [1, 3]
+
+
+def test_arguments_are_checked(hvd):
+    with pytest.raises(ValueError, match="op must be Average, Sum or Adasum"):
+        hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Max)
+    with pytest.raises(ValueError, match="local_layers must be Keras layers that have"):
+        hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=3)
+
+
+def test_names_are_generic_whether_asked_for_or_not(hvd):
+    x = tf.Variable(3.0)
+    with tf.GradientTape() as tape:
+        loss = x * x
+
+    wrapped = hvd.DistributedGradientTape(tape)
+    assert float(wrapped.gradient(loss, x, use_generic_names=True)) == 6.0
+
+
+def test_tapes_of_equal_options_share_what_is_compiled(hvd):
+    def reduction(**options):
+        return hvd.DistributedGradientTape(tf.GradientTape(), **options)._reduction
+
+    x = tf.Variable(1.0)
+
+    assert reduction() is reduction()
+    assert reduction(groups=2) is reduction(groups=2) is not reduction()
+    assert reduction(groups=[[x]]) is not reduction(groups=[[x]])
+    assert not reduction().options.ties_ranks

@@ -1,4 +1,4 @@
-"""Optimizers that reduce gradients by themselves, without a strategy: Horovod's way."""
+"""Optimizers that reduce gradients themselves, without a strategy, as in Horovod."""
 
 import functools
 import inspect
@@ -17,14 +17,14 @@ _EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern
 
 
 class OwnReduction:
-    """What an optimizer inherits that talks to the other ranks itself.
+    """A mixin for optimizers that reduce gradients over ranks themselves.
 
-    A loss-scale optimizer around it, which `compile` puts there for models in float16,
-    decides on finiteness before it calls the inner optimizer. It hands its work to
-    this one instead, and all ranks decide on the same gradients.
+    A loss-scale optimizer, which `compile` wraps around it for models in float16,
+    checks gradients before it calls the inner optimizer. It delegates to this mixin
+    instead, so that all ranks check the same reduced gradients.
     """
 
-    # Whether the gradients that come now have been reduced already.
+    # Whether the current gradients have been reduced already.
     is_reduced = False
 
     def apply_reduced(
@@ -33,18 +33,12 @@ class OwnReduction:
         variables: Sequence[Any],
         apply: Callable[[Sequence[Any]], None],
     ) -> None:
-        """Reduce gradients over ranks, and call `apply` with the results.
-
-        Args:
-            grads: The gradients of this rank, or None.
-            variables: What they are the gradients of.
-            apply: Takes the reduced gradients; within it, `is_reduced` holds.
-        """
+        """Reduce gradients over ranks, and pass them to `apply`, with `is_reduced`."""
         raise NotImplementedError
 
     @contextmanager
     def gradients_are_reduced(self) -> Iterator[None]:
-        """Mark a block in which gradients come that have been reduced."""
+        """Mark a block in which gradients have been reduced already."""
         before, self.is_reduced = self.is_reduced, True
         try:
             yield
@@ -53,30 +47,18 @@ class OwnReduction:
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:
-    """Return an optimizer, and those inside of it.
-
-    Args:
-        optimizer: Any optimizer of Keras.
-    """
+    """Return an optimizer, and those inside it."""
     inner = map(optimizers_in, inner_optimizers(optimizer))
     return [optimizer, *itertools.chain.from_iterable(inner)]
 
 
 def reduces_by_itself(optimizer: Any) -> bool:
-    """Tell whether an optimizer, or one inside of it, talks to the other ranks itself.
-
-    Args:
-        optimizer: Any optimizer of Keras.
-    """
+    """Tell whether an optimizer, or one inside it, reduces gradients itself."""
     return any(isinstance(one, OwnReduction) for one in optimizers_in(optimizer))
 
 
 def config_of(optimizer: Any) -> dict[str, Any]:
-    """Return an optimizer's config, with a learning rate that needs no registration.
-
-    Args:
-        optimizer: Any optimizer of Keras.
-    """
+    """Return an optimizer's config, with a learning rate that needs no registration."""
     config: dict[str, Any] = optimizer.get_config()
     rate = getattr(optimizer, "_learning_rate", None)
     is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
@@ -86,31 +68,24 @@ def config_of(optimizer: Any) -> dict[str, Any]:
 
 
 def remake(optimizer: Any, kind: type) -> Any:
-    """Make an optimizer of another class with the same settings.
-
-    Args:
-        optimizer: Any optimizer of Keras.
-        kind: A subclass of its class.
-
-    Returns:
-        An optimizer without variables, whose inner optimizers are made anew, too.
+    """Copy an optimizer and those inside it, without variables, to a subclass.
 
     Raises:
-        ValueError: If the config of the optimizer does not tell all of its arguments.
+        ValueError: If the optimizer's config lacks some of its arguments.
     """
     made = _made_of_config(optimizer, kind)
     pairs = zip(optimizers_in(optimizer), optimizers_in(made), strict=True)
     for given, new in pairs:
         _check_equal(given, new)
         for name in _EXCLUSIONS:
-            # Keras has them only where somebody has excluded something.
+            # Keras sets them only when a variable is excluded.
             if name in vars(given):
                 setattr(new, name, vars(given)[name])
     return made
 
 
 def _made_of_config(optimizer: Any, kind: Any) -> Any:
-    """Make an optimizer of a config; one inside of it needs no registration either."""
+    """Create an optimizer from a config, without registration of inner ones."""
     config = config_of(optimizer)
     if "inner_optimizer" not in config:
         return kind.from_config(config)
@@ -119,7 +94,7 @@ def _made_of_config(optimizer: Any, kind: Any) -> Any:
 
 
 def _check_equal(given: Any, made: Any) -> None:
-    """Make sure that a config has told all that an optimizer was made with."""
+    """Refuse an optimizer whose config lacks some of its arguments."""
     names = [n for n in inspect.signature(type(given)).parameters if n != "name"]
     lost = [name for name in names if _setting(given, name) != _setting(made, name)]
     if lost or _config_to_compare(given) != _config_to_compare(made):
@@ -131,13 +106,13 @@ def _check_equal(given: Any, made: Any) -> None:
 
 
 def _config_to_compare(optimizer: Any) -> dict[str, Any]:
-    """Return a config without names, which may count up, and without what is inside."""
+    """Return a config without generated names and without the inner optimizer."""
     config: dict[str, Any] = optimizer.get_config()
     return {k: v for k, v in config.items() if k not in ("name", "inner_optimizer")}
 
 
 def _setting(optimizer: Any, name: str) -> Any:
-    """Return a setting that can be compared: a plain value, or None for others."""
+    """Return a setting if it is a plain value, else None."""
     attributes = vars(optimizer)
     value = attributes.get(name, attributes.get(f"_{name}"))
     if isinstance(value, keras.Variable) and not value.shape:
@@ -146,12 +121,12 @@ def _setting(optimizer: Any, name: str) -> Any:
 
 
 def patch() -> None:
-    """Let `compile` keep what XLA cannot compile out of its reach."""
+    """Make `compile` turn off XLA for optimizers that it cannot compile."""
     Trainer.compile = _without_jit(Trainer.compile)
 
 
 def _without_jit(compile: Callable[..., None]) -> Callable[..., None]:
-    """Return Keras's function, which uses XLA where it finds a GPU."""
+    """Wrap `compile`, which uses XLA by default on a GPU."""
     parameters = inspect.signature(compile)
 
     @functools.wraps(compile)

@@ -1,10 +1,11 @@
-"""BestModelCheckpoint writes a model that plain Keras loads, and only the best."""
+"""Callbacks that keep ranks consistent, in one process."""
 
 import os
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 pytestmark = pytest.mark.requires("horovodrun")
 
@@ -67,3 +68,46 @@ def test_training_without_a_place_is_refused(hvd, compiled, fit, path):
         r"Received: filepath=.*\. Set it before fit: callback\.filepath = 'best\.ker",
     ):
         fit(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "local", [lambda: tf.Variable(1.0), lambda: [keras.Variable(1.0)], lambda: None]
+)
+def test_local_variables_are_of_tensorflow_or_of_keras(hvd, fit, local):
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(
+        0, device="/cpu:0", local_variables=local()
+    )
+
+    assert len(fit(broadcast)["loss"]) == 1
+    assert len(fit(broadcast)["loss"]) == 1
+
+
+def test_anything_else_is_refused(hvd):
+    with pytest.raises(
+        ValueError,
+        match=r"^local_variables must hold variables of Keras or of TensorFlow\. "
+        r"Received: 1\.0 of type float\. Pass layer\.variables",
+    ):
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[1.0])
+
+
+def test_alone_the_logs_stay_as_they_are(hvd, fit):
+    average = hvd.callbacks.MetricAverageCallback()
+    first = fit(average, epochs=2, validation_split=0.5)
+    second = fit(average)
+
+    # -0.1 and so on: w after 0, 1, 2 and 3 steps of the first epoch on two rows.
+    assert first["loss"] == pytest.approx([-0.05, -0.25])
+    assert first["val_loss"] == pytest.approx([-0.2, -0.4])
+    assert all(type(value) is float for value in first["loss"] + second["loss"])
+
+
+def test_logs_that_are_none_take_part(hvd):
+    hvd.callbacks.MetricAverageCallback().on_epoch_end(0)
+
+
+def test_arrays_keep_their_shape(hvd):
+    logs = {"confusion": [[1.0, 2.0]]}
+    hvd.callbacks.MetricAverageCallback("/cpu:0").on_epoch_end(0, logs)
+
+    assert logs["confusion"].tolist() == [[1.0, 2.0]]
