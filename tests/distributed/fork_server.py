@@ -188,6 +188,8 @@ def run(request):
         return 1
     except BaseException as error:
         error.__traceback__ = error.__traceback__.tb_next
+        sys.last_type, sys.last_value = type(error), error
+        sys.last_traceback = error.__traceback__
         sys.excepthook(type(error), error, error.__traceback__)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
