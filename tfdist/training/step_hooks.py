@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.ops import SPREAD
 from tfdist.data.sharding import Shard, cut_rows, shard_of
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
 from tfdist.training.created_variables import CreatedVariables
@@ -16,9 +17,6 @@ from tfdist.training.metrics import MetricsOfRanks
 from tfdist.training.predictions import gather_rows
 from tfdist.training.state import put_back
 from tfdist.training.step import Step, state_of_layers
-
-# As in tfdist.collectives.ops: neighbouring ranks get distant numbers.
-_SPREAD = 0x9E3779B1
 
 
 class StepHooks:
@@ -191,7 +189,8 @@ class StepHooks:
         """Make a random seed this rank's own, within steps; rank 0's stays."""
         if self.step is None or self._collective.rank == 0:
             return seed
-        spread = (self._collective.rank * _SPREAD) & 0xFFFFFFFF
+        # Neighbouring ranks get distant numbers.
+        spread = (self._collective.rank * SPREAD) & 0xFFFFFFFF
         return tf.bitwise.bitwise_xor(seed, tf.constant([spread, 0], seed.dtype))
 
     def _called(self) -> tuple[Any, bool]:

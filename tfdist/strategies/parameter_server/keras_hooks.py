@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import check_root_rank
+from tfdist.collectives.ops import SPREAD
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies.parameter_server.checks import check_graph, check_trainer
 from tfdist.strategies.parameter_server.inputs import WorkerInput
@@ -15,9 +16,6 @@ from tfdist.strategies.parameter_server.losses import naming_lost_servers
 from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.training.checks import check_built
-
-# As in tfdist.collectives.ops: neighbouring parts get distant numbers.
-_SPREAD = 0x9E3779B1
 
 
 class ServerKerasHooks:
@@ -171,7 +169,8 @@ class ServerKerasHooks:
         """
         if self._rows is None:
             return seed
-        spread = tf.bitwise.bitwise_and(self._rows[2] * _SPREAD, 0xFFFFFFFF)
+        # Neighbouring parts get distant numbers.
+        spread = tf.bitwise.bitwise_and(self._rows[2] * SPREAD, 0xFFFFFFFF)
         number = tf.cast(spread, seed.dtype)
         return tf.bitwise.bitwise_xor(seed, tf.stack([number, tf.zeros_like(number)]))
 
