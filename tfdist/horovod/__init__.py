@@ -7,7 +7,48 @@ optimizer. `tfdist.strategies.HorovodStrategy` is the other way to use Horovod, 
 """
 
 # Before all others, because it tells how to install a missing Horovod.
-from tfdist.horovod.native import init, native
+from tfdist.horovod.native import (
+    Adasum,
+    Average,
+    Compression,
+    Max,
+    Min,
+    ProcessSet,
+    Product,
+    Sum,
+    add_process_set,
+    allgather_object,
+    alltoall,
+    broadcast_object,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    init,
+    is_homogeneous,
+    is_initialized,
+    join,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    remove_process_set,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
 
 # isort: split
 from tfdist.horovod import callbacks, elastic
@@ -20,46 +61,6 @@ from tfdist.horovod.optimizer import (
 from tfdist.horovod.tape import DistributedGradientTape, PartialDistributedGradientTape
 from tfdist.horovod.values import allgather, allreduce, broadcast, reducescatter
 from tfdist.horovod.variables import broadcast_global_variables, broadcast_variables
-
-Adasum = native.Adasum
-Average = native.Average
-Compression = native.Compression
-Max = native.Max
-Min = native.Min
-ProcessSet = native.ProcessSet
-Product = native.Product
-Sum = native.Sum
-add_process_set = native.add_process_set
-allgather_object = native.allgather_object
-alltoall = native.alltoall
-broadcast_object = native.broadcast_object
-ccl_built = native.ccl_built
-cross_rank = native.cross_rank
-cross_size = native.cross_size
-cuda_built = native.cuda_built
-ddl_built = native.ddl_built
-global_process_set = native.global_process_set
-gloo_built = native.gloo_built
-gloo_enabled = native.gloo_enabled
-grouped_allgather = native.grouped_allgather
-grouped_allreduce = native.grouped_allreduce
-grouped_reducescatter = native.grouped_reducescatter
-is_homogeneous = native.is_homogeneous
-is_initialized = native.is_initialized
-join = native.join
-local_rank = native.local_rank
-local_size = native.local_size
-mpi_built = native.mpi_built
-mpi_enabled = native.mpi_enabled
-mpi_threads_supported = native.mpi_threads_supported
-nccl_built = native.nccl_built
-rank = native.rank
-remove_process_set = native.remove_process_set
-rocm_built = native.rocm_built
-shutdown = native.shutdown
-size = native.size
-start_timeline = native.start_timeline
-stop_timeline = native.stop_timeline
 
 __all__ = [
     "Adasum",
