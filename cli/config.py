@@ -3,13 +3,12 @@
 import argparse
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.cluster.address import look_up, split_address
-from tfdist.cluster.detect import Explanation, explain
+from tfdist.cluster.detect import Explanation, explain, tf_config_here
 from tfdist.cluster.validation import ERROR, Finding
 from tfdist.cluster.variables import FACTS
 from tfdist_cli import config_build
@@ -102,9 +101,7 @@ def _text(args: argparse.Namespace) -> str:
     """Return the text to check."""
     parser: Parser = args.parser
     try:
-        text = (
-            os.environ.get("TF_CONFIG") if args.file is None else read_file(args.file)
-        )
+        text = tf_config_here() if args.file is None else read_file(args.file)
     except OSError as error:
         parser.error(str(error))
     if text is None:

@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from tfdist.cluster.membership import Membership, Place
 from tfdist.cluster.model import Cluster
 from tfdist.cluster.resolvers import (
-    HOROVOD,
-    MPICH,
-    OPEN_MPI,
-    TORCHRUN,
     KubernetesResolver,
     PlaceResolver,
     PMIxResolver,
@@ -21,6 +17,7 @@ from tfdist.cluster.resolvers import (
     TfdistResolver,
     VertexResolver,
 )
+from tfdist.cluster.resolvers.launchers import HOROVOD, MPICH, OPEN_MPI, TORCHRUN
 
 # The first one that recognises the environment is used, and no other. Our own launcher
 # comes before TF_CONFIG, which it sets as well; and what a user sets for a program
@@ -124,6 +121,11 @@ def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
         launcher=launcher,
         horovod_launcher=_horovod_launcher(launcher, environment),
     )
+
+
+def tf_config_here() -> str | None:
+    """Return TF_CONFIG as it stands in the environment, right or wrong."""
+    return os.environ.get("TF_CONFIG")
 
 
 def is_elastic(env: Mapping[str, str] | None = None) -> bool:

@@ -191,7 +191,7 @@ def excerpt(text: str) -> str:
 
 def cluster_warnings(jobs: Jobs) -> Iterator[Finding]:
     """Yield warnings about a cluster that is valid but probably not intended."""
-    return chain(_job_warnings(jobs), _port_warnings(jobs))
+    return chain(_job_warnings(jobs), _evaluator_warnings(jobs), _port_warnings(jobs))
 
 
 def lookup_warnings(jobs: Jobs, look_up: LookUp) -> Iterator[Finding]:
@@ -235,7 +235,6 @@ def _addresses_by_place(jobs: Jobs) -> Iterator[tuple[str, str]]:
 def _job_warnings(jobs: Jobs) -> Iterator[Finding]:
     """Yield warnings about the jobs of a cluster."""
     training = [*jobs.get("chief", ()), *jobs.get("worker", ())]
-    evaluators = jobs.get("evaluator", ())
     if len(training) == 1 and "ps" not in jobs:
         yield _warning(
             "cluster.chief" if "chief" in jobs else "cluster.worker",
@@ -261,6 +260,11 @@ def _job_warnings(jobs: Jobs) -> Iterator[Finding]:
             "Add the addresses of the workers: the chief computes no gradients.",
             "refused",
         )
+
+
+def _evaluator_warnings(jobs: Jobs) -> Iterator[Finding]:
+    """Yield warnings about evaluators, which do not train with the others."""
+    evaluators = jobs.get("evaluator", ())
     if len(evaluators) > 1:
         yield _warning(
             "cluster.evaluator",

@@ -2,23 +2,13 @@
 
 from tfdist.cluster.resolvers.base import PlaceResolver, Resolver
 from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
-from tfdist.cluster.resolvers.launchers import (
-    HOROVOD,
-    MPICH,
-    OPEN_MPI,
-    TORCHRUN,
-    PMIxResolver,
-)
+from tfdist.cluster.resolvers.launchers import PMIxResolver
 from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
 from tfdist.cluster.resolvers.slurm import SlurmResolver
 from tfdist.cluster.resolvers.tf_config import TFConfigResolver, TfdistResolver
 from tfdist.cluster.resolvers.vertex import VertexResolver
 
 __all__ = [
-    "HOROVOD",
-    "MPICH",
-    "OPEN_MPI",
-    "TORCHRUN",
     "KubernetesResolver",
     "PMIxResolver",
     "PlaceResolver",

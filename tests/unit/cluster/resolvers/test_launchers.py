@@ -3,8 +3,14 @@
 import pytest
 
 from tfdist.cluster.membership import Place
-from tfdist.cluster.resolvers import HOROVOD, MPICH, OPEN_MPI, TORCHRUN, PMIxResolver
-from tfdist.cluster.resolvers.launchers import has_process_launcher
+from tfdist.cluster.resolvers.launchers import (
+    HOROVOD,
+    MPICH,
+    OPEN_MPI,
+    TORCHRUN,
+    PMIxResolver,
+    has_process_launcher,
+)
 
 LAUNCHERS = (HOROVOD, TORCHRUN, OPEN_MPI, MPICH)
 RUN_ID = {"TORCHELASTIC_RUN_ID": "none"}
