@@ -10,7 +10,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 import psutil
 
-from tfdist.cluster.place import Place
+from tfdist.cluster.membership import Membership
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
 from tfdist.rendezvous.meeting import Guest, meet, open_door
@@ -20,7 +20,7 @@ _STOP_SECONDS = 40.0
 _stopping = threading.Lock()
 
 
-def start(place: Place) -> int:
+def start(place: Membership) -> int:
     """Start Horovod unless the program has, and return its number of processes.
 
     Raises:
