@@ -81,8 +81,7 @@ def _picked(
 ) -> tuple[str, ...]:
     """Give the workers on this machine free ports, and count up those of the others."""
     # Imported here because few ask for it, and the command must start quickly.
-    from tfdist.launch.ports import free_ports
-    from tfdist.launch.this_machine import is_this_machine
+    from tfdist.launch.machine import free_ports, is_this_machine
 
     # It may have several names, under which it has each port but once.
     here = {host for host in hosts if is_this_machine(host.host)}

@@ -28,7 +28,6 @@ LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
         "tfdist/callbacks",
         "tfdist/cluster",
         "tfdist/compat/keras",
-        "tfdist/launch",
         "tfdist/strategies/parameter_server",
         "tfdist/verify",
     ],

@@ -1,4 +1,4 @@
-"""Several processes as one."""
+"""Several processes as one, and which of them failed first."""
 
 import select
 import signal
@@ -7,9 +7,9 @@ import time
 import pytest
 
 from tfdist.cluster import Task
-from tfdist.launch.group import ProcessGroup
+from tfdist.launch.job import ProcessSpec
 from tfdist.launch.output import Output, OutputPump
-from tfdist.launch.spec import ProcessSpec
+from tfdist.launch.process_group import Failure, ProcessGroup, first_failure
 
 SECONDS = 30
 FOREVER = "exec sleep 1000"
@@ -62,14 +62,6 @@ def test_how_they_have_ended(group):
     assert 0 < chief.seconds < SECONDS
 
 
-def test_a_process_takes_the_place_of_another(group):
-    await_end(group.start(spec_of(0, "exit 3")))
-
-    await_end(group.start(spec_of(0, "exit 0")))
-
-    assert [exit_.code for exit_ in group.exits(0.0)] == [0]
-
-
 def test_who_has_no_part_in_it_did_not_fail_first(group):
     for rank, code in enumerate((1, 2, 3)):
         await_end(group.start(spec_of(rank, f"exit {code}")))
@@ -86,3 +78,27 @@ def test_a_guardian_that_is_stopped_is_given_up(group):
     await_end(process)
 
     assert [exit_.code for exit_ in group.exits(0.0)] == [-9]
+
+
+@pytest.mark.parametrize(
+    ("failures", "rank"),
+    [
+        ([Failure(2, 5.0)], 2),
+        ([Failure(0, 5.1), Failure(1, 5.0)], 1),
+        # Rank 0 prints its traceback, cleans up, and exits after its peer.
+        ([Failure(0, 7.0, 5.0), Failure(1, 6.0)], 0),
+        ([Failure(0, 7.0, 5.0), Failure(1, 6.0, 4.9)], 1),
+        # The traceback was logged long before, and about something else.
+        ([Failure(0, 70.0, 5.0), Failure(1, 69.0)], 1),
+        # What is read late counts no later than the end.
+        ([Failure(0, 5.0, 5.2), Failure(1, 5.1)], 0),
+        # Of two at the same time, the lower.
+        ([Failure(0, 5.0), Failure(1, 5.0)], 0),
+        # A peer saw the closed connection before anybody was told of the kill.
+        ([Failure(0, 9.0, 5.0), Failure(1, 5.2, was_killed=True)], 1),
+        # Killed because the other had failed: the traceback is much older.
+        ([Failure(0, 9.0, 5.0), Failure(1, 8.0, was_killed=True)], 0),
+    ],
+)
+def test_first_failure(failures, rank):
+    assert first_failure(failures) == rank

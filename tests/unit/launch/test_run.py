@@ -1,23 +1,124 @@
-"""A job that is started again, with shell scripts in place of trainings."""
+"""Jobs on this machine, run once or again, with scripts in place of trainings."""
 
 import json
 import os
+import shlex
 import signal
+import sys
 import tempfile
 import threading
 from dataclasses import replace
 
 import pytest
 
+from tfdist.cluster import detect
 from tfdist.cluster.host_slots import HostSlots
-from tfdist.launch import attempts as attempts_module
-from tfdist.launch.attempts import Limits, run_job
+from tfdist.launch import ProcessSpec, plan_here, run, shell_lines
 from tfdist.launch.hosts import Hosts
-from tfdist.launch.job import Job
+from tfdist.launch.job import Job, Limits
 from tfdist.launch.output import Output
 from tfdist.launch.restarts import Restarts
-from tfdist.launch.result import Exit, RunResult
-from tfdist.rendezvous.progress import Steps
+from tfdist.launch.runner import run_job
+
+QUIET = Output(console=False)
+
+
+def script(text, rank=0):
+    return ProcessSpec(rank, ("/bin/sh", "-c", text), {})
+
+
+def test_the_plan_has_this_machines_ports_and_cores():
+    specs = plan_here(Job(("/bin/true",), size=2, bind_to="none"))
+
+    clusters = [detect(spec.env) for spec in specs]
+    assert [cluster.rank for cluster in clusters] == [0, 1]
+    assert len(set(clusters[0].addresses)) == 2
+    threads = {spec.env.get("OMP_NUM_THREADS") for spec in specs}
+    assert threads <= {str(n) for n in range(1, os.cpu_count() + 1)} | {None}
+
+
+def test_the_rendezvous_of_a_horovod_job_has_a_port_of_its_own():
+    specs = plan_here(Job(("/bin/true",), size=2, collective="horovod"))
+
+    port = specs[0].env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    assert f"127.0.0.1:{port}" not in detect(specs[0].env).addresses
+
+
+def test_lines_for_a_shell_begin_with_the_rendezvous_of_a_horovod_job():
+    specs = plan_here(Job(("/bin/true",), size=2, collective="horovod"))
+
+    server, *ranks = shell_lines(specs)
+
+    assert ranks == [spec.shell_line() for spec in specs]
+    port = specs[0].env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    code = f"from tfdist.launch.horovod import serve; serve(2, {port})"
+    assert shlex.split(server) == [sys.executable, "-c", code]
+
+
+PING = (
+    "import http.client, os\n"
+    "port = os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT']\n"
+    "server = http.client.HTTPConnection('127.0.0.1', int(port))\n"
+    "server.request('GET', '/global/key')\n"
+    "raise SystemExit(server.getresponse().status != 404)\n"
+)
+
+
+@pytest.mark.requires("horovodrun")
+def test_a_horovod_job_is_served_while_it_runs():
+    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    job = Job((sys.executable, "-c", PING), size=2, collective="horovod")
+
+    result = run(plan_here(job), output=QUIET)
+
+    assert result.exit_code == 0, result.exits
+    assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_a_job_without_horovod_does_not_look_for_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+
+    assert run([script("exit 0")], output=QUIET).exit_code == 0
+    with pytest.raises(ImportError, match="Run `tfdist horovod install`"):
+        run(plan_here(Job(("/bin/true",), size=1, collective="horovod")))
+
+
+def test_wanted_signals_are_passed_on():
+    parent = os.getpid()
+    text = f"trap 'exit 0' USR1; kill -USR1 {parent}; while :; do sleep 0.1; done"
+
+    result = run([script(text)], output=QUIET, pass_signals_on=True)
+
+    assert (result.reason, result.exit_code) == ("done", 0)
+
+
+def test_an_interrupt_in_a_library_ends_the_ranks(tmp_path, assert_ends):
+    """Ctrl-C in a pytest, say: nobody has asked for signals to be passed on."""
+    pid = tmp_path / "pid"
+    text = f"echo $$ > {pid}; kill -INT {os.getpid()}; trap '' TERM; sleep 1000 & wait"
+
+    with pytest.raises(KeyboardInterrupt):
+        run([script(text)], output=QUIET)
+
+    assert_ends(int(pid.read_text()))
+
+
+def test_an_error_while_starting_ends_what_has_started(monkeypatch, tmp_path):
+    broken = ProcessSpec(1, ("/bin/true",), {"A": "\0"})
+    before = set(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(ValueError, match="null byte"):
+        run([script("sleep 1000"), broken], output=QUIET)
+
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_plan_of_some_slots():
+    specs = plan_here(Job(("/bin/true",), size=3), slots=(0, 2))
+
+    assert [spec.env["TFDIST_SLOT"] for spec in specs] == ["0", "2"]
+    assert [detect(spec.env).size for spec in specs] == [2, 2]
+
 
 QUIET = Output(console=False)
 # Addresses of examples, which no machine has.
@@ -52,12 +153,6 @@ def ends_of(attempts):
     return [attempt.result.exit_code for attempt in attempts]
 
 
-def test_without_restarts_there_is_one_start(tmp_path):
-    attempts = run_job(shell("exit $TFDIST_RANK"), output=QUIET)
-
-    assert (ends_of(attempts), attempts[0].slots) == ([1], (0, 1))
-
-
 def test_a_job_is_started_until_it_ends_well(tmp_path):
     told = []
     job = shell(fails(2, tmp_path))
@@ -72,12 +167,6 @@ def test_a_job_is_started_until_it_ends_well(tmp_path):
         "restart 1 of 5: rank 1 failed with exit code 3",
         "restart 2 of 5: rank 1 failed with exit code 3",
     ]
-
-
-def test_the_last_start_tells_how_the_job_has_ended(tmp_path):
-    attempts = run_job(shell(fails(9, tmp_path)), Restarts(2), output=QUIET)
-
-    assert ends_of(attempts) == [3, 3, 3]
 
 
 def test_each_start_is_another_run(tmp_path):
@@ -102,21 +191,12 @@ def test_a_slot_that_stays_dead_is_left_out(tmp_path):
     assert (tmp_path / "2").read_text().splitlines() == ["2 2 3"] * 2 + ["2 1 2"]
 
 
-def test_the_steps_of_each_start_are_read(tmp_path):
-    numbers = r"'\x32\0\0\0\0\0\0\0\x39\0\0\0\0\0\0\0'"
-    job = shell(f"printf {numbers} > $TFDIST_PROGRESS_FILE; exit 3", size=1)
-
-    attempts = run_job(job, Restarts(1), output=QUIET)
-
-    assert [attempt.steps for attempt in attempts] == [Steps(50, 57)] * 2
-
-
 def test_without_restarts_nobody_asks_for_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDIST_PROGRESS_FILE", "somebody else's")
 
     [attempt] = run_job(shell("exit ${TFDIST_PROGRESS_FILE:+3}", size=1))
 
-    assert (attempt.result.exit_code, attempt.steps) == (0, Steps())
+    assert (attempt.result.exit_code, attempt.saved_step) == (0, None)
 
 
 def test_the_logs_hold_all_starts_of_this_run(tmp_path):
@@ -171,31 +251,6 @@ def test_the_time_is_that_of_all_starts(tmp_path):
     assert attempts[1].result.exits[1].seconds < 2.5
 
 
-def test_when_the_time_is_up_there_is_no_other_start(monkeypatch):
-    """It can end later than its time, as its processes may take a while to end."""
-    failed = RunResult((Exit(0, 3, 1.0),), "failed", failed_rank=0)
-    monkeypatch.setattr(attempts_module, "run_once", lambda *specs, **options: failed)
-    limits = Limits(timeout_seconds=1e-9)
-
-    attempts = run_job(shell("", size=1), Restarts(5), output=QUIET, limits=limits)
-
-    assert [attempt.result for attempt in attempts] == [failed]
-
-
-def test_a_job_with_parameter_servers_is_started_again(tmp_path):
-    """A server cannot be missed: all of the job begins anew, with new ports."""
-    script = (
-        f'echo "$TF_CONFIG" >> "{tmp_path}/$TFDIST_TASK"; '
-        "case $TFDIST_TASK in ps*) exit 4;; esac; sleep 1000"
-    )
-    job = Job(("/bin/bash", "-c", script), workers=1, ps=1)
-
-    attempts = run_job(job, Restarts(1), output=QUIET, limits=Limits(worker_restarts=0))
-
-    assert ends_of(attempts) == [4, 4]
-    assert len(set((tmp_path / "ps 0").read_text().splitlines())) == 2
-
-
 @pytest.fixture
 def hosts(ssh):
     """Return two hosts, for which shells stand."""
@@ -248,11 +303,6 @@ def test_a_worker_on_another_host_is_started_again(tmp_path, hosts):
     assert len((tmp_path / "chief 0").read_text().splitlines()) == 1
 
 
-def test_restarts_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"min_size=3, size=2\. Leave it out"):
-        run_job(shell("exit 0"), Restarts(1, min_size=3))
-
-
 def test_limits_that_no_run_can_keep_are_refused():
     with pytest.raises(ValueError, match=r"timeout_seconds=0\. Leave it out"):
         run_job(shell("exit 0"), limits=Limits(timeout_seconds=0))
@@ -268,3 +318,11 @@ def test_nothing_is_left_behind(tmp_path):
 
     assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_the_last_saved_step_of_each_start_is_read(tmp_path):
+    job = shell("printf %020d 57 > $TFDIST_PROGRESS_FILE; exit 3", size=1)
+
+    attempts = run_job(job, Restarts(1), output=QUIET)
+
+    assert [attempt.saved_step for attempt in attempts] == [57, 57]

@@ -1,24 +1,24 @@
-"""The processes of a run taken together: started, signalled, asked how they ended."""
+"""The process group of a run: started, signalled, asked which of it failed first."""
 
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from tfdist.launch.blame import Failure, first_failure
+from tfdist.launch.job import ProcessSpec
 from tfdist.launch.output import OutputPump
 from tfdist.launch.process import GuardedProcess, RankProcess
-from tfdist.launch.remote import RemoteRanks
-from tfdist.launch.remote_process import RemoteProcess
+from tfdist.launch.remote.ranks import RemoteProcess, RemoteRanks
 from tfdist.launch.result import Exit
-from tfdist.launch.spec import ProcessSpec
+
+# A traceback from longer before a rank's end was not the reason of its failure.
+_TEARDOWN_SECONDS = 10.0
+# The kernel closes the connections of a process that it kills before its end is
+# reported; on a busy machine peers fail in between.
+_UNNOTICED_SECONDS = 1.0
 
 
 class ProcessGroup:
-    """All processes of a run, of each the one that was started last.
-
-    Args:
-        pump: Where their output goes.
-        remote: The hosts that are not this one, by name. Default none.
-    """
+    """All processes of a run: for each rank the one that was started last."""
 
     def __init__(
         self, pump: OutputPump, remote: Mapping[str, RemoteRanks] | None = None
@@ -28,14 +28,7 @@ class ProcessGroup:
         self._processes: dict[int, RankProcess] = {}
 
     def start(self, spec: ProcessSpec) -> RankProcess:
-        """Start a process, in place of one with that number that is gone.
-
-        Args:
-            spec: What to start.
-
-        Returns:
-            The process.
-        """
+        """Start a process, in place of one of that rank that is gone."""
         if spec.rank in self._processes:
             self._processes[spec.rank].hang_up()
             self._processes[spec.rank].wait()
@@ -52,7 +45,7 @@ class ProcessGroup:
         return process
 
     def close(self) -> None:
-        """End at once whatever still runs, and wait until it is gone."""
+        """Kill whatever still runs, and wait until it is gone."""
         for process in self._processes.values():
             process.hang_up()
         for process in self._processes.values():
@@ -64,16 +57,12 @@ class ProcessGroup:
         return all(process.is_gone for process in self._processes.values())
 
     def running(self) -> tuple[int, ...]:
-        """Return the numbers of the processes that have not ended."""
+        """Return the ranks of the processes that have not ended."""
         processes = self._processes.values()
         return tuple(process.rank for process in processes if process.exit_code is None)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to all processes.
-
-        Args:
-            number: The signal.
-        """
+        """Send a signal to all processes."""
         for process in self._processes.values():
             process.send(number)
 
@@ -83,14 +72,7 @@ class ProcessGroup:
             process.kill_guardian()
 
     def exits(self, started_seconds: float) -> tuple[Exit, ...]:
-        """Return how each process has ended.
-
-        Args:
-            started_seconds: When the run was started, on the monotonic clock.
-
-        Returns:
-            The ends, in the order in which the processes were started.
-        """
+        """Return the end of each process, with times from the start of the run."""
         return tuple(
             Exit(
                 process.rank,
@@ -104,15 +86,7 @@ class ProcessGroup:
         )
 
     def first_failure(self, among: Collection[int]) -> int:
-        """Return the number of the process that failed first.
-
-        Args:
-            among: The numbers of those that have failed and may be the cause, at least
-                one.
-
-        Returns:
-            Its number.
-        """
+        """Return the rank, of at least one, that failed first."""
         return first_failure(
             Failure(
                 p.rank,
@@ -123,3 +97,35 @@ class ProcessGroup:
             for p in self._processes.values()
             if p.rank in among
         )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The times of a rank's end and of its last traceback, on one clock.
+
+    `was_killed` is a SIGKILL that is not the launcher's: no peer's failure causes it.
+    """
+
+    rank: int
+    ended_seconds: float
+    traceback_seconds: float = float("inf")
+    was_killed: bool = False
+
+    @property
+    def failed_seconds(self) -> float:
+        """The time of the failure: Python prints the traceback before it cleans up.
+
+        TensorFlow can take longer to clean up than a peer takes to notice that the
+        rank is gone and to abort.
+        """
+        if self.was_killed:
+            return self.ended_seconds - _UNNOTICED_SECONDS
+        earliest = self.ended_seconds - _TEARDOWN_SECONDS
+        if earliest < self.traceback_seconds < self.ended_seconds:
+            return self.traceback_seconds
+        return self.ended_seconds
+
+
+def first_failure(failures: Iterable[Failure]) -> int:
+    """Return the rank that failed first; the others only followed."""
+    return min(failures, key=lambda failure: failure.failed_seconds).rank
