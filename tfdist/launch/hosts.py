@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.address import is_loopback, split_address
-from tfdist.cluster.host_slots import HostSlots, number_ports
+from tfdist.cluster.hosts.slots import HostSlots, number_ports
 from tfdist.launch.job import Job, ProcessSpec
 from tfdist.launch.machine import (
     Machine,

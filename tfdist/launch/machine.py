@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist import __version__
-from tfdist.cluster.address import is_loopback, split_address
-from tfdist.cluster.name_lookup import look_up
+from tfdist.cluster.address import is_loopback, look_up, split_address
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _FIRST_PORT = 10_000

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import Attempt, Exit, Hosts, RunResult
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main

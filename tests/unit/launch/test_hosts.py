@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tfdist.cluster import Cluster, Task, detect
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import hosts as hosts_module
 from tfdist.launch.hosts import Hosts, Pods, fill, placed, plan_in_pod, plan_unconnected
 from tfdist.launch.job import Job, Limits

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tfdist.cluster import detect
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import ProcessSpec, plan_here, run, shell_lines
 from tfdist.launch.hosts import Hosts
 from tfdist.launch.job import Job, Limits
