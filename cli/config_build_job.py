@@ -259,8 +259,7 @@ def _picked(
 ) -> tuple[str, ...]:
     """Return addresses with free ports on this machine, and counted ones elsewhere."""
     # Imported here because few need it, and the command must start quickly.
-    from tfdist.launch.ports import free_ports
-    from tfdist.launch.this_machine import is_this_machine
+    from tfdist.launch.machine import free_ports, is_this_machine
 
     # This machine may have several names, but has each port only once.
     here = {host for host in hosts if is_this_machine(host.host)}

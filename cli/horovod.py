@@ -5,8 +5,13 @@ import os
 import sys
 from pathlib import Path
 
-from tfdist.horovod_build import HOROVOD_VERSION, BuildError, check, install
-from tfdist.horovod_build.log import default_path
+from tfdist.horovod_build import (
+    HOROVOD_VERSION,
+    BuildError,
+    check,
+    default_log,
+    install,
+)
 from tfdist_cli.options import add_command
 from tfdist_cli.parser import Parser
 
@@ -102,7 +107,7 @@ def _add_install(actions: "argparse._SubParsersAction[Parser]") -> None:
 def _install(args: argparse.Namespace) -> int:
     """Carry out `tfdist horovod install`, and return the exit code."""
     env = dict(os.environ)
-    log = args.log or default_path(env, Path("~").expanduser())
+    log = args.log or default_log(env, Path("~").expanduser())
     try:
         install(env, log=log, stream=sys.stdout, force=args.force)
     except BuildError as error:

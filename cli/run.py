@@ -2,27 +2,43 @@
 
 import argparse
 import signal
+import sys
+from collections.abc import Sequence
 
 from tfdist.launch import (
     DEFAULT_RESTARTS,
     EXIT_CODE_OF_SIGNAL,
+    Attempt,
     Job,
     Limits,
+    Restarts,
+    RunResult,
     resolve_command,
     run_job,
 )
 from tfdist_cli.options import add_command, add_program, without_dashes
 from tfdist_cli.parser import Parser
-from tfdist_cli.run_horovod import add_options_of_horovod, horovod_variables
 from tfdist_cli.run_hosts import (
     add_options_of_hosts,
     dry_lines,
     hosts_of,
     start_variables,
 )
-from tfdist_cli.run_output import add_options_of_output, output_of
-from tfdist_cli.run_report import report_end, report_restart
-from tfdist_cli.run_restarts import add_options_of_restarts, remarks, restarts_of
+from tfdist_cli.run_options import (
+    add_general_options,
+    add_options_of_cores,
+    add_options_of_horovod,
+    add_options_of_output,
+    add_options_of_restarts,
+    add_options_of_size,
+    horovod_variables,
+    output_of,
+    restart_comments,
+    restarts_of,
+)
+
+# Characters of each line that is repeated after a failure.
+_LONGEST_SHOWN = 300
 
 _DESCRIPTION = """\
 Run a program as several processes that know of each other, on this machine or with -H
@@ -56,11 +72,7 @@ exit code:
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist run`.
-
-    Args:
-        commands: What `add_subparsers` has returned.
-    """
+    """Add the parser of `tfdist run`."""
     parser = add_command(
         commands,
         "run",
@@ -71,25 +83,18 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         epilog=_EPILOG,
     )
     parser.set_defaults(func=run)
-    _add_options_of_size(parser)
+    add_options_of_size(parser)
     add_options_of_hosts(parser)
     add_options_of_restarts(parser)
-    _add_options(parser)
+    add_general_options(parser)
     add_options_of_output(parser)
-    _add_options_of_cores(parser)
+    add_options_of_cores(parser)
     add_options_of_horovod(parser)
     add_program(parser, "what to run; all that follows it belongs to it")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out `tfdist run`.
-
-    Args:
-        args: What the parser has read.
-
-    Returns:
-        The exit code.
-    """
+    """Carry out `tfdist run`, and return the exit code."""
     try:
         hosts = hosts_of(args)
         _check_options_of_size(args)
@@ -98,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         if hosts is not None:
             hosts.check(job, restarts)
         if args.dry_run:
-            print(*remarks(restarts), *dry_lines(job, hosts), sep="\n")
+            print(*restart_comments(restarts), *dry_lines(job, hosts), sep="\n")
             return 0
         attempts = run_job(
             job,
@@ -116,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     except KeyboardInterrupt:
-        # Nothing had been started yet.
+        # No process had been started yet.
         return EXIT_CODE_OF_SIGNAL + signal.SIGINT
     report_end(restarts, attempts)
     return attempts[-1].result.exit_code
@@ -138,7 +143,7 @@ def _job(args: argparse.Namespace) -> Job:
 
 
 def _check_options_of_size(args: argparse.Namespace) -> None:
-    """Refuse a call that does not say how many, and what has no effect."""
+    """Refuse a call without a number of processes, and options without effect."""
     if args.size is None and args.workers is None and args.ps is None:
         args.parser.error(
             "-np is missing: give the number of processes, as in -np 2, or hosts with "
@@ -151,86 +156,31 @@ def _check_options_of_size(args: argparse.Namespace) -> None:
         )
 
 
-def _add_options_of_size(parser: Parser) -> None:
-    """Add the options that say how many processes, and of which kind."""
-    parser.add_argument(
-        "-np",
-        dest="size",
-        type=int,
-        metavar="N",
-        help="how many processes (required, unless there are parameter servers)",
-    )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="in place of -np, with --ps: how many workers, besides the chief",
-    )
-    parser.add_argument(
-        "--ps", type=int, metavar="M", help="how many parameter servers"
-    )
-    parser.add_argument(
-        "--evaluator",
-        action="store_true",
-        help="with --workers and --ps: a process besides, whose task is evaluator, for "
-        "what evaluates the checkpoints of the chief",
-    )
-    parser.add_argument(
-        "--restarts",
-        type=int,
-        metavar="R",
-        help="how many times workers that fail are started again, all of them together "
-        f"(default: {DEFAULT_RESTARTS}); after that the run goes on without them, as "
-        "long as one is left",
-    )
+def report_restart(result: RunResult, line: str) -> None:
+    """Print the last lines of the process that failed, and why the job restarts."""
+    _print([*_last_lines(result), line])
 
 
-def _add_options(parser: Parser) -> None:
-    """Add the options that are for every kind of run."""
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="end the whole run after this time, with exit code 124",
-    )
-    parser.add_argument(
-        "--env",
-        type=_variable,
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="set a variable in every process; may be repeated",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the command of each process, ready to be pasted into a shell",
-    )
+def report_end(restarts: Restarts, attempts: Sequence[Attempt]) -> None:
+    """Print the restarts, and the failure if there is one; nothing if all is well."""
+    result = attempts[-1].result
+    lines = restarts.report(attempts)
+    if result.reason != "done":
+        lines += [*_last_lines(result), result.headline()]
+    _print(lines)
 
 
-def _add_options_of_cores(parser: Parser) -> None:
-    """Add the options that share out the machine."""
-    parser.add_argument(
-        "--bind-to",
-        choices=("core", "none"),
-        help="pin each process to its share of the cores (default: core, if there are "
-        "several processes and a core for each; otherwise none)",
-    )
-    parser.add_argument(
-        "--threads-per-process",
-        type=int,
-        metavar="N",
-        help="threads of the numerical libraries (default: the process's share of the "
-        "cores, or with --workers that of a worker; TF_NUM_INTRAOP_THREADS, "
-        "TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS keep the values that you have set)",
-    )
+def _last_lines(result: RunResult) -> list[str]:
+    """Return the last lines of the process that failed first, with a heading."""
+    if result.failed_rank is None:
+        return []
+    failed = result.exit_of(result.failed_rank)
+    shown = [f"    {line[:_LONGEST_SHOWN]}" for line in failed.tail]
+    return [f"the last lines of {failed.name}:", *shown] if shown else []
 
 
-def _variable(text: str) -> tuple[str, str]:
-    """Read K=V."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(
-            f"it must be a name and a value. Received: {text}. Write it as {text}=VALUE"
-        )
-    return name, value
+def _print(lines: Sequence[str]) -> None:
+    """Print lines on stderr, with the name of the command before our own."""
+    for line in lines:
+        is_quoted = line.startswith(" ")
+        print(line if is_quoted else f"tfdist run: {line}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The options of `tfdist run` that put the processes on several hosts."""
+"""The hosts of `tfdist run`: options, allocations of Slurm, pods, and dry runs."""
 
 import argparse
 import math
@@ -15,23 +15,19 @@ from tfdist.launch import (
     ProcessSpec,
     plan_here,
     plan_in_pod,
+    plan_unconnected,
     shell_lines,
-    supposed,
 )
 from tfdist.rendezvous.start_timeout import START_TIMEOUT_VARIABLE
 from tfdist_cli.host_options import add_host_options, hosts_given
 from tfdist_cli.parser import Parser
 
 _REMARK = "# ports and cores are those of this machine: the hosts have not been asked"
-_OF_HOSTS = ("ssh", "python")
+_NEED_HOSTS = ("ssh", "python")
 
 
 def add_options_of_hosts(parser: Parser) -> None:
-    """Add where the processes are, and how the hosts are reached.
-
-    Args:
-        parser: The parser of `tfdist run`.
-    """
+    """Add the hosts of the processes, and how they are reached."""
     add_host_options(
         parser,
         "hosts, reached by ssh, with the number of processes that each takes "
@@ -58,18 +54,9 @@ def add_options_of_hosts(parser: Parser) -> None:
 
 
 def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
-    """Return where the processes are to be.
+    """Return the hosts or pods of a job, None for this machine alone.
 
-    Args:
-        args: What the parser has read; `size` is set if the hosts say it, and `ssh` if
-            Slurm has given them.
-
-    Returns:
-        The hosts, or None for this machine alone.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If a host is malformed, or an option would have no effect.
+    It sets `args.size` if the hosts decide it, and `args.ssh` if Slurm allocated them.
     """
     slots = hosts_given(args)
     if slots is None:
@@ -78,7 +65,7 @@ def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
         args.size = 1 if _says_no_size(args) else args.size
         return Pods(pods)
     if slots is None:
-        for name in _OF_HOSTS:
+        for name in _NEED_HOSTS:
             if getattr(args, name) is not None:
                 option = "--" + name.replace("_", "-")
                 raise ValueError(
@@ -98,7 +85,7 @@ def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
 
 
 def _allocated(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
-    """Return the hosts that Slurm has given, if the job is to be on all of them."""
+    """Return the hosts that Slurm has allocated, if the job is to use all of them."""
     slots = allocated_hosts()
     if slots is None or (len(slots) == 1 and not _says_no_size(args)):
         return None
@@ -110,22 +97,12 @@ def _allocated(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
 
 
 def _says_no_size(args: argparse.Namespace) -> bool:
-    """Say whether the options leave open how many processes there are."""
+    """Return whether the options leave the number of processes open."""
     return (args.size, args.workers, args.ps) == (None, None, None)
 
 
 def start_variables(args: argparse.Namespace) -> dict[str, str]:
-    """Return what tells the processes how long they may wait for each other.
-
-    Args:
-        args: What the parser has read.
-
-    Returns:
-        The variables, none if nothing was said.
-
-    Raises:
-        ValueError: If it is no time.
-    """
+    """Return how long the processes wait for each other, as a variable."""
     if args.start_timeout is None:
         return {}
     if not 0 < args.start_timeout < math.inf:
@@ -137,20 +114,8 @@ def start_variables(args: argparse.Namespace) -> dict[str, str]:
 
 
 def dry_lines(job: Job, hosts: Hosts | Pods | None) -> list[str]:
-    """Write the processes as lines that can be pasted into as many shells.
-
-    Args:
-        job: What is to be run.
-        hosts: Where; None for this machine alone.
-
-    Returns:
-        A line for each, those of other hosts with the command that reaches them.
-
-    Raises:
-        OSError: If there are not enough free ports.
-        ValueError: If the job does not fit.
-    """
+    """Write the processes as lines that can be pasted into as many shells."""
     if isinstance(hosts, Hosts):
-        specs: Sequence[ProcessSpec] = supposed(job, hosts)
+        specs: Sequence[ProcessSpec] = plan_unconnected(job, hosts)
         return [_REMARK, *shell_lines(specs, hosts)]
     return shell_lines(plan_here(job) if hosts is None else plan_in_pod(job, hosts))

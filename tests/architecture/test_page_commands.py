@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from page_blocks import ROOT, all_blocks
 
-from tfdist.launch import this_machine
+from tfdist.launch import machine
 from tfdist_cli.main import build_parser, main
 
 LANGUAGES = {
@@ -105,7 +105,7 @@ def parse(arguments):
 @pytest.fixture
 def somewhere(tmp_path, monkeypatch):
     """A folder with the files that commands name, and no server for names of hosts."""
-    monkeypatch.setattr(this_machine, "look_up", lambda name: [])
+    monkeypatch.setattr(machine, "look_up", lambda name: [])
     (tmp_path / "hosts").write_text("node1 slots=4\nnode2 slots=4\n")
     (tmp_path / "my_package").mkdir()
     for name in ("train.py", "my_package/__init__.py", "my_package/train.py"):

@@ -27,7 +27,6 @@ LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
         "tfdist/benchmarks",
         "tfdist/callbacks",
         "tfdist/compat/keras",
-        "tfdist/launch",
         "tfdist/strategies/parameter_server",
         "tfdist/verify",
     ],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tfdist
-from tfdist.launch.ports import free_ports
+from tfdist.launch.machine import free_ports
 
 COMMAND = Path(sys.executable).with_name("tfdist")
 TRAIN = """

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from tfdist.launch.ports import free_ports
+from tfdist.launch.machine import free_ports
 
 SECONDS = 120
 LAUNCH = """
 import json, sys
 from tfdist.cluster import Cluster, Task
 from tfdist.launch import Job, Pods, Restarts, run_job
-from tfdist_cli.run_report import report_end
+from tfdist_cli.run import report_end
 
 pod, addresses, command = json.loads(sys.argv[1])
 pods = Pods(Cluster(workers=tuple(addresses), task=Task("worker", pod)))

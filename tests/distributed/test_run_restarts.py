@@ -1,7 +1,7 @@
 """`tfdist run --max-restarts` with real processes, from the outside.
 
-Most programs are small and do not import TensorFlow: what a training would tell of its
-steps, they tell by the same calls.
+Most programs are small and do not import TensorFlow: they write the saved steps that a
+training would write, by the same calls.
 """
 
 import contextlib
@@ -134,17 +134,13 @@ KILLED = "was killed by SIGKILL (by the kernel, if by nobody else: memory ran ou
 
 
 def test_a_job_that_fails_twice_ends_well(script, tmp_path):
-    """Rank 1 is killed each time in the middle of a step of rank 0."""
+    """Rank 1 is killed each time after rank 0 has saved."""
     path = script(
-        "begun = [0, 50, 80][start]\n"
-        "killed = [57, 81, None][start]\n"
         "if rank == 0:\n"
-        "    progress.begin(begun)\n"
-        "    for step in range(begun + 1, (killed or 100) + 1):\n"
-        "        progress.made(step)\n"
-        "    if killed:\n"
+        "    progress.saved([50, 80, 100][start])\n"
+        "    if start < 2:\n"
         "        tell(); signal.pause()\n"
-        "elif killed:\n"
+        "elif start < 2:\n"
         "    wait(); die()\n"
     )
 
@@ -156,19 +152,18 @@ def test_a_job_that_fails_twice_ends_well(script, tmp_path):
     assert [line for line in lines if not line.startswith("the last lines")] == [
         f"restart 1 of 3: {ended}",
         f"restart 2 of 3: {ended}",
-        "restart 1: rank 1 was killed by SIGKILL after step 57; "
-        "went on from step 50 on 2 processes: 7 steps lost.",
-        "restart 2: rank 1 was killed by SIGKILL after step 81; "
-        "went on from step 80 on 2 processes: 1 step lost.",
-        "2 of 3 restarts used: 8 steps lost in all.",
+        "restart 1: rank 1 was killed by SIGKILL; started again on 2 processes; "
+        "the last saved step was 50.",
+        "restart 2: rank 1 was killed by SIGKILL; started again on 2 processes; "
+        "the last saved step was 80.",
+        "2 of 3 restarts used.",
     ]
 
 
 def test_the_chief_may_be_the_one_that_is_killed(script, tmp_path):
     path = script(
         "if rank == 0:\n"
-        "    progress.begin(10 * start)\n"
-        "    progress.made(10 * start + 3)\n"
+        "    progress.saved(10 * start + 3)\n"
         "    die() if start == 0 else None\n"
         "elif start == 0:\n"
         "    signal.pause()\n"
@@ -178,9 +173,9 @@ def test_the_chief_may_be_the_one_that_is_killed(script, tmp_path):
 
     assert code == 0
     assert lines[-2:] == [
-        "restart 1: rank 0 was killed by SIGKILL after step 3; "
-        "went on from step 10 on 2 processes: no step lost.",
-        "1 of 1 restarts used: no step lost in all.",
+        "restart 1: rank 0 was killed by SIGKILL; started again on 2 processes; "
+        "the last saved step was 3.",
+        "1 of 1 restarts used.",
     ]
 
 
@@ -189,8 +184,7 @@ def test_a_slot_that_stays_dead_is_left_out(script, tmp_path):
         "if slot == 1:\n"
         "    wait(2); die()\n"
         "if rank == 0:\n"
-        "    progress.begin(5 if start else 0)\n"
-        "    progress.made(7 if start != 1 else 6)\n"
+        "    progress.saved(5 if start < 2 else 7)\n"
         "if size == 3:\n"
         "    tell(); signal.pause()\n"
     )
@@ -209,11 +203,11 @@ def test_a_slot_that_stays_dead_is_left_out(script, tmp_path):
         "Slot 1 stays dead and is left out: it goes on with 2 processes."
     )
     assert lines[-3:] == [
-        "restart 1: rank 1 was killed by SIGKILL after step 7; "
-        "went on from step 5 on 3 processes: 2 steps lost.",
-        "restart 2: rank 1 was killed by SIGKILL after step 6; "
-        "went on from step 5 on 2 processes: 1 step lost.",
-        "2 of 5 restarts used: 3 steps lost in all.",
+        "restart 1: rank 1 was killed by SIGKILL; started again on 3 processes; "
+        "the last saved step was 5.",
+        "restart 2: rank 1 was killed by SIGKILL; started again on 2 processes; "
+        "the last saved step was 5.",
+        "2 of 5 restarts used.",
     ]
     starts = [len(log.read_text().splitlines()) for log in sorted(logs.iterdir())]
     assert starts == [3, 3, 2]
@@ -229,8 +223,7 @@ def test_restarts_are_used_up(script, tmp_path):
     assert lines[-5:] == [
         again.format(1),
         again.format(2),
-        "2 of 2 restarts used; how many steps were lost is not known: "
-        "tfdist.callbacks.BackupAndRestore tells, and goes on from its last backup.",
+        "2 of 2 restarts used.",
         "the last lines of rank 1:",
         "rank 1 failed with exit code 7 after X s; "
         "rank 0 was still running and was ended.",
@@ -275,8 +268,7 @@ def test_ctrl_c_after_a_restart_ends_the_job(script, tmp_path):
     assert (code, len(who)) == (130, 4)
     assert lines[-3:-1] == [
         "restart 1: rank 1 was killed by SIGKILL; started again on 2 processes.",
-        "1 of 5 restarts used; how many steps were lost is not known: "
-        "tfdist.callbacks.BackupAndRestore tells, and goes on from its last backup.",
+        "1 of 5 restarts used.",
     ]
     assert lines[-1].startswith("SIGINT ended the run; ")
 

@@ -67,10 +67,10 @@ def test_a_single_task_is_alone(shown):
 # As on another node of the job, of which this cluster has none.
 ELSEWHERE = """
 import sys
-import tfdist.launch.placement
+import tfdist.launch.hosts
 from tfdist_cli.main import main
 if sys.argv.pop(1) == "by srun":
-    tfdist.launch.placement.is_this_machine = lambda host: False
+    tfdist.launch.hosts.is_this_machine = lambda host: False
 sys.exit(main(sys.argv[1:]))
 """
 

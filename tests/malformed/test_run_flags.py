@@ -37,7 +37,10 @@ RUN = [
         "collective='horovod' joins ranks that are all alike.",
     ),
     ("-np 2 --bind-to cores true", "argument --bind-to: invalid choice: 'cores'"),
-    ("-np 2 --threads-per-process 0 true", "threads_per_process must be at least 1."),
+    (
+        "-np 2 --threads-per-process 0 true",
+        "threads_per_process (--threads-per-process) must be at least 1.",
+    ),
     (
         "-np 2 --threads-per-process x true",
         "argument --threads-per-process: invalid int value: 'x'",

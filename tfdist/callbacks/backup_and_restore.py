@@ -128,7 +128,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         if self._collective.rank == 0:
             self._progress = Progress.from_environment()
         if self._progress is not None:
-            self._progress.begin(self._made)
+            self._progress.saved(self._made)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Give back the rest, if it is the first epoch."""
@@ -155,8 +155,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self._unsaved += done - self._step
         self._step = done
         self._made = self._made_before + done
-        if self._progress is not None:
-            self._progress.made(self._made)
         length = self._position.num_batches
         # After the last step of an epoch comes its end, which belongs to it.
         if self._is_time() and (length is None or done < length):
@@ -228,6 +226,8 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         )
         if pack is not None:
             self._writer.write(pack)
+            if self._progress is not None:
+                self._progress.saved(self._made)
 
 
 def _check(backup_dir: Any, save_freq: Any) -> None:

@@ -1,11 +1,18 @@
-"""Building Horovod for the installed TensorFlow, and telling what was built.
+"""Building Horovod for the installed TensorFlow, and checking an installed one.
 
-Standard library only. What imports TensorFlow or Horovod runs in processes of its own.
+Standard library only. TensorFlow and Horovod are imported in other processes.
 """
 
-from tfdist.horovod_build.build import install
-from tfdist.horovod_build.errors import BuildError
+from tfdist.horovod_build.build import default_log, install
+from tfdist.horovod_build.installed import BuildError
 from tfdist.horovod_build.recipe import HOROVOD_VERSION
 from tfdist.horovod_build.report import Report, check
 
-__all__ = ["BuildError", "HOROVOD_VERSION", "Report", "check", "install"]
+__all__ = [
+    "BuildError",
+    "HOROVOD_VERSION",
+    "Report",
+    "check",
+    "default_log",
+    "install",
+]

@@ -1,34 +1,62 @@
 """Building and installing Horovod, from the first check to the first all-reduce."""
 
 import os
+import re
+import shlex
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from tfdist.horovod_build.cmake import brought_cmake, write_front
-from tfdist.horovod_build.errors import BuildError
-from tfdist.horovod_build.headers import forwarding_headers, write_headers
-from tfdist.horovod_build.installed import find_installed
-from tfdist.horovod_build.log import Log
-from tfdist.horovod_build.progress import Progress
+from tfdist.horovod_build.installed import (
+    COULD_NOT_START,
+    BuildError,
+    TensorFlow,
+    find_installed,
+    find_tensorflow,
+)
 from tfdist.horovod_build.recipe import (
     HOROVOD_VERSION,
     Ground,
     build_environment,
+    forwarding_headers,
     install_commands,
     tools_command,
     unfulfilled,
     wheel_command,
+    write_headers,
 )
-from tfdist.horovod_build.report import mismatch
-from tfdist.horovod_build.target import check_target
-from tfdist.horovod_build.tensorflow import TensorFlow, find_tensorflow
-from tfdist.horovod_build.toolchain import Toolchain, find_toolchain
-from tfdist.horovod_build.trial import PARTS, probe, try_all_reduce
+from tfdist.horovod_build.report import PARTS, mismatch, probe, try_all_reduce
+from tfdist.horovod_build.toolchain import (
+    Toolchain,
+    brought_cmake,
+    check_target,
+    find_toolchain,
+    how_to_install,
+    write_front,
+)
 
-_PHASES = 4
+_LOG = "tfdist/horovod-install.log"
+# A text of the compiler or linker, and the package that it misses.
+_MISSING = (
+    (
+        r"\bmpi\.h|find (?:-lmpi|MPI)|MPI_C|MPI is not installed",
+        f"Install MPI. {how_to_install('mpi')} "
+        "Or build without it: HOROVOD_WITHOUT_MPI=1 tfdist horovod install",
+    ),
+    (
+        r"\bnccl\.h: No such|find -lnccl",
+        "Install NCCL (https://developer.nvidia.com/nccl), and set "
+        "HOROVOD_NCCL_HOME to its folder.",
+    ),
+    (
+        r"\bcuda(?:_runtime)?\.h: No such|find -lcuda",
+        "Install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads), and "
+        "set HOROVOD_CUDA_HOME to its folder.",
+    ),
+)
 
 
 def install(
@@ -37,16 +65,8 @@ def install(
     """Build Horovod for the installed TensorFlow, install it, and try it.
 
     Horovod's source stays as it is. A build that fails leaves the Horovod that was
-    there before.
-
-    Args:
-        env: The environment of this process; HOROVOD_* are Horovod's own options.
-        log: Where to write what the commands print.
-        stream: Where to tell how far it is.
-        force: Whether to build also where a fitting Horovod works. Default False.
-
-    Raises:
-        BuildError: If something is missing, fails, or does not work.
+    there before. The output of the commands goes to `stream` and to `log`. BuildError
+    is raised if something is missing, fails, or does not work.
     """
     tensorflow = find_tensorflow()
     if not force and _already_works(tensorflow, env, stream):
@@ -54,21 +74,26 @@ def install(
     check_target(env)
     forwarding_headers(tensorflow)
     toolchain = find_toolchain(env)
-    file = Log(log)
-    _tell(stream, tensorflow, toolchain, file)
-    progress = Progress(stream, phases=_PHASES)
+    log = _new_log(log)
+    _print_plan(stream, tensorflow, toolchain, log)
     with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
-        _build(Path(folder), tensorflow, toolchain, env, file, progress)
-    with progress.phase("all-reduce on two processes"):
-        parts = probe(env)
-        try_all_reduce(parts, env)
+        _build(Path(folder), tensorflow, toolchain, env, log, stream)
+    _say(stream, "[4/4] all-reduce on two processes")
+    parts = probe(env)
+    try_all_reduce(parts, env)
     _say(stream, _success(tensorflow, parts))
+
+
+def default_log(env: Mapping[str, str], home: Path) -> Path:
+    """Return the default path of the log, among the user's caches."""
+    caches = env.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else home / ".cache") / _LOG
 
 
 def _already_works(
     tensorflow: TensorFlow, env: Mapping[str, str], stream: TextIO
 ) -> bool:
-    """Tell whether there is nothing to do, and say so, or say why there is."""
+    """Return whether there is nothing to do, and print that or the reason."""
     horovod = find_installed()
     if horovod is None:
         return False
@@ -94,8 +119,8 @@ def _build(
     tensorflow: TensorFlow,
     toolchain: Toolchain,
     env: Mapping[str, str],
-    log: Log,
-    progress: Progress,
+    log: Path,
+    stream: TextIO,
 ) -> None:
     """Fetch the tools, compile a wheel and install it."""
     tools, wheels, python = folder / "tools", folder / "wheels", sys.executable
@@ -108,43 +133,82 @@ def _build(
         include=write_headers(tensorflow, folder / "include"),
         jobs=len(os.sched_getaffinity(0)),
     )
-    with progress.phase("fetching what builds it, into a temporary folder"):
-        _run(log, tools_command(python, tools, with_cmake=path is None), env)
+    _say(stream, "[1/4] fetching build tools into a temporary folder")
+    _run(tools_command(python, tools, with_cmake=path is None), env, log, stream)
     environment = build_environment(env, ground)
-    with progress.phase(f"compiling (make {environment['MAKEFLAGS']})"):
-        _run(log, wheel_command(python, wheels), environment, progress)
-    with progress.phase("installing"):
-        [wheel] = wheels.glob("horovod-*.whl")
-        for command in install_commands(python, wheel):
-            _run(log, command, env)
+    _say(stream, f"[2/4] compiling (make {environment['MAKEFLAGS']})")
+    _run(wheel_command(python, wheels), environment, log, stream)
+    _say(stream, "[3/4] installing")
+    [wheel] = wheels.glob("horovod-*.whl")
+    for command in install_commands(python, wheel):
+        _run(command, env, log, stream)
 
 
 def _run(
-    log: Log,
-    command: list[str],
-    env: Mapping[str, str],
-    progress: Progress | None = None,
+    command: Sequence[str], env: Mapping[str, str], log: Path, stream: TextIO
 ) -> None:
-    """Run a command; if it fails, say which line of the log tells why."""
-    watch = None if progress is None else progress.watch
-    if log.run(command, env, watch) != 0:
-        failure = log.failure()
+    """Run a command; if it fails, name the package that is missing."""
+    code, output = run_streamed(command, env, log, stream)
+    if code != 0:
+        advice = [text for pattern, text in _MISSING if re.search(pattern, output)]
         raise BuildError(
-            f"Horovod could not be built. {log.path}, line {failure.number}, says:\n"
-            f"    {failure.text}\n{failure.advice}"
+            f"Horovod could not be built. Received: exit code {code} of "
+            f"{shlex.join(command[:4])}; all output is in {log}. "
+            f"{advice[0] if advice else 'Read the first error in it.'}"
         )
 
 
-def _tell(
-    stream: TextIO, tensorflow: TensorFlow, toolchain: Toolchain, log: Log
+def run_streamed(
+    command: Sequence[str], env: Mapping[str, str], log: Path, stream: TextIO
+) -> tuple[int, str]:
+    """Run a command whose output goes to a stream and a log; return code and output."""
+    lines = []
+    with (
+        log.open("a", encoding="utf-8") as file,
+        subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        file.write(f"$ {shlex.join(command)}\n")
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            file.write(line)
+            print(line, end="", file=stream, flush=True)
+    return process.returncode, "".join(lines)
+
+
+def _new_log(path: Path) -> Path:
+    """Create an empty log file."""
+    path = path.absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    except OSError as error:
+        raise BuildError(
+            f"The log must be a file that can be written. Received: {path} "
+            f"({error.strerror}). Choose another: --log FILE",
+            COULD_NOT_START,
+        ) from None
+    return path
+
+
+def _print_plan(
+    stream: TextIO, tensorflow: TensorFlow, toolchain: Toolchain, log: Path
 ) -> None:
-    """Say what is built from what."""
+    """Print the programs of the build."""
     mpi = f"built in ({toolchain.mpi})" if toolchain.mpi else "not built in"
     rows = (
         ("compiler", f"{toolchain.compiler}, {toolchain.cxx}"),
         ("CMake", toolchain.cmake.description),
         ("MPI", mpi),
-        ("log", str(log.path)),
+        ("log", str(log)),
     )
     _say(stream, f"Horovod {HOROVOD_VERSION} for TensorFlow {tensorflow.version}")
     for name, text in rows:
@@ -152,7 +216,7 @@ def _tell(
 
 
 def _success(tensorflow: TensorFlow, parts: tuple[str, ...]) -> str:
-    """Say what there is now."""
+    """Return the line of success."""
     built = ", ".join(PARTS[part] for part in parts)
     return (
         f"Horovod {HOROVOD_VERSION} works with TensorFlow {tensorflow.version} "
@@ -161,5 +225,5 @@ def _success(tensorflow: TensorFlow, parts: tuple[str, ...]) -> str:
 
 
 def _say(stream: TextIO, text: str) -> None:
-    """Write a line at once, also into a pipe."""
+    """Print a line at once, even into a pipe."""
     print(text, file=stream, flush=True)

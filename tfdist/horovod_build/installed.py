@@ -1,12 +1,90 @@
-"""The Horovod of this environment, found without importing it."""
+"""The TensorFlow and the Horovod of this environment, found without imports."""
 
 import importlib
+import importlib.util
 import json
 import mmap
 import sysconfig
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+COULD_NOT_START = 2
+
+
+class BuildError(RuntimeError):
+    """Horovod could not be built, or does not work."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+# The same package is published under several names.
+_DISTRIBUTIONS = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-cpu-aws",
+    "tensorflow-rocm",
+    "tf-nightly",
+    "tf-nightly-cpu",
+)
+
+
+@dataclass(frozen=True)
+class TensorFlow:
+    """An installed TensorFlow."""
+
+    version: str
+    folder: Path
+
+    @property
+    def include(self) -> Path:
+        """The folder of its C++ headers."""
+        return self.folder / "include"
+
+
+def find_tensorflow() -> TensorFlow:
+    """Find TensorFlow."""
+    importlib.invalidate_caches()
+    spec = importlib.util.find_spec("tensorflow")
+    version = _version()
+    if spec is None or not spec.submodule_search_locations or version is None:
+        raise BuildError(
+            "TensorFlow must be installed before Horovod, which is built for it. "
+            "Received: an environment without it. Run: pip install tensorflow",
+            COULD_NOT_START,
+        )
+    tensorflow = TensorFlow(version, Path(spec.submodule_search_locations[0]))
+    if not tensorflow.include.is_dir():
+        raise BuildError(
+            "TensorFlow must be installed with its C++ headers. Received: TensorFlow "
+            f"{version}, without {tensorflow.include}. "
+            "Install the package of PyPI: pip install --force-reinstall tensorflow",
+            COULD_NOT_START,
+        )
+    return tensorflow
+
+
+def same_version(one: str, other: str) -> bool:
+    """Return whether two versions are equal, as TensorFlow or pip write them."""
+    return _normalized(one) == _normalized(other)
+
+
+def _version() -> str | None:
+    """Return the version that the package says of itself."""
+    for name in _DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _normalized(version: str) -> str:
+    """Write a version as pip does."""
+    return version.replace("-dev", ".dev").replace("-", "")
+
 
 # What `horovodrun --check-build` calls each, and where its library is.
 _LIBRARIES = {
@@ -24,15 +102,7 @@ _NAMES_IN = {
 
 @dataclass(frozen=True)
 class Installed:
-    """An installed Horovod.
-
-    Args:
-        version: Its version.
-        folder: Where it is installed.
-        built_for: The version of TensorFlow that it was built for; None if its part for
-            TensorFlow was not built.
-        frameworks: The frameworks whose part was built.
-    """
+    """An installed Horovod."""
 
     version: str
     folder: Path
@@ -41,11 +111,7 @@ class Installed:
 
 
 def find_installed() -> Installed | None:
-    """Find Horovod.
-
-    Returns:
-        What is installed; None if nothing is.
-    """
+    """Find Horovod."""
     importlib.invalidate_caches()
     try:
         distribution = metadata.distribution("horovod")
@@ -58,14 +124,7 @@ def find_installed() -> Installed | None:
 
 
 def tensorflow_of(folder: Path) -> str | None:
-    """Read which TensorFlow a Horovod was built for, as its build has noted.
-
-    Args:
-        folder: Where it is installed.
-
-    Returns:
-        The version; None if there is no note of one.
-    """
+    """Return the TensorFlow that a Horovod was built for, None if not recorded."""
     try:
         noted = json.loads((folder / "metadata.json").read_text())
     except (OSError, ValueError):
@@ -75,14 +134,7 @@ def tensorflow_of(folder: Path) -> str | None:
 
 
 def frameworks_of(folder: Path) -> tuple[str, ...]:
-    """List the frameworks whose library is there.
-
-    Args:
-        folder: Where Horovod is installed.
-
-    Returns:
-        Their names.
-    """
+    """List the frameworks whose library is there."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return tuple(
         name
@@ -92,15 +144,7 @@ def frameworks_of(folder: Path) -> tuple[str, ...]:
 
 
 def parts_in(folder: Path) -> tuple[str, ...] | None:
-    """Tell from its library what is built into a Horovod, without loading it.
-
-    Args:
-        folder: Where Horovod is installed.
-
-    Returns:
-        "gloo", "mpi" and "nccl" as far as they are built in; None if there is no
-        library for TensorFlow that can be read.
-    """
+    """Return the parts in the library of a Horovod, without loading it, or None."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     library = folder / f"{_LIBRARIES['TensorFlow']}{suffix}"
     try:

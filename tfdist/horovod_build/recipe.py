@@ -1,9 +1,11 @@
-"""How Horovod is built: which version, in what environment, by which commands."""
+"""The recipe of a build: version, headers, environment and commands."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tfdist.horovod_build.installed import COULD_NOT_START, BuildError, TensorFlow
 
 HOROVOD_VERSION = "0.28.1"
 
@@ -48,16 +50,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class Ground:
-    """What a build stands on.
-
-    Args:
-        cxx: The C++ compiler, as it is written in CXX.
-        cc: The C compiler, as it is written in CC.
-        cmake: The program.
-        tools: The folder that holds setuptools and its company.
-        include: Folders with headers, the first first.
-        jobs: How many files are compiled at a time.
-    """
+    """The programs and folders of a build."""
 
     cxx: str
     cc: str
@@ -70,20 +63,7 @@ class Ground:
 def build_environment(env: Mapping[str, str], ground: Ground) -> dict[str, str]:
     """Return the environment in which Horovod is built.
 
-    What somebody has set stands: HOROVOD_* of any kind, and MAKEFLAGS.
-
-    Args:
-        env: The environment of this process.
-        ground: What the build stands on.
-
-    Returns:
-        The variables.
-
-    Example:
-        >>> folder = Path("/tmp/tools")
-        >>> ground = Ground("g++", "gcc", Path("/usr/bin/cmake"), folder, [folder], 2)
-        >>> build_environment({"HOROVOD_WITH_MPI": "1"}, ground)["MAKEFLAGS"]
-        '-j2'
+    Variables that the user has set stay: HOROVOD_* and MAKEFLAGS.
     """
     defaults = {
         name: "1" for name, opposite in _DEFAULTS.items() if opposite not in env
@@ -106,18 +86,10 @@ def build_environment(env: Mapping[str, str], ground: Ground) -> dict[str, str]:
 
 
 def tools_command(python: str, folder: Path, *, with_cmake: bool) -> list[str]:
-    """Return the command that brings what Horovod's setup.py needs.
+    """Return the command that fetches the packages that Horovod's setup.py needs.
 
     It goes to a folder of its own: the environment of the user stays as it is, and
     newer versions that may be there do not come into it.
-
-    Args:
-        python: The interpreter.
-        folder: Where the packages go.
-        with_cmake: Whether CMake is among them.
-
-    Returns:
-        The command.
     """
     packages = [*_BUILD_TOOLS, *([_CMAKE] if with_cmake else [])]
     return [*_pip(python, "install"), "--target", str(folder), *packages]
@@ -128,13 +100,6 @@ def wheel_command(python: str, folder: Path) -> list[str]:
 
     A wheel of an earlier build would fit by its name, whatever TensorFlow it was
     built for: neither pip's cache nor an index may provide one.
-
-    Args:
-        python: The interpreter that will use Horovod.
-        folder: Where the wheel goes.
-
-    Returns:
-        The command.
     """
     return [
         *_pip(python, "wheel"),
@@ -150,15 +115,7 @@ def wheel_command(python: str, folder: Path) -> list[str]:
 
 
 def install_commands(python: str, wheel: Path) -> list[list[str]]:
-    """Return the commands that install a wheel, in turn.
-
-    Args:
-        python: The interpreter that will use Horovod.
-        wheel: The wheel.
-
-    Returns:
-        One that replaces whatever Horovod is there, and one that adds what it needs.
-    """
+    """Return the commands that install a wheel, in turn."""
     return [
         [*_pip(python, "install"), "--force-reinstall", "--no-deps", str(wheel)],
         [*_pip(python, "install"), str(wheel), _RUNNER_NEEDS],
@@ -166,19 +123,7 @@ def install_commands(python: str, wheel: Path) -> list[list[str]]:
 
 
 def unfulfilled(env: Mapping[str, str], parts: Sequence[str]) -> str | None:
-    """Say which option an installed Horovod does not fulfil.
-
-    Args:
-        env: The environment of this process, with Horovod's options.
-        parts: What is built in, such as "gloo" and "mpi".
-
-    Returns:
-        A sentence; None if it fulfils all.
-
-    Example:
-        >>> unfulfilled({"HOROVOD_WITH_MPI": "1"}, ("gloo",))
-        'HOROVOD_WITH_MPI=1 is set, and the installed Horovod was built without it.'
-    """
+    """Return a sentence on an option that a Horovod does not fulfil, or None."""
     for name, value, part, wanted in _OPTIONS:
         if env.get(name) == value and (part in parts) != wanted:
             how = "without" if wanted else "with"
@@ -190,7 +135,7 @@ def unfulfilled(env: Mapping[str, str], parts: Sequence[str]) -> str | None:
 
 
 def _make_flags(env: Mapping[str, str], jobs: int) -> str:
-    """Return what somebody wants of make, and what suits the machine otherwise.
+    """Return the flags that the user has set for make, or a number of jobs.
 
     In a recipe of another make the variable is that make's, with its targets' variables
     in it; of them only the number of jobs is taken.
@@ -211,3 +156,64 @@ def _pip(python: str, command: str) -> list[str]:
 def _path(folders: Sequence[Path], before: str | None) -> str:
     """Put folders in front of a list of folders."""
     return ":".join([*map(str, folders), *([before] if before else [])])
+
+
+# Where Horovod looks for the headers of XLA, and where TensorFlow keeps them now.
+_OLD_FOLDER, _NEW_FOLDER = "tensorflow/compiler/xla", "xla"
+_XLA_HEADERS = (
+    "client/xla_builder.h",
+    "service/custom_call_target_registry.h",
+    "service/hlo.pb.h",
+    "shape.h",
+    "xla_data.pb.h",
+)
+_MOVED = {"client/xla_builder.h": "hlo/builder/xla_builder.h"}
+
+# Headers that TensorFlow's own headers include, under `external`.
+_EXTERNAL = {
+    "external/farmhash_archive/src": "farmhash.h",
+    "external/highwayhash": "highwayhash/arch_specific.h",
+}
+
+
+def forwarding_headers(tensorflow: TensorFlow) -> dict[str, str]:
+    """Return the headers that forward from the old places to the new ones.
+
+    What decides is whether a file is there, not the version: TensorFlow moves headers
+    between releases, and back.
+    """
+    texts = {}
+    for name in _XLA_HEADERS:
+        if not (tensorflow.include / _OLD_FOLDER / name).is_file():
+            target = _new_place(tensorflow, name)
+            texts[f"{_OLD_FOLDER}/{name}"] = f'#pragma once\n#include "{target}"\n'
+    return texts
+
+
+def write_headers(tensorflow: TensorFlow, folder: Path) -> list[Path]:
+    """Write the forwarding headers, and list where the compiler has to look."""
+    for name, text in forwarding_headers(tensorflow).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    external = [
+        tensorflow.include / place
+        for place, name in _EXTERNAL.items()
+        if (tensorflow.include / place / name).is_file()
+    ]
+    return [folder, *external]
+
+
+def _new_place(tensorflow: TensorFlow, name: str) -> str:
+    """Find a header of XLA that is not where Horovod looks for it."""
+    places = [_MOVED.get(name, name), name]
+    for place in places:
+        if (tensorflow.include / _NEW_FOLDER / place).is_file():
+            return f"{_NEW_FOLDER}/{place}"
+    looked = ", ".join(f"{_NEW_FOLDER}/{place}" for place in dict.fromkeys(places))
+    raise BuildError(
+        f"Horovod needs the header {_OLD_FOLDER}/{name}. Received: TensorFlow "
+        f"{tensorflow.version}, which has neither that nor {looked} in "
+        f"{tensorflow.include}. Install a TensorFlow from 2.18 to 2.21.",
+        COULD_NOT_START,
+    )

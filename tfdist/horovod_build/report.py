@@ -1,13 +1,25 @@
-"""What is built into the installed Horovod, and whether it can be used here."""
+"""The check of an installed Horovod: its parts, and an all-reduce of two processes."""
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from shutil import which
 
-from tfdist.horovod_build.errors import BuildError
-from tfdist.horovod_build.installed import Installed, find_installed
-from tfdist.horovod_build.tensorflow import TensorFlow, find_tensorflow, same_version
-from tfdist.horovod_build.trial import PARTS, probe, try_all_reduce
+from tfdist.horovod_build.installed import (
+    BuildError,
+    Installed,
+    TensorFlow,
+    find_installed,
+    find_tensorflow,
+    same_version,
+)
 
 _INSTALL = "Run: tfdist horovod install"
 _FRAMEWORKS = ("TensorFlow", "PyTorch", "MXNet")
@@ -18,17 +30,7 @@ _NO_MPIRUN = "no mpirun on PATH, which starts processes for it"
 
 @dataclass(frozen=True)
 class Report:
-    """What was found out about the installed Horovod.
-
-    Args:
-        horovod: What is installed; None if nothing is.
-        tensorflow: The TensorFlow beside it; None if there is none.
-        parts: What is built in, as `probe` returns it; None if it does not load.
-        mpirun: MPI's launcher; None if there is none on PATH.
-        controller: By which of its parts two processes have added up; None if they
-            have not.
-        problem: What stands in the way of using it, and what to do; None if nothing.
-    """
+    """The result of a check of the installed Horovod; `problem` is None if it works."""
 
     horovod: Installed | None
     tensorflow: TensorFlow | None = None
@@ -38,11 +40,7 @@ class Report:
     problem: str | None = None
 
     def lines(self) -> list[str]:
-        """Write the report for people.
-
-        Returns:
-            The lines, without the problem.
-        """
+        """Return the lines of the report, without the problem."""
         if self.horovod is None:
             return []
         here = "none" if self.tensorflow is None else self.tensorflow.version
@@ -66,14 +64,7 @@ class Report:
 
 
 def check(env: Mapping[str, str]) -> Report:
-    """Find out what is built into Horovod, and try it on two processes.
-
-    Args:
-        env: The environment of this process.
-
-    Returns:
-        The report.
-    """
+    """Read what is built into Horovod, and try it on two processes."""
     horovod = find_installed()
     try:
         tensorflow = find_tensorflow()
@@ -93,15 +84,7 @@ def check(env: Mapping[str, str]) -> Report:
 
 
 def mismatch(horovod: Installed | None, tensorflow: TensorFlow) -> str | None:
-    """Say why a Horovod does not fit a TensorFlow.
-
-    Args:
-        horovod: What is installed; None if nothing is.
-        tensorflow: The TensorFlow beside it.
-
-    Returns:
-        The reason, with what to do; None if they fit.
-    """
+    """Return why a Horovod does not fit a TensorFlow, None if it does."""
     if horovod is None:
         return (
             f"Horovod must be installed. Received: an environment without. {_INSTALL}"
@@ -121,7 +104,168 @@ def mismatch(horovod: Installed | None, tensorflow: TensorFlow) -> str | None:
 
 
 def _marks(names: Sequence[str], present: Sequence[str]) -> str:
-    """List the names that are there, then those that are not."""
+    """List the names that are present, then the others."""
     there = ", ".join(name for name in names if name in present) or "none"
     absent = ", ".join(name for name in names if name not in present)
     return f"{there} (not {absent})" if absent else there
+
+
+_GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The exit code of a program, None if its time was up, and its output."""
+
+    code: int | None
+    output: str
+
+    def last_lines(self, count: int = 5) -> str:
+        """Return the end of the output, indented."""
+        lines = [line for line in self.output.splitlines() if line.strip()]
+        return "\n".join(f"    {line}" for line in lines[-count:])
+
+
+def run_child(
+    command: Sequence[str], env: Mapping[str, str], *, timeout_seconds: float
+) -> Ended:
+    r"""Run a program in a session of its own, for a limited time."""
+    with subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return Ended(None, _end(process))
+        except BaseException:
+            _end(process)
+            raise
+    return Ended(process.returncode, output)
+
+
+def _end(process: "subprocess.Popen[str]") -> str:
+    """Terminate a program, then kill what is left; return its output."""
+    process.terminate()
+    try:
+        output, _ = process.communicate(timeout=_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    return output
+
+
+_PROBE_SECONDS = 120.0
+_TRIAL_SECONDS = 180.0
+
+# The parts that Horovod reports, by the prefix of its function.
+PARTS = {
+    "gloo": "Gloo",
+    "mpi": "MPI",
+    "nccl": "NCCL",
+    "cuda": "CUDA",
+    "rocm": "ROCm",
+    "ddl": "DDL",
+    "ccl": "oneCCL",
+}
+
+_PROBE = f"""
+import json
+import horovod.tensorflow as horovod
+built = [n for n in {list(PARTS)} if getattr(horovod, n + "_built")()]
+print("\\ntfdist-probe " + json.dumps(built), flush=True)
+"""
+
+# Each rank contributes its number plus one, so the sum is 3.
+_TRIAL = """
+import horovod.tensorflow as horovod
+import tensorflow as tf
+horovod.init()
+sent = tf.fill([1000], float(horovod.rank() + 1))
+got = horovod.allreduce(sent, op=horovod.Sum, name="tfdist.trial")
+low, high = float(tf.reduce_min(got)), float(tf.reduce_max(got))
+print(f"\\ntfdist-trial {horovod.rank()} {horovod.size()} {low} {high}", flush=True)
+horovod.shutdown()
+"""
+_RIGHT = {("0", "2", "3.0", "3.0"), ("1", "2", "3.0", "3.0")}
+
+
+def probe(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Load Horovod in another process, and ask it what is built in."""
+    ended = run_child(
+        [sys.executable, "-P", "-c", _PROBE],
+        _environment(env),
+        timeout_seconds=_PROBE_SECONDS,
+    )
+    found = re.search(r"^tfdist-probe (.*)$", ended.output, re.MULTILINE)
+    if ended.code != 0 or found is None:
+        raise BuildError(
+            "Horovod must load with the TensorFlow that is installed. Received: "
+            f"{_how(ended, _PROBE_SECONDS)} Build it again: "
+            f"tfdist horovod install --force\n{ended.last_lines()}"
+        )
+    return tuple(json.loads(found[1]))
+
+
+def try_all_reduce(parts: tuple[str, ...], env: Mapping[str, str]) -> str:
+    """Let two processes add up through Horovod, started by Horovod's own runner.
+
+    They compute on the CPU: two processes need not have two GPUs.
+    """
+    controller = "gloo" if "gloo" in parts else "mpi"
+    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
+        program = Path(folder, "trial.py")
+        program.write_text(_TRIAL)
+        ended = run_child(
+            [
+                *(sys.executable, "-P", "-m", "horovod.runner.launch"),
+                *("-np", "2", "-H", "localhost:2", "--disable-cache"),
+                *(f"--{controller}", sys.executable, str(program)),
+            ],
+            _environment(env),
+            timeout_seconds=_TRIAL_SECONDS,
+        )
+    if ended.code != 0 or not is_right(ended.output):
+        raise BuildError(
+            f"Two processes must add up through Horovod, on {PARTS[controller]}. "
+            f"Received: {_how(ended, _TRIAL_SECONDS)} "
+            f"{_advice(controller)}\n{ended.last_lines(12)}"
+        )
+    return controller
+
+
+def is_right(output: str) -> bool:
+    """Return whether both processes have reported the right sum."""
+    # mpirun may put the tag of the next line directly behind a number.
+    report = r"tfdist-trial (\d+) (\d+) ([\d.]+) ([\d.]+)"
+    return set(re.findall(report, output)) == _RIGHT
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a trial: on the CPU, and without chatter."""
+    return {**env, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def _how(ended: Ended, seconds: float) -> str:
+    """Describe the end of a trial."""
+    if ended.code is None:
+        return f"no result within {seconds:.0f} s."
+    if ended.code != 0:
+        return f"exit code {ended.code}."
+    return "another result than the right one."
+
+
+def _advice(controller: str) -> str:
+    """Return the advice for the most frequent cause."""
+    if controller == "mpi":
+        return "Check that mpirun runs two processes here: mpirun -np 2 hostname"
+    return (
+        "If the lines below are about addresses or time, name the network interface: "
+        "HOROVOD_GLOO_IFACE=lo tfdist horovod check"
+    )

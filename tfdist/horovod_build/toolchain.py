@@ -1,16 +1,95 @@
-"""The compilers and programs that build Horovod, found and tried."""
+"""The compilers and programs that build Horovod, and the environment it goes to."""
 
+import importlib.util
 import re
 import shlex
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 
-from tfdist.horovod_build.cmake import CMake, find_cmake
-from tfdist.horovod_build.errors import COULD_NOT_START, BuildError
-from tfdist.horovod_build.packages import how_to_install
+from tfdist.horovod_build.installed import COULD_NOT_START, BuildError
+
+_OLDEST = (3, 13)
+_FIRST_UNFIT = (4,)
+# The program in the package of PyPI, which its script would start by way of Python.
+_IN_PACKAGE = Path("cmake/data/bin/cmake")
+
+
+@dataclass(frozen=True)
+class CMake:
+    """The CMake that will build Horovod."""
+
+    path: Path | None
+    description: str
+
+
+def find_cmake(env: Mapping[str, str]) -> CMake:
+    """Find a suitable CMake, or decide to fetch one from PyPI."""
+    named = env.get("HOROVOD_CMAKE")
+    program = which(named or "cmake", path=env.get("PATH"))
+    version = None if program is None else _version_of(program)
+    reason = why_unfit(version)
+    if program is not None and version is not None and reason is None:
+        return CMake(Path(program), f"{version}, {program}")
+    found = "no cmake on PATH" if program is None else f"{program} {reason}"
+    if named is not None:
+        raise BuildError(
+            "HOROVOD_CMAKE must name a CMake from 3.13 on and below 4. Received: "
+            f"HOROVOD_CMAKE={named} ({found}). "
+            "Leave it out, and one is brought from PyPI for this build.",
+            COULD_NOT_START,
+        )
+    return CMake(None, f"from PyPI, for this build only ({found})")
+
+
+def why_unfit(version: str | None) -> str | None:
+    """Return why a CMake cannot build Horovod, None if it can."""
+    if version is None:
+        return "does not run"
+    numbers = tuple(int(number) for number in version.split("."))
+    if numbers < _OLDEST:
+        return f"is {version}: Horovod needs 3.13 or newer"
+    if numbers >= _FIRST_UNFIT:
+        return f"is {version}: Horovod needs one below 4"
+    return None
+
+
+def brought_cmake(tools: Path) -> Path:
+    """Return the program in the package that pip has installed."""
+    return tools / _IN_PACKAGE
+
+
+def write_front(cmake: Path, path: Path) -> Path:
+    """Write a script that calls CMake and leaves debugging symbols out.
+
+    Horovod wants them always. They take a third of the time of a build, and make the
+    library 58 MB large instead of 2 MB.
+    """
+    program = shlex.quote(str(cmake))
+    path.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = --build ] && exec {program} "$@"\n'
+        f'exec {program} "$@" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O2 -DNDEBUG"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def _version_of(program: str) -> str | None:
+    """Ask a CMake for its version; a script may be there whose package is not."""
+    try:
+        told = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    found = re.search(r"cmake version (\d+(?:\.\d+)+)", told)
+    return found and found[1]
+
 
 # TensorFlow's headers are C++17.
 _TRIAL = "#include <optional>\nint main() { return std::optional<int>().has_value(); }"
@@ -25,15 +104,7 @@ _WITHOUT_ROOT = (
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What will build Horovod.
-
-    Args:
-        cxx: The C++ compiler, as it is written in CXX.
-        cc: The C compiler, as it is written in CC.
-        compiler: What the C++ compiler says of itself.
-        cmake: The CMake, or that one has to be brought.
-        mpi: MPI's compiler; None if there is none, or MPI is not wanted.
-    """
+    """The compilers, CMake and MPI that will build Horovod; `mpi` may be None."""
 
     cxx: str
     cc: str
@@ -43,17 +114,7 @@ class Toolchain:
 
 
 def find_toolchain(env: Mapping[str, str]) -> Toolchain:
-    """Find what builds Horovod, and try it.
-
-    Args:
-        env: The environment of this process: PATH, CXX, CC and HOROVOD_*.
-
-    Returns:
-        What was found.
-
-    Raises:
-        BuildError: If something is missing or unfit.
-    """
+    """Find the programs that build Horovod, and try the compiler."""
     _check_horovod_variables(env)
     cxx = _find_compiler(env, "C++", "CXX", _CXX_NAMES)
     cc = _find_compiler(env, "C", "CC", _CC_NAMES)
@@ -68,7 +129,7 @@ def find_toolchain(env: Mapping[str, str]) -> Toolchain:
 
 
 def _check_horovod_variables(env: Mapping[str, str]) -> None:
-    """Refuse what could only fail minutes later, or be ignored."""
+    """Refuse variables that would only fail minutes later, or be ignored."""
     if env.get("HOROVOD_WITHOUT_TENSORFLOW") == "1":
         raise BuildError(
             "tfdist needs Horovod's part for TensorFlow. Received: "
@@ -112,7 +173,7 @@ def _find_compiler(
 
 
 def _try_compiler(cxx: str, env: Mapping[str, str]) -> str:
-    """Compile a line of C++17; return what the compiler says of itself."""
+    """Compile a line of C++17; return the name of the compiler."""
     command = shlex.split(cxx)
     told = subprocess.run(
         [*command, "--version"], env=env, capture_output=True, text=True, check=False
@@ -154,3 +215,45 @@ def _find_mpi(env: Mapping[str, str]) -> str | None:
             COULD_NOT_START,
         )
     return None
+
+
+_MARK = "EXTERNALLY-MANAGED"
+
+
+def check_target(env: Mapping[str, str]) -> None:
+    """Check that pip can install here, before minutes are spent on compiling."""
+    if importlib.util.find_spec("pip") is None:
+        raise BuildError(
+            "pip must be installed: it builds Horovod and installs it. Received: "
+            f"{sys.executable}, without pip. Run: {sys.executable} -m ensurepip, or, "
+            "with uv: uv pip install pip",
+            COULD_NOT_START,
+        )
+    managed = Path(sysconfig.get_path("stdlib"), _MARK)
+    in_virtual_environment = sys.prefix != sys.base_prefix
+    if (
+        managed.exists()
+        and not in_virtual_environment
+        and "PIP_BREAK_SYSTEM_PACKAGES" not in env
+    ):
+        raise BuildError(
+            "Horovod must go to an environment that pip may change. Received: "
+            f"{sys.executable}, which the system manages. "
+            "Use a virtual environment: python -m venv .venv",
+            COULD_NOT_START,
+        )
+
+
+# The package of Debian and Ubuntu, and that of Fedora.
+_PACKAGES = {
+    "c compiler": ("gcc", "gcc"),
+    "c++ compiler": ("g++", "gcc-c++"),
+    "make": ("make", "make"),
+    "mpi": ("libopenmpi-dev openmpi-bin", "openmpi-devel, then: module load mpi"),
+}
+
+
+def how_to_install(what: str) -> str:
+    """Return how something is installed on Debian, Ubuntu and Fedora."""
+    debian, fedora = _PACKAGES[what]
+    return f"Debian and Ubuntu: apt-get install {debian}; Fedora: dnf install {fedora}."

@@ -1,19 +1,14 @@
 """Starting the processes of a job, and leaving none behind."""
 
-from tfdist.launch.attempts import run_job
 from tfdist.launch.command import resolve_command
-from tfdist.launch.hosts import Hosts
-from tfdist.launch.job import Job
-from tfdist.launch.limits import DEFAULT_RESTARTS, Limits
-from tfdist.launch.local import plan_here, run, shell_lines
+from tfdist.launch.horovod import TUNING_OPTIONS, tuning_variables
+from tfdist.launch.hosts import Hosts, Pods, plan_in_pod, plan_unconnected
+from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.output import Output
-from tfdist.launch.placement import supposed
-from tfdist.launch.pod import Pods, plan_in_pod
-from tfdist.launch.restart_report import report
+from tfdist.launch.plan import plan_here
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import EXIT_CODE_OF_SIGNAL, Exit, RunResult
-from tfdist.launch.spec import ProcessSpec
-from tfdist.launch.tuning import TUNING_OPTIONS, tuning_variables
+from tfdist.launch.runner import run, run_job, shell_lines
 
 __all__ = [
     "Attempt",
@@ -31,11 +26,10 @@ __all__ = [
     "TUNING_OPTIONS",
     "plan_here",
     "plan_in_pod",
-    "report",
+    "plan_unconnected",
     "resolve_command",
     "run",
     "run_job",
     "shell_lines",
-    "supposed",
     "tuning_variables",
 ]

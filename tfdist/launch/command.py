@@ -1,6 +1,5 @@
-"""From what stands on the command line to the program that is started."""
+"""The program to start, found from the words on the command line."""
 
-import difflib
 import importlib.machinery
 import importlib.util
 import os
@@ -10,25 +9,10 @@ from collections.abc import Sequence
 
 
 def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[str, ...]:
-    """Find the program of a command, so that a slip is an error before anything starts.
+    """Return the program as a path, and its arguments; raise if it does not exist.
 
-    Args:
-        command: The program and its arguments. A file that ends in `.py` runs with this
-            interpreter; anything else is looked up as a shell would.
-        module: Whether the first word is a Python module, as after `python -m`.
-            Default False.
-
-    Returns:
-        The program, as a path, and its arguments.
-
-    Raises:
-        FileNotFoundError: If there is no such file, module or program.
-        PermissionError: If the file is no program.
-        ValueError: If the command is empty.
-
-    Example:
-        >>> resolve_command(["sh", "-c", "exit 3"])[1:]
-        ('-c', 'exit 3')
+    A file that ends in `.py`, or a module, runs with this interpreter; anything else
+    is looked up as a shell would.
     """
     if not command:
         raise ValueError(
@@ -40,13 +24,17 @@ def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[st
         _check_module(name)
         return (sys.executable, "-m", name, *arguments)
     if name.endswith(".py"):
-        _check_file(name)
+        if not os.path.isfile(name):
+            raise FileNotFoundError(
+                f"The script to run does not exist. Received: {name}. "
+                f"Give its path from {os.getcwd()}, or the whole path."
+            )
         return (sys.executable, name, *arguments)
     return (_find_program(name), *arguments)
 
 
 def _check_module(name: str) -> None:
-    """Look for the outermost package only: finding more would have to import it."""
+    """Look for the outermost package only: looking deeper would import it."""
     package = name.partition(".")[0]
     found = package and (
         importlib.util.find_spec(package) is not None
@@ -55,29 +43,8 @@ def _check_module(name: str) -> None:
     if not found:
         raise FileNotFoundError(
             f"The module to run does not exist. Received: -m {name}. "
-            f"No package {package!r} is installed or in {os.getcwd()}."
+            f"Install the package {package!r}, or run this in the folder that holds it."
         )
-
-
-def _check_file(name: str) -> None:
-    """Refuse a script that is not there, and offer the one that may be meant."""
-    if not os.path.isfile(name):
-        raise FileNotFoundError(
-            f"The script to run does not exist. Received: {name}. "
-            f"{_nearest_script(name)}"
-        )
-
-
-def _nearest_script(name: str) -> str:
-    """Offer a script of nearly the same name, or say where we have looked."""
-    folder, file = os.path.split(os.path.abspath(name))
-    if not os.path.isdir(folder):
-        return f"There is no folder {folder}."
-    scripts = [entry for entry in os.listdir(folder) if entry.endswith(".py")]
-    nearest = difflib.get_close_matches(file, scripts, n=1)
-    if not nearest:
-        return f"There is no such file in {folder}."
-    return f"Did you mean {os.path.join(os.path.dirname(name), nearest[0])}?"
 
 
 def _find_program(name: str) -> str:
@@ -90,8 +57,8 @@ def _find_program(name: str) -> str:
             f"The program to run is not executable. Received: {name}. "
             f"Make it so with: chmod +x {name}"
         )
-    hint = f" Did you mean ./{name}?" if os.path.isfile(name) else ""
     raise FileNotFoundError(
         f"The program to run does not exist. Received: {name}. "
-        f"Give a .py file, -m and a module, or a program on PATH.{hint}"
+        "Give a .py file, -m and a module, a program on PATH, or its path, as in "
+        "./program."
     )

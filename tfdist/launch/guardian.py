@@ -1,20 +1,21 @@
-"""The guardian of one rank: sees to it that nothing of the rank outlives the launcher.
+"""The guardian of one rank, which leaves nothing of the rank behind.
 
 It is a process between the launcher and the rank that imports only what starts in a few
 milliseconds, and nothing of tfdist. It is started by path as
 
     python -I -S guardian.py CONTROL LENGTH CORES
 
-CONTROL is the number of a socket. From it come LENGTH bytes first, the program and its
-arguments with a zero byte between them; they are not on the command line because
-`pkill -f train.py` would find the guardian there. After them each byte is a signal for
-the rank's process group; the end, which comes also when the launcher is killed, means
-that all must go. Into the socket goes one line when the rank has ended: its exit code,
-or minus the signal, and when that was. CORES are numbers with commas, or nothing.
+CONTROL is the number of a socket. The guardian first reads LENGTH bytes from it: the
+program and its arguments with a zero byte between them. They are not on the command
+line because `pkill -f train.py` would match the guardian there. After them each byte is
+a signal for the rank's process group; the end of the stream, which also comes when the
+launcher is killed, means that everything must be killed. When the rank has ended, the
+guardian writes one line to the socket: exit code, or minus the signal, and the time.
+CORES are numbers with commas, or empty.
 
-Only direct children of the guardian are ever killed, and their numbers cannot belong
-to anybody else, because it has not collected them yet. As it is their subreaper, what
-loses its parent becomes such a child: background processes, daemons, other sessions. If
+The guardian only ever kills its direct children. Their numbers cannot have been reused,
+because it has not collected them yet. As it is their subreaper, every process that
+loses its parent becomes its child: background processes, daemons, other sessions. If
 the guardian itself is killed, the kernel kills the rank.
 """
 
@@ -26,7 +27,7 @@ import signal
 import sys
 import time
 
-# What would end the guardian before its work is done; it gets them over CONTROL.
+# These would end the guardian too early; it gets them over CONTROL.
 _IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -43,31 +44,25 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-# What a rank leaves behind may tidy up for this long after the rank itself has ended.
+# Processes that outlive the rank may clean up for this long.
 _LINGER_SECONDS = 1.0
 
 
 class Guardian:
-    """Starts a rank, passes signals on, reports its end, and clears up behind it.
-
-    Args:
-        control: File descriptor of the socket to the launcher.
-        command: The program, as a path, and its arguments.
-        cores: The cores to pin it to; empty for all.
-    """
+    """Starts a rank, passes signals on, reports its end, and kills its children."""
 
     def __init__(self, control: int, command: list[bytes], cores: list[int]) -> None:
         self._control = control
         os.set_inheritable(control, False)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        self._news_of_children = _wake_up_pipe()
+        self._child_events = _wake_up_pipe()
         self._leader = _start(command, cores, to_default=_ignore_signals())
         # The rank's output must end with the rank; our input is /dev/null.
         os.dup2(0, 1)
         os.dup2(0, 2)
 
     def watch(self) -> None:
-        """Wait until the rank and all that came from it is gone."""
+        """Wait until the rank and all that came from it are gone."""
         if self._wait_for_rank():
             self._report()
             self._linger()
@@ -78,18 +73,18 @@ class Guardian:
         self._end_children()
 
     def _wait_for_rank(self) -> bool:
-        """Pass signals on until the rank ends; return False if it must be ended."""
+        """Pass signals on until the rank ends; return False to have it killed."""
         while not self._rank_has_ended():
             if not self._pass_signals_on(None):
                 return False
         return True
 
     def _pass_signals_on(self, seconds: float | None) -> bool:
-        """Wait for news; return False if everything is to end now."""
-        sources = [self._control, self._news_of_children]
+        """Wait for events; return False if everything must be killed now."""
+        sources = [self._control, self._child_events]
         ready, _, _ = select.select(sources, [], [], seconds)
-        if self._news_of_children in ready:
-            os.read(self._news_of_children, 4096)
+        if self._child_events in ready:
+            os.read(self._child_events, 4096)
         if self._control not in ready:
             return True
         numbers = b""
@@ -110,7 +105,7 @@ class Guardian:
         return False
 
     def _report(self) -> None:
-        """Tell the launcher how the rank has ended, as soon as it has."""
+        """Report the end of the rank to the launcher."""
         ended = os.waitid(os.P_PID, self._leader, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         was_killed = ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
@@ -120,7 +115,7 @@ class Guardian:
             os.write(self._control, b"%d %d\n" % (code, time.monotonic_ns()))
 
     def _linger(self) -> None:
-        """Give what the rank has left behind the time to end by itself."""
+        """Give processes that the rank has left behind the time to end."""
         deadline = time.monotonic() + _LINGER_SECONDS
         while self._has_orphans():
             seconds = deadline - time.monotonic()
@@ -128,7 +123,7 @@ class Guardian:
                 return
 
     def _has_orphans(self) -> bool:
-        """Collect the orphans that have ended; tell whether others are left."""
+        """Collect the orphans that have ended; return whether others are left."""
         orphans = _children_of(os.getpid()) - {self._leader}
         return any([os.waitpid(orphan, os.WNOHANG) == (0, 0) for orphan in orphans])
 
@@ -142,11 +137,7 @@ class Guardian:
 
 
 def main(arguments: list[str]) -> None:
-    """Guard the rank that the arguments describe.
-
-    Args:
-        arguments: CONTROL, LENGTH and CORES.
-    """
+    """Guard the rank that CONTROL, LENGTH and CORES describe."""
     control, length, cores = arguments
     command = _read(int(control), int(length)).split(b"\0")
     pins = [int(core) for core in cores.split(",") if core]
@@ -154,7 +145,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _read(descriptor: int, length: int) -> bytes:
-    """Read so many bytes; without a launcher any more, end."""
+    """Read so many bytes; exit if the launcher is gone."""
     data = b""
     while len(data) < length:
         data += os.read(descriptor, length - len(data)) or sys.exit()
@@ -162,7 +153,7 @@ def _read(descriptor: int, length: int) -> bytes:
 
 
 def _ignore_signals() -> list[signal.Signals]:
-    """Ignore what would end the guardian; return what its rank must not ignore."""
+    """Ignore signals that would end the guardian; return those to reset in the rank."""
     # Under nohup, for example, SIGHUP stays ignored in the rank too.
     ignored_here = [
         number for number in _IGNORED if signal.getsignal(number) != signal.SIG_IGN
@@ -175,7 +166,7 @@ def _ignore_signals() -> list[signal.Signals]:
 def _start(
     command: list[bytes], cores: list[int], *, to_default: list[signal.Signals]
 ) -> int:
-    """Start the rank in a session of its own; return when its program runs."""
+    """Start the rank in its own session; return when its program runs."""
     guardian = os.getpid()
     # Closed by the exec, and by every other end of the child.
     wait, ready = os.pipe()
@@ -214,7 +205,7 @@ def _become_rank(
 
 
 def _wake_up_pipe() -> int:
-    """Return a file descriptor that has something to read when a child has ended."""
+    """Return a file descriptor that becomes readable when a child has ended."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -1,21 +1,22 @@
-"""What the processes of a Horovod job get from their launcher, besides their start.
+"""Horovod jobs: identity, rendezvous server, and tuning, as `horovodrun` gives them.
 
-It is what `horovodrun --gloo` gives them: variables, and a server at which they find
-each other. The server is Horovod's own, and here alone the launcher imports Horovod.
+The rendezvous server is Horovod's own; only here does the launcher import Horovod.
 """
 
 import contextlib
+import math
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tfdist.cluster import Cluster
 from tfdist.horovod_build.installed import parts_in
 
 PORT_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_PORT"
-# What tells a process of Horovod who it is. From outside of the job, as of another
-# launcher, it would tell wrong.
+# These identify a process of Horovod; inherited from another launcher they would be
+# wrong.
 IDENTITY_VARIABLES = (
     "HOROVOD_CONTROLLER",
     "HOROVOD_CPU_OPERATIONS",
@@ -37,27 +38,51 @@ _HOSTNAME = "localhost"
 _LOOPBACK = "lo"
 _POLL_SECONDS = 0.05
 
+# Options of `horovodrun`: the variable, and the factor and the meaning of 0 of numbers.
+_NUMBERS = {
+    "fusion_threshold_mb": (
+        "HOROVOD_FUSION_THRESHOLD",
+        2**20,
+        "to send each tensor by itself",
+    ),
+    "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1, "to never wait for more tensors"),
+    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1, "for no cache"),
+    "stall_check_warning_time_seconds": (
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        1,
+        "to warn at once",
+    ),
+    "stall_check_shutdown_time_seconds": (
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        1,
+        "to never end a stalled job",
+    ),
+}
+_SWITCHES = {
+    "timeline_mark_cycles": "HOROVOD_TIMELINE_MARK_CYCLES",
+    "autotune": "HOROVOD_AUTOTUNE",
+    "no_stall_check": "HOROVOD_STALL_CHECK_DISABLE",
+}
+_TEXTS = {
+    "timeline": "HOROVOD_TIMELINE",
+    "autotune_log_file": "HOROVOD_AUTOTUNE_LOG",
+    "log_level": "HOROVOD_LOG_LEVEL",
+}
+# Horovod would ignore each without the other one.
+_NEEDS = {"timeline_mark_cycles": "timeline", "autotune_log_file": "autotune"}
+_DEFAULT_WARNING_SECONDS = 60
+
+TUNING_OPTIONS = (*_NUMBERS, *_SWITCHES, *_TEXTS)
+
 
 def identity_of(cluster: Cluster, port: int) -> dict[str, str]:
-    """Return the variables by which a process of Horovod knows who it is.
-
-    Args:
-        cluster: The cluster on this machine, as the process sees it.
-        port: The port of `rendezvous`.
-
-    Returns:
-        The variables, with Gloo on the loopback for all that goes between processes.
-
-    Example:
-        >>> identity_of(Cluster(workers=("127.0.0.1:1",)), 2000)["HOROVOD_SIZE"]
-        '1'
-    """
+    """Return the variables that identify a process of Horovod."""
     return {
         "HOROVOD_RANK": str(cluster.rank),
         "HOROVOD_SIZE": str(cluster.size),
         "HOROVOD_LOCAL_RANK": str(cluster.local_rank),
         "HOROVOD_LOCAL_SIZE": str(cluster.local_size),
-        # Its number among the hosts, of which there is one.
+        # All processes are on one host.
         "HOROVOD_CROSS_RANK": "0",
         "HOROVOD_CROSS_SIZE": "1",
         "HOROVOD_HOSTNAME": _HOSTNAME,
@@ -71,23 +96,7 @@ def identity_of(cluster: Cluster, port: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def rendezvous(size: int, port: int) -> Iterator[None]:
-    """Serve, while the block runs, what Horovod's processes need to find each other.
-
-    Horovod's own runner listens on every address of the machine. This server can be
-    reached from this machine alone.
-
-    Args:
-        size: How many processes.
-        port: Where to listen.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        ImportError: If Horovod is not installed, or was built without TensorFlow or
-            without Gloo.
-        OSError: If nobody can listen there.
-    """
+    """Serve Horovod's rendezvous while the block runs, to this machine alone."""
     check_installed()
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -101,7 +110,7 @@ def rendezvous(size: int, port: int) -> Iterator[None]:
             "Run it again: it will take another port."
         ) from None
     server.init(get_host_assignments(parse_hosts(f"{_HOSTNAME}:{size}"), size))
-    # A process that has been ended while it asked is neither news nor waited for.
+    # A process that was ended during its request is no news, nor waited for.
     server.handle_error = lambda request, address: None
     server.daemon_threads = True
     thread = threading.Thread(
@@ -117,13 +126,8 @@ def rendezvous(size: int, port: int) -> Iterator[None]:
 
 
 def serve(size: int, port: int) -> None:
-    """Serve processes that somebody starts by hand, until Ctrl-C or SIGTERM.
-
-    Args:
-        size: How many processes.
-        port: Where to listen.
-    """
-    # A shell lets what it starts in the background ignore Ctrl-C.
+    """Serve processes that were started by hand, until Ctrl-C or SIGTERM."""
+    # A shell makes what it starts in the background ignore Ctrl-C.
     before = {
         number: signal.signal(number, signal.default_int_handler)
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -137,7 +141,7 @@ def serve(size: int, port: int) -> None:
 
 
 def check_installed() -> None:
-    """Refuse a Horovod that is missing, or that cannot do what the job asks for."""
+    """Raise ImportError if Horovod is missing, or lacks what a job needs."""
     try:
         import horovod
     except ModuleNotFoundError:
@@ -156,8 +160,71 @@ def check_installed() -> None:
         )
     if "gloo" not in parts:
         raise ImportError(
-            "Horovod was built without Gloo, by which its processes are joined. "
+            "Horovod was built without Gloo, which connects its processes. "
             f"Received: {folder}, with {', '.join(parts) or 'neither MPI nor NCCL'}. "
             "Run `tfdist horovod install` to build it again, or start the program with "
             "mpirun."
+        )
+
+
+def tuning_variables(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return Horovod's tuning as variables; None and False are options not given.
+
+    Horovod would silently ignore impossible values and options without effect. Here
+    they raise ValueError.
+    """
+    given = {
+        name: options[name]
+        for name in TUNING_OPTIONS
+        if options.get(name) is not None and options[name] is not False
+    }
+    _check_tuning(given)
+    variables = {}
+    for name, value in given.items():
+        if name in _NUMBERS:
+            variable, factor, _ = _NUMBERS[name]
+            variables[variable] = str(value * factor)
+        elif name in _SWITCHES:
+            variables[_SWITCHES[name]] = "1"
+        else:
+            variables[_TEXTS[name]] = str(value)
+    return variables
+
+
+def _option(name: str) -> str:
+    """Return an option as it is written on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def _check_tuning(given: Mapping[str, Any]) -> None:
+    """Refuse impossible numbers, and options without effect."""
+    for name, (_, _, zero) in _NUMBERS.items():
+        if name in given and not 0 <= given[name] < math.inf:
+            raise ValueError(
+                f"{_option(name)} must not be negative, nor infinite. "
+                f"Received: {_option(name)} {given[name]}. Use 0 {zero}."
+            )
+    for name, other in _NEEDS.items():
+        if name in given and other not in given:
+            raise ValueError(
+                f"{_option(name)} has no effect without {_option(other)}. "
+                f"Received: {_option(name)} alone. "
+                f"Give {_option(other)} too, or leave it out."
+            )
+    warning, shutdown = [
+        f"stall_check_{time}_time_seconds" for time in ("warning", "shutdown")
+    ]
+    for name in (warning, shutdown):
+        if name in given and "no_stall_check" in given:
+            raise ValueError(
+                f"{_option(name)} has no effect with --no-stall-check. "
+                "Received: both. Leave one of them out."
+            )
+    warning_seconds = given.get(warning, _DEFAULT_WARNING_SECONDS)
+    if 0 < given.get(shutdown, 0) < warning_seconds:
+        raise ValueError(
+            f"{_option(shutdown)} must not be less than {_option(warning)}, as Horovod "
+            "would never end the job then. "
+            f"Received: {given[shutdown]} s, with a warning after {warning_seconds} s. "
+            "Give a longer time, or a shorter one for the warning."
         )

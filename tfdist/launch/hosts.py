@@ -1,75 +1,94 @@
-"""The hosts of a job, and how many of its processes each takes."""
+"""The hosts of a job, or its pods, and the placement of processes on them."""
 
+import contextlib
+import os
+import socket
 import sys
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from tfdist.cluster import Cluster
 from tfdist.cluster.address import is_loopback, split_address
-from tfdist.cluster.hosts.slots import HostSlots
-from tfdist.launch.job import Job
-from tfdist.launch.remote_command import DEFAULT_SSH
+from tfdist.cluster.hosts.slots import HostSlots, number_ports
+from tfdist.launch.job import Job, ProcessSpec
+from tfdist.launch.machine import (
+    Machine,
+    available_cores,
+    free_ports,
+    installed_versions,
+    is_this_machine,
+)
+from tfdist.launch.plan import new_run_id, plan
+from tfdist.launch.remote.host import DEFAULT_SSH, Patience, RemoteHost
+from tfdist.launch.remote.ranks import RemoteRanks
 from tfdist.launch.restarts import Restarts
 
-DEFAULT_START_TIMEOUT_SECONDS = 60.0
+# No other job uses the addresses of these pods.
+_RUN_ID_OF_PODS = "pods"
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Where a job is to run.
-
-    Args:
-        slots: The hosts, and how many processes each takes, in the order of the ranks.
-        ssh: The command that reaches them. Default "ssh".
-        python: The interpreter on them. Default: that of the launcher.
-        start_timeout_seconds: How long they may take to answer. Default 60.
-    """
+    """The hosts of a job in the order of the ranks, and how they are reached."""
 
     slots: tuple[HostSlots, ...]
     ssh: str = DEFAULT_SSH
     python: str = sys.executable
-    start_timeout_seconds: float = DEFAULT_START_TIMEOUT_SECONDS
+    start_timeout_seconds: float = 60.0
 
     def check(self, job: Job, restarts: Restarts) -> None:
-        """Refuse a job that cannot be on these hosts.
-
-        Args:
-            job: What is to be run.
-            restarts: How often it may be started again.
-
-        Raises:
-            ValueError: If the hosts have too few slots, or the job can only be on one
-                machine.
-        """
+        """Refuse a job that does not fit on these hosts, or only works on one."""
         fill(self, job.process_count)
         if job.collective == "horovod":
             raise ValueError(
                 "--collective horovod starts its processes on this machine only. "
-                "Received: hosts besides. Start them with horovodrun or mpirun."
+                "Received: other hosts. Start them with horovodrun or mpirun."
             )
         if restarts.min_size is not None:
             raise ValueError(
-                "--min-np is for the places of one machine. Received: hosts besides. "
+                "--min-np is for the places of one machine. Received: other hosts. "
                 "Leave it out: then all are started again on the same hosts."
             )
 
 
-def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
-    """Give processes their places, host by host.
+@dataclass(frozen=True)
+class Pods:
+    """The pods of a Kubernetes job, each a worker that starts the same ranks.
 
-    Args:
-        hosts: The hosts.
-        count: How many processes there are.
-
-    Returns:
-        The hosts that are needed, with as many slots as are taken.
-
-    Raises:
-        ValueError: If there are too few slots, or a name that means another host on
-            each of them.
-
-    Example:
-        >>> fill(Hosts((HostSlots("a", 2), HostSlots("b", 2))), 3)
-        (HostSlots(host='a', slots=2), HostSlots(host='b', slots=1))
+    The ports of the ranks are counted up from the pod's own.
     """
+
+    cluster: Cluster
+
+    def check(self, job: Job, restarts: Restarts) -> None:
+        """Refuse a job that launchers in the pods cannot run, as none has all of it."""
+        if job.size is None or job.collective == "horovod":
+            wanted = "parameter servers" if job.size is None else "--collective horovod"
+            raise ValueError(
+                "Each pod of a Kubernetes job starts ranks that are all alike, joined "
+                f"by TensorFlow. Received: {wanted}. Give -np, or unset "
+                "TFDIST_JOB_NAME to start a job in this pod alone."
+            )
+        if restarts.max_restarts:
+            raise ValueError(
+                "--max-restarts starts all processes again, and a pod cannot start "
+                "those of other pods. Received: --max-restarts "
+                f"{restarts.max_restarts}. Let Kubernetes start the pods again: "
+                "backoffLimit of the Job."
+            )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The processes of a job by rank, and the hosts other than this one by name."""
+
+    specs: Sequence[ProcessSpec]
+    remote: Mapping[str, RemoteRanks] = field(default_factory=dict)
+
+
+def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
+    """Return the hosts that so many processes need, with the slots that they take."""
     taken, left = [], count
     for host in hosts.slots:
         if left:
@@ -82,7 +101,8 @@ def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
             f"Received: {count} processes, {slots} slots. "
             "Start fewer processes, or give a host more slots, as in node1:4."
         )
-    local = [host.host for host in taken if is_loopback(_bare(host.host))]
+    names = [split_address(f"{host.host}:1")[0] for host in taken]
+    local = [name for name in names if is_loopback(name)]
     if local and len(taken) > 1:
         raise ValueError(
             "A host among several needs a name by which the others reach it. "
@@ -91,6 +111,93 @@ def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
     return tuple(taken)
 
 
-def _bare(host: str) -> str:
-    """Return the name of a host without the brackets of IPv6."""
-    return split_address(f"{host}:1")[0]
+@contextlib.contextmanager
+def placed(
+    job: Job, hosts: Hosts, signals: socket.socket | None = None
+) -> Iterator[Placement]:
+    """Connect to the hosts of a job, and plan its processes with what is free there.
+
+    Raises OSError that names all hosts that cannot be used, and KeyboardInterrupt if
+    a signal arrives meanwhile.
+    """
+    patience = Patience(time.monotonic() + hosts.start_timeout_seconds, signals)
+    slots = fill(hosts, job.process_count)
+    with contextlib.ExitStack() as stack:
+        connections = {}
+        for one in slots:
+            if not is_this_machine(one.host):
+                host = RemoteHost(one.host, ssh=hosts.ssh, python=hosts.python)
+                connections[one.host] = host
+                stack.callback(host.close)
+        _connect(connections, patience)
+        machines = []
+        for one in slots:
+            if one.host in connections:
+                ports, cores = connections[one.host].prepare(one.slots, patience)
+            else:
+                ports, cores = free_ports(one.slots, host=""), [*available_cores()]
+            machines.append(Machine(one.host, tuple(ports), tuple(cores)))
+        remote = {name: RemoteRanks(host) for name, host in connections.items()}
+        for ranks in remote.values():
+            stack.callback(ranks.close)
+        specs = plan(job, machines, run_id=new_run_id(), environ=os.environ)
+        yield Placement(specs, remote)
+
+
+def plan_unconnected(job: Job, hosts: Hosts) -> list[ProcessSpec]:
+    """Plan a job as if its hosts had this one's cores and free ports."""
+    slots = fill(hosts, job.process_count)
+    cores = available_cores()
+    machines = [Machine(one.host, tuple(free_ports(one.slots)), cores) for one in slots]
+    return plan(job, machines, run_id=new_run_id(), environ=os.environ)
+
+
+def plan_in_pod(
+    job: Job,
+    pods: Pods,
+    *,
+    cores: Sequence[int] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> list[ProcessSpec]:
+    """Plan the processes of this pod, with their ranks in the whole job."""
+    assert job.size is not None
+    cores = available_cores() if cores is None else cores
+    machines = []
+    for address in pods.cluster.workers:
+        host, _, port = address.rpartition(":")
+        addresses = number_ports((HostSlots(host, job.size),), int(port))
+        ports = tuple(split_address(one)[1] for one in addresses)
+        machines.append(Machine(host, ports, tuple(cores)))
+    specs = plan(
+        replace(job, size=job.size * len(machines)),
+        machines,
+        run_id=_RUN_ID_OF_PODS,
+        environ=os.environ if environ is None else environ,
+    )
+    first = pods.cluster.task.index * job.size
+    own = specs[first : first + job.size]
+    return [replace(spec, host=None) for spec in own]
+
+
+def _connect(connections: Mapping[str, RemoteHost], patience: Patience) -> None:
+    """Wait for all agents; name everything that is wrong on any host at once."""
+    here, failures = installed_versions(), []
+    for name, host in connections.items():
+        try:
+            there = host.connect(patience)
+        except OSError as error:
+            failures.append(str(error))
+            continue
+        differences = [
+            f"{what} {there.get(what)}, here {version}"
+            for what, version in here.items()
+            if there.get(what) != version
+        ]
+        if differences:
+            failures.append(
+                f"Other versions are installed on {name}. Received: "
+                f"{'; '.join(differences)}, in {host.python}. "
+                "Make the same environment there as here."
+            )
+    if failures:
+        raise OSError("\n".join(failures))

@@ -1,12 +1,15 @@
-"""What somebody asks the launcher for."""
+"""A job for the launcher, its limits, and each process that it consists of."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tfdist.cluster import Task
 from tfdist.launch.horovod import IDENTITY_VARIABLES
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
-# Set by the launcher for each process, and for nobody else to choose.
+DEFAULT_RESTARTS = 3
+# The launcher sets these for each process; users must not.
 RESERVED_VARIABLES = (
     *IDENTITY_VARIABLES,
     "TF_CONFIG",
@@ -23,35 +26,12 @@ RESERVED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Job:
-    """One program to run as several processes that know of each other.
+    """One program to run as several processes of one cluster.
 
-    They are ranks that are all alike, or a chief with workers and parameter servers.
-
-    Args:
-        command: The program and its arguments, as `resolve_command` returns them.
-        size: How many ranks. Default None: it is a job with parameter servers.
-        bind_to: "core" pins each process to its share of the cores, "none" leaves that
-            to the kernel. The default, None, means "core" if there are several
-            processes and a core for each of them, otherwise "none".
-        threads_per_process: How many threads the numerical libraries use in each
-            process. Default None: as many as its share of the cores.
-        env: Variables for every process, added to the environment. Default none.
-        collective: What will join the processes: "tensorflow", or "horovod", for which
-            they get what `horovodrun` would give them too. Default "tensorflow".
-        workers: How many workers the chief has in a job with parameter servers.
-            Default None: it is a job of ranks.
-        ps: How many parameter servers. Default None.
-        evaluator: Whether a job with parameter servers has a process besides that
-            evaluates what the chief saves. Default False.
-
-    Raises:
-        ValueError: If a value is impossible.
-
-    Example:
-        >>> Job(("/bin/true",), size=2).process_count
-        2
-        >>> Job(("/bin/true",), workers=2, ps=1).process_count
-        4
+    They are `size` ranks that are all alike, or a chief with `workers` and `ps`, and
+    with `evaluator` one more process that evaluates checkpoints. `bind_to` is "core",
+    "none", or None for "core" where there are enough cores. `threads_per_process` is
+    by default each process's share of the cores.
     """
 
     command: tuple[str, ...]
@@ -65,19 +45,13 @@ class Job:
     evaluator: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be started."""
+        """Refuse a job that cannot be started."""
         self._check_roles()
         self._check_counts()
         if self.bind_to not in (None, "core", "none"):
             raise ValueError(
                 "bind_to must be 'core' or 'none'. "
                 f"Received: bind_to={self.bind_to!r}. Leave it out for the default."
-            )
-        if self.threads_per_process is not None and self.threads_per_process < 1:
-            raise ValueError(
-                "threads_per_process must be at least 1. "
-                f"Received: threads_per_process={self.threads_per_process}. "
-                "Leave it out to give each process its share of the cores."
             )
         if self.collective not in ("tensorflow", "horovod"):
             raise ValueError(
@@ -89,7 +63,7 @@ class Job:
 
     @property
     def process_count(self) -> int:
-        """How many processes there are, of whatever kind."""
+        """The number of processes of any kind."""
         if self.size is not None:
             return self.size
         assert self.workers is not None
@@ -97,7 +71,7 @@ class Job:
         return 1 + self.workers + self.ps + self.evaluator
 
     def _check_roles(self) -> None:
-        """Refuse a job that is neither of the two kinds, or of both."""
+        """Refuse a job that is neither of the two kinds, or both."""
         received = ", ".join(
             f"{name}={getattr(self, name)}"
             for name in ("size", "workers", "ps")
@@ -118,9 +92,9 @@ class Job:
             )
         if self.evaluator and not has_roles:
             raise ValueError(
-                "evaluator (--evaluator) is for a job with parameter servers, whose "
-                f"chief it leaves alone. Received: evaluator, {received}. Give "
-                "--workers and --ps, or evaluate in fit, with validation_data."
+                "evaluator (--evaluator) is for a job with parameter servers. "
+                f"Received: evaluator, {received}. Give --workers and --ps, or "
+                "evaluate in fit, with validation_data."
             )
         if has_roles and self.collective == "horovod":
             raise ValueError(
@@ -130,18 +104,23 @@ class Job:
             )
 
     def _check_counts(self) -> None:
-        """Refuse less than one of a kind."""
-        for name, option in (("size", "-np"), ("workers", "--workers"), ("ps", "--ps")):
+        """Refuse counts below 1."""
+        options = {
+            "size": "-np",
+            "workers": "--workers",
+            "ps": "--ps",
+            "threads_per_process": "--threads-per-process",
+        }
+        for name, option in options.items():
             count = getattr(self, name)
             if count is not None and count < 1:
-                what = "processes" if name == "size" else name
                 raise ValueError(
                     f"{name} ({option}) must be at least 1. "
-                    f"Received: {name}={count}. Give the number of {what} to start."
+                    f"Received: {name}={count}. Give a positive number."
                 )
 
     def _check_env(self) -> None:
-        """Refuse names that no environment can hold, and those that are the job's."""
+        """Refuse impossible names of variables, and those that the launcher sets."""
         for name in self.env:
             if not name or "=" in name:
                 raise ValueError(
@@ -153,3 +132,73 @@ class Job:
                     "env must not set what the launcher sets for each process. "
                     f"Received: {name}={self.env[name]}. Leave {name} out."
                 )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits that end a job: seconds for all of it, seconds to exit, restarts."""
+
+    timeout_seconds: float | None = None
+    grace_seconds: float = 5.0
+    # How often workers of parameter servers are started again within one start.
+    worker_restarts: int = DEFAULT_RESTARTS
+
+    def check(self) -> None:
+        """Refuse a timeout that is not positive and negative restarts."""
+        if self.timeout_seconds is not None and not self.timeout_seconds > 0:
+            raise ValueError(
+                "timeout_seconds must be positive. Received: "
+                f"timeout_seconds={self.timeout_seconds}. Leave it out for no limit."
+            )
+        if self.worker_restarts < 0:
+            raise ValueError(
+                "restarts must not be negative. Received: "
+                f"restarts={self.worker_restarts}. Use 0 to start no worker again."
+            )
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process to start: command, variables that differ from ours, cores, host.
+
+    `unset` are variables of the launcher that it must not inherit. `task` is None for
+    ranks that are all alike, `host` None for this machine.
+    """
+
+    rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cores: tuple[int, ...] = ()
+    unset: tuple[str, ...] = ()
+    task: Task | None = None
+    host: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in messages: "rank 0", "chief", "worker 0" or "ps 0"."""
+        return name_of(self.rank, self.task)
+
+    @property
+    def tag(self) -> str:
+        """The tag of each line that it prints: its name, or only its rank."""
+        name = str(self.rank) if self.task is None else self.name
+        return name if self.host is None else f"{name} {self.host}"
+
+    @property
+    def log_name(self) -> str:
+        """The name of its log file: "rank.0.log", "chief.log", "worker.0.log"."""
+        return f"{self.name.replace(' ', '.')}.log"
+
+    def shell_line(self) -> str:
+        """Write the process as one line that can be pasted into a shell."""
+        variables = [f"{name}={value}" for name, value in self.env.items()]
+        unset = [word for name in self.unset for word in ("-u", name)]
+        pin = ["taskset", "-c", ",".join(map(str, self.cores))] if self.cores else []
+        return shlex.join(["env", *unset, *variables, *pin, *self.argv])
+
+
+def name_of(rank: int, task: Task | None) -> str:
+    """Return the name of a process in messages: "rank 0", "chief" or "worker 0"."""
+    if task is None:
+        return f"rank {rank}"
+    return task.type if task.type == "chief" else str(task)

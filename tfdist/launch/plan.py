@@ -1,77 +1,53 @@
-"""Which process gets what: its command, its environment, its cores."""
+"""The command, environment, cores and cluster of each process of a job."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tfdist.cluster import Cluster, tf_config
-from tfdist.launch.cores import share_of_cores
+from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.launch.horovod import identity_of
-from tfdist.launch.job import RESERVED_VARIABLES, Job
-from tfdist.launch.machine import Machine
-from tfdist.launch.roles import clusters_of
-from tfdist.launch.spec import ProcessSpec
+from tfdist.launch.job import RESERVED_VARIABLES, Job, ProcessSpec
+from tfdist.launch.machine import (
+    Machine,
+    available_cores,
+    free_ports,
+    share_of_cores,
+)
 
 _HOST = "127.0.0.1"
+_RUN_ID_BYTES = 8
 # TensorFlow reads the first two, OpenMP, oneDNN and the BLAS of NumPy the third.
 _THREAD_VARIABLES = (
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
     "OMP_NUM_THREADS",
 )
-# Unless the user knows better: NCCL would choose an interface by its own rules.
+# A default only: otherwise NCCL would choose an interface by its own rules.
 _NCCL_DEFAULT = {"NCCL_SOCKET_IFNAME": "lo"}
 
 
-def plan(
-    job: Job,
-    *,
-    ports: Sequence[int],
-    cores: Sequence[int],
-    run_id: str,
-    environ: Mapping[str, str],
-    slots: Sequence[int] | None = None,
-) -> list[ProcessSpec]:
-    """Work out the processes of a job on this machine.
-
-    It only computes: whatever depends on the machine is an argument.
-
-    Args:
-        job: What is to be run.
-        ports: A free port for each process, in the order of the specs; for a Horovod
-            job one more, that of its rendezvous.
-        cores: The cores to share, neighbours side by side.
-        run_id: What tells this run from every other.
-        environ: The environment that the processes inherit. What the user has set
-            there wins over our defaults, but not over the options of the job.
-        slots: The places among the ranks of the job that are taken, in the order of the
-            ranks; each keeps its share of the cores. Default None: all.
-
-    Returns:
-        One spec for each process: by rank, and after the ranks the parameter servers.
-
-    Raises:
-        ValueError: If a core for each process is wanted and there are too few.
-
-    Example:
-        >>> job = Job(("/bin/true",), size=2)
-        >>> specs = plan(job, ports=[1, 2], cores=[0, 1], run_id="5f", environ={})
-        >>> specs[1].env["TFDIST_RANK"], specs[1].cores
-        ('1', (1,))
-    """
+def plan_here(job: Job, *, slots: Sequence[int] | None = None) -> list[ProcessSpec]:
+    """Plan the processes of a job on this machine, in the given slots or in all."""
     count = job.process_count
-    machine = Machine(_HOST, tuple(ports[:count]), tuple(cores))
-    specs = plan_on(
+    ports = free_ports(count + (job.collective == "horovod"))
+    machine = Machine(_HOST, tuple(ports[:count]), available_cores())
+    specs = plan(
         job,
         [machine],
-        run_id=run_id,
-        environ=environ,
+        run_id=new_run_id(),
+        environ=os.environ,
         slots=slots,
         rendezvous_port=ports[-1],
     )
     return [replace(spec, host=None) for spec in specs]
 
 
-def plan_on(
+def new_run_id() -> str:
+    """Return an identifier that no other run has."""
+    return os.urandom(_RUN_ID_BYTES).hex()
+
+
+def plan(
     job: Job,
     machines: Sequence[Machine],
     *,
@@ -80,21 +56,11 @@ def plan_on(
     slots: Sequence[int] | None = None,
     rendezvous_port: int = 0,
 ) -> list[ProcessSpec]:
-    """Work out the processes of a job on one or several machines.
+    """Plan the processes of a job: by rank, and after the ranks parameter servers.
 
-    Args:
-        job: What is to be run.
-        machines: Where, in the order of the ranks, with a port for each process.
-        run_id: What tells this run from every other.
-        environ: The environment that the processes inherit.
-        slots: The places among the ranks that are taken. Default None: all.
-        rendezvous_port: For a Horovod job, on one machine, that of its rendezvous.
-
-    Returns:
-        One spec for each process, as `plan` does.
-
-    Raises:
-        ValueError: If a core for each process is wanted and there are too few.
+    A pure function. `slots` are the places of the job that are used, in the order of
+    the ranks; each keeps its share of the cores. Variables that the user has set in
+    `environ` win over our defaults, but not over the options of the job.
     """
     shares = [share for machine in machines for share in _shares(job, machine)]
     slots = range(job.process_count) if slots is None else slots
@@ -105,10 +71,11 @@ def plan_on(
         machine, share, bind = shares[slot]
         threads = len(share)
         if job.workers is not None and not bind:
-            # While workers compute, the chief waits, and servers do little: with shares
-            # for them, cores would be idle. While a server applies an update, or the
+            # The chief waits while workers compute, and servers do little: shares for
+            # them would leave cores idle. While a server applies an update, or the
             # chief prepares a batch, workers may wait: both get what a worker gets.
-            threads = len(machine.cores) // max(1, _workers_on(machine, cluster))
+            workers = set(machine.addresses).intersection(cluster.workers)
+            threads = len(machine.cores) // max(1, len(workers))
         env = (
             _defaults(job, max(1, threads), environ)
             | _explicit(job)
@@ -126,6 +93,25 @@ def plan_on(
     return specs
 
 
+def clusters_of(job: Job, addresses: Sequence[str]) -> list[Cluster]:
+    """Return the cluster as each process sees it; only the evaluator knows itself."""
+    if job.workers is None:
+        tasks = [Task("worker", rank) for rank in range(len(addresses))]
+        return [Cluster(workers=tuple(addresses), task=task) for task in tasks]
+    chief, *others = addresses
+    if job.evaluator:
+        # It reads files; no process connects to it.
+        others.pop()
+    workers, ps = tuple(others[: job.workers]), tuple(others[job.workers :])
+    tasks = [
+        Task("chief", 0),
+        *(Task("worker", index) for index in range(len(workers))),
+        *(Task("ps", index) for index in range(len(ps))),
+        *([Task("evaluator", 0)] if job.evaluator else []),
+    ]
+    return [Cluster(chief=chief, workers=workers, ps=ps, task=task) for task in tasks]
+
+
 def _shares(job: Job, machine: Machine) -> list[tuple[Machine, tuple[int, ...], bool]]:
     """Return for each process of a machine its cores, and whether it is pinned."""
     count = len(machine.ports)
@@ -134,11 +120,6 @@ def _shares(job: Job, machine: Machine) -> list[tuple[Machine, tuple[int, ...], 
         (machine, share_of_cores(machine.cores, rank=index, size=count), bind)
         for index in range(count)
     ]
-
-
-def _workers_on(machine: Machine, cluster: Cluster) -> int:
-    """Count the workers of parameter servers that are on a machine."""
-    return len(set(machine.addresses).intersection(cluster.workers))
 
 
 def _is_bound(job: Job, count: int, available: int) -> bool:
@@ -159,7 +140,7 @@ def _is_bound(job: Job, count: int, available: int) -> bool:
 
 
 def _defaults(job: Job, threads: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what we set unless the user has: unbuffered Python, a share of threads."""
+    """Return defaults that the user has not set: unbuffered Python, a thread share."""
     defaults = {"PYTHONUNBUFFERED": "1"} | _threads(threads)
     if job.collective == "horovod":
         defaults |= _NCCL_DEFAULT
@@ -167,7 +148,7 @@ def _defaults(job: Job, threads: int, environ: Mapping[str, str]) -> dict[str, s
 
 
 def _explicit(job: Job) -> dict[str, str]:
-    """Return what the options of the job say, the more particular last."""
+    """Return variables from the options of the job, the more specific last."""
     threads = job.threads_per_process
     return ({} if threads is None else _threads(threads)) | dict(job.env)
 
@@ -178,7 +159,7 @@ def _threads(count: int) -> dict[str, str]:
 
 
 def _identity(cluster: Cluster, run_id: str, slot: int) -> dict[str, str]:
-    """Return the variables by which a process knows who it is."""
+    """Return the variables that identify a process."""
     identity = {
         "TF_CONFIG": tf_config.dumps(cluster),
         "TFDIST_SIZE": str(cluster.size),

@@ -1,16 +1,16 @@
-"""Who of a job may fail, who is started again, and what ends the job."""
+"""The policy of a job: which failures it survives, and what it starts again."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from tfdist.cluster import Task
+from tfdist.launch.job import name_of
 from tfdist.launch.result import how_it_ended
-from tfdist.launch.roles import name_of
 
 
 class Action(Enum):
-    """What is to be done when a process has ended."""
+    """The reaction to the end of a process."""
 
     GO_ON = "go on"
     START_AGAIN = "start it again"
@@ -20,12 +20,7 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to be done when a process has ended, and what is said at once.
-
-    Args:
-        action: What is to be done.
-        notice: What the user is told about it in a line. Default nothing.
-    """
+    """The reaction to the end of a process, and a line for the user, if any."""
 
     action: Action
     notice: str = ""
@@ -34,23 +29,10 @@ class Decision:
 class Policy:
     """Decides what the end of a process means for the job.
 
-    Ranks are all alike: none can be missed, so each failure is the job's, and the job
-    is done when the last has ended. With parameter servers the job is what the chief
-    does. A worker holds nothing that is lost with it, so it is started again; a server
-    holds variables, and the job fails with it. An evaluator has no part in all this.
-
-    Args:
-        tasks: The task of each process in a job with parameter servers, by its number;
-            None for each where ranks are all alike.
-        restarts: How many times workers are started again, all of them together.
-
-    Attributes:
-        is_done: Whether the chief has ended well.
-
-    Example:
-        >>> policy = Policy({0: Task("chief", 0), 1: Task("worker", 0)}, restarts=3)
-        >>> policy.judge(1, 2).notice
-        'worker 0 failed with exit code 2; it is started again (1 of 3).'
+    Ranks are all alike: each failure is the job's, and the job is done when the last
+    has ended. With parameter servers the job is what the chief does. A worker has no
+    state, so it is started again; a server holds variables, and the job fails with
+    it. An evaluator never decides. `tasks` is None for ranks that are all alike.
     """
 
     def __init__(self, tasks: Mapping[int, Task | None], *, restarts: int) -> None:
@@ -63,22 +45,13 @@ class Policy:
         }
 
     def judge(self, rank: int, code: int) -> Decision:
-        """Decide what the end of a process means; to be asked once for each end.
-
-        Args:
-            rank: Its number among the processes.
-            code: Its exit code, or minus the number of the signal that killed it.
-
-        Returns:
-            What is to be done.
-        """
+        """Decide what the end of a process means; call it once for each end."""
         task = self._tasks[rank]
         if task is None:
             return Decision(Action.GO_ON if code == 0 else Action.FAIL)
         if task.type == "chief" and code == 0:
             self.is_done = True
             return Decision(Action.FINISH)
-        # Nobody needs the others any more, so nobody misses them.
         if self.is_done:
             return Decision(Action.GO_ON)
         if task.type == "worker" and code != 0:
@@ -90,16 +63,10 @@ class Policy:
         return self._decide(Action.GO_ON, rank, code, what)
 
     def suspects(self, failed: Collection[int]) -> set[int]:
-        """Return those of several failures that can be the cause of the others.
+        """Return the ranks that can be the cause of the other failures.
 
-        A chief fails within moments for want of a server or of its last worker, and may
-        seem to have been first. They do not fail for want of the chief.
-
-        Args:
-            failed: The numbers of the processes, each of which the job fails with.
-
-        Returns:
-            Their numbers, without the chief's if there are others.
+        A chief fails within moments without a server or its last worker, and may seem
+        to have been first. They do not fail without the chief.
         """
         tasks = {rank: self._tasks[rank] for rank in failed}
         others = {

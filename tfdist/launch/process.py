@@ -1,4 +1,4 @@
-"""One rank as the launcher sees it: started, signalled, ended."""
+"""A process of a run as the launcher sees it: started, signalled, ended."""
 
 import contextlib
 import os
@@ -10,18 +10,13 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from tfdist.launch.spec import ProcessSpec
+from tfdist.launch.job import ProcessSpec
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 
 
 class RankProcess(ABC):
-    """What the launcher has of a rank, wherever it runs: the line to its guardian.
-
-    Args:
-        spec: What is started.
-        control: The socket at whose other end the guardian is.
-    """
+    """The launcher's end of the socket to the guardian of a rank, on any host."""
 
     def __init__(self, spec: ProcessSpec, control: socket.socket) -> None:
         self.spec = spec
@@ -29,7 +24,7 @@ class RankProcess(ABC):
         self.exit_code: int | None = None
         self.ended_seconds = float("inf")
         self.is_gone = False
-        # Whether the launcher has asked for the kill.
+        # Whether the launcher itself has sent SIGKILL.
         self.is_to_be_killed = False
         self._control = control
 
@@ -38,12 +33,11 @@ class RankProcess(ABC):
         return self._control.fileno()
 
     def receive(self) -> None:
-        """Read the guardian's report, and find out that it is gone.
+        """Read the guardian's report, or the end of the socket.
 
-        Afterwards `exit_code` is the rank's exit code, or minus the signal that killed
-        it, once it has ended; `ended_seconds` is when that was, on the monotonic clock,
-        taken where it happened and so comparable between ranks; `is_gone` tells whether
-        nothing of the rank is left.
+        It sets `exit_code` to the rank's exit code or minus a signal, `ended_seconds`
+        to the monotonic time of its end, taken where it happened and so comparable
+        between ranks, and `is_gone` when nothing of the rank is left.
         """
         report = b""
         with contextlib.suppress(ConnectionResetError):
@@ -55,44 +49,34 @@ class RankProcess(ABC):
             return
         self.is_gone = True
         if self.exit_code is None:
-            # Somebody killed the guardian, and the kernel then the rank.
+            # The guardian was killed, and then the kernel killed the rank.
             self.exit_code = -signal.SIGKILL
             self.ended_seconds = time.monotonic()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the rank and its process group; SIGKILL takes all with it.
-
-        Args:
-            number: The signal.
-        """
+        """Send a signal to the rank's process group; SIGKILL ends all that it began."""
         self.is_to_be_killed |= number == signal.SIGKILL
         with contextlib.suppress(OSError):
             self._control.send(bytes([number]))
 
     @abstractmethod
     def kill_guardian(self) -> None:
-        """Kill the guardian, and with it the rank, if it does not do its work."""
+        """Kill a guardian that hangs, and with it the rank."""
 
     def hang_up(self) -> None:
-        """Let the guardian end whatever is left of the rank, at once."""
+        """Close the socket: the guardian kills whatever is left of the rank."""
         self._control.close()
 
     @abstractmethod
     def wait(self) -> None:
-        """Wait until the guardian has done so."""
+        """Wait until the guardian has ended."""
 
 
 class GuardedProcess(RankProcess):
-    """A rank on this machine, and its guardian.
+    """A rank on this machine, with a guardian that leaves nothing behind.
 
-    The guardian is what makes the promise that nothing is left behind: it ends
-    everything that came from the rank when the connection to this object ends, also
-    because the launcher was killed.
-
-    Args:
-        spec: What to start.
-        stdout: File descriptor that the rank writes its output to.
-        stderr: The same for its errors.
+    It kills everything that came from the rank when the socket to this object closes,
+    also because the launcher was killed.
     """
 
     def __init__(self, spec: ProcessSpec, *, stdout: int, stderr: int) -> None:
@@ -123,10 +107,10 @@ class GuardedProcess(RankProcess):
             self._control.sendall(command)
 
     def kill_guardian(self) -> None:
-        """Kill the guardian, and with it the rank, if it does not do its work."""
+        """Kill a guardian that hangs, and with it the rank."""
         self.is_to_be_killed = True
         self._guardian.kill()
 
     def wait(self) -> None:
-        """Wait until the guardian has done so."""
+        """Wait until the guardian has ended."""
         self._guardian.wait()

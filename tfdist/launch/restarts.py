@@ -1,69 +1,40 @@
-"""Whether a job is started again after a failure, and on which slots."""
+"""Restarts of a job after a failure: when, on which slots, and the report of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.launch.job import Job
-from tfdist.launch.result import RunResult
-from tfdist.rendezvous.progress import Steps
+from tfdist.launch.result import RunResult, how_it_ended
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a job, and what became of it.
+    """One start of a job: its result, the slot of each process, the last saved step.
 
-    Args:
-        result: How it has ended.
-        slots: The slot of each process. A slot is one of the places of the job on this
-            machine, with its share of the cores, and keeps its number when others are
-            left out and the ranks are numbered anew.
-        steps: How far the training came. Default: not known.
+    A slot is one of the places of the job on this machine, with its share of the
+    cores. It keeps its number when others are left out and the ranks are renumbered.
     """
 
     result: RunResult
     slots: tuple[int, ...]
-    steps: Steps = Steps()
+    saved_step: int | None = None
 
     @property
     def failed_slot(self) -> int | None:
-        """The slot of the process that failed first; None if none did."""
+        """The slot of the process that failed first, if one did."""
         rank = self.result.failed_rank
         return None if rank is None else self.slots[rank]
-
-    @property
-    def reached(self) -> int | None:
-        """How many steps were made in total at its end; None if that is not known."""
-        return self.steps.begun if self.steps.made is None else self.steps.made
 
 
 @dataclass(frozen=True)
 class Restarts:
-    """How often a job may be started again, and on how few slots.
-
-    Args:
-        max_restarts: How many times all of the job is started again after a failure.
-            Default 0.
-        min_size: How many processes are enough when slots stay dead. Default None: only
-            all of them.
-
-    Raises:
-        ValueError: If a value is impossible or would have no effect.
-
-    Example:
-        >>> from tfdist.launch.result import Exit
-        >>> failed = RunResult((Exit(0, 0, 1.0), Exit(1, 3, 1.0)), "failed", "", 1)
-        >>> restarts = Restarts(3, min_size=1)
-        >>> restarts.next_slots([Attempt(failed, (0, 1))])
-        (0, 1)
-        >>> restarts.next_slots([Attempt(failed, (0, 1))] * 2)
-        (0,)
-    """
+    """How often a job may be started again, and with how few processes."""
 
     max_restarts: int = 0
     min_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be done, or does nothing."""
+        """Refuse values that are impossible or have no effect."""
         if self.max_restarts < 0:
             raise ValueError(
                 "max_restarts (--max-restarts) must not be negative. "
@@ -78,15 +49,7 @@ class Restarts:
             )
 
     def check(self, job: Job) -> None:
-        """Refuse a job to which this does not fit.
-
-        Args:
-            job: What is to be run.
-
-        Raises:
-            ValueError: If the job has fewer ranks than `min_size`, or tasks that are
-                not alike.
-        """
+        """Refuse a job with fewer ranks than `min_size`, or with parameter servers."""
         if self.min_size is None:
             return
         if job.size is None:
@@ -104,38 +67,65 @@ class Restarts:
             )
 
     def next_slots(self, attempts: Sequence[Attempt]) -> tuple[int, ...] | None:
-        """Decide what comes after the last attempt.
+        """Return the slots of the next attempt, or None if there is none.
 
-        A slot is left out if it was the first to fail twice in a row, and the second
-        time before the job had made a step that it had never made before. Steps that
-        nobody tells count as not made.
-
-        Args:
-            attempts: All so far, at least one.
-
-        Returns:
-            The slots of the next attempt; None if there is none, because the last did
-            not fail, somebody has ended it, or all restarts are used.
+        A slot is left out if it was the first to fail in the last two attempts, and
+        the last one has not saved a later step than all before it.
         """
         last = attempts[-1]
         if last.result.reason != "failed" or last.result.was_interrupted:
             return None
         if len(attempts) > self.max_restarts:
             return None
-        if not self._can_be_smaller(last) or not _stays_dead(attempts):
+        can_be_smaller = self.min_size is not None and len(last.slots) > self.min_size
+        if not can_be_smaller or not _stays_dead(attempts):
             return last.slots
         return tuple(slot for slot in last.slots if slot != last.failed_slot)
 
-    def _can_be_smaller(self, last: Attempt) -> bool:
-        """Tell whether the job can do without one of the slots that it still has."""
-        return self.min_size is not None and len(last.slots) > self.min_size
+    def notice(self, attempts: Sequence[Attempt], slots: Sequence[int]) -> str:
+        """Say in one line why the job is started again in these slots."""
+        last = attempts[-1]
+        line = f"restart {len(attempts)} of {self.max_restarts}: "
+        line += last.result.headline()
+        for slot in set(last.slots) - set(slots):
+            count = _processes(slots)
+            line += f" Slot {slot} stays dead and is left out: it goes on with {count}."
+        return line
+
+    def report(self, attempts: Sequence[Attempt]) -> list[str]:
+        """Describe all restarts at the end of a job; empty if there was none."""
+        restarts = [*enumerate(zip(attempts, attempts[1:], strict=False), start=1)]
+        lines = [f"restart {number}: {_restart(*pair)}" for number, pair in restarts]
+        used = f"{len(restarts)} of {self.max_restarts} restarts used."
+        return [*lines, used] if restarts else []
 
 
 def _stays_dead(attempts: Sequence[Attempt]) -> bool:
-    """Tell whether the slot that failed last has failed before, and nothing between."""
-    *_, before, last = [None, *attempts]
-    if before is None or before.failed_slot != last.failed_slot:
+    """Return whether the same slot has failed twice in a row without a new save."""
+    *before, last = attempts
+    if not before or before[-1].failed_slot != last.failed_slot:
         return False
-    known = [attempt.reached for attempt in attempts[:-1]] + [last.steps.begun]
-    furthest = max((step for step in known if step is not None), default=0)
-    return last.steps.made is None or last.steps.made <= furthest
+    return _step(last) <= max(map(_step, before))
+
+
+def _step(attempt: Attempt) -> int:
+    """Return the last saved step, 0 if it is not known."""
+    return attempt.saved_step or 0
+
+
+def _restart(failed: Attempt, after: Attempt) -> str:
+    """Say which process failed first, and how the job went on."""
+    rank, slot = failed.result.failed_rank, failed.failed_slot
+    assert rank is not None
+    exit_ = failed.result.exit_of(rank)
+    name = exit_.name if slot == rank else f"{exit_.name} (slot {slot})"
+    line = f"{name} {how_it_ended(exit_.code)}; started again on "
+    line += _processes(after.slots)
+    if failed.saved_step is not None:
+        line += f"; the last saved step was {failed.saved_step}"
+    return f"{line}."
+
+
+def _processes(slots: Sequence[int]) -> str:
+    """Return the number of processes with its noun."""
+    return "1 process" if len(slots) == 1 else f"{len(slots)} processes"

@@ -1,33 +1,22 @@
-"""How a run has ended, and how to say it in one line."""
+"""The result of a run, and the line that describes it."""
 
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.cluster import Task
-from tfdist.launch.roles import name_of
+from tfdist.launch.job import name_of
 
-# What a shell, and timeout(1), return.
+# As a shell, and timeout(1), return them.
 EXIT_CODE_OF_SIGNAL = 128
 EXIT_CODE_OF_TIMEOUT = 124
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How one process has ended.
+    """The end of one process: exit code or minus a signal, seconds, last lines.
 
-    Args:
-        rank: Its number among the processes of the run, from 0.
-        code: Its exit code, or minus the number of the signal that killed it.
-        seconds: When that was, from the start of the run.
-        tail: The last lines that it printed. Default none.
-        task: Its task in a job with parameter servers. Default None: one of several
-            ranks that are all alike.
-        host: The host it was on. Default None: this machine, of which nobody speaks.
-
-    Example:
-        >>> Exit(0, -15, 2.5).describe()
-        'rank 0 was killed by SIGTERM after 2.5 s'
+    `task` is None for ranks that are all alike, `host` None for this machine.
     """
 
     rank: int
@@ -39,11 +28,11 @@ class Exit:
 
     @property
     def name(self) -> str:
-        """What the process is called: "rank 0", "chief", "worker 0" or "ps 0"."""
+        """The name of the process: "rank 0", "chief", "worker 0" or "ps 0"."""
         return name_of(self.rank, self.task)
 
     def describe(self) -> str:
-        """Say how the process has ended, in a few words."""
+        """Say in a few words how the process has ended."""
         how = how_it_ended(self.code)
         if self.code == -signal.SIGKILL:
             how += " (by the kernel, if by nobody else: memory ran out)"
@@ -53,24 +42,12 @@ class Exit:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run has ended.
+    """The result of a run.
 
-    Args:
-        exits: How each process has ended, by its number; of a worker that was started
-            again, how it has ended last.
-        reason: Why the run ended: "done", "failed", "timeout", "signal" or "output".
-        detail: The time limit in seconds, the name of the signal, or what could not be
-            written. Default none.
-        failed_rank: The number of the process that failed first, if the reason is
-            "failed".
-        ended_ranks: Those that were still running and had to be ended. Default none.
-        was_interrupted: Whether a signal to the launcher asked for the end, before or
-            after a failure. Default False.
-
-    Example:
-        >>> run = RunResult((Exit(0, 0, 1.0), Exit(1, 3, 2.0)), "failed", failed_rank=1)
-        >>> run.exit_code, run.headline()
-        (3, 'rank 1 failed with exit code 3 after 2.0 s.')
+    `reason` is "done", "failed", "timeout", "signal" or "output"; `detail` is the time
+    limit, the name of the signal, or the error of the output. `failed_rank` failed
+    first, `ended_ranks` were still running and had to be ended. `was_interrupted`
+    tells whether the launcher got a signal to end, before or after a failure.
     """
 
     exits: tuple[Exit, ...]
@@ -82,12 +59,7 @@ class RunResult:
 
     @property
     def exit_code(self) -> int:
-        """What the launcher returns, as a shell would.
-
-        0 if all is well; the code of the process that failed first, or 128 and the
-        number of its signal; 124 when the time was up; 128 and the number of the signal
-        that ended the run, SIGPIPE if nobody reads the output any more.
-        """
+        """The exit code of the launcher, as a shell would return it."""
         if self.failed_rank is not None:
             code = self.exit_of(self.failed_rank).code
             return code if code >= 0 else EXIT_CODE_OF_SIGNAL - code
@@ -101,23 +73,11 @@ class RunResult:
         return 0
 
     def exit_of(self, rank: int) -> Exit:
-        """Return how a process has ended.
-
-        Args:
-            rank: Its number among the processes of the job, some of which may be
-                elsewhere.
-
-        Returns:
-            Its end.
-
-        Example:
-            >>> RunResult((Exit(2, 0, 1.0), Exit(3, 9, 1.0))).exit_of(3).code
-            9
-        """
+        """Return the end of a process; ranks of other pods are not among `exits`."""
         return next(exit_ for exit_ in self.exits if exit_.rank == rank)
 
     def headline(self) -> str:
-        """Say in one line why the run has ended; nothing if all is well."""
+        """Say in one line why the run has ended; empty if all is well."""
         match self.reason:
             case "failed":
                 assert self.failed_rank is not None
@@ -137,23 +97,16 @@ class RunResult:
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a process has ended.
-
-    Args:
-        code: Its exit code, or minus the number of the signal that killed it.
-
-    Returns:
-        Words to follow its name.
-
-    Example:
-        >>> how_it_ended(3), how_it_ended(-9)
-        ('failed with exit code 3', 'was killed by SIGKILL')
-    """
+    """Say how a process has ended, as in "failed with exit code 3"."""
     if code == 0:
         return "ended well"
     if code > 0:
         return f"failed with exit code {code}"
-    return f"was killed by {_name_of(-code)}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        # Real-time signals have no names.
+        return f"was killed by signal {-code}"
 
 
 def _were_ended(ended: Sequence[Exit]) -> str:
@@ -165,11 +118,3 @@ def _were_ended(ended: Sequence[Exit]) -> str:
         *numbers, last = [str(exit_.rank) for exit_ in ended]
         most = [f"ranks {numbers[0]}", *numbers[1:]]
     return f"{', '.join(most)} and {last} were still running and were ended"
-
-
-def _name_of(number: int) -> str:
-    """Return the name of a signal; real-time signals have none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

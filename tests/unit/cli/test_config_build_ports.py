@@ -51,7 +51,7 @@ def test_a_port_of_the_range_that_is_taken_is_left_out(capsys):
 
 def test_the_ports_of_other_hosts_are_counted_up(capsys, monkeypatch):
     monkeypatch.setattr(
-        "tfdist.launch.this_machine.is_this_machine", lambda host: host == "here"
+        "tfdist.launch.machine.is_this_machine", lambda host: host == "here"
     )
 
     found = workers(capsys, "-H here:2,there:2 --pick-ports --port-range 5000-5900")
@@ -61,8 +61,8 @@ def test_the_ports_of_other_hosts_are_counted_up(capsys, monkeypatch):
 
 
 def test_a_machine_with_two_names_has_each_port_once(capsys, monkeypatch):
-    monkeypatch.setattr("tfdist.launch.this_machine.is_this_machine", lambda host: True)
-    monkeypatch.setattr("tfdist.launch.ports._is_free", lambda host, port: True)
+    monkeypatch.setattr("tfdist.launch.machine.is_this_machine", lambda host: True)
+    monkeypatch.setattr("tfdist.launch.machine._can_bind", lambda host, port: True)
 
     found = workers(capsys, "-H here:2,there --pick-ports --port-range 5000-5002")
 
@@ -112,7 +112,7 @@ def test_what_is_refused(options, error, capsys):
 
 
 def test_too_few_are_free(capsys, monkeypatch):
-    monkeypatch.setattr("tfdist.launch.ports._is_free", lambda host, port: False)
+    monkeypatch.setattr("tfdist.launch.machine._can_bind", lambda host, port: False)
     with pytest.raises(SystemExit, match="2"):
         main(["config", "build", "-H", "localhost", "--pick-ports", "--index", "0"])
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tfdist_cli.parser import Parser
-from tfdist_cli.run_horovod import add_options_of_horovod, horovod_variables
+from tfdist_cli.run_options import add_options_of_horovod, horovod_variables
 
 
 @pytest.fixture
@@ -16,17 +16,10 @@ def read(tmp_path, monkeypatch):
     return lambda line: parser.parse_args(line.split())
 
 
-def test_tensorflow_is_the_default(read):
-    args = read("")
-
-    assert args.collective == "tensorflow"
-    assert horovod_variables(args) == {}
-
-
 def test_every_option_arrives(read, tmp_path):
     args = read(
         "--collective horovod --fusion-threshold-mb 2 --cycle-time-ms 0.5 "
-        "--cache-capacity 7 --timeline a.json --timeline-mark-cycles "
+        "--cache-capacity 7 --timeline-filename a.json --timeline-mark-cycles "
         "--autotune --autotune-log-file b.csv --log-level INFO "
         "--stall-check-warning-time-seconds 3 --stall-check-shutdown-time-seconds 4"
     )
@@ -43,18 +36,6 @@ def test_every_option_arrives(read, tmp_path):
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4",
     }
-
-
-def test_the_stall_check_can_be_off(read):
-    args = read("--collective horovod --no-stall-check")
-
-    assert horovod_variables(args) == {"HOROVOD_STALL_CHECK_DISABLE": "1"}
-
-
-def test_the_timeline_has_the_name_of_horovodrun_too(read, tmp_path):
-    args = read("--collective horovod --timeline-filename a.json")
-
-    assert horovod_variables(args) == {"HOROVOD_TIMELINE": str(tmp_path / "a.json")}
 
 
 @pytest.mark.parametrize(
@@ -87,9 +68,6 @@ def test_a_variable_is_set_once(read):
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("--fusion-threshold-mb 0.5", "invalid int value: '0.5'"),
-        ("--cycle-time-ms fast", "invalid float value: 'fast'"),
-        ("--log-level LOUD", "invalid choice: 'LOUD'"),
         ("--timeline no/a.json", "Received: 'no/a.json'. Make the folder first"),
         ("--timeline .", "it must be a file in a folder that can be written"),
         ("--autotune-log-file no/a", "Received: 'no/a'. Make the folder first"),

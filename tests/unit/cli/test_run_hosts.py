@@ -1,4 +1,4 @@
-"""`tfdist run -H`: what it reads and refuses; nothing is started."""
+"""Hosts, allocations and pods of `tfdist run`; nothing is started."""
 
 import sys
 
@@ -43,23 +43,6 @@ def test_there_may_be_fewer_processes_than_slots(launched):
     assert [host.host for host in hosts.slots] == [A, B]
 
 
-def test_hosts_may_stand_in_a_file(launched, tmp_path):
-    (tmp_path / "hosts").write_text(f"{A} slots=2\n{B}\n")
-
-    main(["run", "--hostfile", str(tmp_path / "hosts"), "true"])
-
-    [(job, hosts)] = launched
-    assert job.size == 3
-    assert hosts.slots == (HostSlots(A, 2), HostSlots(B, 1))
-
-
-def test_parameter_servers_may_be_on_hosts(launched):
-    main(["run", "--workers", "2", "--ps", "1", "-H", f"{A}:2,{B}:2", "true"])
-
-    [(job, _)] = launched
-    assert (job.size, job.process_count) == (None, 4)
-
-
 def test_the_options_of_hosts_arrive(launched):
     options = ["--ssh", "ssh -p 2222", "--python", "/env/python", "--start-timeout=7"]
     main(["run", "-H", A, *options, "true"])
@@ -67,14 +50,6 @@ def test_the_options_of_hosts_arrive(launched):
     [(job, hosts)] = launched
     assert (hosts.ssh, hosts.python) == ("ssh -p 2222", "/env/python")
     assert hosts.start_timeout_seconds == 7
-    assert job.env == {"TFDIST_START_TIMEOUT": "7"}
-
-
-def test_processes_here_have_a_time_to_come_too(launched):
-    main(["run", "-np", "2", "--start-timeout=7", "true"])
-
-    [(job, hosts)] = launched
-    assert hosts is None
     assert job.env == {"TFDIST_START_TIMEOUT": "7"}
 
 
@@ -99,25 +74,6 @@ def test_processes_here_have_a_time_to_come_too(launched):
             f"-np 4 -H {A}:2,{B}",
             "The hosts have too few slots for the processes of the job. "
             "Received: 4 processes, 3 slots.",
-        ),
-        (
-            f"-H {A},localhost",
-            "A host among several needs a name by which the others reach it. "
-            "Received: localhost.",
-        ),
-        (
-            f"-H {A} --hostfile hosts",
-            f"-H and --hostfile both give the hosts. Received: -H {A} and "
-            "--hostfile hosts. Leave one of them out.",
-        ),
-        (
-            "--hostfile no_such_file",
-            "--hostfile must be a file",
-        ),
-        (f"-H {A}:x", "entry 1 of -H must have a number of slots, at least 1."),
-        (
-            f"-H {A},{B} --collective horovod",
-            "--collective horovod starts its processes on this machine only.",
         ),
     ],
 )
@@ -198,7 +154,7 @@ def test_ctrl_c_while_hosts_are_called_ends_it(monkeypatch):
 
 
 def test_a_dry_run_prints_what_reaches_the_hosts(capsys, monkeypatch):
-    monkeypatch.setattr("tfdist.launch.local.is_this_machine", lambda host: host == A)
+    monkeypatch.setattr("tfdist.launch.runner.is_this_machine", lambda host: host == A)
     line = f"run --dry-run -H {A},{B} --ssh"
 
     assert main([*line.split(), "ssh -p 2222", "true"]) == 0

@@ -1,11 +1,11 @@
-"""`tfdist run --max-restarts`: what it reads and refuses; the launcher is a double."""
+"""Restarts and the final report of `tfdist run`; the launcher is a double."""
 
 import pytest
 
 from tfdist.launch import Attempt, Exit, Restarts, RunResult
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main
-from tfdist_cli.run_restarts import remarks
+from tfdist_cli.run import report_end, report_restart
 
 
 @pytest.fixture(autouse=True)
@@ -39,65 +39,73 @@ def test_the_options_arrive(asked, options, restarts):
     assert asked == [restarts]
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (
-            "-np 2 --max-restarts -1",
-            "max_restarts (--max-restarts) must not be negative. Received: "
-            "max_restarts=-1. Use 0",
-        ),
-        (
-            "-np 2 --min-np 1",
-            "min_size (--min-np) has no effect without restarts. Received: min_size=1, "
-            "max_restarts=0. Give",
-        ),
-        (
-            "-np 2 --max-restarts 1 --min-np 3",
-            "at least 1 and at most size (-np). Received: min_size=3, size=2. Leave",
-        ),
-        ("-np 2 --max-restarts 1 --min-np 0", "Received: min_size=0, size=2. Leave"),
-        (
-            "--workers 2 --ps 1 --max-restarts 1 --min-np 1",
-            "is for ranks that are all alike. Received: min_size=1, workers=2, ps=1. "
-            "Leave",
-        ),
-        ("-np 2 --max-restarts x", "argument --max-restarts: invalid int value: 'x'"),
-    ],
-)
-@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
-def test_what_is_refused_before_anything_starts(asked, options, error, dry_run, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["run", *options.split(), *dry_run, "train.py"])
-
-    assert error in capsys.readouterr().err
-    assert asked == []
-
-
-@pytest.mark.parametrize(
-    ("restarts", "lines"),
-    [
-        (Restarts(), []),
-        (Restarts(2), ["# after a failure: all of them again, up to 2 times"]),
-        (
-            Restarts(2, min_size=3),
-            [
-                "# after a failure: all of them again, up to 2 times, "
-                "with -np 3 at least"
-            ],
-        ),
-    ],
-)
-def test_remarks_of_a_dry_run(restarts, lines):
-    assert remarks(restarts) == lines
-
-
 def test_a_dry_run_says_what_its_lines_cannot(asked, capsys):
     line = "-np 2 --max-restarts 3 --min-np 1 --dry-run train.py"
 
     assert main(["run", *line.split()]) == 0
 
     remark, *processes = capsys.readouterr().out.splitlines()
-    assert remark.startswith("# after a failure: all of them again, up to 3 times")
+    assert remark == (
+        "# after a failure: all of them again, up to 3 times, with -np 1 at least"
+    )
     assert [f"TFDIST_SLOT={slot} " in processes[slot] for slot in (0, 1)] == [True] * 2
     assert asked == []
+
+
+DONE = RunResult((Exit(0, 0, 1.0),))
+FAILED = RunResult((Exit(0, 3, 1.0, ("one", "two")),), "failed", failed_rank=0)
+
+
+@pytest.fixture
+def said(capsys):
+    """Return a function that reports the end of a job of one start."""
+
+    def report_one(*results):
+        report_end(Restarts(2), [Attempt(result, (0,)) for result in results])
+        return capsys.readouterr().err.splitlines()
+
+    return report_one
+
+
+def test_nothing_is_said_when_all_is_well(said):
+    assert said(DONE) == []
+
+
+def test_a_failure_is_told_with_the_last_lines(said):
+    tail = ("one", "x" * 1000)
+    exits = (Exit(0, -15, 2.0), Exit(1, 3, 1.0, tail))
+
+    assert said(RunResult(exits, "failed", failed_rank=1, ended_ranks=(0,))) == [
+        "tfdist run: the last lines of rank 1:",
+        "    one",
+        "    " + "x" * 300,
+        "tfdist run: rank 1 failed with exit code 3 after 1.0 s; "
+        "rank 0 was still running and was ended.",
+    ]
+
+
+def test_a_timeout_is_told_in_one_line(said):
+    exits = (Exit(0, -15, 2.0, ("text",)),)
+
+    assert said(RunResult(exits, "timeout", "2", ended_ranks=(0,))) == [
+        "tfdist run: the run did not end within 2 s; "
+        "rank 0 was still running and was ended."
+    ]
+
+
+def test_a_restart_is_told_with_the_last_lines(capsys):
+    report_restart(FAILED, "restart 1 of 2: rank 0 failed.")
+
+    assert capsys.readouterr().err.splitlines() == [
+        "tfdist run: the last lines of rank 0:",
+        "    one",
+        "    two",
+        "tfdist run: restart 1 of 2: rank 0 failed.",
+    ]
+
+
+def test_restarts_are_told_in_the_end(said):
+    first, total = said(FAILED, DONE)
+
+    assert first.startswith("tfdist run: restart 1: rank 0 failed with exit code 3")
+    assert total.startswith("tfdist run: 1 of 2 restarts used.")

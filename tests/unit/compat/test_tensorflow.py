@@ -12,7 +12,7 @@ from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.eager import context as tf_context
 
 from tfdist.compat import tensorflow as compat
-from tfdist.launch.ports import free_ports
+from tfdist.launch.machine import free_ports
 
 OVERRIDDEN = [
     "_broadcast_to",

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tfdist.horovod_build.child import Ended, run_child
+from tfdist.horovod_build.report import Ended, run_child
 
 
 def test_a_program_that_ends():
@@ -17,7 +17,7 @@ def test_a_program_that_ends():
 
 @pytest.mark.parametrize("ignore", ["", "trap '' TERM;"])
 def test_one_that_does_not_is_ended_with_its_children(ignore, monkeypatch):
-    monkeypatch.setattr("tfdist.horovod_build.child._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("tfdist.horovod_build.report._GRACE_SECONDS", 0.2)
     # The output is open for as long as any of them lives.
     program = f"{ignore} echo here; sleep 600 & wait; wait; sleep 600"
 

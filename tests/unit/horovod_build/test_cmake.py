@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.horovod_build.cmake import (
+from tfdist.horovod_build.installed import BuildError
+from tfdist.horovod_build.toolchain import (
     brought_cmake,
     find_cmake,
     why_unfit,
     write_front,
 )
-from tfdist.horovod_build.errors import BuildError
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 import pytest
 
-from tfdist.horovod_build.errors import BuildError
-from tfdist.horovod_build.headers import forwarding_headers, write_headers
-from tfdist.horovod_build.tensorflow import TensorFlow
+from tfdist.horovod_build.installed import BuildError, TensorFlow
+from tfdist.horovod_build.recipe import forwarding_headers, write_headers
 
 OLD = "tensorflow/compiler/xla"
 NAMES = (

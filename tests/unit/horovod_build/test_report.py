@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from tfdist.horovod_build import report as module
-from tfdist.horovod_build.errors import BuildError
-from tfdist.horovod_build.installed import Installed
+from tfdist.horovod_build.installed import BuildError, Installed, TensorFlow
 from tfdist.horovod_build.report import Report, check, mismatch
-from tfdist.horovod_build.tensorflow import TensorFlow
 
 FOLDER = Path("/site/horovod")
 HOROVOD = Installed("0.28.1", FOLDER, "2.21.0", ("TensorFlow",))

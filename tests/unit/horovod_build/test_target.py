@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from tfdist.horovod_build import target
-from tfdist.horovod_build.errors import BuildError
+from tfdist.horovod_build import toolchain as target
+from tfdist.horovod_build.installed import BuildError
 
 
 @pytest.fixture

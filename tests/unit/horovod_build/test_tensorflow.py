@@ -5,9 +5,8 @@ from importlib import metadata
 
 import pytest
 
-from tfdist.horovod_build import tensorflow as module
-from tfdist.horovod_build.errors import BuildError
-from tfdist.horovod_build.tensorflow import find_tensorflow, same_version
+from tfdist.horovod_build import installed as module
+from tfdist.horovod_build.installed import BuildError, find_tensorflow, same_version
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist.horovod_build.errors import BuildError
+from tfdist.horovod_build.installed import BuildError
 from tfdist.horovod_build.toolchain import find_toolchain
 
 PROGRAMS = {

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tfdist.horovod_build import trial
-from tfdist.horovod_build.child import Ended
-from tfdist.horovod_build.errors import BuildError
+from tfdist.horovod_build import report as trial
+from tfdist.horovod_build.installed import BuildError
+from tfdist.horovod_build.report import Ended
 
 BOTH = "[0]<stdout>:tfdist-trial 0 2 3.0 3.0\n[1]<stdout>:tfdist-trial 1 2 3.0 3.0\n"
 # The tag of an empty line follows without a line break.

@@ -5,8 +5,8 @@ import select
 
 import pytest
 
+from tfdist.launch.job import ProcessSpec
 from tfdist.launch.process import GuardedProcess
-from tfdist.launch.spec import ProcessSpec
 
 SECONDS = 30
 

@@ -1,4 +1,4 @@
-"""An agent without a network: what it says to whom."""
+"""The agent and its link to the launcher, without a network."""
 
 import base64
 import os
@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
-from tfdist.launch import agent as agent_module
-from tfdist.launch import link as link_module
-from tfdist.launch.link import GREETING, Link
-from tfdist.launch.versions import installed_versions
+from tfdist.launch.machine import installed_versions
+from tfdist.launch.remote import agent as agent_module
+from tfdist.launch.remote import link as link_module
+from tfdist.launch.remote.link import BEAT_SECONDS, GREETING, SILENCE_SECONDS, Link
 
 SECONDS = 30
 
@@ -22,7 +22,7 @@ class Agent:
 
     def __init__(self, **options):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tfdist.launch.agent"],
+            [sys.executable, "-m", "tfdist.launch.remote.agent"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -83,18 +83,6 @@ def test_it_ends_with_its_launcher(agent, assert_ends):
     assert_ends(pid)
 
 
-def test_it_beats(agent):
-    assert agent.hear("beat") == {"kind": "beat"}
-
-
-def test_it_tells_the_time(agent):
-    agent.link.send({"kind": "clock"})
-    first = agent.hear("clock")["now"]
-    agent.link.send({"kind": "clock"})
-
-    assert agent.hear("clock")["now"] > first
-
-
 @pytest.fixture
 def talk(monkeypatch):
     """Return the launcher's end of a conversation with an agent that soon misses us."""
@@ -131,3 +119,99 @@ def test_a_launcher_that_falls_silent_is_missed_unless_it_is_stopped(talk, asser
 
     assert not thread.is_alive()
     assert_ends(int(base64.b64decode(printed[0]["data"])))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Stop the clock; return what it says, to be set."""
+    now = [100.0]
+    monkeypatch.setattr(link_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def ends(clock):
+    (ear, their_voice), (their_ear, voice) = os.pipe(), os.pipe()
+    ends = Link(ear, voice), Link(their_ear, their_voice)
+    yield ends
+    for descriptor in (ear, their_voice, their_ear, voice):
+        try:
+            os.close(descriptor)
+        except OSError:
+            continue
+
+
+def test_messages_arrive_in_order(ends):
+    here, there = ends
+    here.send({"kind": "a"})
+    here.send({"kind": "b", "data": "ä"})
+
+    assert there.receive() == [{"kind": "a"}, {"kind": "b", "data": "ä"}]
+    assert there.receive() == []
+
+
+def test_what_there_is_no_room_for_waits(ends):
+    here, there = ends
+    data = "x" * 3_000_000
+    here.send({"data": data})
+    assert here.is_full
+
+    heard = []
+    while not heard:
+        heard = there.receive()
+        here.flush()
+
+    assert heard == [{"data": data}]
+    assert not here.is_full
+
+
+def test_a_beat_is_sent_when_it_is_time(ends, clock):
+    here, there = ends
+    assert here.beat() == BEAT_SECONDS
+    clock[0] += BEAT_SECONDS / 2
+    assert here.beat() == BEAT_SECONDS / 2
+    assert there.receive() == []
+
+    clock[0] += BEAT_SECONDS / 2
+    assert here.beat() == BEAT_SECONDS
+    assert there.receive() == [{"kind": "beat"}]
+
+
+def test_who_says_nothing_is_silent(ends, clock):
+    here, there = ends
+    clock[0] += SILENCE_SECONDS
+    assert not there.is_silent
+    clock[0] += 1
+    assert there.is_silent
+
+    here.send({"kind": "beat"})
+    there.receive()
+    assert not there.is_silent
+
+
+def test_a_pause_is_no_silence(ends, clock):
+    here, _ = ends
+    clock[0] += SILENCE_SECONDS + 1
+
+    here.restart_silence()
+
+    assert not here.is_silent
+
+
+def test_the_end_of_the_other_side_is_an_error(ends):
+    here, there = ends
+    os.close(there.reading)
+    os.close(there.writing)
+
+    with pytest.raises(ConnectionError, match="the connection was closed"):
+        here.receive()
+    with pytest.raises(ConnectionError):
+        here.send({"kind": "beat"})
+
+
+def test_strangers_are_refused(ends):
+    here, there = ends
+    os.write(there.writing, b"SSH-2.0-OpenSSH\n")
+
+    with pytest.raises(ValueError, match="is not a tfdist message"):
+        here.receive()

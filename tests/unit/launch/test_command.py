@@ -1,4 +1,4 @@
-"""What is started, and the slips that are found before."""
+"""Programs that are started, and mistakes that are found before."""
 
 import os
 import sys
@@ -23,23 +23,12 @@ def test_a_python_file_runs_with_this_interpreter(folder):
     assert command == (sys.executable, "train.py", "--epochs", "3")
 
 
-def test_a_python_file_need_not_be_executable_or_have_a_simple_path(folder):
-    (folder / "my code").mkdir()
-    (folder / "my code" / "train.py").touch()
-
-    assert resolve_command(["my code/train.py"])[1] == "my code/train.py"
-
-
 def test_a_module_runs_as_with_python_m(folder):
     (folder / "package").mkdir()
 
     command = resolve_command(["package.train", "-m"], module=True)
 
     assert command == (sys.executable, "-m", "package.train", "-m")
-
-
-def test_an_installed_module_is_found():
-    assert resolve_command(["json.tool"], module=True)[2] == "json.tool"
 
 
 def test_a_program_is_looked_up_on_path():
@@ -55,46 +44,26 @@ def test_a_program_may_be_a_path(folder):
     assert resolve_command(["./run.sh"]) == ("./run.sh",)
 
 
+def test_a_missing_script():
+    message = r"Received: src/train\.py\. Give its path from "
+    with pytest.raises(FileNotFoundError, match=message):
+        resolve_command(["src/train.py"])
+
+
 def test_no_command():
     with pytest.raises(ValueError, match="command is missing.*tfdist run -np 2"):
         resolve_command([])
 
 
-def test_a_missing_script_is_named_with_the_one_that_may_be_meant(folder):
-    (folder / "train.py").touch()
-
-    with pytest.raises(FileNotFoundError, match=r"\. Did you mean train\.py\?"):
-        resolve_command(["trian.py"])
-
-
-def test_a_missing_script_is_named_with_its_folder(folder):
-    (folder / "src").mkdir()
-
-    with pytest.raises(FileNotFoundError, match=r"src/train\.py\. There is no such fi"):
-        resolve_command(["src/train.py"])
-
-
-def test_a_missing_folder_is_named():
-    with pytest.raises(FileNotFoundError, match="There is no folder .*/nowhere"):
-        resolve_command(["nowhere/train.py"])
-
-
 @pytest.mark.parametrize("name", ["nosuchpackage.train", "", ".train"])
 def test_a_missing_module(name):
-    with pytest.raises(FileNotFoundError, match=rf"Received: -m {name}\. No package"):
+    with pytest.raises(FileNotFoundError, match=rf"Received: -m {name}\. Install the"):
         resolve_command([name], module=True)
 
 
 def test_a_missing_program():
     with pytest.raises(FileNotFoundError, match="Received: nosuchprogram.*on PATH"):
         resolve_command(["nosuchprogram"])
-
-
-def test_a_file_here_is_no_program_on_path(folder):
-    (folder / "run.sh").touch(mode=0o755)
-
-    with pytest.raises(FileNotFoundError, match=r"Did you mean \./run\.sh\?"):
-        resolve_command(["run.sh"])
 
 
 def test_a_file_that_is_not_executable(folder):

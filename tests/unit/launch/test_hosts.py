@@ -1,9 +1,19 @@
+"""Where the processes of a job are placed."""
+
+import json
+import socket
+import sys
+
 import pytest
 
+from tfdist.cluster import Cluster, Task, detect
 from tfdist.cluster.hosts.slots import HostSlots
-from tfdist.launch.hosts import Hosts, fill
-from tfdist.launch.job import Job
+from tfdist.launch import hosts as hosts_module
+from tfdist.launch.hosts import Hosts, Pods, fill, placed, plan_in_pod, plan_unconnected
+from tfdist.launch.job import Job, Limits
+from tfdist.launch.output import Output
 from tfdist.launch.restarts import Restarts
+from tfdist.launch.runner import run_once
 
 TWO = Hosts((HostSlots("a", 2), HostSlots("b", 2)))
 PROGRAM = ("/bin/true",)
@@ -41,6 +51,192 @@ def test_what_is_for_one_machine_is_refused():
     message = "^--collective horovod starts its processes on this machine only."
     with pytest.raises(ValueError, match=message):
         TWO.check(Job(PROGRAM, size=2, collective="horovod"), Restarts())
-    message = "^--min-np is for the places of one machine. Received: hosts besides."
+    message = "^--min-np is for the places of one machine. Received: other hosts."
     with pytest.raises(ValueError, match=message):
         TWO.check(Job(PROGRAM, size=2), Restarts(2, min_size=1))
+
+
+ADDRESSES = ("train-0.peers:2222", "train-1.peers:2222")
+
+
+def specs_of(pod, *, size=2, cores=(0, 1), addresses=ADDRESSES):
+    pods = Pods(Cluster(workers=addresses, task=Task("worker", pod)))
+    return plan_in_pod(Job(("/bin/prog",), size=size), pods, cores=cores, environ={})
+
+
+def test_pods_have_one_job_and_each_its_ranks():
+    specs = [*specs_of(0), *specs_of(1)]
+
+    assert [spec.rank for spec in specs] == [0, 1, 2, 3]
+    assert [spec.tag for spec in specs] == ["0", "1", "2", "3"]
+    clusters = [detect(spec.env) for spec in specs]
+    assert [
+        (one.rank, one.size, one.local_rank, one.local_size) for one in clusters
+    ] == [
+        (0, 4, 0, 2),
+        (1, 4, 1, 2),
+        (2, 4, 0, 2),
+        (3, 4, 1, 2),
+    ]
+    assert {one.workers for one in clusters} == {
+        (
+            *("train-0.peers:2222", "train-0.peers:2223"),
+            *("train-1.peers:2222", "train-1.peers:2223"),
+        )
+    }
+    assert len({one.run_id for one in clusters}) == 1
+
+
+def test_each_pod_shares_its_own_cores():
+    assert [spec.cores for spec in specs_of(1, cores=(4, 5, 6, 7))] == [(4, 5), (6, 7)]
+
+
+def test_the_environment_is_that_of_the_launcher(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    pods = Pods(Cluster(workers=ADDRESSES))
+
+    [spec] = plan_in_pod(Job(("/bin/prog",), size=1), pods)
+
+    assert "OMP_NUM_THREADS" not in spec.env
+    assert json.loads(spec.env["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
+
+
+def test_ports_must_reach():
+    with pytest.raises(
+        ValueError, match="port leaves too few ports for the slots of a."
+    ):
+        specs_of(0, addresses=("a:65535", "b:65535"))
+
+
+@pytest.mark.parametrize(
+    ("job", "restarts", "message"),
+    [
+        (
+            Job(("/bin/prog",), workers=2, ps=1),
+            Restarts(),
+            "^Each pod of a Kubernetes job starts ranks that are all alike, joined by "
+            "TensorFlow. Received: parameter servers. Give -np, or unset",
+        ),
+        (
+            Job(("/bin/prog",), size=2, collective="horovod"),
+            Restarts(),
+            "Received: --collective horovod. Give -np",
+        ),
+        (
+            Job(("/bin/prog",), size=2),
+            Restarts(3),
+            "^--max-restarts starts all processes again, and a pod cannot start "
+            "those of other pods. Received: --max-restarts 3. Let Kubernetes",
+        ),
+    ],
+)
+def test_what_no_pod_can_do_alone_is_refused(job, restarts, message):
+    pods = Pods(Cluster(workers=ADDRESSES))
+
+    pods.check(Job(("/bin/prog",), size=2), Restarts())
+    with pytest.raises(ValueError, match=message):
+        pods.check(job, restarts)
+
+
+# Addresses of examples, which no machine has.
+A, B = "203.0.113.1", "203.0.113.2"
+SHOW = 'echo "$TFDIST_RANK of $TFDIST_SIZE, $TFDIST_LOCAL_RANK of $TFDIST_LOCAL_SIZE"'
+
+
+def job_of(script=SHOW, size=3):
+    return Job(("/bin/sh", "-c", script), size=size)
+
+
+@pytest.fixture
+def hosts(ssh):
+    return Hosts((HostSlots(A, 2), HostSlots(B, 1)), ssh=ssh, start_timeout_seconds=30)
+
+
+def test_ranks_are_started_on_their_hosts(hosts, capfd):
+    with placed(job_of(), hosts) as placement:
+        assert set(placement.remote) == {A, B}
+        result = run_once(
+            placement.specs,
+            output=Output(),
+            limits=Limits(timeout_seconds=30),
+            signals=None,
+            remote=placement.remote,
+        )
+
+    assert [(exit_.code, exit_.host) for exit_ in result.exits] == [
+        *((0, A), (0, A)),
+        (0, B),
+    ]
+    assert sorted(capfd.readouterr().out.splitlines()) == [
+        f"[0 {A}] 0 of 3, 0 of 2",
+        f"[1 {A}] 1 of 3, 1 of 2",
+        f"[2 {B}] 2 of 3, 0 of 1",
+    ]
+
+
+def test_this_machine_needs_no_connection(hosts, monkeypatch):
+    monkeypatch.setattr(hosts_module, "is_this_machine", lambda host: host == A)
+
+    with placed(job_of(), hosts) as placement:
+        assert set(placement.remote) == {B}
+        assert [spec.host for spec in placement.specs] == [A, A, B]
+
+
+def test_every_rank_has_an_address_on_its_host():
+    hosts = Hosts((HostSlots(A, 2), HostSlots(B, 1)))
+    specs = plan_unconnected(job_of(), hosts)
+
+    workers = json.loads(specs[2].env["TF_CONFIG"])["cluster"]["worker"]
+    assert [address.rpartition(":")[0] for address in workers] == [A, A, B]
+    assert len(set(workers)) == 3
+    assert [spec.env["TFDIST_LOCAL_SIZE"] for spec in specs] == ["2", "2", "1"]
+
+
+def test_all_hosts_that_cannot_be_used_are_named(tmp_path):
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\necho ssh: no way >&2\nexit 255\n")
+    program.chmod(0o755)
+    hosts = Hosts((HostSlots(A), HostSlots(B)), ssh=str(program))
+
+    with (
+        pytest.raises(OSError, match="no way") as caught,
+        placed(job_of(size=2), hosts),
+    ):
+        pass
+
+    first, second = str(caught.value).splitlines()
+    assert first.startswith(f"The connection to {A} has ended with exit code 255.")
+    assert second.startswith(f"The connection to {B} has ended with exit code 255.")
+
+
+def test_other_versions_are_refused(hosts, monkeypatch):
+    here = {"Python": "3.11", "tfdist": "0.0", "TensorFlow": "9.9"}
+    monkeypatch.setattr(hosts_module, "installed_versions", lambda: here)
+
+    with (
+        pytest.raises(OSError, match="Other versions") as caught,
+        placed(job_of(), hosts),
+    ):
+        pass
+
+    message = str(caught.value).splitlines()[0]
+    assert message.startswith(f"Other versions are installed on {A}. Received: ")
+    assert "tfdist" in message
+    assert ", here 0.0; TensorFlow" in message
+    assert message.endswith(
+        f", here 9.9, in {sys.executable}. Make the same environment there as here."
+    )
+
+
+def test_a_signal_ends_the_waiting(tmp_path):
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o755)
+    ear, mouth = socket.socketpair()
+    hosts = Hosts((HostSlots(A),), ssh=str(program))
+    with ear, mouth:
+        mouth.send(b"\2")
+        with pytest.raises(KeyboardInterrupt), placed(job_of(size=1), hosts, ear):
+            pass
+        # It is still to be read by who comes next.
+        assert ear.recv(1) == b"\2"

@@ -1,7 +1,144 @@
-from tfdist.launch.machine import Machine
+"""Cores, ports, addresses and versions of this machine."""
+
+import importlib.metadata
+import os
+import socket
+import sys
+
+import pytest
+
+import tfdist
+from tfdist.launch import machine
+from tfdist.launch.machine import (
+    available_cores,
+    free_ports,
+    installed_versions,
+    is_this_machine,
+    share_of_cores,
+)
 
 
-def test_each_process_has_an_address():
-    machine = Machine("[fd00::1]", (1, 2), (0,))
+@pytest.mark.parametrize(
+    ("cores", "size", "shares"),
+    [
+        ([0, 1], 2, [(0,), (1,)]),
+        ([0, 1, 2, 3], 1, [(0, 1, 2, 3)]),
+        ([0, 1, 2, 3, 4], 3, [(0, 1), (2, 3), (4,)]),
+        ([0, 1], 3, [(), (), ()]),
+    ],
+)
+def test_shares(cores, size, shares):
+    assert [share_of_cores(cores, rank=r, size=size) for r in range(size)] == shares
 
-    assert machine.addresses == ("[fd00::1]:1", "[fd00::1]:2")
+
+def test_threads_of_one_core_and_cores_of_one_chip_are_neighbours(
+    monkeypatch, tmp_path
+):
+    # Two chips with two cores each; the second threads are numbered after all first.
+    for core in range(8):
+        folder = tmp_path / f"cpu{core}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{core // 2 % 2}\n")
+        (folder / "core_id").write_text(f"{core % 2}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+    assert available_cores(tmp_path) == (0, 4, 1, 5, 2, 6, 3, 7)
+    # Without a readable topology the numbers count.
+    assert available_cores(tmp_path / "none") == tuple(range(8))
+
+
+def test_another_system_than_linux_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    with pytest.raises(OSError, match=r"Linux only\. Received: sys.platform='darwin'"):
+        available_cores()
+
+
+@pytest.fixture
+def ephemeral_range(monkeypatch, tmp_path):
+    """Return a function that sets the range of ports for outgoing connections."""
+    file = tmp_path / "range"
+    monkeypatch.setattr(machine, "_EPHEMERAL_RANGE", file)
+    return file.write_text
+
+
+def test_ports_are_different_and_can_be_bound():
+    found = free_ports(20)
+
+    assert len(set(found)) == 20
+    for port in found:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("10100\t60999\n", 10_099),
+        # Without room below the range they lie anywhere.
+        ("1024\t65535\n", 65_535),
+        ("70000 80000", 65_535),
+        # The usual range is assumed if the kernel does not provide it.
+        ("", 32_767),
+        ("many", 32_767),
+    ],
+)
+def test_ports_lie_below_the_ephemeral_range(ephemeral_range, text, last):
+    ephemeral_range(text)
+
+    assert all(10_000 <= port <= last for port in free_ports(20))
+
+
+def test_the_first_free_ports_of_a_range_are_taken(monkeypatch):
+    monkeypatch.setattr(machine, "_can_bind", lambda host, port: port != 3001)
+
+    assert free_ports(2, within=range(3000, 3005)) == [3000, 3002]
+    message = r"enough free ports on 127\.0\.0\.1.*2 wanted, 1 found\. End some"
+    with pytest.raises(OSError, match=message):
+        free_ports(2, within=range(3000, 3002))
+
+
+@pytest.mark.parametrize(
+    ("host", "is_it"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("[::1]", True),
+        # From ranges for examples in documents.
+        ("203.0.113.7", False),
+        ("[2001:db8::7]", False),
+        ("no-such.invalid", False),
+    ],
+)
+def test_hosts_that_are_this_machine(host, is_it):
+    assert is_this_machine(host) is is_it
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_it"),
+    [
+        ({"127.0.1.1", "127.0.0.1"}, True),
+        ({"127.0.0.1", "203.0.113.7"}, False),
+        (set(), False),
+    ],
+)
+def test_all_addresses_of_a_name_count(monkeypatch, addresses, is_it):
+    monkeypatch.setattr(machine, "look_up", lambda host: frozenset(addresses))
+
+    assert is_this_machine("node1") is is_it
+
+
+def test_versions_of_what_is_installed(monkeypatch):
+    found = installed_versions()
+
+    assert found["tfdist"] == tfdist.__version__
+    assert found["Keras"] == importlib.metadata.version("keras")
+
+    def version(name):
+        if name != "tf-nightly":
+            raise importlib.metadata.PackageNotFoundError
+        return "2.99"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert installed_versions()["TensorFlow"] == "2.99"
+    assert installed_versions()["Keras"] == "none"

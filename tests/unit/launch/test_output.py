@@ -1,19 +1,28 @@
-"""Where printed bytes go."""
+"""Bytes of the ranks, on the console and in log files."""
 
 import os
+import pty
 import threading
+import tty
 
 import pytest
 
 from tfdist.cluster import Task
 from tfdist.launch import output as output_module
-from tfdist.launch.output import Output, OutputPump
-from tfdist.launch.spec import ProcessSpec
+from tfdist.launch.job import ProcessSpec
+from tfdist.launch.output import (
+    LONGEST_LINE,
+    Console,
+    LineSplitter,
+    Output,
+    OutputPump,
+    write_all,
+)
 
 SECONDS = 30
 
 
-class Console:
+class Pipes:
     """Two pipes in place of this process's stdout and stderr."""
 
     def __init__(self, monkeypatch):
@@ -33,7 +42,7 @@ class Console:
 
 @pytest.fixture
 def console(monkeypatch):
-    return Console(monkeypatch)
+    return Pipes(monkeypatch)
 
 
 def spec_of(rank, task=None):
@@ -78,18 +87,6 @@ def test_lines_are_tagged_and_the_streams_stay_apart(console):
     assert err == b"[0] oh\xff\n"
 
 
-def test_without_tags_every_byte_is_as_it_came(console):
-    pump_of(Output(tag=False), rank_1)
-
-    assert console.read() == (b"10 %\r20 %\r\n", b"")
-
-
-def test_without_console_nothing_is_shown(console):
-    pump_of(Output(console=False), rank_0)
-
-    assert console.read() == (b"", b"")
-
-
 def test_each_rank_has_a_file_with_both_streams(console, tmp_path):
     (tmp_path / "rank.0.log").write_text("from the last run, and longer than this one")
 
@@ -98,16 +95,6 @@ def test_each_rank_has_a_file_with_both_streams(console, tmp_path):
     log = (tmp_path / "rank.0.log").read_bytes()
     assert sorted(log.splitlines()) == [b"oh\xff", b"one", b"two"]
     assert (tmp_path / "rank.1.log").read_bytes() == b"10 %\r20 %\r\n"
-    console.read()
-
-
-def test_a_file_is_kept_on_request(console, tmp_path):
-    (tmp_path / "rank.0.log").write_text("from the start before\n")
-
-    pump_of(Output(directory=tmp_path, append=True), rank_1)
-
-    log = (tmp_path / "rank.0.log").read_bytes()
-    assert log == b"from the start before\n10 %\r20 %\r\n"
     console.read()
 
 
@@ -150,14 +137,6 @@ def test_a_console_that_nobody_reads_is_an_error(console):
     assert "two" in pump.tail(0), "the ranks are still read, or they would stand still"
     console.ends[0] = os.pipe()
     console.read()
-
-
-def test_a_full_disk_is_an_error(tmp_path):
-    (tmp_path / "rank.0.log").symlink_to("/dev/full")
-
-    pump = pump_of(Output(console=False, directory=tmp_path), rank_0)
-
-    assert "No space left" in str(pump.error)
 
 
 def test_pipes_are_closed_when_the_pump_never_starts():
@@ -219,3 +198,193 @@ def test_the_launcher_has_lines_of_its_own(console):
     pump.close()
     assert sorted(console.read()[1].splitlines()) == [b"[0] text", b"news"]
     assert pump.tail(0) == ("text",)
+
+
+NO_WRAP, WRAP, ERASE = b"\x1b[?7l", b"\x1b[?7h", b"\r\x1b[K"
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self):
+        self.seconds = 100.0
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+def pipe():
+    """Return a descriptor to write to and a function that returns what was written."""
+    read_end, write_end = os.pipe()
+
+    def written():
+        os.close(write_end)
+        with open(read_end, "rb") as file:
+            return file.read()
+
+    return write_end, written
+
+
+@pytest.fixture
+def terminal():
+    """Return a terminal and a function that reads what was written to it."""
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+
+    def read():
+        # A terminal hands over in parts; what comes before the mark is all of it.
+        os.write(slave, b"\0")
+        seen = b""
+        while not seen.endswith(b"\0"):
+            seen += os.read(master, 65_536)
+        return seen[:-1]
+
+    yield slave, read
+    os.close(master)
+    os.close(slave)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"text\n", b"[3] text\n"),
+        (b"text\r\n", b"[3] text\n"),
+        (b"text", b"[3] text\n"),
+        (b"\n", b"[3] \n"),
+        (b"\r\n", b"[3] \n"),
+        (b"\r", b""),
+        (b"\xff\n", b"[3] \xff\n"),
+    ],
+)
+def test_each_line_is_tagged(pipe, line, shown):
+    descriptor, written = pipe
+
+    Console(tag=True).show(descriptor, "3", [line])
+
+    assert written() == shown
+
+
+def test_without_tags_every_byte_is_passed_on(pipe):
+    descriptor, written = pipe
+    lines = [b"1\b\r", b"2\b\r", b"3\n", b"rest"]
+
+    Console(tag=False).show(descriptor, "0", lines)
+
+    assert written() == b"1\b\r2\b\r3\nrest"
+
+
+def test_in_a_file_a_progress_bar_has_a_line_every_ten_seconds(pipe):
+    descriptor, written = pipe
+    clock = Clock()
+    console = Console(tag=True, clock=clock)
+
+    for seconds in range(25):
+        clock.seconds = 100.0 + seconds
+        console.show(descriptor, "0", [b"%d of 25\b\b\b\r" % seconds])
+    console.show(descriptor, "0", [b"done\n"])
+    console.finish()
+
+    assert written() == b"[0] 10 of 25\n[0] 20 of 25\n[0] done\n"
+
+
+def test_on_a_terminal_each_state_takes_the_place_of_the_last(terminal):
+    descriptor, read = terminal
+    console = Console(tag=True)
+
+    console.show(descriptor, "0", [b"\r", b"1 of 2\b\b\r"])
+    first = read()
+    console.show(descriptor, "1", [b"1 of 2\r"])
+    second = read()
+    console.show(descriptor, "0", [b"2 of 2\n", b"next\n"])
+    third = read()
+
+    assert first == NO_WRAP + b"[0] 1 of 2" + WRAP
+    assert second == ERASE + NO_WRAP + b"[1] 1 of 2" + WRAP
+    assert third == ERASE + b"[0] 2 of 2\n[0] next\n"
+
+
+def test_a_terminal_and_a_file_do_not_disturb_each_other(terminal, pipe):
+    (screen, read), (file, written) = terminal, pipe
+    console = Console(tag=True)
+
+    console.show(screen, "0", [b"1 of 2\r"])
+    console.show(file, "0", [b"warning\n"])
+    console.show(screen, "0", [b"2 of 2\n"])
+
+    assert written() == b"[0] warning\n"
+    assert read().endswith(ERASE + b"[0] 2 of 2\n")
+
+
+def test_the_last_state_is_left_standing(terminal):
+    descriptor, read = terminal
+    console = Console(tag=True)
+    console.show(descriptor, "0", [b"1 of 2\r"])
+
+    console.finish()
+    console.finish()
+
+    assert read() == NO_WRAP + b"[0] 1 of 2" + WRAP + b"\n"
+
+
+def test_all_is_written_where_little_can_be_taken_at_once():
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    data = bytes(range(256)) * 4000
+    received = []
+
+    def read():
+        with open(read_end, "rb") as file:
+            received.append(file.read())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    write_all(write_end, data)
+    os.close(write_end)
+    reader.join(30)
+
+    assert received == [data]
+
+
+def split(*pieces):
+    """Return all lines of a stream that is read in these pieces."""
+    splitter = LineSplitter()
+    lines = [line for piece in pieces for line in splitter.feed(piece)]
+    return lines + splitter.flush()
+
+
+def test_a_line_comes_when_it_is_complete():
+    splitter = LineSplitter()
+
+    assert splitter.feed(b"on") == []
+    assert splitter.feed(b"e\ntwo\nthr") == [b"one\n", b"two\n"]
+    assert splitter.flush() == [b"thr"]
+    assert splitter.flush() == []
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"a\r\nb\rc\n\nd",),
+        (b"a\r", b"\nb", b"\r", b"c\n", b"\n", b"d"),
+        (b"a", b"\r\nb\rc", b"\n\nd"),
+    ],
+)
+def test_pieces_make_no_difference(pieces):
+    assert split(*pieces) == [b"a\r\n", b"b\r", b"c\n", b"\n", b"d"]
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00\n", "\u2028\x0b\x1c\n".encode()])
+def test_bytes_are_not_looked_at(data):
+    assert split(data) == [data]
+
+
+def test_a_long_line_comes_in_pieces():
+    line = b"x" * (3 * LONGEST_LINE) + b"\n"
+    pieces = [line[start : start + 1000] for start in range(0, len(line), 1000)]
+
+    lines = split(*pieces)
+
+    assert b"".join(lines) == line
+    assert 3 <= len(lines) <= 4
+    assert max(map(len, lines)) < LONGEST_LINE + 1000

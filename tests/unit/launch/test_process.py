@@ -1,12 +1,14 @@
-"""A rank as the launcher sees it."""
+"""A rank under its guardian: what is passed on, and what is killed."""
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
+from tfdist.launch.job import ProcessSpec
 from tfdist.launch.process import GuardedProcess
-from tfdist.launch.spec import ProcessSpec
 
 
 @pytest.mark.parametrize(
@@ -37,10 +39,6 @@ def test_what_is_unset_is_not_inherited(start, monkeypatch):
     assert rank.printed.read() == "1 none\n"
 
 
-def test_there_is_nothing_to_read_on_stdin(start):
-    assert start("cat; echo end").printed.read() == "end\n"
-
-
 def test_without_its_guardian_a_rank_is_killed(start, assert_ends):
     rank = start("echo $$ $PPID; exec sleep 1000")
     pid, guardian = map(int, rank.printed.readline().split())
@@ -51,15 +49,6 @@ def test_without_its_guardian_a_rank_is_killed(start, assert_ends):
     assert_ends(pid)
 
 
-def test_a_signal_to_a_rank_that_is_gone_does_nothing(start):
-    rank = start("exit 8")
-    rank.wait()
-
-    rank.process.send(signal.SIGTERM)
-
-    assert rank.process.exit_code == 8
-
-
 def test_a_launcher_that_cannot_start_a_guardian_leaks_nothing(monkeypatch):
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
     before = set(os.listdir("/proc/self/fd"))
@@ -68,3 +57,160 @@ def test_a_launcher_that_cannot_start_a_guardian_leaks_nothing(monkeypatch):
         GuardedProcess(ProcessSpec(0, ("/bin/true",), {}), stdout=1, stderr=2)
 
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_it_has_a_session_of_its_own(start):
+    rank = start("cut -d ' ' -f 1,5,6 < /proc/$$/stat")
+
+    pid, group, session = rank.printed.read().split()
+    assert pid == group == session
+    assert int(session) != os.getsid(0)
+
+
+def test_it_is_pinned(start):
+    core = min(os.sched_getaffinity(0))
+
+    rank = start("grep Cpus_allowed_list /proc/self/status", cores=(core,))
+
+    assert rank.printed.read().split() == ["Cpus_allowed_list:", str(core)]
+
+
+def test_a_pin_to_a_core_that_is_not_there_is_an_error(start):
+    rank = start("echo never", cores=(4000,))
+
+    assert "cannot start /bin/bash: Invalid argument" in rank.printed.read()
+    assert rank.wait() == 127
+
+
+def test_a_file_that_is_no_program_is_an_error(start, tmp_path):
+    program = tmp_path / "program"
+    program.touch(mode=0o755)
+
+    rank = start("", argv=(str(program),))
+
+    assert "cannot start" in rank.printed.read()
+    assert rank.wait() == 127
+
+
+WAIT_FOR_SIGNAL = r"""
+import os, signal, sys
+number = int(sys.argv[1])
+signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+child = os.fork()
+os.write(1, b"up\n")
+signal.sigwait([number])
+if not child:
+    os.write(1, b"child\n")
+    sys.exit()
+os.waitpid(child, 0)
+os.write(1, b"parent\n")
+sys.exit(4)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
+def test_signals_are_passed_on_to_the_whole_group(start, number):
+    argv = (sys.executable, "-c", WAIT_FOR_SIGNAL, str(int(number)))
+    rank = start("", argv=argv)
+    assert [rank.printed.readline(), rank.printed.readline()] == ["up\n", "up\n"]
+
+    rank.process.send(number)
+
+    assert rank.printed.read() == "child\nparent\n"
+    assert rank.wait() == 4
+
+
+def ignored(status):
+    """Return the signals that a line SigIgn of /proc names."""
+    mask = int(status.split()[1], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def ignored_here():
+    """Return those that this process was started with: make and shells ignore some.
+
+    Python itself ignores SIGPIPE and SIGXFSZ, and gives them back to its children.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("SigIgn")]
+    return ignored(line) - {signal.SIGPIPE, signal.SIGXFSZ}
+
+
+def test_signals_are_not_ignored_in_the_rank(start):
+    rank = start("grep SigIgn /proc/self/status")
+
+    assert ignored(rank.printed.read()) == ignored_here()
+
+
+DEAF = "trap '' TERM INT HUP; echo $$; sleep 1000 & echo $!; setsid sleep 1000 & "
+DEAF += "echo $!; (setsid sleep 1000 & echo $!); wait"
+
+
+def test_a_kill_takes_everything_along(start, assert_ends):
+    rank = start(DEAF)
+    pids = [int(rank.printed.readline()) for _ in range(4)]
+
+    rank.process.send(signal.SIGKILL)
+
+    assert rank.wait() == -9
+    for pid in pids:
+        assert_ends(pid)
+
+
+def test_so_does_the_end_of_the_launcher(start, assert_ends):
+    rank = start(DEAF)
+    pids = [int(rank.printed.readline()) for _ in range(4)]
+
+    rank.process.hang_up()
+
+    for pid in pids:
+        assert_ends(pid)
+    assert rank.printed.read() == ""
+
+
+def test_the_end_of_the_launcher_counts_after_that_of_the_rank(start, assert_ends):
+    rank = start("sleep 1000 & echo $!")
+    pid = int(rank.printed.readline())
+    rank.receive()
+
+    rank.process.hang_up()
+
+    assert_ends(pid)
+
+
+def test_what_a_rank_leaves_behind_is_ended(start, assert_ends):
+    rank = start("setsid sleep 1000 & echo $!; exit 5")
+    pid = int(rank.printed.readline())
+
+    assert rank.wait() == 5
+    assert_ends(pid)
+
+
+def test_what_a_rank_leaves_behind_may_finish(start):
+    rank = start("(exec 2>&1; read -t 0.1 <> <(:); echo tidied up) & exit 5")
+
+    assert rank.wait() == 5
+    assert rank.printed.read() == "tidied up\n"
+
+
+def test_the_end_of_the_rank_is_told_before_that(start):
+    rank = start("trap '' TERM; sleep 1000 & exit 5")
+
+    rank.receive()
+
+    assert (rank.process.exit_code, rank.process.is_gone) == (5, False)
+
+
+def test_orphans_do_not_end_a_rank(start):
+    rank = start("(sleep 0 & ); (sleep 0 & ); echo up; read -t 0.1 <> <(:); exit 6")
+
+    assert rank.wait() == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_guardian_does_not_heed_signals(start, number):
+    rank = start("echo $PPID; read -t 0.2 <> <(:); exit 7")
+
+    os.kill(int(rank.printed.readline()), number)
+
+    assert rank.wait() == 7

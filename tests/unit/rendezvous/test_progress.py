@@ -1,4 +1,4 @@
-"""Steps that are written down, and outlive the process that has made them."""
+"""The last saved step outlives the process that has written it."""
 
 import os
 import signal
@@ -7,95 +7,44 @@ import sys
 
 import pytest
 
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, Progress, Steps
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE, Progress, read_saved_step
 
 
-@pytest.fixture
-def progress(tmp_path):
-    progress = Progress.create(tmp_path / "progress")
-    yield progress
+def test_the_last_step_is_read(tmp_path):
+    path = tmp_path / "progress"
+    path.touch()
+    assert read_saved_step(path) is None
+    progress = Progress.from_environment({PROGRESS_VARIABLE: str(path)})
+
+    for step in (0, 2**40, 7):
+        progress.saved(step)
+        assert read_saved_step(path) == step
     progress.close()
-
-
-def test_nothing_is_known_at_first(progress):
-    assert progress.read() == Steps(None, None)
-
-
-def test_what_was_written_last_is_read(progress):
-    progress.begin(50)
-    begun = progress.read()
-    for step in range(51, 58):
-        progress.made(step)
-
-    assert begun == Steps(50, None)
-    assert progress.read() == Steps(50, 57)
-
-
-@pytest.mark.parametrize("step", [0, 255, 256, 2**40])
-def test_any_number_of_steps(progress, step):
-    progress.begin(step)
-    progress.made(step + 1)
-
-    assert progress.read() == Steps(step, step + 1)
-
-
-def test_a_second_fit_goes_on_with_the_first_ones_steps(progress):
-    progress.begin(10)
-    progress.made(20)
-    progress.begin(20)
-    progress.made(21)
-
-    assert progress.read() == Steps(10, 21)
-
-
-def test_the_launcher_reads_what_another_process_writes(progress):
-    writer = Progress.from_environment({PROGRESS_VARIABLE: str(progress.path)})
-
-    writer.begin(3)
-    writer.made(4)
-    writer.close()
-
-    assert progress.read() == Steps(3, 4)
-
-
-def test_this_process_has_an_environment(progress, monkeypatch):
-    monkeypatch.setenv(PROGRESS_VARIABLE, str(progress.path))
-
-    writer = Progress.from_environment()
-    writer.begin(0)
-    writer.close()
-
-    assert progress.read() == Steps(0, None)
 
 
 @pytest.mark.parametrize(
     "env", [{}, {PROGRESS_VARIABLE: ""}, {PROGRESS_VARIABLE: "/no/such/file"}]
 )
-def test_nobody_wants_to_know(env):
+def test_without_a_launcher_there_is_no_progress(env):
     assert Progress.from_environment(env) is None
 
 
-def test_each_start_has_a_file_of_its_own(progress):
-    with pytest.raises(FileExistsError):
-        Progress.create(progress.path)
-
-
-def test_a_killed_process_leaves_its_last_step(progress):
+def test_a_killed_process_leaves_its_last_step(tmp_path):
+    path = tmp_path / "progress"
+    path.touch()
     code = (
         "import os, signal\n"
         "from tfdist.rendezvous.progress import Progress\n"
-        "progress = Progress.from_environment()\n"
-        "progress.begin(7)\n"
-        "progress.made(8)\n"
+        "Progress.from_environment().saved(8)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
 
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, PROGRESS_VARIABLE: str(progress.path)},
+        env={**os.environ, PROGRESS_VARIABLE: str(path)},
         timeout=60,
         check=False,
     )
 
     assert done.returncode == -signal.SIGKILL
-    assert progress.read() == Steps(7, 8)
+    assert read_saved_step(path) == 8

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from tfdist.cluster import Cluster, Task
-from tfdist.launch.ports import free_ports
+from tfdist.launch.machine import free_ports
 from tfdist.rendezvous import roll, roll_call
 from tfdist.rendezvous.roll_call import call_roll, name_of
 from tfdist.rendezvous.wire import Reader, receive, send

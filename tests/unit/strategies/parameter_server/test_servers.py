@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
-from tfdist.launch.ports import free_ports
+from tfdist.launch.machine import free_ports
 from tfdist.strategies.parameter_server import servers
 
 SECONDS = 20

@@ -1,0 +1,328 @@
+"""Jobs on this machine, run once or again, with scripts in place of trainings."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tfdist.cluster import detect
+from tfdist.cluster.hosts.slots import HostSlots
+from tfdist.launch import ProcessSpec, plan_here, run, shell_lines
+from tfdist.launch.hosts import Hosts
+from tfdist.launch.job import Job, Limits
+from tfdist.launch.output import Output
+from tfdist.launch.restarts import Restarts
+from tfdist.launch.runner import run_job
+
+QUIET = Output(console=False)
+
+
+def script(text, rank=0):
+    return ProcessSpec(rank, ("/bin/sh", "-c", text), {})
+
+
+def test_the_plan_has_this_machines_ports_and_cores():
+    specs = plan_here(Job(("/bin/true",), size=2, bind_to="none"))
+
+    clusters = [detect(spec.env) for spec in specs]
+    assert [cluster.rank for cluster in clusters] == [0, 1]
+    assert len(set(clusters[0].addresses)) == 2
+    threads = {spec.env.get("OMP_NUM_THREADS") for spec in specs}
+    assert threads <= {str(n) for n in range(1, os.cpu_count() + 1)} | {None}
+
+
+def test_the_rendezvous_of_a_horovod_job_has_a_port_of_its_own():
+    specs = plan_here(Job(("/bin/true",), size=2, collective="horovod"))
+
+    port = specs[0].env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    assert f"127.0.0.1:{port}" not in detect(specs[0].env).addresses
+
+
+def test_lines_for_a_shell_begin_with_the_rendezvous_of_a_horovod_job():
+    specs = plan_here(Job(("/bin/true",), size=2, collective="horovod"))
+
+    server, *ranks = shell_lines(specs)
+
+    assert ranks == [spec.shell_line() for spec in specs]
+    port = specs[0].env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    code = f"from tfdist.launch.horovod import serve; serve(2, {port})"
+    assert shlex.split(server) == [sys.executable, "-c", code]
+
+
+PING = (
+    "import http.client, os\n"
+    "port = os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT']\n"
+    "server = http.client.HTTPConnection('127.0.0.1', int(port))\n"
+    "server.request('GET', '/global/key')\n"
+    "raise SystemExit(server.getresponse().status != 404)\n"
+)
+
+
+@pytest.mark.requires("horovodrun")
+def test_a_horovod_job_is_served_while_it_runs():
+    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    job = Job((sys.executable, "-c", PING), size=2, collective="horovod")
+
+    result = run(plan_here(job), output=QUIET)
+
+    assert result.exit_code == 0, result.exits
+    assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_a_job_without_horovod_does_not_look_for_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+
+    assert run([script("exit 0")], output=QUIET).exit_code == 0
+    with pytest.raises(ImportError, match="Run `tfdist horovod install`"):
+        run(plan_here(Job(("/bin/true",), size=1, collective="horovod")))
+
+
+def test_wanted_signals_are_passed_on():
+    parent = os.getpid()
+    text = f"trap 'exit 0' USR1; kill -USR1 {parent}; while :; do sleep 0.1; done"
+
+    result = run([script(text)], output=QUIET, pass_signals_on=True)
+
+    assert (result.reason, result.exit_code) == ("done", 0)
+
+
+def test_an_interrupt_in_a_library_ends_the_ranks(tmp_path, assert_ends):
+    """Ctrl-C in a pytest, say: nobody has asked for signals to be passed on."""
+    pid = tmp_path / "pid"
+    text = f"echo $$ > {pid}; kill -INT {os.getpid()}; trap '' TERM; sleep 1000 & wait"
+
+    with pytest.raises(KeyboardInterrupt):
+        run([script(text)], output=QUIET)
+
+    assert_ends(int(pid.read_text()))
+
+
+def test_an_error_while_starting_ends_what_has_started(monkeypatch, tmp_path):
+    broken = ProcessSpec(1, ("/bin/true",), {"A": "\0"})
+    before = set(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(ValueError, match="null byte"):
+        run([script("sleep 1000"), broken], output=QUIET)
+
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_plan_of_some_slots():
+    specs = plan_here(Job(("/bin/true",), size=3), slots=(0, 2))
+
+    assert [spec.env["TFDIST_SLOT"] for spec in specs] == ["0", "2"]
+    assert [detect(spec.env).size for spec in specs] == [2, 2]
+
+
+QUIET = Output(console=False)
+# Addresses of examples, which no machine has.
+A, B = "203.0.113.1", "203.0.113.2"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """Make temporary files in a folder of their own, which is empty in the end."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def shell(script, size=2, **options):
+    return Job(("/bin/bash", "-c", script), size=size, **options)
+
+
+def fails(times, folder, otherwise="exit 0"):
+    """Return a script of which rank 1 fails so many times."""
+    marks = f"{folder}/marks"
+    return (
+        f"touch {marks}; [ $TFDIST_RANK = 1 ] || exit 0; "
+        f"if [ $(wc -l < {marks}) -lt {times} ]; then echo >> {marks}; exit 3; fi; "
+        f"{otherwise}"
+    )
+
+
+def ends_of(attempts):
+    return [attempt.result.exit_code for attempt in attempts]
+
+
+def test_a_job_is_started_until_it_ends_well(tmp_path):
+    told = []
+    job = shell(fails(2, tmp_path))
+
+    attempts = run_job(
+        job, Restarts(5), output=QUIET, on_restart=lambda *news: told.append(news)
+    )
+
+    assert ends_of(attempts) == [3, 3, 0]
+    assert [result for result, _ in told] == [a.result for a in attempts[:-1]]
+    assert [line.split(" after")[0] for _, line in told] == [
+        "restart 1 of 5: rank 1 failed with exit code 3",
+        "restart 2 of 5: rank 1 failed with exit code 3",
+    ]
+
+
+def test_each_start_is_another_run(tmp_path):
+    names = "$TFDIST_RUN_ID $TFDIST_PROGRESS_FILE ${TF_CONFIG// /}"
+    job = shell(f"echo {names} >> {tmp_path}/names; exit 3", size=1)
+
+    run_job(job, Restarts(2), output=QUIET)
+
+    lines = (tmp_path / "names").read_text().splitlines()
+    assert [len({line.split()[i] for line in lines}) for i in (0, 1, 2)] == [3, 3, 3]
+
+
+def test_a_slot_that_stays_dead_is_left_out(tmp_path):
+    place = "$TFDIST_SLOT $TFDIST_RANK $TFDIST_SIZE"
+    log = f"{tmp_path}/$TFDIST_SLOT"
+    job = shell(f"echo {place} >> {log}; [ $TFDIST_SLOT != 1 ]", size=3)
+
+    attempts = run_job(job, Restarts(5, min_size=2), output=QUIET)
+
+    assert [attempt.slots for attempt in attempts] == [(0, 1, 2)] * 2 + [(0, 2)]
+    assert ends_of(attempts) == [1, 1, 0]
+    assert (tmp_path / "2").read_text().splitlines() == ["2 2 3"] * 2 + ["2 1 2"]
+
+
+def test_without_restarts_nobody_asks_for_steps(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDIST_PROGRESS_FILE", "somebody else's")
+
+    [attempt] = run_job(shell("exit ${TFDIST_PROGRESS_FILE:+3}", size=1))
+
+    assert (attempt.result.exit_code, attempt.saved_step) == (0, None)
+
+
+def test_the_logs_hold_all_starts_of_this_run(tmp_path):
+    (tmp_path / "rank.0.log").write_text("old")
+    job = shell("echo start; exit 3", size=1)
+
+    run_job(job, Restarts(2), output=Output(console=False, directory=tmp_path))
+
+    assert (tmp_path / "rank.0.log").read_text() == "start\n" * 3
+
+
+def test_a_signal_is_no_failure(tmp_path):
+    job = shell(f"kill -INT {os.getpid()}; sleep 1000", size=1)
+
+    attempts = run_job(job, Restarts(5), output=QUIET)
+
+    assert ends_of(attempts) == [130]
+
+
+def test_a_signal_after_a_failure_ends_the_job(tmp_path):
+    stay = f"trap '' TERM; kill -TERM {os.getpid()}; sleep 1000"
+    script = f"[ $TFDIST_RANK = 0 ] || exit 3; read -t 0.3 <> <(:); {stay}"
+
+    [attempt] = run_job(shell(script), Restarts(5), output=QUIET)
+
+    assert attempt.result.was_interrupted
+    assert attempt.result.exit_code == 3
+
+
+def test_a_signal_between_two_starts_ends_the_next():
+    job = shell("[ $TFDIST_RANK = 0 ] && exit 3; sleep 1000")
+
+    attempts = run_job(
+        job,
+        Restarts(5),
+        output=QUIET,
+        on_restart=lambda *news: os.kill(os.getpid(), signal.SIGTERM),
+    )
+
+    assert [attempt.result.reason for attempt in attempts] == ["failed", "signal"]
+
+
+def test_the_time_is_that_of_all_starts(tmp_path):
+    job = shell(fails(1, tmp_path, otherwise="sleep 1000"))
+
+    attempts = run_job(
+        job, Restarts(5), output=QUIET, limits=Limits(timeout_seconds=2.5)
+    )
+
+    assert ends_of(attempts) == [3, 124]
+    assert attempts[1].result.headline().startswith("the run did not end within 2.5 s")
+    assert attempts[1].result.exits[1].seconds < 2.5
+
+
+@pytest.fixture
+def hosts(ssh):
+    """Return two hosts, for which shells stand."""
+    return Hosts((HostSlots(A, 2), HostSlots(B, 1)), ssh=ssh, start_timeout_seconds=30)
+
+
+def test_a_job_on_hosts_is_started_again_on_them(tmp_path, hosts):
+    told, job = [], shell(f'echo "$TF_CONFIG" >> {tmp_path}/names; exit 3', size=3)
+
+    attempts = run_job(
+        job,
+        Restarts(1),
+        output=QUIET,
+        hosts=hosts,
+        on_restart=lambda *news: told.append(news),
+    )
+
+    assert ends_of(attempts) == [3, 3]
+    assert len(told) == 1
+    for attempt in attempts:
+        assert [one.host for one in attempt.result.exits] == [A, A, B]
+    clusters = {
+        str(json.loads(line)["cluster"]["worker"])
+        for line in (tmp_path / "names").read_text().splitlines()
+    }
+    # Each start has ports of its own, so that none can take another's.
+    assert len(clusters) == 2
+
+
+def test_a_worker_on_another_host_is_started_again(tmp_path, hosts):
+    """The worker alone: the chief, and the server beside it, run on."""
+    mark = tmp_path / "worker 0"
+    script = (
+        f'echo "$TF_CONFIG" >> "{tmp_path}/$TFDIST_TASK"; '
+        f'case $TFDIST_TASK in ps*) exec sleep 1000;; chief*) until [ "$(wc -l < '
+        f'"{mark}")" = 2 ]; do read -t 0.05 <> <(:); done; exit 0;; esac; '
+        f'[ "$(wc -l < "{mark}")" = 2 ] && exec sleep 1000; exit 3'
+    )
+    job = Job(("/bin/bash", "-c", script), workers=1, ps=1)
+
+    hosts = replace(hosts, slots=(HostSlots(A, 1), HostSlots(B, 2)))
+    limits = Limits(timeout_seconds=60, grace_seconds=0.1)
+
+    [attempt] = run_job(job, output=QUIET, hosts=hosts, limits=limits)
+
+    assert attempt.result.exit_code == 0
+    assert [one.host for one in attempt.result.exits] == [A, B, B]
+    first, second = mark.read_text().splitlines()
+    assert first == second
+    assert len((tmp_path / "chief 0").read_text().splitlines()) == 1
+
+
+def test_limits_that_no_run_can_keep_are_refused():
+    with pytest.raises(ValueError, match=r"timeout_seconds=0\. Leave it out"):
+        run_job(shell("exit 0"), limits=Limits(timeout_seconds=0))
+    with pytest.raises(ValueError, match=r"restarts=-1\. Use 0 to start no worker"):
+        run_job(shell("exit 0"), limits=Limits(worker_restarts=-1))
+
+
+def test_nothing_is_left_behind(tmp_path):
+    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    handler = signal.getsignal(signal.SIGINT)
+
+    run_job(shell(fails(2, tmp_path)), Restarts(2), output=QUIET)
+
+    assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_the_last_saved_step_of_each_start_is_read(tmp_path):
+    job = shell("printf %020d 57 > $TFDIST_PROGRESS_FILE; exit 3", size=1)
+
+    attempts = run_job(job, Restarts(1), output=QUIET)
+
+    assert [attempt.saved_step for attempt in attempts] == [57, 57]

@@ -1,0 +1,94 @@
+"""Events that a loop waits for: signals, wake-ups from other threads, timers."""
+
+import contextlib
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+# These end a run; the others are passed on to the ranks. Ctrl-Z is among them because
+# the ranks, in sessions of their own, do not get it from the terminal.
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+PASSED_ON = (
+    *ENDING_SIGNALS,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+    signal.SIGCONT,
+)
+
+
+@contextlib.contextmanager
+def received_signals(numbers: Iterable[signal.Signals]) -> Iterator[socket.socket]:
+    """Yield a socket from which the number of each signal is read as a byte.
+
+    Signals that this process was told to ignore, as by `nohup`, stay ignored. Raises
+    ValueError outside the main thread, where Python handles no signals.
+    """
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    with reading, writing:
+        # Python writes the byte by itself; the handler only has to exist.
+        before = {
+            number: signal.signal(number, lambda number, frame: None)
+            for number in numbers
+            if signal.getsignal(number) != signal.SIG_IGN
+        }
+        descriptor = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        try:
+            yield reading
+        finally:
+            signal.set_wakeup_fd(descriptor)
+            for number, action in before.items():
+                signal.signal(number, action)
+
+
+class WakeUp:
+    """A socket on which other threads send small numbers to wake a loop."""
+
+    def __init__(self) -> None:
+        self.reading, self._writing = socket.socketpair()
+        self._writing.setblocking(False)
+
+    def send(self, number: int = 0) -> None:
+        """Send a number below 256, from any thread; no-op once it is closed."""
+        with contextlib.suppress(OSError):
+            self._writing.send(bytes([number]))
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.reading.close()
+        self._writing.close()
+
+
+class Timers:
+    """Actions that are due later: one stage at a time, and any number of others."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._stage: tuple[float, Callable[[], None]] | None = None
+        self._others: list[tuple[float, Callable[[], None]]] = []
+
+    def set_stage(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call an action after some seconds, in place of any earlier stage."""
+        self._stage = (self._clock() + seconds, action)
+
+    def add(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call an action after some seconds, independently of the stage."""
+        self._others.append((self._clock() + seconds, action))
+
+    def seconds_to_next(self) -> float | None:
+        """Return the seconds until something is due, or None."""
+        times = [due for due, _ in (*self._others, *filter(None, [self._stage]))]
+        return max(0.0, min(times) - self._clock()) if times else None
+
+    def run_due(self) -> None:
+        """Call each action that is due, once."""
+        now = self._clock()
+        due = [action for seconds, action in self._others if seconds <= now]
+        self._others = [other for other in self._others if other[0] > now]
+        if self._stage is not None and self._stage[0] <= now:
+            due.append(self._stage[1])
+            self._stage = None
+        for action in due:
+            action()

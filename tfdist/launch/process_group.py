@@ -1,0 +1,131 @@
+"""The process group of a run: started, signalled, asked which of it failed first."""
+
+import signal
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from tfdist.launch.job import ProcessSpec
+from tfdist.launch.output import OutputPump
+from tfdist.launch.process import GuardedProcess, RankProcess
+from tfdist.launch.remote.ranks import RemoteProcess, RemoteRanks
+from tfdist.launch.result import Exit
+
+# A traceback from longer before a rank's end was not the reason of its failure.
+_TEARDOWN_SECONDS = 10.0
+# The kernel closes the connections of a process that it kills before its end is
+# reported; on a busy machine peers fail in between.
+_UNNOTICED_SECONDS = 1.0
+
+
+class ProcessGroup:
+    """All processes of a run: for each rank the one that was started last."""
+
+    def __init__(
+        self, pump: OutputPump, remote: Mapping[str, RemoteRanks] | None = None
+    ) -> None:
+        self._pump = pump
+        self._remote = remote or {}
+        self._processes: dict[int, RankProcess] = {}
+
+    def start(self, spec: ProcessSpec) -> RankProcess:
+        """Start a process, in place of one of that rank that is gone."""
+        if spec.rank in self._processes:
+            self._processes[spec.rank].hang_up()
+            self._processes[spec.rank].wait()
+        else:
+            self._pump.open(spec)
+        stdout, stderr = self._pump.ends_of(spec.rank)
+        ranks = self._remote.get(spec.host or "")
+        process: RankProcess
+        if ranks is None:
+            process = GuardedProcess(spec, stdout=stdout, stderr=stderr)
+        else:
+            process = RemoteProcess(ranks, spec, stdout=stdout, stderr=stderr)
+        self._processes[spec.rank] = process
+        return process
+
+    def close(self) -> None:
+        """Kill whatever still runs, and wait until it is gone."""
+        for process in self._processes.values():
+            process.hang_up()
+        for process in self._processes.values():
+            process.wait()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of any process is left."""
+        return all(process.is_gone for process in self._processes.values())
+
+    def running(self) -> tuple[int, ...]:
+        """Return the ranks of the processes that have not ended."""
+        processes = self._processes.values()
+        return tuple(process.rank for process in processes if process.exit_code is None)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to all processes."""
+        for process in self._processes.values():
+            process.send(number)
+
+    def give_up(self) -> None:
+        """Stop waiting for guardians that are stopped, or stuck with their rank."""
+        for process in self._processes.values():
+            process.kill_guardian()
+
+    def exits(self, started_seconds: float) -> tuple[Exit, ...]:
+        """Return the end of each process, with times from the start of the run."""
+        return tuple(
+            Exit(
+                process.rank,
+                -signal.SIGKILL if process.exit_code is None else process.exit_code,
+                process.ended_seconds - started_seconds,
+                self._pump.tail(process.rank),
+                process.spec.task,
+                process.spec.host,
+            )
+            for process in self._processes.values()
+        )
+
+    def first_failure(self, among: Collection[int]) -> int:
+        """Return the rank, of at least one, that failed first."""
+        return first_failure(
+            Failure(
+                p.rank,
+                p.ended_seconds,
+                self._pump.traceback_seconds(p.rank),
+                was_killed=p.exit_code == -signal.SIGKILL and not p.is_to_be_killed,
+            )
+            for p in self._processes.values()
+            if p.rank in among
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The times of a rank's end and of its last traceback, on one clock.
+
+    `was_killed` is a SIGKILL that is not the launcher's: no peer's failure causes it.
+    """
+
+    rank: int
+    ended_seconds: float
+    traceback_seconds: float = float("inf")
+    was_killed: bool = False
+
+    @property
+    def failed_seconds(self) -> float:
+        """The time of the failure: Python prints the traceback before it cleans up.
+
+        TensorFlow can take longer to clean up than a peer takes to notice that the
+        rank is gone and to abort.
+        """
+        if self.was_killed:
+            return self.ended_seconds - _UNNOTICED_SECONDS
+        earliest = self.ended_seconds - _TEARDOWN_SECONDS
+        if earliest < self.traceback_seconds < self.ended_seconds:
+            return self.traceback_seconds
+        return self.ended_seconds
+
+
+def first_failure(failures: Iterable[Failure]) -> int:
+    """Return the rank that failed first; the others only followed."""
+    return min(failures, key=lambda failure: failure.failed_seconds).rank

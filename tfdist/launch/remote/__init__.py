@@ -1,0 +1,1 @@
+"""Ranks on other hosts, started by an agent there that is reached by ssh."""
