@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.callbacks.epoch_range import EpochRange
+from tfdist.callbacks.learning_rate.schedule import EpochRange
 from tfdist.horovod.callbacks.rates import learning_rate_variable, set_learning_rate
 from tfdist.scaling import exponential_multiplier
 

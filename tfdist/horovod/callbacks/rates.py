@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from tfdist.callbacks.velocities import correct_velocities
+from tfdist.callbacks.learning_rate.rates import correct_momentum
 
 
 def learning_rate_variable(optimizer: Any) -> Any:
@@ -48,4 +48,4 @@ def set_learning_rate(
     variable.assign(learning_rate)
     # A rate of 0 has left nothing in the velocity that could be corrected.
     if momentum_correction and old not in (0.0, learning_rate):
-        correct_velocities(optimizer, learning_rate / old)
+        correct_momentum(optimizer, learning_rate / old)
