@@ -89,6 +89,10 @@ class ScaleRule:
             lambda value: 0 < value < 1,
             "Use 0.5; for a constant scale use dynamic=False.",
         )
+        self._check_order()
+
+    def _check_order(self) -> None:
+        """Refuse an initial scale outside of its limits."""
         scales = (self.minimum_scale, self.initial_scale, self.maximum_scale)
         if self.dynamic and list(scales) != sorted(scales):
             raise ValueError(

@@ -94,22 +94,7 @@ class Lars(OwnDecayOptimizer):
         **options: Any,
     ) -> None:
         weight_decay = 0.0 if weight_decay is None else weight_decay
-        if not 0 <= momentum < 1:
-            raise ValueError(
-                "momentum must be at least 0 and below 1. "
-                f"Received: momentum={momentum}. Use 0.9, or 0 for none."
-            )
-        if not trust_coefficient > 0:
-            raise ValueError(
-                "trust_coefficient must be positive. "
-                f"Received: trust_coefficient={trust_coefficient}. Use 0.001."
-            )
-        for name, value in (("weight_decay", weight_decay), ("epsilon", epsilon)):
-            if not value >= 0:
-                raise ValueError(
-                    f"{name} must not be negative. Received: {name}={value}. Use 0 for "
-                    "none."
-                )
+        _check(momentum, trust_coefficient, weight_decay, epsilon)
         if isinstance(exclude_from_adaptation, str):
             raise TypeError(
                 "exclude_from_adaptation must be a list of words. Received: "
@@ -199,3 +184,25 @@ class Lars(OwnDecayOptimizer):
 def _norm(tensor: Any) -> Any:
     """Return the Euclidean norm of all elements."""
     return ops.sqrt(ops.sum(ops.square(tensor)))
+
+
+def _check(
+    momentum: float, trust_coefficient: float, weight_decay: float, epsilon: float
+) -> None:
+    """Refuse numbers that are out of range."""
+    if not 0 <= momentum < 1:
+        raise ValueError(
+            "momentum must be at least 0 and below 1. "
+            f"Received: momentum={momentum}. Use 0.9, or 0 for none."
+        )
+    if not trust_coefficient > 0:
+        raise ValueError(
+            "trust_coefficient must be positive. "
+            f"Received: trust_coefficient={trust_coefficient}. Use 0.001."
+        )
+    for name, value in (("weight_decay", weight_decay), ("epsilon", epsilon)):
+        if not value >= 0:
+            raise ValueError(
+                f"{name} must not be negative. Received: {name}={value}. Use 0 for "
+                "none."
+            )
