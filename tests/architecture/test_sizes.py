@@ -25,7 +25,6 @@ LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
     [
         "cli",
         "tfdist/benchmarks",
-        "tfdist/callbacks",
         "tfdist/compat/keras",
         "tfdist/strategies/parameter_server",
         "tfdist/verify",

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 import tfdist
-from tfdist.callbacks.state_files import from_bytes
+from tfdist.callbacks.backup.files import from_bytes
 
 EPOCHS, STEPS, BATCH = 3, 20, 25
 # A step and the state after it take a few milliseconds.

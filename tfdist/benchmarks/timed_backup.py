@@ -9,8 +9,7 @@ from typing import Any
 import keras
 
 from tfdist.callbacks import BackupAndRestore
-from tfdist.callbacks.state_files import StateFiles
-from tfdist.callbacks.state_writer import StateWriter
+from tfdist.callbacks.backup.files import StateFiles, StateWriter
 from tfdist.compat.keras.positions import Position
 
 

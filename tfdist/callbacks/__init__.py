@@ -1,13 +1,15 @@
-"""What to do during `fit`: callbacks for training on several processes."""
+"""Keras callbacks for training on several processes."""
 
-from tfdist.callbacks.backup_and_restore import BackupAndRestore
+from tfdist.callbacks.backup.backup_and_restore import BackupAndRestore
 from tfdist.callbacks.broadcast_variables import BroadcastVariables
-from tfdist.callbacks.learning_rate_scale import LearningRateScale
-from tfdist.callbacks.learning_rate_schedule import LearningRateSchedule
-from tfdist.callbacks.learning_rate_warmup import LearningRateWarmup
+from tfdist.callbacks.learning_rate.scale import LearningRateScale
+from tfdist.callbacks.learning_rate.schedule import (
+    LearningRateSchedule,
+    LearningRateWarmup,
+    PrintLearningRate,
+)
 from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
-from tfdist.callbacks.print_learning_rate import PrintLearningRate
 from tfdist.callbacks.rank_zero import RankZero
 from tfdist.callbacks.throughput import Throughput
 

@@ -1,4 +1,4 @@
-"""MetricAverage: the mean over ranks of what each has measured."""
+"""MetricAverage: means over ranks of logged values."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdist.callbacks.example_count import counted_by_keras
-from tfdist.callbacks.peers import collective_of
+from tfdist.callbacks.ranks import collective_of
+from tfdist.callbacks.throughput import examples_counted
 
 _EXAMPLES = "examples"
 
@@ -16,20 +16,19 @@ _EXAMPLES = "examples"
 class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
     """Replaces each value in the logs of an epoch by its mean over all ranks.
 
-    Under a strategy of tfdist the metrics of Keras are those of all ranks already. This
-    is for what callbacks put into the logs beside them, and for `tfdist.horovod`, where
-    each rank measures its own part of the data. Callbacks that come later in the list,
-    and `fit` itself, see the means.
+    Under a strategy of tfdist the metrics of Keras cover all ranks already. Use this
+    for values that other callbacks add to the logs, and with `tfdist.horovod`, where
+    each rank measures its own part of the data. Callbacks later in the list, and `fit`
+    itself, see the means.
 
     Args:
-        weights: None if each rank counts the same; "examples" if it counts by the
-            examples that Keras has counted on it, those of the validation for values
-            whose names begin with "val_"; or a function of the logs that returns what
-            this rank counts. Default None.
+        weights: None for equal weights; "examples" to weigh a rank by the examples that
+            Keras has counted on it, for names that begin with "val_" by the examples of
+            the validation; or a function of the logs that returns this rank's weight.
+            Default None.
 
     Raises:
-        ValueError: If `weights` is something else; in `fit`, if Keras counts no
-            examples.
+        ValueError: If `weights` is invalid; in `fit`, if Keras counts no examples.
         RuntimeError: In `fit`, on every rank, if the ranks log different names.
 
     Example:
@@ -51,7 +50,7 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
             raise ValueError(
                 "weights must be None, 'examples' or a function of the logs. "
                 f"Received: weights={weights!r}. Use 'examples' where ranks have "
-                "different numbers of them."
+                "different numbers of examples."
             )
         self.weights = weights
         self._steps = 0
@@ -59,7 +58,7 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
         self._examples_of_validation: float | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count anew, as Keras does."""
+        """Reset the counts, as Keras does."""
         self._steps, self._examples, self._examples_of_validation = 0, None, None
 
     def on_train_batch_end(
@@ -69,41 +68,41 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps = batch + 1
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Read the examples before the validation sets them to 0."""
+        """Read the number of examples before the validation resets it."""
         if self.weights == _EXAMPLES and self._steps and self._examples is None:
-            self._examples = counted_by_keras(self.model, self._steps)
+            self._examples = examples_counted(self.model, self._steps)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Read the examples of the validation."""
+        """Read the number of examples of the validation."""
         if self.weights == _EXAMPLES and self._steps:
-            self._examples_of_validation = counted_by_keras(self.model, 1)
+            self._examples_of_validation = examples_counted(self.model, 1)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put the means into the logs, in place."""
+        """Replace the logs by the means, in place."""
         logs = {} if logs is None else logs
         own = {name: _number(name, value) for name, value in logs.items()}
         mine = [
             {name: value.tolist() for name, value in own.items()},
             *self._own_weights(logs),
         ]
-        everyone = collective_of(self.model).exchange("the logs of MetricAverage", mine)
-        check_equal_names("MetricAverage", [set(values) for values, *_ in everyone])
+        by_rank = collective_of(self.model).exchange("the logs of MetricAverage", mine)
+        check_equal_names("MetricAverage", [set(values) for values, *_ in by_rank])
         for name in own:
             is_of_validation = name.startswith("val_")
-            weights = [weights[is_of_validation] for _, *weights in everyone]
-            values = [np.asarray(values[name]) for values, *_ in everyone]
+            weights = [weights[is_of_validation] for _, *weights in by_rank]
+            values = [np.asarray(values[name]) for values, *_ in by_rank]
             mean = _mean(values, weights)
             logs[name] = float(mean) if mean.ndim == 0 else mean
 
     def _own_weights(self, logs: dict[str, Any]) -> tuple[float, float]:
-        """Return what this rank counts, and what it does for values of validations."""
+        """Return the weight of this rank for training and for validation values."""
         if callable(self.weights):
             weight = float(self.weights(logs))
             return weight, weight
         if self.weights is None:
             return 1.0, 1.0
         if self._examples is None:
-            self._examples = counted_by_keras(self.model, self._steps)
+            self._examples = examples_counted(self.model, self._steps)
         of_validation = self._examples_of_validation
         return self._examples, 1.0 if of_validation is None else of_validation
 
@@ -115,46 +114,38 @@ def _number(name: str, value: Any) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise ValueError(
             "MetricAverage averages numbers. Received: "
-            f"{value!r} in the logs as {name!r}. Log it in a callback behind this one."
+            f"{value!r} in the logs as {name!r}. Log it in a callback after this one."
         ) from error
 
 
 def _mean(values: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """Return the weighed mean of the values of all ranks."""
+    """Return the weighted mean of the values of all ranks."""
     if all(np.array_equal(value, values[0], equal_nan=True) for value in values):
-        # A sum over ranks would round it.
+        # A sum over ranks would round.
         return values[0]
     if not (min(weights) >= 0 and math.fsum(weights) > 0):
         raise ValueError(
-            "MetricAverage needs weights of which none is negative and one positive. "
-            f"Received: {list(weights)}, by rank. Give weights that count something."
+            "MetricAverage needs weights that are not negative, one of them positive. "
+            f"Received: {list(weights)}, by rank. Correct the function weights."
         )
-    # A rank that counts nothing may have measured nothing: its NaN must not count.
+    # A rank of weight 0 may have measured nothing, and its NaN must not count.
     counting = [(value, w) for value, w in zip(values, weights, strict=True) if w > 0]
     kept, weights = zip(*counting, strict=True)
     return np.asarray(np.average(np.stack(kept), axis=0, weights=weights))
 
 
-def check_equal_names(who: str, everyone: Sequence[set[str]]) -> None:
-    """Refuse logs of which one rank has what another lacks.
-
-    Args:
-        who: The callback that averages them.
-        everyone: The names in the logs, by rank.
-
-    Raises:
-        RuntimeError: If they differ.
-    """
-    every_name = set().union(*everyone)
+def check_equal_names(callback_name: str, by_rank: Sequence[set[str]]) -> None:
+    """Refuse logs whose names differ between ranks."""
+    every_name = set().union(*by_rank)
     lacks = [
         f"rank {rank} lacks {sorted(every_name - names)}"
-        for rank, names in enumerate(everyone)
+        for rank, names in enumerate(by_rank)
         if names != every_name
     ]
     if lacks:
         raise RuntimeError(
-            f"{who} needs the same names in the logs of every rank. "
+            f"{callback_name} needs the same names in the logs of every rank. "
             f"Received: {', '.join(lacks)} of {sorted(every_name)}. Compile with the "
             "same metrics and give validation_data and the same callbacks to fit on "
-            "all ranks; what one rank alone logs, put behind this callback."
+            "all ranks; put callbacks that log on one rank only after this one."
         )

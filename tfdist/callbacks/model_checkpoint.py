@@ -1,4 +1,4 @@
-"""ModelCheckpoint: files of the model, written by the chief, whole or not at all."""
+"""ModelCheckpoint: model files written atomically by the chief."""
 
 from pathlib import Path
 from typing import Any
@@ -6,38 +6,38 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdist.callbacks.peers import collective_of, is_chief_of
-from tfdist.compat.keras.install import install
+from tfdist.callbacks.ranks import collective_of, is_chief_of
+from tfdist.compat.keras import install
 from tfdist.compat.keras.saving import saved_atomically, strays_of
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """Saves the model or its weights after epochs or batches, as Keras's own does.
+    """Saves the model or its weights after epochs or batches, like Keras's callback.
 
-    Give it on every rank. The chief alone writes, beside the file, which takes its name
-    when it is whole and on disk; what a process has left that was ended meanwhile is
-    removed when the next training begins. What is the best so far is the same on every
-    rank: under a strategy all of them know the same logs, and with `tfdist.horovod` the
-    chief's count, of which `MetricAverage` makes those of all ranks.
+    Give it on every rank. Only the chief writes, to a temporary file that gets its name
+    once it is complete and on disk; temporary files of processes that ended while they
+    wrote are removed when the next training begins. The best value so far is the same
+    on every rank: under a strategy all ranks have the same logs; with `tfdist.horovod`
+    the chief's value counts, so put `MetricAverage` before this callback.
 
-    `BackupAndRestore` keeps what is the best so far together with the training; alone
-    a `fit` that is started again compares with `initial_value_threshold`.
+    `BackupAndRestore` saves the best value so far with the training; without it a `fit`
+    that is started again compares with `initial_value_threshold`.
 
     Args:
         filepath: The file, with fields such as `{epoch:02d}` or `{val_loss:.2f}`; it
             ends in ".keras" or ".h5", or in ".weights.h5" with `save_weights_only`.
-        monitor: What must improve. Default "val_loss".
-        verbose: 1 to print a line for each file; on the chief. Default 0.
+        monitor: The logged value that must improve. Default "val_loss".
+        verbose: 1 to print a line for each file, on the chief. Default 0.
         save_best_only: Whether to save only if `monitor` improves. Default False.
         save_weights_only: Whether to leave out the architecture and the optimizer.
             Default False.
         mode: "min", "max" or "auto", by the name of `monitor`. Default "auto".
-        save_freq: "epoch", or after how many batches. Default "epoch".
-        initial_value_threshold: What the first file must be better than. Default None:
-            it is saved.
+        save_freq: "epoch", or a number of batches. Default "epoch".
+        initial_value_threshold: The value that the first file must improve on. Default
+            None: it is saved in any case.
 
     Raises:
-        ValueError: If an argument is not of these.
+        ValueError: If an argument is invalid.
 
     Example:
         >>> import tempfile
@@ -56,7 +56,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
         install(is_alone=True)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Remove what a process has left that was ended while it wrote."""
+        """Remove temporary files of processes that ended while they wrote."""
         super().on_train_begin(logs)
         if is_chief_of(self.model):
             for path in strays_of(Path(self.filepath)):
@@ -65,13 +65,13 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Save if it is time."""
+        """Save if it is due."""
         if is_chief_of(self.model):
             with saved_atomically():
                 super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Save if it is time, and let all ranks know what is the best."""
+        """Save if it is due, and share the best value with all ranks."""
         if is_chief_of(self.model):
             with saved_atomically():
                 super().on_epoch_end(epoch, logs)

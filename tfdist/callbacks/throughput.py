@@ -1,4 +1,4 @@
-"""Throughput: how many examples per second the ranks train on."""
+"""Throughput: the examples per second of a training, over all ranks."""
 
 import math
 import os
@@ -7,11 +7,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tfdist.callbacks.epoch_line import EpochLine
-from tfdist.callbacks.example_count import counted_by_keras
-from tfdist.callbacks.peers import collective_of, is_chief_of
-from tfdist.callbacks.run_file import counts_lag, processes_of, write_run
-from tfdist.scaling import EpochRate, Rate, RateMeter, efficiency, over_ranks
+import keras
+import tensorflow as tf
+
+from tfdist import __version__
+from tfdist.callbacks.ranks import EpochLine, collective_of, is_chief_of, processes_of
+from tfdist.compat.keras.saving import write_atomically
+from tfdist.scaling import (
+    EpochRate,
+    Rate,
+    RateMeter,
+    Run,
+    efficiency,
+    over_ranks,
+    text_of_run,
+)
 
 
 class Throughput(EpochLine):
@@ -23,11 +33,11 @@ class Throughput(EpochLine):
     and CSVLogger (and before a callback that itself calls `evaluate`). The chief prints
     them, too.
 
-    They tell how fast the steps are when they run: with the wait for input, without
-    evaluation, checkpoints and other work between epochs. The first steps of a `fit`,
-    in which TensorFlow compiles, are left out, and so is the first step of each other
-    epoch, in which the input starts and the ranks wait for each other. The line says
-    so. An epoch that holds no other steps has the rate NaN.
+    They measure the speed of steps: with the wait for input, without evaluation,
+    checkpoints and other work between epochs. The first steps of a `fit`, in which
+    TensorFlow compiles, are left out, and so is the first step of each other epoch, in
+    which the input starts and the ranks wait for each other. The line says so. The rate
+    of an epoch without other steps is NaN.
 
     The examples are those that Keras itself counts to weigh its mean loss, whatever the
     input, a short last batch included. A model with a `train_step` or `metrics` of its
@@ -37,11 +47,11 @@ class Throughput(EpochLine):
     Args:
         skip_steps: Steps to leave out at the start of each `fit`; 0 counts every step,
             also the first of other epochs. Default 2: the first compiles, the second
-            finds caches and connections new.
+            fills caches and opens connections.
         examples_per_step: Examples of one step over all ranks, the batch size given to
             `fit`; None to let Keras count. With a number, a short last batch counts as
             a full one. Default None.
-        verbose: 1 if the chief prints a line per epoch, 0 if nobody does. Default 1.
+        verbose: 1 to print a line per epoch on the chief, 0 for none. Default 1.
         units_per_example: How many of a unit an example has, by the name of the unit:
             with `{"tokens": 512}` the logs have `tokens_per_second`, over all ranks,
             and the line has it, too. Default none.
@@ -66,6 +76,9 @@ class Throughput(EpochLine):
         ['examples_per_second', 'examples_per_second_per_rank', 'loss']
     """
 
+    # None until the examples of an epoch are counted.
+    _examples: float | None
+
     def __init__(
         self,
         *,
@@ -77,46 +90,26 @@ class Throughput(EpochLine):
         json: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        if examples_per_step is not None and examples_per_step <= 0:
-            raise ValueError(
-                "examples_per_step must be positive. "
-                f"Received: examples_per_step={examples_per_step}. "
-                "Give the global batch size, or None to let Keras count."
-            )
-        if verbose not in (0, 1):
-            raise ValueError(
-                f"verbose must be 0 or 1. Received: verbose={verbose!r}. "
-                "Use 1 for a line per epoch, 0 for none."
-            )
-        _check_figures(units_per_example or {}, alone_examples_per_second)
         self.skip_steps = skip_steps
         self.examples_per_step = examples_per_step
         self.verbose = verbose
         self.units_per_example = dict(units_per_example or {})
         self.alone_examples_per_second = alone_examples_per_second
         self.json = json
-        self._meter = RateMeter(skip_steps=skip_steps)
-        self._epochs: list[EpochRate] = []
-        self._processes = 1
-        self._full_step = 0.0
-        self._global_batch_size: int | None = None
-        self._steps = 0
-        self._seconds = 0.0
-        self._examples: float | None = None
+        _check(self)
+        self._reset()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Forget an earlier `fit`, and make the folder of the file."""
+        """Discard an earlier `fit`, and make the folder of the file."""
         super().on_train_begin(logs)
-        self._meter = RateMeter(skip_steps=self.skip_steps)
-        self._epochs, self._full_step = [], 0.0
+        self._reset()
         self._processes = processes_of(self.model)
-        self._global_batch_size = self.examples_per_step
         if self.json is not None and is_chief_of(self.model):
-            # What cannot be written is to show before hours are spent.
+            # Fail now, not after hours of training.
             Path(self.json).parent.mkdir(parents=True, exist_ok=True)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Start to count anew, as Keras does with its metrics."""
+        """Reset the counts, as Keras does with its metrics."""
         super().on_epoch_begin(epoch, logs)
         self._steps, self._seconds, self._examples = 0, 0.0, None
 
@@ -126,79 +119,92 @@ class Throughput(EpochLine):
         """Start the clock before the first step that counts."""
         if self._meter.starts_at(batch):
             examples = self._count_examples(batch)
-            if batch and not counts_lag(self.model):
-                # Another step follows: those that are done were no short last batch.
+            # The workers of parameter servers are in several steps at a time.
+            counts_lag = hasattr(self.model.distribute_strategy, "workers")
+            if batch and not counts_lag:
+                # Another step follows, so none so far had a short last batch.
                 self._full_step = examples / batch
             self._meter.start(batch, examples=examples, seconds=perf_counter())
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Note the time: this may have been the last step of the epoch."""
+        """Record the time, because this may have been the last step of the epoch."""
         self._steps, self._seconds = batch + 1, perf_counter()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Read the examples before the evaluation within `fit` sets them to 0."""
+        """Read the number of examples before the evaluation within `fit` resets it."""
         if self._steps and self._examples is None:
             self._examples = self._count_examples(self._steps)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put the rates of this epoch into the logs."""
+        """Add the rates of this epoch to the logs."""
         if self._examples is None:
             self._examples = self._count_examples(self._steps)
         own = self._meter.stop(
             self._steps, examples=self._examples, seconds=self._seconds
         )
-        rates = self._exchange(own)
-        everyone = over_ranks(rates)
-        self._keep(everyone)
-        figures = self._figures(everyone)
+        by_rank = self._exchange(own)
+        total, size = over_ranks(by_rank), len(by_rank)
+        rate = total.examples_per_second
+        self._epochs.append(EpochRate(rate if rate > 0 else None, total.skipped_steps))
+        figures = self._figures(rate)
         if logs is not None:
-            logs["examples_per_second"] = everyone.examples_per_second
-            logs["examples_per_second_per_rank"] = everyone.examples_per_second / len(
-                rates
-            )
+            logs["examples_per_second"] = rate
+            logs["examples_per_second_per_rank"] = rate / size
             logs.update(figures)
         if self.verbose:
-            self._say(_describe(everyone, size=len(rates), figures=figures))
+            self._line = _describe(total, size, figures)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Print the last line, and write the file."""
         super().on_train_end(logs)
-        if self.json is not None and is_chief_of(self.model):
-            write_run(
-                self.json,
-                self.model,
-                self._epochs,
-                processes=self._processes,
-                global_batch_size=self._global_batch_size,
-                units_per_example=self.units_per_example,
-            )
+        if self.json is None or not is_chief_of(self.model):
+            return
+        run = Run(
+            processes=self._processes,
+            epochs=tuple(self._epochs),
+            model=self.model.name,
+            global_batch_size=self._global_batch_size,
+            units_per_example=self.units_per_example,
+            versions={
+                "tfdist": __version__,
+                "tensorflow": tf.__version__,
+                "keras": keras.__version__,
+            },
+        )
+        write_atomically(
+            Path(self.json), lambda path: Path(path).write_text(text_of_run(run))
+        )
+
+    def _reset(self) -> None:
+        """Discard all measurements."""
+        self._meter = RateMeter(skip_steps=self.skip_steps)
+        self._epochs: list[EpochRate] = []
+        self._processes = 1
+        self._full_step = 0.0
+        self._global_batch_size = self.examples_per_step
+        self._steps = 0
+        self._seconds = 0.0
+        self._examples = None
 
     def _count_examples(self, steps: int) -> float:
-        """Return the examples of this rank in the steps that this epoch has done."""
+        """Return the examples of this rank in the completed steps of this epoch."""
         if self.examples_per_step is not None:
             return steps * self.examples_per_step / collective_of(self.model).size
-        return counted_by_keras(self.model, steps)
+        return examples_counted(self.model, steps)
 
     def _exchange(self, own: Rate) -> list[Rate]:
-        """Return every rank's rate, by rank; learn how large a global batch is."""
+        """Return the rate of each rank, and determine the global batch size."""
         fields = [own.examples, own.seconds, own.skipped_steps, self._full_step]
-        everyone = collective_of(self.model).exchange("throughput", fields)
+        by_rank = collective_of(self.model).exchange("throughput", fields)
         if self._global_batch_size is None:
             # 0 if no rank has read its count between two steps.
-            self._global_batch_size = round(sum(full for *_, full in everyone)) or None
-        return [Rate(*rate) for *rate, _ in everyone]
+            self._global_batch_size = round(sum(full for *_, full in by_rank)) or None
+        return [Rate(*rate) for *rate, _ in by_rank]
 
-    def _keep(self, everyone: Rate) -> None:
-        """Keep the rate of an epoch for the file."""
-        rate = everyone.examples_per_second
-        measured = rate if rate > 0 else None
-        self._epochs.append(EpochRate(measured, everyone.skipped_steps))
-
-    def _figures(self, everyone: Rate) -> dict[str, float]:
-        """Return what else was asked for, by its name in the logs."""
-        rate = everyone.examples_per_second
+    def _figures(self, rate: float) -> dict[str, float]:
+        """Return the optional figures, by their names in the logs."""
         figures = {
             f"{unit}_per_second": rate * count
             for unit, count in self.units_per_example.items()
@@ -211,15 +217,62 @@ class Throughput(EpochLine):
         return figures
 
 
-def _check_figures(units_per_example: Mapping[str, float], alone: float | None) -> None:
-    """Refuse numbers that no rate can be multiplied or compared with."""
-    for unit, count in units_per_example.items():
+def examples_counted(model: keras.Model, steps: int) -> float:
+    """Return how many examples of this process Keras has counted in an epoch's steps.
+
+    It is the weight of Keras's mean loss. Reading it waits for the device, so it is
+    read twice an epoch and not in every step.
+    """
+    tracker = next(filter(_is_mean_loss, model.metrics), None)
+    # The cast gives a plain tensor also for variables of TensorFlow's strategies.
+    counted = (
+        0.0 if tracker is None else float(keras.ops.cast(tracker.count, "float64"))
+    )
+    counts_rows = tracker is not None and (
+        getattr(model.train_step, "__func__", None) is keras.Model.train_step
+        and type(model).metrics is keras.Model.metrics
+    )
+    # A mean of scalars, as in many custom train_steps, weighs each step at most 1.
+    if not counts_rows and steps and counted <= steps:
+        raise ValueError(
+            "examples_per_step must be given for a model whose train_step or metrics "
+            "do not count its examples. Received: examples_per_step=None, and a mean "
+            f"loss of weight {counted:g} after {steps} steps of {model.name!r}. "
+            "Pass the global batch size: Throughput(examples_per_step=64)."
+        )
+    return counted
+
+
+def _is_mean_loss(metric: keras.Metric) -> bool:
+    """Return whether a metric is a mean loss whose type can hold a number of rows."""
+    return (
+        metric.name == "loss"
+        and isinstance(metric, keras.metrics.Mean)
+        and metric.count.dtype in ("float32", "float64")
+    )
+
+
+def _check(options: Throughput) -> None:
+    """Refuse arguments that are out of range."""
+    if options.examples_per_step is not None and options.examples_per_step <= 0:
+        raise ValueError(
+            "examples_per_step must be positive. "
+            f"Received: examples_per_step={options.examples_per_step}. "
+            "Give the global batch size, or None to let Keras count."
+        )
+    if options.verbose not in (0, 1):
+        raise ValueError(
+            f"verbose must be 0 or 1. Received: verbose={options.verbose!r}. "
+            "Use 1 for a line per epoch, 0 for none."
+        )
+    for unit, count in options.units_per_example.items():
         if unit == "examples" or not count > 0:
             raise ValueError(
                 "units_per_example must hold positive numbers by names other than "
                 f"'examples'. Received: {unit!r}: {count}. "
-                "Give what an example has of it, as in {'tokens': 512}."
+                "Give the number per example, as in {'tokens': 512}."
             )
+    alone = options.alone_examples_per_second
     if alone is not None and not alone > 0:
         raise ValueError(
             "alone_examples_per_second must be positive. "
@@ -228,9 +281,9 @@ def _check_figures(units_per_example: Mapping[str, float], alone: float | None) 
         )
 
 
-def _describe(everyone: Rate, size: int, figures: Mapping[str, float]) -> str:
+def _describe(total: Rate, size: int, figures: Mapping[str, float]) -> str:
     """Return the line of an epoch."""
-    rate = everyone.examples_per_second
+    rate = total.examples_per_second
     if math.isnan(rate):
         return (
             "examples per second: not measured, because every step of this epoch is "
@@ -242,7 +295,7 @@ def _describe(everyone: Rate, size: int, figures: Mapping[str, float]) -> str:
     for name, value in figures.items():
         words = name.replace("_", " ")
         line += f", {words} {value:,.{2 if name == 'scaling_efficiency' else 1}f}"
-    skipped = everyone.skipped_steps
+    skipped = total.skipped_steps
     if skipped:
         line += f", without the first {'step' if skipped == 1 else f'{skipped} steps'}"
     return line

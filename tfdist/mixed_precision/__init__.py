@@ -1,7 +1,6 @@
-"""Training in 16 bits: policies, and loss scaling on which all ranks agree."""
+"""Mixed precision: policies, and loss scaling on which all ranks agree."""
 
-from tfdist.mixed_precision.current_scale import loss_scale
 from tfdist.mixed_precision.loss_scale_optimizer import LossScaleOptimizer
-from tfdist.mixed_precision.policy import set_policy
+from tfdist.mixed_precision.policy import loss_scale, set_policy
 
 __all__ = ["LossScaleOptimizer", "loss_scale", "set_policy"]

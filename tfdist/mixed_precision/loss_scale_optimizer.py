@@ -6,14 +6,13 @@ from typing import Any, Unpack
 import keras
 
 from tfdist.compat.keras import apply_reduced, install
-from tfdist.mixed_precision.counters import Counters
-from tfdist.mixed_precision.options import (
+from tfdist.mixed_precision.scale_rule import (
     GROWTH_STEPS,
     LossScaleOptions,
+    ScaleState,
     config_of,
     make_rule,
 )
-from tfdist.mixed_precision.scale_rule import ScaleState
 
 
 @keras.saving.register_keras_serializable(package="tfdist")
@@ -26,11 +25,11 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
     overflows.
 
     Keras decides on each replica's own gradients whether a step overflows, although
-    they are summed only afterwards: an overflow elsewhere is then written into the
-    weights. Here the gradients of all replicas are summed first: all of them skip a
-    step, or none; then come the unscaling, the clipping and the update. That holds
-    under tfdist's strategies, at no message more, and under TensorFlow's
-    `MirroredStrategy`, where gradient accumulation works with it, too.
+    they are summed only afterwards: an overflow on another replica is then written into
+    the weights. Here the gradients of all replicas are summed first, so that either all
+    replicas skip a step or none does; then they are unscaled, clipped and applied. That
+    holds under tfdist's strategies, without additional communication, and under
+    TensorFlow's `MirroredStrategy`, where gradient accumulation works with it, too.
 
     The scale and the number of skipped steps appear in the logs of each epoch as
     `loss_scale` and `skipped_steps`, and are saved and restored with the model. A file
@@ -46,21 +45,20 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         name: The name of the optimizer. Default None: one made from the class.
         **options: By keyword.
 
-            - `growth_factor`: What the scale is multiplied by to grow. Default 2.
-            - `backoff_factor`: What it is multiplied by to shrink. Default 0.5.
-            - `hysteresis`: Which overflow lowers the scale, as in DeepSpeed. With 3,
-              the first two are skipped and no more, the third lowers the scale, and so
-              does each one after it; when the scale has grown, or would have but for
-              its maximum, it begins anew (DeepSpeed's default,
+            - `growth_factor`: The factor by which the scale grows. Default 2.
+            - `backoff_factor`: The factor by which it shrinks. Default 0.5.
+            - `hysteresis`: The overflow that lowers the scale, as in DeepSpeed. With 3,
+              the first two are only skipped, the third lowers the scale, and so does
+              each further one; the count restarts when the scale has grown, or would
+              have without its maximum (DeepSpeed's default,
               `consecutive_hysteresis=False`). Default 1: every overflow lowers it.
-            - `minimum_scale`: It never shrinks below. Default 1.
-            - `maximum_scale`: It never grows above. Default 2**24.
-            - `dynamic`: False for a scale that stays as it is, for which the other
-              options have no meaning; steps that overflow are still skipped. Default
-              True.
+            - `minimum_scale`: The scale never shrinks below it. Default 1.
+            - `maximum_scale`: The scale never grows above it. Default 2**24.
+            - `dynamic`: False for a constant scale, which takes no other options; steps
+              that overflow are still skipped. Default True.
 
     Raises:
-        TypeError: If `inner_optimizer` is no optimizer.
+        TypeError: If `inner_optimizer` is not an optimizer.
         ValueError: If an option is unknown, out of range, or has no effect.
 
     Example:
@@ -90,17 +88,17 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         install(is_alone=True)
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Make the variables: the scale, the counters, and the inner optimizer's.
+        """Create the variables: the scale, the counters, and the inner optimizer's.
 
         Args:
             var_list: The variables to be optimized.
         """
         super().build(var_list)
-        self.counters = Counters()
+        self.counters = _Counters()
 
     @property
     def overflow_counter(self) -> keras.Variable:
-        """The overflows since the scale has grown, counted up to `hysteresis`."""
+        """The overflows since the scale last grew, counted up to `hysteresis`."""
         return self.counters.overflow_counter
 
     @property
@@ -147,7 +145,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         """Save what Keras's own optimizer would, in its order.
 
         Args:
-            store: Where to.
+            store: The store of the file.
         """
         for number, variable in enumerate(super().variables):
             store[str(number)] = variable.numpy()
@@ -156,23 +154,27 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         """Load what this optimizer or Keras's own has saved.
 
         Args:
-            store: Where from.
+            store: The store of the file.
         """
         variables = super().variables
         if len(store.keys()) != len(variables):
-            # Keras says what is skipped, and why.
+            # Keras warns that it skips them.
             super().load_own_variables(store)
             return
         for number, variable in enumerate(variables):
             variable.assign(store[str(number)])
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments, serialized."""
+        """Return the arguments, serialized.
+
+        Returns:
+            The arguments by name.
+        """
         inner = keras.saving.serialize_keras_object(self.inner_optimizer)
         return {"name": self.name, "inner_optimizer": inner, **config_of(self.rule)}
 
     def _apply_summed(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Check, unscale and apply gradients that are the sums over all replicas."""
+        """Check, unscale and apply the summed gradients."""
         is_finite = self.check_finite(grads)
         scale = keras.ops.convert_to_tensor(self.dynamic_scale)
         unscaled = [
@@ -199,8 +201,34 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
             variable.assign(value)
 
 
+class _Counters(keras.layers.Layer):  # type: ignore[misc]
+    """Counters that Keras's `LossScaleOptimizer` lacks, saved separately in files.
+
+    Keras saves the variables of an optimizer as one numbered list, and loads no list of
+    another length. Outside of it, the counters let Keras's optimizer load what ours has
+    saved, and the reverse. Keras saves layers in this way; this one is in no model.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="loss_scale_counters")
+        self.overflow_counter = self._counter("overflow_counter")
+        self.skipped_steps = self._counter("skipped_steps")
+        self.built = True
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load the counters; a file of plain Keras has none, and leaves them."""
+        if store.keys():
+            super().load_own_variables(store)
+
+    def _counter(self, name: str) -> Any:
+        """Return a new variable that counts from 0."""
+        return self.add_weight(
+            shape=(), initializer="zeros", dtype="int32", trainable=False, name=name
+        )
+
+
 def _check_inner(inner_optimizer: Any) -> None:
-    """Refuse what cannot be wrapped."""
+    """Refuse an optimizer that scales the loss already."""
     wrong = not isinstance(inner_optimizer, keras.optimizers.Optimizer)
     if wrong or isinstance(inner_optimizer, keras.optimizers.LossScaleOptimizer):
         raise TypeError(

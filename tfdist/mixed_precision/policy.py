@@ -1,21 +1,20 @@
-"""Which type a model computes in."""
+"""Mixed precision of models: the policy, and the current loss scale."""
 
-import difflib
+from typing import Any
 
 import keras
 
-from tfdist.compat.keras import install
+from tfdist.compat.keras import current_scale, install
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def set_policy(name: str) -> keras.DTypePolicy:
-    """Set the types in which the layers made from now on compute.
+    """Set the types in which layers created from now on compute.
 
-    The weights stay in float32 with each of them. "mixed_float16" computes in float16
-    and needs loss scaling, which `compile` adds by itself; "mixed_bfloat16" has the
-    range of float32 and needs none; "float32" ends mixed precision. Call it before
-    the model is made.
+    The weights stay in float32. "mixed_float16" computes in float16 and needs loss
+    scaling, which `compile` adds by itself; "mixed_bfloat16" has the range of float32
+    and needs none; "float32" ends mixed precision. Call it before you build the model.
 
     Args:
         name: "mixed_float16", "mixed_bfloat16" or "float32".
@@ -24,7 +23,7 @@ def set_policy(name: str) -> keras.DTypePolicy:
         The policy, which Keras now uses for new layers.
 
     Raises:
-        ValueError: If there is no policy of that name.
+        ValueError: If `name` is not one of these.
 
     Example:
         >>> set_policy("mixed_bfloat16").compute_dtype
@@ -33,13 +32,40 @@ def set_policy(name: str) -> keras.DTypePolicy:
         'float32'
     """
     if name not in POLICIES:
-        nearest = difflib.get_close_matches(str(name), POLICIES, n=1)
-        advice = f"Did you mean {nearest[0]!r}? " if nearest else ""
         raise ValueError(
             f"name must be a policy of mixed precision. Received: name={name!r}. "
-            f"{advice}Use one of: {', '.join(POLICIES)}; for others call "
+            f"Use one of: {', '.join(POLICIES)}; for others call "
             "keras.config.set_dtype_policy."
         )
     install(is_alone=True)
     keras.config.set_dtype_policy(name)
     return keras.config.dtype_policy()
+
+
+def loss_scale(model: Any) -> float:
+    """Return the factor by which a model's loss is multiplied in the next step.
+
+    Args:
+        model: A compiled Keras model.
+
+    Returns:
+        The scale; 1.0 for a model without loss scaling.
+
+    Raises:
+        ValueError: If the model is not compiled.
+
+    Example:
+        >>> import keras
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> loss_scale(model)
+        1.0
+    """
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(
+            "model must be compiled with an optimizer. "
+            f"Received: the model {getattr(model, 'name', model)!r} without one. "
+            "Call model.compile(optimizer=...) first."
+        )
+    scale = current_scale(model.optimizer)
+    return 1.0 if scale is None else scale

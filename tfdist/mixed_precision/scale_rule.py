@@ -1,14 +1,28 @@
-"""When a loss scale grows, and when it shrinks: arithmetic, and nothing else."""
+"""Arithmetic of a loss scale: its options, and when it grows and shrinks."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypedDict
 
 from keras import ops
 
+GROWTH_STEPS = 2000
+
+
+class LossScaleOptions(TypedDict, total=False):
+    """Options of `LossScaleOptimizer` that Keras's optimizer lacks; see `ScaleRule`."""
+
+    growth_factor: float
+    backoff_factor: float
+    hysteresis: int
+    minimum_scale: float
+    maximum_scale: float
+    dynamic: bool
+
 
 class ScaleState(NamedTuple):
-    """What loss scaling remembers from step to step; numbers, or scalar tensors."""
+    """State of loss scaling between steps, as numbers or scalar tensors."""
 
     scale: Any
     """The loss scale of the next step."""
@@ -22,29 +36,11 @@ class ScaleState(NamedTuple):
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """How a loss scale follows overflows.
+    """Rule by which a loss scale follows overflows; see `LossScaleOptimizer`.
 
-    The scale is to be as large as the gradients allow, so that the small ones among
-    them stay representable in 16 bits: it grows while all goes well, and shrinks when
-    a gradient is no longer finite.
-
-    Args:
-        initial_scale: The scale of the first step.
-        dynamic_growth_steps: Finite steps in a row after which the scale grows.
-        growth_factor: What it is multiplied by then. Default 2.
-        backoff_factor: What it is multiplied by when it shrinks. Default 0.5.
-        hysteresis: Which overflow since the last growth lowers the scale, as do those
-            after it; for those before it the step is skipped, and no more. Default 1:
-            every overflow lowers it.
-        minimum_scale: The scale never shrinks below it. Default 1.
-        maximum_scale: The scale never grows above it. Default 2**24.
-        dynamic: False for a scale that stays as it is. Default True.
-
-    Raises:
-        ValueError: If a value is out of range.
-
-    References:
-        Micikevicius et al., "Mixed Precision Training", ICLR 2018.
+    The scale should be as large as the gradients allow, so that small gradients stay
+    representable in 16 bits: it grows after finite steps, and shrinks when a gradient
+    is not finite (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
     """
 
     initial_scale: float
@@ -58,9 +54,19 @@ class ScaleRule:
 
     def __post_init__(self) -> None:
         """Check each value alone, then the scales together."""
-        _check_bool("dynamic", self.dynamic)
-        _check_count("dynamic_growth_steps", self.dynamic_growth_steps)
-        _check_count("hysteresis", self.hysteresis)
+        if not isinstance(self.dynamic, bool):
+            raise ValueError(
+                f"dynamic must be True or False. Received: dynamic={self.dynamic!r}. "
+                "Use False for a constant scale."
+            )
+        for name in ("dynamic_growth_steps", "hysteresis"):
+            _check(
+                name,
+                getattr(self, name),
+                "a positive integer",
+                lambda value: isinstance(value, int) and value > 0,
+                "Use 1 to act at once.",
+            )
         for name in ("initial_scale", "minimum_scale", "maximum_scale"):
             _check(
                 name,
@@ -74,15 +80,19 @@ class ScaleRule:
             self.growth_factor,
             "finite and greater than 1",
             lambda value: 1 < value < math.inf,
-            "Use 2.0; for a scale that stays as it is use dynamic=False.",
+            "Use 2.0; for a constant scale use dynamic=False.",
         )
         _check(
             "backoff_factor",
             self.backoff_factor,
             "between 0 and 1",
             lambda value: 0 < value < 1,
-            "Use 0.5; for a scale that stays as it is use dynamic=False.",
+            "Use 0.5; for a constant scale use dynamic=False.",
         )
+        self._check_order()
+
+    def _check_order(self) -> None:
+        """Refuse an initial scale outside of its limits."""
         scales = (self.minimum_scale, self.initial_scale, self.maximum_scale)
         if self.dynamic and list(scales) != sorted(scales):
             raise ValueError(
@@ -94,22 +104,7 @@ class ScaleRule:
             )
 
     def after(self, state: ScaleState, is_finite: Any) -> ScaleState:
-        """Return the state after a step.
-
-        Args:
-            state: The state with which the step was made.
-            is_finite: Whether all of its gradients were finite.
-
-        Returns:
-            The state for the next step, of tensors.
-
-        Example:
-            >>> rule = ScaleRule(initial_scale=8.0, dynamic_growth_steps=2)
-            >>> float(rule.after(ScaleState(8.0, 1, 0, 0), True).scale)
-            16.0
-            >>> float(rule.after(ScaleState(8.0, 1, 0, 0), False).scale)
-            4.0
-        """
+        """Return the state after a step whose gradients were finite, or not."""
         skipped = state.skipped_steps + ops.where(is_finite, 0, 1)
         if not self.dynamic:
             return state._replace(skipped_steps=skipped)
@@ -130,28 +125,43 @@ class ScaleRule:
         )
 
 
-def _check(name: str, value: Any, what: str, is_right: Any, advice: str) -> None:
-    """Refuse a value that is no number, or not such a one."""
+def make_rule(
+    initial_scale: float, dynamic_growth_steps: int, options: Mapping[str, Any]
+) -> ScaleRule:
+    """Check the arguments of `LossScaleOptimizer`, and make a rule of them."""
+    known = [*LossScaleOptions.__annotations__]
+    for name, value in options.items():
+        if name not in known:
+            raise ValueError(
+                f"LossScaleOptimizer has no option {name!r}. Received: "
+                f"{name}={value!r}. Its options are: {', '.join(known)}; clipping, "
+                "weight decay, averages and accumulation are options of the inner "
+                "optimizer."
+            )
+    rule = ScaleRule(initial_scale, dynamic_growth_steps, **options)
+    if not rule.dynamic:
+        useless = {name: value for name, value in options.items() if name != "dynamic"}
+        if dynamic_growth_steps != GROWTH_STEPS:
+            useless["dynamic_growth_steps"] = dynamic_growth_steps
+        if useless:
+            received = ", ".join(f"{name}={value!r}" for name, value in useless.items())
+            raise ValueError(
+                f"{', '.join(useless)} must be left out where dynamic=False: the "
+                f"scale is constant. Received: dynamic=False, {received}. "
+                "Leave them out, or use dynamic=True."
+            )
+    return rule
+
+
+def config_of(rule: ScaleRule) -> dict[str, Any]:
+    """Return the arguments of `LossScaleOptimizer` that give this rule."""
+    if not rule.dynamic:
+        return {"initial_scale": rule.initial_scale, "dynamic": False}
+    return asdict(rule)
+
+
+def _check(name: str, value: Any, kind: str, is_valid: Any, advice: str) -> None:
+    """Refuse a value that is not a number, or out of range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and is_right(value)):
-        raise ValueError(f"{name} must be {what}. Received: {name}={value!r}. {advice}")
-
-
-def _check_count(name: str, value: Any) -> None:
-    """Refuse what is not a positive integer."""
-    _check(
-        name,
-        value,
-        "a positive integer",
-        lambda value: isinstance(value, int) and value > 0,
-        "Use 1 to act at the first.",
-    )
-
-
-def _check_bool(name: str, value: Any) -> None:
-    """Refuse what is not True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(
-            f"{name} must be True or False. Received: {name}={value!r}. "
-            "Use False for a scale that stays as it is."
-        )
+    if not (is_number and is_valid(value)):
+        raise ValueError(f"{name} must be {kind}. Received: {name}={value!r}. {advice}")

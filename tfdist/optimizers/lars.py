@@ -1,4 +1,4 @@
-"""LARS: a learning rate for each layer, by the norms of its weights and gradient."""
+"""LARS: a learning rate for each layer, from the norms of its weights and gradient."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from tfdist.compat.keras.own_decay import OwnDecayOptimizer
+from tfdist.compat.keras.learning_rates import OwnDecayOptimizer
 
 
 @keras.saving.register_keras_serializable(package="tfdist")
@@ -16,8 +16,8 @@ class Lars(OwnDecayOptimizer):
 
     With the learning rate of a large batch, some layers move by more than their own
     weights in the first steps, and the training diverges. Here the learning rate of
-    each weight is multiplied by a trust ratio, so that how far a layer moves depends on
-    how large its weights are, and not on how large its gradient is:
+    each weight is multiplied by a trust ratio, so that the size of an update depends on
+    the size of the weights, and not on the size of the gradient:
 
         ratio = trust_coefficient * norm(weight)
                 / (norm(gradient) + weight_decay * norm(weight) + epsilon)
@@ -27,15 +27,15 @@ class Lars(OwnDecayOptimizer):
 
     The ratio is 1 where one of the norms is 0. This is algorithm 1 of the paper, with
     the sign that the velocity has in Keras's `SGD`, and is what `LARSOptimizer` of
-    TensorFlow 1 (`tf.contrib.opt`) computes. The learning rate stands inside of the
+    TensorFlow 1 (`tf.contrib.opt`) computes. The learning rate is part of the
     velocity; NVIDIA's `LARC(clip=False)` has the same ratio and multiplies the velocity
     by the learning rate afterwards, which differs only when that changes. Others, such
     as the one of SimCLR, divide by the norm of the sum of gradient and decay.
 
-    Biases, and what normalisation learns, have neither the ratio nor weight decay: they
-    are updated as by `SGD(learning_rate, momentum)`, to the bit. Where a learning rate
-    is too large for them, a smaller one with a larger `trust_coefficient` moves the
-    layers as far.
+    Biases and the parameters of normalization have neither the ratio nor weight decay:
+    they are updated as by `SGD(learning_rate, momentum)`, to the bit. If a learning
+    rate is too large for them, a smaller one with a larger `trust_coefficient` gives
+    the layers the same updates.
 
     The norms are computed in float32 at least, also of variables in 16 bits. Sparse
     gradients are made dense, because each step changes every row. A file with this
@@ -46,18 +46,19 @@ class Lars(OwnDecayOptimizer):
             arguments. Without momentum, one step moves a layer by up to `learning_rate
             * trust_coefficient` times its norm: good values are larger than those of
             SGD.
-        momentum: What is kept of the velocity, from 0 to below 1. Default 0.9.
-        trust_coefficient: How far a layer is trusted to move in one step, as part of
-            its norm. Default 0.001, as in the paper.
-        weight_decay: The L2 regularization inside of the ratio and of the velocity.
-            Keras's own, which is apart from the gradient, is not applied.
+        momentum: The fraction of the velocity that a step keeps, from 0 to below 1.
+            Default 0.9.
+        trust_coefficient: The size of an update in one step, as a fraction of the
+            layer's norm. Default 0.001, as in the paper.
+        weight_decay: The L2 regularization, as part of the ratio and the velocity.
+            Keras's own, which is separate from the gradient, is not applied.
             `exclude_from_weight_decay` holds for it. Default 0.
         epsilon: Added to the divisor of the ratio. Default 1e-8.
-        exclude_from_adaptation: Words of which one stands in the path of each variable
-            to be left out, as `["bias", "batch_normalization"]`; an empty list for none
-            to be left out. Default None: all variables with fewer than two axes, which
-            are biases, gamma and beta.
-        **options: By keyword, what all optimizers of Keras take: `name`, `clipnorm`,
+        exclude_from_adaptation: Words; a variable whose path contains one of them is
+            left out, as with `["bias", "batch_normalization"]`; an empty list leaves
+            out none. Default None: all variables with fewer than two axes, which are
+            biases, gamma and beta.
+        **options: By keyword, the options of all Keras optimizers: `name`, `clipnorm`,
             `clipvalue`, `global_clipnorm`, `use_ema`, `ema_momentum`,
             `ema_overwrite_frequency`, `loss_scale_factor` and
             `gradient_accumulation_steps`.
@@ -78,7 +79,7 @@ class Lars(OwnDecayOptimizer):
         https://arxiv.org/abs/1708.03888
     """
 
-    # So that callbacks that change the rate know what to correct.
+    # Callbacks that change the rate correct the momentum.
     momentum_holds_learning_rate: ClassVar[bool] = True
 
     def __init__(
@@ -92,12 +93,14 @@ class Lars(OwnDecayOptimizer):
         exclude_from_adaptation: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        _check_momentum(momentum)
-        _check_trust_coefficient(trust_coefficient)
         weight_decay = 0.0 if weight_decay is None else weight_decay
-        _check_not_negative("weight_decay", weight_decay)
-        _check_not_negative("epsilon", epsilon)
-        _check_words(exclude_from_adaptation)
+        _check(momentum, trust_coefficient, weight_decay, epsilon)
+        if isinstance(exclude_from_adaptation, str):
+            raise TypeError(
+                "exclude_from_adaptation must be a list of words. Received: "
+                f"exclude_from_adaptation={exclude_from_adaptation!r}. "
+                f"Use [{exclude_from_adaptation!r}]."
+            )
         super().__init__(learning_rate, weight_decay=weight_decay, **options)
         self.momentum = momentum
         self.trust_coefficient = trust_coefficient
@@ -107,7 +110,7 @@ class Lars(OwnDecayOptimizer):
         )
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Make the velocities.
+        """Create the velocities.
 
         Args:
             variables: The variables to be optimized.
@@ -131,7 +134,7 @@ class Lars(OwnDecayOptimizer):
         """
         index = self.index_of(variable)
         dtype = keras.backend.result_type(variable.dtype, "float32")
-        # Rows that occur twice in a sparse gradient are added up before it is measured.
+        # Repeated rows of a sparse gradient must be added up before its norm is taken.
         gradient = ops.cast(tf.convert_to_tensor(gradient), dtype)
         rate = ops.cast(learning_rate, dtype)
         if self._adapted[index]:
@@ -145,7 +148,11 @@ class Lars(OwnDecayOptimizer):
         self.assign_add(variable, velocity)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments, serialized."""
+        """Return the arguments, serialized.
+
+        Returns:
+            The arguments by name.
+        """
         words = self.exclude_from_adaptation
         return {
             **super().get_config(),
@@ -156,15 +163,15 @@ class Lars(OwnDecayOptimizer):
         }
 
     def _is_adapted(self, variable: Any) -> bool:
-        """Say whether a variable has a trust ratio, and weight decay."""
+        """Return whether a variable has a trust ratio and weight decay."""
         if self.exclude_from_adaptation is None:
             return len(variable.shape) > 1
-        # A variable of TensorFlow has a name only.
+        # A TensorFlow variable has a name only.
         path = getattr(variable, "path", variable.name)
         return not any(word in path for word in self.exclude_from_adaptation)
 
     def _trust_ratio(self, weight: Any, gradient: Any, decay: float) -> Any:
-        """Return by how much the learning rate of a variable is multiplied."""
+        """Return the factor of the learning rate of a variable."""
         of_weight, of_gradient = _norm(weight), _norm(gradient)
         divisor = of_gradient + decay * of_weight + self.epsilon
         return ops.where(
@@ -175,40 +182,27 @@ class Lars(OwnDecayOptimizer):
 
 
 def _norm(tensor: Any) -> Any:
-    """Return the Euclidean norm of all elements, whatever the axes."""
+    """Return the Euclidean norm of all elements."""
     return ops.sqrt(ops.sum(ops.square(tensor)))
 
 
-def _check_momentum(momentum: float) -> None:
-    """Refuse a velocity that never fades."""
+def _check(
+    momentum: float, trust_coefficient: float, weight_decay: float, epsilon: float
+) -> None:
+    """Refuse numbers that are out of range."""
     if not 0 <= momentum < 1:
         raise ValueError(
             "momentum must be at least 0 and below 1. "
             f"Received: momentum={momentum}. Use 0.9, or 0 for none."
         )
-
-
-def _check_trust_coefficient(trust_coefficient: float) -> None:
-    """Refuse layers that never move, or move uphill."""
     if not trust_coefficient > 0:
         raise ValueError(
             "trust_coefficient must be positive. "
             f"Received: trust_coefficient={trust_coefficient}. Use 0.001."
         )
-
-
-def _check_not_negative(name: str, value: float) -> None:
-    """Refuse what would make the divisor of the trust ratio zero or less."""
-    if not value >= 0:
-        raise ValueError(
-            f"{name} must not be negative. Received: {name}={value}. Use 0 for none."
-        )
-
-
-def _check_words(words: Sequence[str] | None) -> None:
-    """Refuse one string, whose letters would be taken for words."""
-    if isinstance(words, str):
-        raise TypeError(
-            "exclude_from_adaptation must be a list of words. Received: "
-            f"exclude_from_adaptation={words!r}. Use [{words!r}]."
-        )
+    for name, value in (("weight_decay", weight_decay), ("epsilon", epsilon)):
+        if not value >= 0:
+            raise ValueError(
+                f"{name} must not be negative. Received: {name}={value}. Use 0 for "
+                "none."
+            )

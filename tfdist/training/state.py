@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.mirrored import assign_here, value_here, values_here
 from tfdist.gradients import plan_buckets
 from tfdist.training.step import Step, state_of_layers
@@ -29,8 +29,14 @@ def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> Non
     Raises:
         RuntimeError: If the ranks have different variables, or name different ranks.
     """
+    variables = [
+        variable
+        for variable in variables_of(trainer)
+        # Each rank's are its part of a sum that no rank has alone.
+        if "gradient_accumulator" not in variable.path
+    ]
     # Names of models count those made so far, of which the chief may have more.
-    broadcast_equal(_variables(trainer), "the model", collective, root_rank)
+    broadcast_equal(variables, "the model", collective, root_rank)
 
 
 def broadcast_equal(
@@ -101,23 +107,6 @@ def put_back(step: Step) -> Iterator[None]:
         if key in step.assigned:
             value = tf.where(is_stand_in, before[key], variable.value)
             assign_here(variable, value)
-
-
-def _variables(trainer: Any) -> list[Any]:
-    """Return every variable of a model once, in an order that is equal on all ranks."""
-    variables = [
-        *trainer.variables,
-        *(trainer.metrics_variables if trainer.compiled else []),
-        *(v for optimizer in optimizers_of(trainer) for v in optimizer.variables),
-    ]
-    return list(
-        {
-            id(variable): variable
-            for variable in variables
-            # Each rank's are its part of a sum that no rank has alone.
-            if "gradient_accumulator" not in variable.path
-        }.values()
-    )
 
 
 def _check_equal_specs(

@@ -65,8 +65,8 @@ def test_names_that_differ_are_told_on_every_rank(on_ranks):
 def test_weights_of_nothing_are_refused(on_ranks):
     with pytest.raises(
         ValueError,
-        match=r"^MetricAverage needs weights of which none is negative and one positive"
-        r"\. Received: \[0\.0, 0\.0\], by rank\. Give weights that count something\.$",
+        match=r"^MetricAverage needs weights that are not negative, one of them "
+        r"positive\. Received: \[0\.0, 0\.0\], by rank\. Correct the function weights",
     ):
         averaged(on_ranks, [{"a": 1.0}, {"a": 2.0}], weights=lambda logs: 0.0)
 

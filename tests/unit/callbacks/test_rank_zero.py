@@ -159,7 +159,7 @@ def test_what_it_decides_counts(model, fit):
 def test_only_callbacks_are_taken():
     with pytest.raises(
         TypeError,
-        match=r"^callback must be a callback of Keras\. Received: callback='log\.csv'"
+        match=r"^callback must be a Keras callback\. Received: callback='log\.csv'"
         r"\. Give an instance, such as RankZero\(keras\.callbacks\.CSVLogger\(",
     ):
         RankZero("log.csv")
@@ -178,7 +178,7 @@ def test_only_callbacks_are_taken():
 def test_what_needs_all_ranks_is_refused(make, words):
     with pytest.raises(
         ValueError,
-        match=rf"^RankZero is for callbacks that one rank can have by itself\. "
-        rf"Received: {words}, which needs all ranks\. Give it to fit as it is, on eve",
+        match=r"^RankZero is for callbacks that can run on one rank\. Received: "
+        rf"{words}, which needs all ranks\. Give it to fit directly, on every rank\.$",
     ):
         RankZero(make())

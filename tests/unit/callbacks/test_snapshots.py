@@ -1,20 +1,21 @@
-"""The state of a training is taken, read and given back, on all ranks."""
+"""Snapshots of a training are taken, read and restored on all ranks."""
 
 import random
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
-from tfdist.callbacks import snapshots
-from tfdist.callbacks.random_states import random_states
-from tfdist.callbacks.state_files import StateFiles
-from tfdist.callbacks.training_state import unpack
+from tfdist.callbacks.backup import snapshots
+from tfdist.callbacks.backup.files import StateFiles
+from tfdist.callbacks.backup.snapshots import Snapshot, broadcast_bytes, gather_bytes
+from tfdist.callbacks.backup.state import random_states
 from tfdist.collectives import SingleCollective
 
 FACTS = {"epoch": 2, "step": 3, "num_batches": 8}
+
+
 ALONE = SingleCollective()
 
 
@@ -51,37 +52,37 @@ def test_what_was_taken_is_given_back(models):
     counting.set_state = lambda state: setattr(counting, "state", state)
     weights = [weight.copy() for weight in model.get_weights()]
     loss = float(model.metrics[0].total.numpy())
-    state = unpack(taken(model, others=[counting])())
+    state = Snapshot.from_bytes(taken(model, others=[counting])())
     right = random.random()
     model.set_weights([np.zeros_like(weight) for weight in weights])
     model.metrics[0].total.assign(0.0)
     counting.state = None
 
-    snapshots.check(state, model, 8, "/backup")
-    snapshots.restore(state, model, ALONE, [counting])
+    state.check(model, 8, "/backup")
+    state.restore(model, ALONE, [counting])
     assert counting.state == [1, 2]
     assert float(model.metrics[0].total.numpy()) == 0.0
     for weight, wanted in zip(model.get_weights(), weights, strict=True):
         np.testing.assert_array_equal(weight, wanted)
 
-    snapshots.restore_counts(state, model, ALONE)
+    state.restore_counts(model, ALONE)
     assert float(model.metrics[0].total.numpy()) == loss
     assert random.random() == right
 
 
 def test_between_epochs_metrics_are_left_alone(models):
     model = models[0]
-    state = unpack(taken(model, step=0)())
+    state = Snapshot.from_bytes(taken(model, step=0)())
     model.metrics[0].total.assign(3.0)
-    snapshots.restore(state, model, ALONE, [])
-    snapshots.restore_counts(state, model, ALONE)
+    state.restore(model, ALONE, [])
+    state.restore_counts(model, ALONE)
 
     assert float(model.metrics[0].total.numpy()) == 3.0
 
 
 def test_the_chief_alone_has_it_and_each_rank_its_own(models, on_ranks):
     packs = on_ranks(2, lambda collective: taken(models[collective.rank], collective))
-    state = unpack(packs[0]())
+    state = Snapshot.from_bytes(packs[0]())
 
     assert packs[1] is None
     assert [randoms["began"]["seed"] for randoms in state.randoms] == [5, 6]
@@ -138,39 +139,29 @@ def test_every_rank_hears_what_the_chief_could_not_read(files, on_ranks, tmp_pat
     assert sorted(heard) == [0, 1]
 
 
-def test_an_error_of_the_disk_is_told_as_it_is(files, monkeypatch):
-    def fail(self):
-        raise OSError("input/output error")
-
-    monkeypatch.setattr(Path, "read_bytes", fail)
-    files.write(b"")
-    with pytest.raises(OSError, match=r"^input/output error$"):
-        snapshots.read_newest(files, ALONE)
-
-
 def test_a_state_of_another_form_is_refused(models, monkeypatch):
-    state = unpack(taken(models[0])())
+    state = Snapshot.from_bytes(taken(models[0])())
     monkeypatch.setattr(snapshots, "FORM", snapshots.FORM + 1)
     with pytest.raises(
         ValueError,
         match=r"^backup_dir holds a state that another version of tfdist has written\. "
         rf"Received: /backup with states of form {snapshots.FORM - 1}, not "
-        rf"{snapshots.FORM}\. Go on with that version, or remove the folder to train "
-        r"from the beginning\.$",
+        rf"{snapshots.FORM}\. Continue with that version, or remove the folder to "
+        r"train from the beginning\.$",
     ):
-        snapshots.check(state, models[0], 8, "/backup")
+        state.check(models[0], 8, "/backup")
 
 
 def test_a_state_within_an_epoch_of_another_length_is_refused(models):
-    state = unpack(taken(models[0])())
+    state = Snapshot.from_bytes(taken(models[0])())
     with pytest.raises(
         ValueError,
-        match=r"^backup_dir holds a state from the midst of an epoch of other data\. "
+        match=r"^backup_dir holds a state from within an epoch of other data\. "
         r"Received: /backup after step 3 of 8, where an epoch now has 9 steps\. Give "
         r"fit the data and the global batch size of before, or remove the folder to "
         r"train from the beginning\.$",
     ):
-        snapshots.check(state, models[0], 9, "/backup")
+        state.check(models[0], 9, "/backup")
 
 
 @pytest.mark.parametrize(
@@ -178,6 +169,73 @@ def test_a_state_within_an_epoch_of_another_length_is_refused(models):
     [({"step": 0}, 9), ({"num_batches": None}, 9), ({}, None), ({}, 8)],
 )
 def test_else_the_length_does_not_matter(models, facts, num_batches):
-    state = unpack(taken(models[0], **facts)())
+    state = Snapshot.from_bytes(taken(models[0], **facts)())
 
-    assert snapshots.check(state, models[0], num_batches, "/backup") is None
+    assert state.check(models[0], num_batches, "/backup") is None
+
+
+def content_of(rank, length):
+    return bytes((rank * 100 + place) % 251 for place in range(length))
+
+
+@pytest.mark.parametrize(
+    "lengths", [(3, 3), (0, 0), (0, 4, 1), (5, 0, 0), (700, 1, 300)]
+)
+def test_every_rank_gets_the_bytes_of_all(on_ranks, lengths):
+    contents = [content_of(rank, length) for rank, length in enumerate(lengths)]
+
+    def gather(collective):
+        return gather_bytes(collective, contents[collective.rank], "names")
+
+    assert on_ranks(len(lengths), gather) == [contents] * len(lengths)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0", b"\0\xff\n", content_of(1, 300)])
+def test_every_rank_gets_the_bytes_of_the_first(on_ranks, content):
+    def broadcast(collective):
+        own = content if collective.rank == 0 else b"another's"
+        return broadcast_bytes(collective, own, "names")
+
+    assert on_ranks(3, broadcast) == [content] * 3
+
+
+def test_if_the_first_has_none_nobody_gets_any(on_ranks):
+    def broadcast(collective):
+        own = None if collective.rank == 0 else b"content"
+        return broadcast_bytes(collective, own, "names")
+
+    assert on_ranks(2, broadcast) == [None] * 2
+
+
+@pytest.mark.parametrize("length", [0, 7, 8, 20])
+def test_what_is_long_travels_in_pieces(on_ranks, monkeypatch, length):
+    monkeypatch.setattr(snapshots, "_PIECE_BYTES", 8)
+    content = content_of(0, length)
+
+    def broadcast(collective):
+        own = content if collective.rank == 0 else None
+        got = broadcast_bytes(collective, own, "names")
+        return got, collective.calls.count("broadcast names")
+
+    pieces = -(-length // 8)
+    assert on_ranks(2, broadcast) == [(content, pieces)] * 2
+
+
+def test_alone_nothing_travels():
+    alone = SingleCollective()
+
+    assert gather_bytes(alone, b"content", "names") == [b"content"]
+    assert broadcast_bytes(alone, b"content", "names") == b"content"
+    assert broadcast_bytes(alone, None, "names") is None
+
+
+def test_more_ranks_than_digits_stay_in_order(models, on_ranks):
+    def take(collective):
+        began = {"seed": collective.rank, **random_states()}
+        return snapshots.take(models[0], collective, [], {**FACTS, "step": 0}, began)
+
+    state = Snapshot.from_bytes(on_ranks(12, take)[0]())
+
+    assert [state.random_of(rank)["began"]["seed"] for rank in range(14)] == [
+        *(*range(12), 0, 1)
+    ]

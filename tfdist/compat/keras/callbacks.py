@@ -1,5 +1,6 @@
-"""Callbacks: their decisions hold on every rank, and the chief alone prints."""
+"""Callbacks of Keras: decisions for all ranks, output of the chief only, and states."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +14,36 @@ from keras.src.utils.python_utils import is_default
 
 from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
 from tfdist.compat.keras.positions import Resumes, current_position
-from tfdist.compat.keras.writers import of_this_rank
 
 _BATCH_BEGINS = ("on_batch_begin", "on_train_batch_begin")
 _BATCH_ENDS = ("on_batch_end", "on_train_batch_end")
+# Callbacks that write or send. ModelCheckpoint is not among them: only the chief saves
+# models anyway, and its best value so far is that of all ranks.
+_WRITERS = (
+    "BackupAndRestore",
+    "CSVLogger",
+    "OrbaxCheckpoint",
+    "RemoteMonitor",
+    "TensorBoard",
+)
+# The attributes that callbacks keep from one epoch, or batch, to the next.
+_KEPT = {
+    "EarlyStopping": ("best", "best_epoch", "wait", "stopped_epoch", "best_weights"),
+    "History": ("epoch", "history"),
+    "ModelCheckpoint": (
+        "best",
+        "_batches_seen_since_last_saving",
+        "_last_batch_seen",
+    ),
+    "ReduceLROnPlateau": ("best", "wait", "cooldown_counter"),
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+}
+# The writers that the chief has reported.
+_REPORTED: set[str] = set()
 
 
 def patch() -> None:
-    """Put the agreement of ranks into Keras's list of callbacks."""
+    """Make ranks agree in Keras's list of callbacks."""
     CallbackList.__init__ = _printing_on_chief(CallbackList.__init__)
     CallbackList.on_train_begin = _beginning(CallbackList.on_train_begin)
     for name, agreement in (
@@ -35,34 +58,19 @@ def patch() -> None:
 
 
 class StartsFromRank:
-    """A callback that says with whose variables a `fit` starts.
-
-    Args:
-        root_rank: The rank.
-    """
+    """Base of a callback that sets the rank with whose variables a `fit` starts."""
 
     root_rank: int
 
 
 class Wraps:
-    """A callback around another one, whose decisions count.
-
-    Args:
-        callback: The other one.
-    """
+    """Base of a callback that wraps another one."""
 
     callback: Any
 
 
 def root_rank_of(callbacks: Any) -> int:
-    """Return with whose variables a `fit` starts.
-
-    Args:
-        callbacks: What `fit` was given as such.
-
-    Raises:
-        ValueError: If two of them name different ranks.
-    """
+    """Return the rank with whose variables a `fit` with these callbacks starts."""
     ranks = {
         callback.root_rank
         for callback in _list_of(callbacks)
@@ -71,52 +79,60 @@ def root_rank_of(callbacks: Any) -> int:
     if len(ranks) > 1:
         raise ValueError(
             "A fit can start with the variables of one rank only. Received: callbacks "
-            f"with the root_rank {sorted(ranks)}. Leave one BroadcastVariables."
+            f"with the root_rank {sorted(ranks)}. Give one BroadcastVariables."
         )
     return next(iter(ranks), 0)
 
 
 def resuming_of(callbacks: Any) -> Resumes | None:
-    """Return the callback that lets a `fit` begin where an earlier one was cut off.
-
-    Args:
-        callbacks: What `fit` was given as such.
-
-    Raises:
-        ValueError: If there are several.
-    """
+    """Return the callback that resumes an interrupted `fit`, if any."""
     found = [one for one in _list_of(callbacks) if isinstance(one, Resumes)]
     if len(found) > 1:
         raise ValueError(
-            "A fit can begin in one place only. Received: "
-            f"{len(found)} of tfdist's BackupAndRestore. Leave one."
+            "A fit can resume from one place only. Received: "
+            f"{len(found)} of tfdist's BackupAndRestore. Give one."
         )
     return next(iter(found), None)
 
 
 def innermost(callback: Any) -> Any:
-    """Return the callback that decides, of one that others may be around.
-
-    Args:
-        callback: Any callback.
-    """
+    """Return the callback inside of all wrappers."""
     return innermost(callback.callback) if isinstance(callback, Wraps) else callback
 
 
-class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
-    """A progress bar that names what is the chief's alone.
+def state_of_callback(callback: Any) -> dict[str, Any] | None:
+    """Return what a callback of Keras, or of a subclass, keeps; None if nothing."""
+    names = [
+        name
+        for kind, kept in _KEPT.items()
+        # Older versions of Keras lack some of them.
+        if isinstance(callback, getattr(keras.callbacks, kind, ()))
+        for name in kept
+    ]
+    state = {n: getattr(callback, n) for n in names if hasattr(callback, n)}
+    return state or None
 
-    While an epoch runs, nobody knows the values of all ranks; at its end they are
-    printed under their own names.
+
+def set_state_of_callback(callback: Any, state: dict[str, Any]) -> None:
+    """Set what `state_of_callback` has returned."""
+    for name, value in state.items():
+        setattr(callback, name, value)
+
+
+class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
+    """Progress bar that labels values of the chief.
+
+    The values of all ranks are known at the end of an epoch only, and are then shown
+    under their own names.
     """
 
     def _update_progbar(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Show the logs of a batch as those of this rank."""
+        """Label the logs of a batch as those of rank 0."""
         logs = {f"{name} (rank 0)": value for name, value in (logs or {}).items()}
         super()._update_progbar(batch, logs)
 
     def _finalize_progbar(self, logs: dict[str, Any] | None) -> None:
-        """Show the logs of all ranks in place of those."""
+        """Replace them by the logs of all ranks."""
         self._maybe_init_progbar()
         self.progbar._values.clear()
         self.progbar._values_order.clear()
@@ -124,7 +140,7 @@ class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
 
 
 def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that leaves the progress bar, and files, to the chief."""
+    """Return a constructor that leaves the progress bar and files to the chief."""
 
     def init(
         self: Any,
@@ -136,7 +152,7 @@ def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         hooks = None if model is None else hooks_of_model(model)
         if hooks is not None and hooks.has_peers:
-            callbacks = of_this_rank(_list_of(callbacks), hooks)
+            callbacks = _of_this_rank(_list_of(callbacks), hooks)
             has_bar = any(isinstance(one, ProgbarLogger) for one in callbacks)
             if add_progbar and hooks.rank == 0 and not has_bar:
                 callbacks = [*callbacks, ChiefProgbarLogger()]
@@ -144,15 +160,32 @@ def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
         original(self, callbacks, add_history, add_progbar, model, **params)
         resuming = resuming_of(self.callbacks)
         if resuming is not None:
-            # What it keeps is what all others have left.
+            # It saves what all others have left.
             resuming.others = [one for one in self.callbacks if one is not resuming]
             self.callbacks = [*resuming.others, resuming]
 
     return init
 
 
+def _of_this_rank(callbacks: list[Any], hooks: KerasHooks) -> list[Any]:
+    """Return the callbacks of a rank: those that write are left to the chief.
+
+    All ranks receive what the chief restores. Subclasses stay on every rank, because
+    they may do anything.
+    """
+    kinds = {getattr(keras.callbacks, name, None) for name in _WRITERS}
+    writers = [one for one in callbacks if type(one) in kinds]
+    if hooks.rank > 0:
+        return [one for one in callbacks if one not in writers]
+    new = sorted({type(one).__name__ for one in writers} - _REPORTED)
+    if new:
+        _REPORTED.update(new)
+        print(f"tfdist: only the chief has {', '.join(new)}.", file=sys.stderr)
+    return callbacks
+
+
 def _list_of(callbacks: Any) -> list[Any]:
-    """Return as a list what `fit` takes as callbacks."""
+    """Return the callbacks given to `fit` as a list."""
     if isinstance(callbacks, CallbackList):
         callbacks = callbacks.callbacks
     given = keras.tree.flatten(callbacks)
@@ -160,7 +193,7 @@ def _list_of(callbacks: Any) -> list[Any]:
 
 
 def _beginning(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that lets ranks agree from the start."""
+    """Return a method that starts the agreement of ranks."""
 
     def on_train_begin(self: Any, logs: Any = None) -> None:
         _check_position(self.callbacks)
@@ -180,17 +213,18 @@ def _beginning(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _check_position(callbacks: list[Any]) -> None:
-    """Refuse a training that knows nothing of where it is to begin."""
+    """Refuse a training whose position in the data is unknown."""
     if resuming_of(callbacks) is not None and current_position() is None:
         raise RuntimeError(
-            "BackupAndRestore must be there before fit is. Received: a training that "
-            "is not a call of fit, or in whose call tfdist.callbacks was imported "
-            "first. Import tfdist.callbacks at the top of the program, and call fit."
+            "BackupAndRestore must be created before model.fit is called. Received: a "
+            "call of fit without a strategy that creates the callback itself, or a "
+            "training without fit. Assign the callback to a variable first: backup = "
+            "BackupAndRestore(...), then model.fit(..., callbacks=[backup])."
         )
 
 
 def _then(original: Callable[..., None], agreement: str) -> Callable[..., None]:
-    """Return a method after which ranks agree on what its callbacks decided."""
+    """Return a method after which ranks agree on the decisions of callbacks."""
 
     def method(self: Any, number: int, logs: Any = None) -> None:
         original(self, number, logs)
@@ -203,7 +237,7 @@ def _then(original: Callable[..., None], agreement: str) -> Callable[..., None]:
 
 
 def _ending_epoch(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that tells the callback that keeps the state of the training."""
+    """Return a method that then calls the callback that saves the training."""
 
     def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
         original(self, epoch, logs)
@@ -215,14 +249,14 @@ def _ending_epoch(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _hooks_of(callback_list: Any) -> KerasHooks | None:
-    """Return the hooks of the processes whose callbacks these are, if any."""
-    # A list that was given no model does not have the attribute.
+    """Return the hooks of the model of these callbacks, if any."""
+    # A list without a model lacks the attribute.
     model = getattr(callback_list, "model", None)
     return None if model is None else hooks_of_model(model)
 
 
 def _watches(callback_list: Any, *names: str, restoring: bool = False) -> bool:
-    """Say whether a callback that may decide something overrides one of these."""
+    """Return whether a callback that may decide something overrides one of these."""
     deciding = BackupAndRestore if restoring else TerminateOnNaN
     return any(
         (isinstance(callback, LambdaCallback | deciding) or _is_of_user(callback))
@@ -232,6 +266,6 @@ def _watches(callback_list: Any, *names: str, restoring: bool = False) -> bool:
 
 
 def _is_of_user(callback: Any) -> bool:
-    """Say whether nobody here knows what a callback does."""
+    """Return whether a callback is neither of Keras nor of tfdist."""
     module = type(callback).__module__
     return not module.startswith(("keras.src.callbacks.", "tfdist."))

@@ -1,7 +1,7 @@
-"""Loss scaling: whether a step is skipped is decided on the sums over all replicas.
+"""Loss scaling: the decision to skip a step, based on gradients of all replicas.
 
-Keras tests each replica's own gradients, which are summed only inside of the update
-that the test guards.
+Keras tests each replica's own gradients, and sums them only inside of the update that
+the test guards.
 """
 
 import functools
@@ -28,7 +28,7 @@ _compile = Trainer.compile
 
 
 def patch() -> None:
-    """Put the hooks of the strategy into loss scaling, and the scale into logs."""
+    """Call the hooks of the strategy in loss scaling, and log the scale."""
     LossScaleOptimizer._common_apply = _reduce_then_check_finite
     Trainer.compile = _compile_with_own_scaling
     CallbackList.on_epoch_end = _with_scale(CallbackList.on_epoch_end)
@@ -42,18 +42,9 @@ def apply_reduced(
 ) -> None:
     """Call `apply` with gradients summed over all replicas, not to be summed again.
 
-    Within `apply` an update may stand in a `cond`. Under a strategy of TensorFlow with
-    several replicas that is so because `apply` is called once for all of them, and
-    each assignment reaches every copy of a variable.
-
-    Args:
-        optimizer: Whose gradients they are.
-        grads: The gradients of this replica, or None.
-        variables: What they are the gradients of.
-        apply: Takes the sums.
-
-    Raises:
-        RuntimeError: If it is called outside of a replica.
+    `apply` may contain a `cond`. Under a strategy of TensorFlow with several replicas
+    it is therefore called once for all of them, and each assignment reaches every copy
+    of a variable.
     """
     check_replica_context(optimizer)
     hooks, inner = current_hooks(), getattr(optimizer, "inner_optimizer", None)
@@ -73,11 +64,7 @@ def apply_reduced(
 
 
 def current_scale(optimizer: Any) -> float | None:
-    """Return the factor of the loss in the next step; None without loss scaling.
-
-    Args:
-        optimizer: Any optimizer of Keras.
-    """
+    """Return the factor of the loss in the next step; None without loss scaling."""
     if not isinstance(optimizer, LossScaleOptimizer):
         factor = optimizer.loss_scale_factor
         return None if factor is None else float(factor)
@@ -101,7 +88,7 @@ def _reduce_then_check_finite(
 def _apply_for_all_replicas(
     grads: Sequence[Any], apply: Callable[[Sequence[Any]], None]
 ) -> None:
-    """Call `apply` once, outside of the replicas, with the sums of their gradients."""
+    """Call `apply` once, in cross-replica context, with the sums of gradients."""
     replica = tf.distribute.get_replica_context()
     places = [i for i, grad in enumerate(grads) if grad is not None]
     reduced = replica.all_reduce(tf.distribute.ReduceOp.SUM, [grads[i] for i in places])
@@ -118,7 +105,7 @@ def _apply_for_all_replicas(
 
 @contextmanager
 def _without_merge_call(strategy: Any) -> Iterator[None]:
-    """Let optimizers update without a meeting of the replicas: this is one."""
+    """Let optimizers update without a merge call, because this is in one."""
     strategy.extended._use_merge_call = lambda: False
     try:
         yield
@@ -130,7 +117,7 @@ def _without_merge_call(strategy: Any) -> Iterator[None]:
 def _compile_with_own_scaling(
     self: Any, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any
 ) -> None:
-    """Put tfdist's loss scaling where Keras puts its own around what the user gave."""
+    """Replace the loss scaling that Keras adds to an optimizer by tfdist's."""
     hooks = any_hooks_of_model(self)
     if hooks is None:
         _compile(self, optimizer, *args, **kwargs)
@@ -142,12 +129,12 @@ def _compile_with_own_scaling(
 
 
 def _with_scale(on_epoch_end: Callable[..., None]) -> Callable[..., None]:
-    """Return Keras's function, with the scale in the logs that callbacks see."""
+    """Return a method that adds the scale to the logs that callbacks receive."""
 
     def on_epoch_end_with_scale(self: Any, epoch: int, logs: Any = None) -> None:
         optimizer = getattr(getattr(self, "model", None), "optimizer", None)
         if logs is not None and isinstance(optimizer, LossScaleOptimizer):
-            # A model may log the same names on its own account.
+            # A model may log values of its own under the same names.
             logs.setdefault("loss_scale", current_scale(optimizer))
             skipped = getattr(optimizer, "skipped_steps", None)
             if skipped is not None:

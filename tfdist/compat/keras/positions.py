@@ -1,75 +1,65 @@
-"""Where in its data a `fit` begins: at the start, or where another was cut off."""
+"""Position in the data from which a `fit` resumes, and Keras's global seed."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from keras.src.backend.common.global_state import get_global_attribute
+from keras.src.random.seed_generator import global_seed_generator
+
 
 class ReadsData(Protocol):
-    """What reads the data of a `fit`, epoch by epoch."""
+    """Reader of the data of a `fit`, epoch by epoch."""
 
-    # How many batches of an epoch were given out.
+    # The batches of this epoch that were read.
     steps: int
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches an epoch has; None if nobody has counted them yet."""
+        """The batches of an epoch; None if they are not counted yet."""
 
     def check_can_begin(self, *, within_epochs: bool) -> None:
-        """Refuse data that cannot be read past."""
+        """Refuse data in which no position can be restored."""
 
     def begin_at(self, epochs: int, steps: int, num_batches: int | None) -> None:
-        """Read past what an earlier `fit` has seen."""
+        """Skip the data that an earlier `fit` has seen."""
 
 
 class Position:
-    """The place in the data of one `fit`.
+    """Position in the data of one `fit`.
 
-    Args:
-        seed: What permutations of arrays come from, if the user has set no seed.
+    The seed determines the permutations of arrays, if the user has set no seed.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        # What the last step has returned, if no step is left of the epoch.
+        # The logs of the last step, if no step of the epoch is left.
         self.logs: dict[str, Any] | None = None
         self._reader: ReadsData | None = None
 
     def attach(self, reader: ReadsData) -> None:
-        """Take what reads the training data; others, of validations, come later.
-
-        Args:
-            reader: What reads.
-        """
+        """Set the reader of the training data; those of validation data come later."""
         if self._reader is None:
             self._reader = reader
 
     def is_read_by(self, reader: Any) -> bool:
-        """Say whether it is this that reads the training data.
-
-        Args:
-            reader: What reads the data of some `fit` or `evaluate`; None of neither.
-        """
+        """Return whether this reader reads the training data."""
         return reader is not None and reader is self._reader
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches an epoch has; None if nobody has counted them yet."""
+        """The batches of an epoch; None if they are not counted yet."""
         return self.reader.num_batches
 
     @property
     def reader(self) -> ReadsData:
-        """What reads the training data."""
+        """The reader of the training data."""
         assert self._reader is not None, "fit makes it before it calls callbacks"
         return self._reader
 
     def take_logs(self, logs: Any) -> Any:
-        """Return the logs of an epoch's last step, which may be that of an earlier fit.
-
-        Args:
-            logs: Those of the last step of this one; empty if there was none.
-        """
+        """Return an epoch's last logs, those of an earlier `fit` if `logs` is empty."""
         before, self.logs = self.logs, None
         return logs or before or logs
 
@@ -78,64 +68,51 @@ _CURRENT: ContextVar[Position | None] = ContextVar("position", default=None)
 
 
 def current_position() -> Position | None:
-    """Return the position of the `fit` that is going on, if anything keeps it."""
+    """Return the position of the current `fit`, if a callback keeps it."""
     return _CURRENT.get()
 
 
 class Resumes:
-    """A callback that lets a `fit` begin where an earlier one was cut off.
-
-    It is called last of all callbacks.
-    """
+    """Base of a callback that resumes an interrupted `fit`; it is called last."""
 
     # The other callbacks of the `fit`.
     others: list[Any]
 
     def resuming(self, model: Any) -> AbstractContextManager[Position]:
-        """Mark a `fit` of a model, before it makes anything of its data.
-
-        Args:
-            model: The model.
-
-        Returns:
-            A context, which gives the position.
-        """
+        """Return the context of a `fit`, entered before it reads its data."""
         raise NotImplementedError
 
     def epoch_ended(self, epoch: int) -> None:
-        """Take note that an epoch has ended, and that ranks agree on what was decided.
-
-        Args:
-            epoch: The epoch, from 0.
-        """
+        """Handle the end of an epoch, after ranks have agreed on decisions."""
 
 
 @contextmanager
 def resumed_by(callback: Resumes, model: Any) -> Iterator[None]:
-    """Let a callback keep the position of a `fit`.
-
-    Args:
-        callback: The callback.
-        model: What is fitted.
-
-    Yields:
-        Nothing; the block is the `fit`.
-    """
+    """Let a callback keep the position of the `fit` in the block."""
     with callback.resuming(model) as position:
         token = _CURRENT.set(position)
         try:
             yield
         finally:
             _CURRENT.reset(token)
-            # Keras would begin the next one there, too.
+            # Keras would begin the next fit there, too.
             model._initial_epoch = None
 
 
 def begin_at_epoch(model: Any, epoch: int) -> None:
-    """Let the `fit` that is beginning leave epochs out.
-
-    Args:
-        model: The model.
-        epoch: The first epoch that it makes.
-    """
+    """Set the first epoch of the `fit` that is beginning."""
     model._initial_epoch = epoch
+
+
+def global_seed_state() -> list[int] | None:
+    """Return the state of Keras's global seed generator, None if it was never used."""
+    generator: Any = get_global_attribute("global_seed_generator")
+    if generator is None:
+        return None
+    state: list[int] = generator.state.numpy().tolist()
+    return state
+
+
+def set_global_seed_state(state: list[int]) -> None:
+    """Set the state of Keras's global seed generator."""
+    global_seed_generator().state.assign(state)

@@ -1,4 +1,4 @@
-"""Files: the chief alone writes them, and never half of one."""
+"""Saving models: written by the chief only, and atomically."""
 
 import inspect
 import os
@@ -21,7 +21,7 @@ _ATOMICALLY = ContextVar("atomically", default=False)
 
 
 def patch() -> None:
-    """Put the rule of the one writer into Keras's saving."""
+    """Make Keras save models on the chief only."""
     saving_lib.save_model = _once(_save_model)
     saving_lib.save_weights_only = _once(_save_weights_only)
     legacy_h5_format.save_model_to_hdf5 = _once(_save_model_to_hdf5)
@@ -29,11 +29,7 @@ def patch() -> None:
 
 @contextmanager
 def saved_atomically() -> Iterator[None]:
-    """Let models be saved whole or not at all, without a strategy of tfdist, too.
-
-    Yields:
-        Nothing; the block saves them.
-    """
+    """Save models atomically in the block, also without a strategy of tfdist."""
     token = _ATOMICALLY.set(True)
     try:
         yield
@@ -42,10 +38,9 @@ def saved_atomically() -> Iterator[None]:
 
 
 def strays_of(path: Path) -> list[Path]:
-    """Return what processes have left that were ended while they wrote files.
+    """Return the temporary files of processes that ended while they wrote `path`.
 
-    Args:
-        path: The files; the name may have fields of a format string.
+    The name may contain fields of a format string.
     """
     any_name = re.sub(r"\\\{.*?\\\}", ".*", re.escape(path.name))
     stray = re.compile(rf"\.\d+\.{any_name}")
@@ -64,7 +59,7 @@ def _once(save: Callable[..., Any]) -> Callable[..., Any]:
             return save(model, filepath, *args, **kwargs)
         if hooks is not None and hooks.rank > 0:
             return None
-        # Several files, and what is not a file of this host, Keras writes by itself.
+        # Sharded files, and files elsewhere than on this host, are left to Keras.
         is_file = isinstance(filepath, str | os.PathLike) and "://" not in str(filepath)
         given = signature.bind(model, filepath, *args, **kwargs).arguments
         is_whole = given.get("zipped", True) and not given.get("max_shard_size")
@@ -78,16 +73,11 @@ def _once(save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def write_atomically(path: Path, write: Callable[[str], Any]) -> Any:
-    """Write beside the file, and put it in its place when it is whole and on disk.
+    """Let `write` write a temporary file, and rename it once it is complete on disk.
 
-    Args:
-        path: The file.
-        write: Writes all of it to the path that it is given.
-
-    Returns:
-        What `write` returns.
+    Return the result of `write`.
     """
-    # Keras tells formats apart by the ending, so that one must stay.
+    # Keras determines the format by the ending, so it must stay.
     beside = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         result = write(str(beside))

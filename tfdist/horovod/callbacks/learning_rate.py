@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from tfdist.callbacks.epoch_range import EpochRange
-from tfdist.callbacks.velocities import correct_velocities
+from tfdist.callbacks.learning_rate.schedule import EpochRange
+from tfdist.callbacks.learning_rate.rates import correct_momentum
 from tfdist.horovod.native import native
 from tfdist.scaling import exponential_multiplier, warmup_multiplier
 
@@ -194,7 +194,7 @@ def set_learning_rate(
     variable.assign(learning_rate)
     # A rate of 0 has left nothing in the velocity to correct.
     if momentum_correction and old not in (0.0, learning_rate):
-        correct_velocities(optimizer, learning_rate / old)
+        correct_momentum(optimizer, learning_rate / old)
 
 
 def _decay(factor: float, start_epoch: int, epoch: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.metrics import noted_results
 from tfdist.compat.mirrored import copies_here
 from tfdist.compat.tensorflow import number_of
@@ -97,14 +97,10 @@ class MirroredKerasHooks(StrategyKerasHooks):
         A step that finds the end of the data may have been counted by some devices, and
         have moved the seeds of some.
         """
-        variables = [
-            *trainer.variables,
-            *(v for optimizer in optimizers_of(trainer) for v in optimizer.variables),
-        ]
         of_metrics = {id(variable) for variable in trainer.metrics_variables}
         _make_equal(
             variable
-            for variable in variables
+            for variable in variables_of(trainer)
             if tf.as_dtype(variable.dtype).is_integer and id(variable) not in of_metrics
         )
         return super().metrics_result(trainer, result, logs)

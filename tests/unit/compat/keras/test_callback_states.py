@@ -4,10 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist.compat.keras.callback_states import (
-    set_state_of_callback,
-    state_of_callback,
-)
+from tfdist.compat.keras.callbacks import set_state_of_callback, state_of_callback
 
 MAKES = {
     "EarlyStopping": lambda: keras.callbacks.EarlyStopping(

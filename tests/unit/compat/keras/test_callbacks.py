@@ -1,4 +1,5 @@
 import threading
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -534,6 +535,43 @@ def test_a_fit_starts_with_the_variables_of_one_rank():
     with pytest.raises(
         ValueError,
         match=r"^A fit can start with the variables of one rank only\. Received: "
-        r"callbacks with the root_rank \[0, 2\]\. Leave one BroadcastVariables\.$",
+        r"callbacks with the root_rank \[0, 2\]\. Give one BroadcastVariables\.$",
     ):
         patches.root_rank_of([Starts(2), Starts(0)])
+
+
+class OwnLogger(keras.callbacks.CSVLogger):
+    """A user's own."""
+
+
+@pytest.fixture
+def writers(tmp_path, monkeypatch):
+    """Callbacks that write, and some that do not."""
+    monkeypatch.setattr(patches, "_REPORTED", set())
+    log = str(tmp_path / "log.csv")
+    return [
+        keras.callbacks.CSVLogger(log),
+        keras.callbacks.EarlyStopping(),
+        keras.callbacks.TensorBoard(str(tmp_path)),
+        keras.callbacks.ModelCheckpoint(str(tmp_path / "model.keras")),
+        keras.callbacks.BackupAndRestore(str(tmp_path / "backup")),
+        OwnLogger(log),
+    ]
+
+
+def hooks_of(rank):
+    return SimpleNamespace(rank=rank)
+
+
+def test_other_ranks_have_none_that_write(writers):
+    kinds = [type(one).__name__ for one in patches._of_this_rank(writers, hooks_of(1))]
+
+    assert kinds == ["EarlyStopping", "ModelCheckpoint", "OwnLogger"]
+
+
+def test_the_chief_has_all_and_says_so_once(writers, capsys):
+    assert patches._of_this_rank(writers, hooks_of(0)) == writers
+    assert patches._of_this_rank(writers, hooks_of(0)) == writers
+    assert capsys.readouterr().err == (
+        "tfdist: only the chief has BackupAndRestore, CSVLogger, TensorBoard.\n"
+    )

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import keras
 import pytest
 
 from tfdist.compat.keras.positions import (
@@ -10,7 +11,9 @@ from tfdist.compat.keras.positions import (
     Resumes,
     begin_at_epoch,
     current_position,
+    global_seed_state,
     resumed_by,
+    set_global_seed_state,
 )
 
 
@@ -108,3 +111,24 @@ def test_logs_of_an_earlier_fit_are_forgotten_after_a_step():
 def test_every_kind_says_by_itself_how_it_resumes(model):
     with pytest.raises(NotImplementedError):
         Resumes().resuming(model)
+
+
+def test_the_global_seed_moves_on():
+    keras.utils.clear_session()
+    assert global_seed_state() is None
+    keras.random.uniform(())
+    before = global_seed_state()
+    keras.random.uniform(())
+
+    assert all(type(number) is int for number in before)
+    assert global_seed_state() != before
+
+
+def test_the_global_seed_can_be_set_where_it_was_never_used():
+    keras.random.uniform(())
+    state = global_seed_state()
+    right = keras.random.uniform((3,)).numpy().tolist()
+    keras.utils.clear_session()
+    set_global_seed_state(state)
+
+    assert keras.random.uniform((3,)).numpy().tolist() == right

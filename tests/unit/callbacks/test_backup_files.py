@@ -1,17 +1,18 @@
-"""States on disk are whole, or noticed not to be; the one before stands in."""
+"""Saved states are complete, or noticed not to be; the previous one stands in."""
 
 import os
-import shutil
+import threading
 
 import numpy as np
 import pytest
 
-from tfdist.callbacks.state_files import Damaged, StateFiles, from_bytes, to_bytes
-
-DTYPES = [
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
-    *("uint64", "float16", "float32", "float64", "complex64", "complex128", "<U3"),
-]
+from tfdist.callbacks.backup.files import (
+    Damaged,
+    StateFiles,
+    StateWriter,
+    from_bytes,
+    to_bytes,
+)
 
 
 def state(number):
@@ -51,16 +52,6 @@ def damage(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 1, 3)])
-def test_arrays_are_read_as_they_were_written(dtype, shape):
-    array = np.arange(6)[: int(np.prod(shape))].reshape(shape).astype(dtype)
-    read = from_bytes(to_bytes({"array": array}))["array"]
-
-    assert (read.dtype, read.shape) == (array.dtype, array.shape)
-    assert read.tobytes() == array.tobytes()
-
-
 def test_the_bits_of_what_is_no_number_are_kept():
     array = np.array([np.nan, -np.inf, -0.0, 5e-324])
 
@@ -75,23 +66,12 @@ def test_names_and_their_order_are_kept():
     assert all(np.array_equal(read[name], arrays[name]) for name in arrays)
 
 
-def test_no_arrays_are_a_state_too():
-    assert from_bytes(to_bytes({})) == {}
-
-
-def test_arrays_that_do_not_lie_in_a_row_are_written():
-    array = np.arange(12).reshape(3, 4).T[::2]
-
-    assert np.array_equal(from_bytes(to_bytes({"a": array}))["a"], array)
-
-
-@pytest.mark.parametrize("bit", [0x01, 0x80, 0xFF])
-def test_every_byte_that_has_changed_is_noticed(bit):
+def test_every_byte_that_has_changed_is_noticed():
     content = state(7)
     for place in range(len(content)):
         changed = bytearray(content)
-        changed[place] ^= bit
-        with pytest.raises(Damaged, match=r"^its checksum does not fit its content$"):
+        changed[place] ^= 1
+        with pytest.raises(Damaged, match=r"^its checksum does not match its content$"):
             from_bytes(bytes(changed))
 
 
@@ -100,17 +80,6 @@ def test_every_end_that_is_missing_is_noticed():
     for length in range(len(content)):
         with pytest.raises(Damaged):
             from_bytes(content[:length])
-
-
-def test_what_comes_after_the_end_is_noticed():
-    with pytest.raises(Damaged):
-        from_bytes(state(7) + b"\0")
-
-
-def test_zeros_are_no_state():
-    """As a file system may leave them of a file that it had no time to fill."""
-    with pytest.raises(Damaged):
-        from_bytes(bytes(100))
 
 
 def test_without_a_folder_there_is_no_state(files, folder):
@@ -129,12 +98,6 @@ def test_the_newest_are_kept_and_numbers_go_on(folder, kept):
         newest = range(max(1, number - kept + 1), number + 1)
         assert names(folder) == [f"state-{one:08d}.npys" for one in newest]
         assert number_in(files.newest()) == number
-
-
-def test_what_is_too_many_goes_with_the_next_write(two, folder):
-    StateFiles(folder, kept=1).write(state(3))
-
-    assert names(folder) == ["state-00000003.npys"]
 
 
 def test_a_state_is_on_disk_before_the_oldest_goes(two, folder, monkeypatch):
@@ -163,17 +126,10 @@ def test_a_damaged_state_gives_way_to_the_one_before(two, folder, capsys):
 
     assert number_in(two.newest()) == 1
     assert capsys.readouterr().err == (
-        f"tfdist: {newest} is damaged: its checksum does not fit its content. "
+        f"tfdist: {newest} is damaged: its checksum does not match its content. "
         "state-00000001.npys, the state before it, is used.\n"
     )
     assert names(folder) == ["state-00000001.npys"]
-
-
-def test_an_empty_file_gives_way_too(two, folder, capsys):
-    (folder / "state-00000002.npys").write_bytes(b"")
-
-    assert number_in(two.newest()) == 1
-    assert "is damaged" in capsys.readouterr().err
 
 
 def test_a_damaged_state_that_is_not_the_newest_is_not_looked_at(two, folder, capsys):
@@ -191,7 +147,7 @@ def test_if_all_are_damaged_the_training_does_not_begin_anew(two, folder):
 
     assert str(caught.value) == (
         f"backup_dir has no state that could be read. Received: {folder} with "
-        "state-00000001.npys, state-00000002.npys, whose checksums do not fit. Check "
+        "state-00000001.npys, state-00000002.npys, whose checksums do not match. Check "
         "the disk, and remove the folder to train from the beginning."
     )
     assert len(names(folder)) == 2
@@ -210,6 +166,8 @@ def test_a_write_that_fails_leaves_what_there_is(two, folder, monkeypatch):
 
 
 STRAYS = [".1.state-00000003.npys", ".99999.state-00000001.npys"]
+
+
 OTHERS = [
     *("state-00000003.npys.bak", "state-3.npys", "state-x.npys", ".state", ".1.npys"),
     *(".1.state-00000003.npys.bak", "1.state-00000003.npys", "notes.txt"),
@@ -239,22 +197,110 @@ def test_files_of_others_are_no_states(crowded, folder):
     assert {*OTHERS} <= {*names(folder)}
 
 
-def test_clearing_removes_the_folder(two, folder):
-    (folder / STRAYS[0]).write_text("half of something")
-    two.clear()
-
-    assert not folder.exists()
-    assert folder.parent.exists()
-
-
 def test_clearing_leaves_what_others_have_there(crowded, folder):
     crowded.clear()
 
     assert names(folder) == sorted(OTHERS)
 
 
-def test_what_is_not_there_can_be_cleared(two, folder):
-    shutil.rmtree(folder)
-    two.clear()
+MESSAGE = (
+    r"^BackupAndRestore could not write the state of the training\. Received: no space "
+    r"left\. The state before it is kept\. Free some space, or choose another "
+    r"backup_dir, and start again\.$"
+)
 
-    assert not folder.exists()
+
+class Slow:
+    """Takes states as `StateFiles` does; when `may_write` is set."""
+
+    def __init__(self):
+        self.written = []
+        self.threads = set()
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.error = None
+
+    def write(self, content):
+        assert self.may_write.wait(30)
+        self.threads.add(threading.get_ident())
+        if self.error is not None:
+            raise self.error
+        self.written.append(content)
+
+
+@pytest.fixture
+def slow():
+    return Slow()
+
+
+@pytest.fixture
+def writer(slow):
+    writer = StateWriter(slow)
+    yield writer
+    slow.may_write.set()
+    writer.close()
+
+
+def test_states_are_packed_and_written_beside_the_training(slow, writer):
+    packed_by = set()
+
+    def pack():
+        packed_by.add(threading.get_ident())
+        return b"state"
+
+    writer.write(pack)
+    writer.wait()
+
+    assert slow.written == [b"state"]
+    assert packed_by == slow.threads
+    assert threading.get_ident() not in packed_by
+
+
+def test_the_next_state_waits_for_the_one_before(slow, writer):
+    slow.may_write.clear()
+    writer.write(lambda: b"first")
+    began = threading.Event()
+
+    def write():
+        began.set()
+        writer.write(lambda: b"second")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert began.wait(30)
+    thread.join(0.05)
+    is_waiting = thread.is_alive()
+    slow.may_write.set()
+    thread.join(30)
+    writer.wait()
+
+    assert is_waiting
+    assert slow.written == [b"first", b"second"]
+
+
+def test_an_error_of_the_disk_is_raised_at_the_next_write(slow, writer):
+    slow.error = OSError("no space left")
+    writer.write(lambda: b"first")
+    with pytest.raises(OSError, match=MESSAGE) as caught:
+        writer.write(lambda: b"second")
+
+    assert caught.value.__cause__ is slow.error
+    assert slow.written == []
+
+
+def test_an_error_of_the_last_write_is_raised_at_the_end_once(slow, writer):
+    slow.error = OSError("no space left")
+    writer.write(lambda: b"last")
+    with pytest.raises(OSError, match=MESSAGE):
+        writer.wait()
+    writer.wait()
+
+
+def test_closing_waits_for_the_last_state(slow):
+    writer = StateWriter(slow)
+    before = threading.active_count()
+    writer.write(lambda: b"last")
+    writer.close()
+
+    assert slow.written == [b"last"]
+    assert threading.active_count() == before

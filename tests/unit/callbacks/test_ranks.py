@@ -1,0 +1,113 @@
+"""The ranks that train a model, and the line that their chief prints."""
+
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from tfdist.callbacks import ranks
+from tfdist.callbacks.ranks import (
+    EpochLine,
+    collective_of,
+    has_strategy,
+    is_chief_of,
+    is_on_its_own,
+    processes_of,
+)
+from tfdist.collectives import SingleCollective
+
+
+@pytest.fixture
+def plain():
+    """A model of no strategy of ours."""
+    return SimpleNamespace(distribute_strategy=tf.distribute.get_strategy())
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Let a Horovod have been started, with this process as rank 1."""
+    collective = SimpleNamespace(rank=1)
+    monkeypatch.setattr(ranks, "started_collective", lambda: collective)
+    monkeypatch.setattr(ranks, "started_rank", lambda: 1)
+    return collective
+
+
+def test_the_ranks_are_those_of_the_strategy(started):
+    collective = SimpleNamespace(rank=0)
+    strategy = SimpleNamespace(collective=collective)
+    model = SimpleNamespace(distribute_strategy=strategy)
+
+    assert collective_of(model) is collective
+    assert (has_strategy(model), is_chief_of(model)) == (True, True)
+    assert not is_on_its_own(model)
+
+
+def test_without_one_they_are_those_of_horovod(started, plain):
+    assert collective_of(plain) is started
+    assert (has_strategy(plain), is_chief_of(plain)) == (False, False)
+    assert is_on_its_own(plain)
+
+
+def test_without_either_this_process_is_alone(plain):
+    assert isinstance(collective_of(plain), SingleCollective)
+    assert (has_strategy(plain), is_chief_of(plain)) == (False, True)
+    assert not is_on_its_own(plain)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ({}, 1),
+        ({"collective": SimpleNamespace(size=3)}, 3),
+        # With parameter servers the chief, which calls `fit`, does not train.
+        ({"workers": 2}, 2),
+        # TensorFlow's own: devices of one process, or of several.
+        ({"num_replicas_in_sync": 8}, 8),
+    ],
+)
+def test_the_processes_that_train(strategy, expected):
+    strategy = SimpleNamespace(**{"num_replicas_in_sync": 1, **strategy})
+    model = SimpleNamespace(distribute_strategy=strategy)
+
+    assert processes_of(model) == expected
+
+
+class Counting(EpochLine):
+    def on_epoch_end(self, epoch, logs=None):
+        self._line = f"line {epoch}"
+
+
+def test_each_line_comes_after_the_bar_of_its_epoch(fit, capsys):
+    callback = Counting()
+    fit(callback, epochs=2, verbose=2)
+    lines = capsys.readouterr().out.splitlines()
+    first, second = lines.index("line 0"), lines.index("line 1")
+
+    assert "loss:" in lines[first - 1]
+    assert lines[first + 1] == "Epoch 2/2"
+    assert "loss:" in lines[second - 1]
+    assert len(lines) == second + 1
+
+
+def test_a_fit_that_was_interrupted_leaves_no_line(capsys):
+    strategy = SimpleNamespace(collective=SimpleNamespace(rank=0))
+    callback = EpochLine()
+    callback.set_model(SimpleNamespace(distribute_strategy=strategy))
+    callback._line = "of an earlier fit"
+    callback.on_train_begin()
+    callback.on_epoch_begin(0)
+
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("rank", "printed"), [(0, "here\n"), (1, "")])
+def test_only_the_chief_prints(capsys, rank, printed):
+    collective = SimpleNamespace(rank=rank)
+    strategy = SimpleNamespace(collective=collective)
+    callback = EpochLine()
+    callback.set_model(SimpleNamespace(distribute_strategy=strategy))
+    callback._line = "here"
+    callback.on_train_end()
+    callback.on_train_end()
+
+    assert capsys.readouterr().out == printed

@@ -1,0 +1,1 @@
+"""Saving the complete state of a training run, and resuming from it."""

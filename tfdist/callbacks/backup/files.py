@@ -1,0 +1,158 @@
+"""Files of saved states: complete, checksummed, and written beside the training."""
+
+import io
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from tfdist.compat.keras.saving import strays_of, write_atomically
+
+Arrays = Mapping[str, np.ndarray]
+
+_NAME = re.compile(r"state-(\d{8})\.npys")
+_CHECKSUM_BYTES = 4
+
+
+class StateFiles:
+    """Files of one training run in a folder, of which the newest `kept` are kept."""
+
+    def __init__(self, folder: Path, kept: int) -> None:
+        self._folder = folder
+        self._kept = kept
+
+    def tidy(self) -> None:
+        """Remove partial files of processes that ended while they wrote."""
+        for path in strays_of(self._folder / "state-{number}.npys"):
+            path.unlink(missing_ok=True)
+
+    def newest(self) -> bytes | None:
+        """Return the newest undamaged state, or None if there is no state.
+
+        A damaged file is reported on stderr, and removed if an older one is undamaged.
+        """
+        damaged: dict[Path, str] = {}
+        for path in self._paths():
+            content = path.read_bytes()
+            try:
+                from_bytes(content)
+            except Damaged as error:
+                damaged[path] = str(error)
+                continue
+            for other, reason in damaged.items():
+                print(
+                    f"tfdist: {other} is damaged: {reason}. {path.name}, the state "
+                    "before it, is used.",
+                    file=sys.stderr,
+                )
+                other.unlink(missing_ok=True)
+            return content
+        if damaged:
+            names = ", ".join(sorted(path.name for path in damaged))
+            raise OSError(
+                "backup_dir has no state that could be read. Received: "
+                f"{self._folder} with {names}, whose checksums do not match. Check the "
+                "disk, and remove the folder to train from the beginning."
+            )
+        return None
+
+    def write(self, content: bytes) -> None:
+        """Write a state, and remove the oldest ones beyond the limit."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        numbers = [_number(path) for path in self._paths()]
+        path = self._folder / f"state-{max(numbers, default=0) + 1:08d}.npys"
+        write_atomically(path, lambda beside: Path(beside).write_bytes(content))
+        _sync_folder(self._folder)
+        for other in self._paths()[self._kept :]:
+            other.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove all states, and the folder if it is then empty."""
+        self.tidy()
+        for path in self._paths():
+            path.unlink(missing_ok=True)
+        if self._folder.is_dir() and not any(self._folder.iterdir()):
+            self._folder.rmdir()
+
+    def _paths(self) -> list[Path]:
+        """Return the files, the newest first."""
+        found = [p for p in self._folder.glob("state-*") if _NAME.fullmatch(p.name)]
+        return sorted(found, key=_number, reverse=True)
+
+
+class StateWriter:
+    """Writes states in a thread, one at a time."""
+
+    def __init__(self, files: StateFiles) -> None:
+        self._files = files
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tfdist-state")
+        self._last: Future[None] | None = None
+
+    def write(self, pack: Callable[[], bytes]) -> None:
+        """Start to write what `pack` returns, once the previous state is on disk."""
+        self.wait()
+        self._last = self._thread.submit(lambda: self._files.write(pack()))
+
+    def wait(self) -> None:
+        """Wait for the last state, and raise OSError if it could not be written."""
+        last, self._last = self._last, None
+        try:
+            if last is not None:
+                last.result()
+        except OSError as error:
+            raise OSError(
+                "BackupAndRestore could not write the state of the training. Received: "
+                f"{error}. The state before it is kept. Free some space, or choose "
+                "another backup_dir, and start again."
+            ) from error
+
+    def close(self) -> None:
+        """Finish writing, and end the thread."""
+        self._thread.shutdown()
+
+
+class Damaged(ValueError):
+    """Content that is not a complete state."""
+
+
+def to_bytes(arrays: Arrays) -> bytes:
+    """Serialize arrays: their names, each array as by `numpy.save`, and a CRC-32."""
+    file = io.BytesIO()
+    for array in (np.array([*arrays], dtype=np.str_), *arrays.values()):
+        np.save(file, array, allow_pickle=False)
+    content = file.getbuffer()
+    return b"".join((content, _checksum(content)))
+
+
+def from_bytes(content: bytes) -> dict[str, np.ndarray]:
+    """Read what `to_bytes` has written; raise `Damaged` if any bit differs."""
+    body = memoryview(content)[:-_CHECKSUM_BYTES]
+    if not body or content[-_CHECKSUM_BYTES:] != _checksum(body):
+        raise Damaged("its checksum does not match its content")
+    file = io.BytesIO(body)
+    names = np.load(file, allow_pickle=False)
+    return {str(name): np.load(file, allow_pickle=False) for name in names}
+
+
+def _number(path: Path) -> int:
+    """Return the number of a state."""
+    return int(path.stem.removeprefix("state-"))
+
+
+def _checksum(content: memoryview | bytes) -> bytes:
+    """Return the CRC-32 of the content."""
+    return zlib.crc32(content).to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the names of the files to disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,221 @@
+"""Snapshots of a training run between two steps, over all ranks."""
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.callbacks.backup.files import StateFiles, from_bytes, to_bytes
+from tfdist.callbacks.backup.state import (
+    SavedVariables,
+    TrainingVariables,
+    callback_states,
+    random_states,
+    set_callback_states,
+    set_random_states,
+)
+from tfdist.callbacks.learning_rate.rates import set_state_of_rates, state_of_rates
+from tfdist.collectives import Collective
+from tfdist.compat.keras.hooks import any_hooks_of_model
+
+# The version of the format; increase it when the content changes.
+FORM = 1
+
+_FACTS = "facts"
+_VARIABLE, _RANK, _REMEMBERED = "variable ", "rank ", "remembered "
+# A broadcast needs twice its size in memory, so it is sent in pieces.
+_PIECE_BYTES = 8 * 2**20
+# Up to this size, content travels together with its length.
+_SMALL_BYTES = 2**18
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that a training run needs to continue.
+
+    `facts` are the values for JSON, `remembered` the arrays of callbacks, `randoms` the
+    seeds and generators of each rank.
+    """
+
+    facts: Mapping[str, Any]
+    variables: SavedVariables
+    remembered: Mapping[str, np.ndarray]
+    randoms: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Snapshot":
+        """Read what `take` has packed."""
+        arrays = from_bytes(content)
+        facts = _from_json(arrays[_FACTS])
+        ranks = [
+            from_bytes(content.tobytes()) for content in _named(arrays, _RANK).values()
+        ]
+        randoms = [_from_json(own.pop(_FACTS)) for own in ranks]
+        variables = SavedVariables(facts["variables"], _named(arrays, _VARIABLE), ranks)
+        return cls(facts, variables, _named(arrays, _REMEMBERED), randoms)
+
+    def random_of(self, rank: int) -> Mapping[str, Any]:
+        """Return the seeds of a rank; a rank that was not there uses another's."""
+        return self.randoms[rank % len(self.randoms)]
+
+    def restore(
+        self, model: keras.Model, collective: Collective, others: Sequence[Any]
+    ) -> None:
+        """Restore the variables except metrics, and the states of callbacks."""
+        variables = TrainingVariables(model, with_metrics=False)
+        variables.restore(self.variables, collective, metrics=False)
+        set_state_of_rates(model, self.facts["rates"])
+        set_callback_states(others, self.facts["callbacks"], self.remembered)
+
+    def restore_counts(self, model: keras.Model, collective: Collective) -> None:
+        """Restore metrics and random number generators."""
+        if self.facts["step"]:
+            variables = TrainingVariables(model, with_metrics=True)
+            variables.restore(self.variables, collective, metrics=True)
+        set_random_states(self.random_of(collective.rank)["now"])
+
+    def check(self, model: keras.Model, num_batches: int | None, folder: str) -> None:
+        """Refuse a snapshot of another model, optimizer, data or format."""
+        form = self.facts.get("form")
+        if form != FORM:
+            raise ValueError(
+                "backup_dir holds a state that another version of tfdist has written. "
+                f"Received: {folder} with states of form {form}, not {FORM}. Continue "
+                "with that version, or remove the folder to train from the beginning."
+            )
+        step, length = self.facts["step"], self.facts["num_batches"]
+        variables = TrainingVariables(model, with_metrics=step > 0)
+        variables.check(self.variables.specs, folder)
+        if step and None not in (length, num_batches) and length != num_batches:
+            raise ValueError(
+                "backup_dir holds a state from within an epoch of other data. "
+                f"Received: {folder} after step {step} of {length}, where an epoch now "
+                f"has {num_batches} steps. Give fit the data and the global batch size "
+                "of before, or remove the folder to train from the beginning."
+            )
+
+
+def read_newest(files: StateFiles, collective: Collective) -> Snapshot | None:
+    """Return the newest snapshot on all ranks; only the chief reads files."""
+    content, problem = None, None
+    if collective.rank == 0:
+        try:
+            files.tidy()
+            content = files.newest()
+        except OSError as error:
+            problem = str(error)
+    problem = collective.exchange("reading states", problem)[0]
+    if problem is not None:
+        raise OSError(problem)
+    content = broadcast_bytes(collective, content, "the state")
+    return None if content is None else Snapshot.from_bytes(content)
+
+
+def take(
+    model: keras.Model,
+    collective: Collective,
+    others: Sequence[Any],
+    facts: Mapping[str, Any],
+    began: Mapping[str, Any],
+) -> Callable[[], bytes] | None:
+    """Copy the state of a training run; every rank calls it.
+
+    `began` holds the seeds and generators with which this rank began. The result packs
+    the copy into bytes, which takes time; it is None on all ranks but the chief.
+    """
+    hooks = any_hooks_of_model(model)
+    if hooks is not None:
+        hooks.metrics_reset(model)
+    variables = TrainingVariables(model, with_metrics=facts["step"] > 0)
+    specs, equal, own = variables.take(collective)
+    randoms = {"began": began, "now": random_states()}
+    packed = to_bytes({_FACTS: _json(randoms), **own})
+    ranks = gather_bytes(collective, packed, "states of ranks")
+    if collective.rank > 0:
+        return None
+    remembered: dict[str, np.ndarray] = {}
+    whole = {
+        **facts,
+        "form": FORM,
+        "callbacks": callback_states(others, remembered),
+        "rates": state_of_rates(model),
+        "variables": specs,
+    }
+    return lambda: to_bytes(
+        {
+            _FACTS: _json(whole),
+            **{f"{_VARIABLE}{name}": value for name, value in equal.items()},
+            **{f"{_REMEMBERED}{name}": value for name, value in remembered.items()},
+            **{
+                f"{_RANK}{rank}": np.frombuffer(content, np.uint8)
+                for rank, content in enumerate(ranks)
+            },
+        }
+    )
+
+
+def gather_bytes(collective: Collective, content: bytes, name: str) -> list[bytes]:
+    """Return the content of each rank, by rank."""
+    if collective.size == 1:
+        return [content]
+    is_small = len(content) <= _SMALL_BYTES
+    text = base64.b64encode(content).decode() if is_small else None
+    given = collective.exchange(name, [len(content), text])
+    texts = [text for _, text in given if text is not None]
+    if len(texts) == collective.size:
+        return [base64.b64decode(text) for text in texts]
+    joined = collective.all_gather(_tensor(content), name=name).numpy().tobytes()
+    ends = np.cumsum([length for length, _ in given]).tolist()
+    return [
+        joined[end - length : end] for end, (length, _) in zip(ends, given, strict=True)
+    ]
+
+
+def broadcast_bytes(
+    collective: Collective, content: bytes | None, name: str
+) -> bytes | None:
+    """Return the content of rank 0, or None if it has none."""
+    if collective.size == 1:
+        return content
+    is_root = collective.rank == 0
+    own = len(content) if is_root and content is not None else None
+    length = collective.exchange(f"the length of {name}", own)[0]
+    if length is None:
+        return None
+    pieces = []
+    for start in range(0, length, _PIECE_BYTES):
+        piece = bytes(min(_PIECE_BYTES, length - start))
+        if is_root and content is not None:
+            piece = content[start : start + _PIECE_BYTES]
+        (given,) = collective.broadcast([_tensor(piece)], name=name)
+        pieces.append(given.numpy().tobytes())
+    return b"".join(pieces)
+
+
+def _tensor(content: bytes) -> tf.Tensor:
+    """Return bytes as a vector of numbers."""
+    return tf.constant(np.frombuffer(content, np.uint8))
+
+
+def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Return the arrays whose names begin with a prefix, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+def _json(value: Mapping[str, Any]) -> np.ndarray:
+    """Encode JSON as an array."""
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def _from_json(array: np.ndarray) -> Any:
+    """Undo `_json`."""
+    return json.loads(array.tobytes())

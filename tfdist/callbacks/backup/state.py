@@ -1,0 +1,255 @@
+"""State of one process in a training run, as arrays and JSON.
+
+It consists of the variables, the states of callbacks and random number generators.
+Variables that ranks keep equal are saved once. Others are saved per rank: partial sums
+(metrics within an epoch, accumulating gradients), and moving statistics that follow
+each rank's own rows. The same number of ranks restores them bit for bit; another number
+shares them out.
+"""
+
+import json
+import random
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.collectives import Collective
+from tfdist.compat.keras.callbacks import (
+    innermost,
+    set_state_of_callback,
+    state_of_callback,
+)
+from tfdist.compat.keras.learning_rates import variables_of
+from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
+from tfdist.training.step import state_of_layers
+
+EQUAL, AVERAGED, SUMMED = "equal", "averaged", "summed"
+# The key that stands in JSON for an array, which is saved beside it.
+_ARRAY = "the array"
+
+# The path, the shape, the type and the kind of each variable.
+Specs = Sequence[Sequence[Any]]
+# By the index of the variable.
+Values = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class SavedVariables:
+    """Saved values of variables: those equal on all ranks, and those of each rank."""
+
+    specs: Specs
+    equal: Values
+    by_rank: Sequence[Values]
+
+    def value(self, index: int, rank: int, size: int) -> np.ndarray:
+        """Return the value of a variable for a rank among `size` ranks."""
+        _, _, dtype, kind = self.specs[index]
+        name = str(index)
+        if kind == EQUAL:
+            return _with_dtype(self.equal[name], dtype)
+        values = [_with_dtype(values[name], dtype) for values in self.by_rank]
+        if len(values) == size:
+            return values[rank]
+        if kind == AVERAGED:
+            return np.mean(values, axis=0, dtype=np.float64).astype(values[0].dtype)
+        # Only the sum over ranks matters, so rank 0 gets all of it.
+        share = np.sum(values, axis=0) if rank == 0 else np.zeros_like(values[0])
+        return np.asarray(share, values[0].dtype)
+
+
+class TrainingVariables:
+    """Variables of a model and its optimizers, all of which are built.
+
+    Metrics are included `with_metrics`, within an epoch.
+    """
+
+    def __init__(self, model: Any, *, with_metrics: bool) -> None:
+        metrics = {id(variable): variable for variable in model.metrics_variables}
+        self._metrics = [*metrics.values()] if with_metrics else []
+        self._others = [v for v in variables_of(model) if id(v) not in metrics]
+        self._of_layers = {id(variable) for variable in state_of_layers(model)}
+
+    def take(self, collective: Collective) -> tuple[Specs, Values, Values]:
+        """Return the specs, the equal values and this rank's own; every rank calls."""
+        variables = [*self._others, *self._metrics]
+        values = [tf.convert_to_tensor(variable).numpy() for variable in variables]
+        kinds = self._kinds(variables, values, collective)
+        specs = [
+            (*_spec_of(variable), kind)
+            for variable, kind in zip(variables, kinds, strict=True)
+        ]
+        equal: Values = {}
+        own: Values = {}
+        for index, (value, kind) in enumerate(zip(values, kinds, strict=True)):
+            (equal if kind == EQUAL else own)[str(index)] = _for_numpy(value)
+        return specs, equal, own
+
+    def check(self, specs: Specs, folder: str) -> None:
+        """Refuse specs of another model."""
+        mine = [_spec_of(variable) for variable in [*self._others, *self._metrics]]
+        for index in range(max(len(mine), len(specs))):
+            one = mine[index] if index < len(mine) else None
+            other = specs[index] if index < len(specs) else None
+            # Paths count the layers created so far, and may differ.
+            if one is None or other is None or [*one[1:3]] != [*other[1:3]]:
+                raise ValueError(
+                    "backup_dir holds the state of another model or optimizer. "
+                    f"Received: {folder} with {_describe(other)}, where this model has "
+                    f"{_describe(one)}. Build the model that was trained, or remove "
+                    "the folder to train from the beginning."
+                )
+
+    def restore(
+        self, saved: SavedVariables, collective: Collective, *, metrics: bool
+    ) -> None:
+        """Set the metrics, or all other variables."""
+        variables = self._metrics if metrics else self._others
+        for index, variable in enumerate(variables, len(self._others) * metrics):
+            variable.assign(saved.value(index, collective.rank, collective.size))
+
+    def _kinds(
+        self, variables: list[Any], values: list[np.ndarray], collective: Collective
+    ) -> list[str]:
+        """Return the kind of each variable."""
+        metrics = {id(variable) for variable in self._metrics}
+        kinds = []
+        checksums: dict[int, int] = {}
+        for index, (variable, value) in enumerate(zip(variables, values, strict=True)):
+            is_part = "gradient_accumulator" in variable.path
+            kinds.append(SUMMED if is_part or id(variable) in metrics else EQUAL)
+            if collective.size > 1 and id(variable) in self._of_layers:
+                checksums[index] = zlib.crc32(np.ascontiguousarray(value).tobytes())
+        if checksums:
+            by_rank = collective.exchange(
+                "the state of layers", list(checksums.values())
+            )
+            for index, of_ranks in zip(
+                checksums, zip(*by_rank, strict=True), strict=True
+            ):
+                if len(set(of_ranks)) > 1:
+                    kinds[index] = AVERAGED
+        return kinds
+
+
+def callback_states(
+    callbacks: Sequence[Any], arrays: dict[str, np.ndarray]
+) -> list[Any]:
+    """Return the class name and the state of each callback that has one, for JSON.
+
+    The state of a user's own callback is what its `get_state()` returns. Arrays in the
+    states are put into `arrays`.
+    """
+    states = []
+    for callback in map(innermost, callbacks):
+        kind = type(callback).__name__
+        has_own = hasattr(callback, "get_state") and hasattr(callback, "set_state")
+        state = callback.get_state() if has_own else state_of_callback(callback)
+        if state is not None:
+            states.append([kind, _to_json(state, arrays, f"the state of {kind}")])
+    return states
+
+
+def set_callback_states(
+    callbacks: Sequence[Any], states: Sequence[Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Restore the states of callbacks, matched by class name and order."""
+    left = list(states)
+    for callback in map(innermost, callbacks):
+        kind = type(callback).__name__
+        found = next((one for one in left if one[0] == kind), None)
+        if found is None:
+            continue
+        left.remove(found)
+        state = json.loads(
+            json.dumps(found[1]), object_hook=lambda value: _with_array(value, arrays)
+        )
+        if hasattr(callback, "set_state"):
+            callback.set_state(state)
+        else:
+            set_state_of_callback(callback, state)
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of Python's, NumPy's and Keras's generators, for JSON."""
+    version, numbers, gauss = random.getstate()
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return {
+        "python": [version, numbers, gauss],
+        "numpy": [name, np.asarray(keys).tolist(), *rest],
+        "keras": global_seed_state(),
+    }
+
+
+def set_random_states(states: Mapping[str, Any]) -> None:
+    """Set the states that `random_states` has returned."""
+    # Creating Keras's generator draws from Python's, so Keras comes first.
+    if states["keras"] is not None:
+        set_global_seed_state(states["keras"])
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, np.array(keys, np.uint32), *rest))
+
+
+def _spec_of(variable: Any) -> tuple[str, list[int], str]:
+    """Return the path, the shape and the type of a variable."""
+    return (
+        variable.path,
+        [int(length) for length in variable.shape],
+        tf.as_dtype(variable.dtype).name,
+    )
+
+
+def _describe(spec: Sequence[Any] | None) -> str:
+    """Name a variable in an error."""
+    return "nothing" if spec is None else f"{spec[0]} {tuple(spec[1])} {spec[2]}"
+
+
+def _for_numpy(value: np.ndarray) -> np.ndarray:
+    """Return the bits of a type that NumPy cannot save, as bfloat16, as integers."""
+    is_added = value.dtype.isbuiltin == 2
+    return value.view(f"u{value.dtype.itemsize}") if is_added else value
+
+
+def _with_dtype(value: np.ndarray, dtype: str) -> np.ndarray:
+    """Undo `_for_numpy`."""
+    is_own = value.dtype.name == dtype
+    return value if is_own else value.view(tf.as_dtype(dtype).as_numpy_dtype)
+
+
+def _to_json(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
+    """Turn a value into JSON, moving its arrays to `arrays`."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    received = type(value).__name__
+    if isinstance(value, dict):
+        others = [type(key).__name__ for key in value if not isinstance(key, str)]
+        if not others:
+            return {key: _to_json(value[key], arrays, where) for key in value}
+        received = f"a key of type {others[0]}"
+    if isinstance(value, list | tuple):
+        return [_to_json(one, arrays, where) for one in value]
+    if isinstance(value, np.ndarray | np.generic) or tf.is_tensor(value):
+        # A copy, because it is written while the training continues.
+        array = np.array(value)
+        if not array.dtype.hasobject:
+            name = f"{where} {len(arrays)}"
+            arrays[name] = _for_numpy(array)
+            return {_ARRAY: [name, array.dtype.name]}
+    raise TypeError(
+        "The state of a callback must consist of numbers, strings, arrays, lists and "
+        f"dictionaries. Received: {received} in {where}. Change what its get_state() "
+        "returns."
+    )
+
+
+def _with_array(value: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
+    """Undo `_to_json` for one dictionary, which may stand for an array."""
+    if [*value] != [_ARRAY]:
+        return value
+    name, dtype = value[_ARRAY]
+    return _with_dtype(arrays[name], dtype)

@@ -1,0 +1,1 @@
+"""Callbacks that change or print the learning rate."""

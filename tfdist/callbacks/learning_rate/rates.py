@@ -1,0 +1,310 @@
+"""Learning rates of a model as callbacks change them: a base times factors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.callbacks.ranks import EpochLine, collective_of
+from tfdist.compat.keras.learning_rates import (
+    leaf_optimizers,
+    multiply_schedule,
+    optimizers_of,
+)
+from tfdist.compat.mirrored import copies_here
+
+# The attribute of an optimizer that holds its `Rate`. Keras neither reads nor saves it.
+_ATTRIBUTE = "_rate_of_tfdist"
+
+
+class RateCallback(EpochLine):
+    """Base of callbacks that change the learning rate, equally on all ranks.
+
+    The rate of an optimizer is a product: the rate that it was created with, its scale,
+    and the multiplier of the step. A callback sets one factor, so the order of
+    callbacks does not matter. The factors stay with the optimizer, so that another
+    `fit` begins where this one has ended.
+
+    It starts with the first epoch of a `fit`, when all ranks have what one of them may
+    have restored.
+    """
+
+    def __init__(
+        self, initial_learning_rate: float | Sequence[float] | None = None
+    ) -> None:
+        super().__init__()
+        _check_initial(initial_learning_rate)
+        self.initial_learning_rate = initial_learning_rate
+        # The rates of the model's optimizers, from the first epoch on.
+        self._rates: list[Rate] = []
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Discard the rates of an earlier `fit`."""
+        super().on_train_begin(logs)
+        self._rates = []
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Start from the rates that all ranks have."""
+        super().on_epoch_begin(epoch, logs)
+        if self._rates:
+            return
+        self._rates = [_rate_of(leaf, self.model) for leaf in _leaves(self.model)]
+        for rate in self._rates:
+            rate.begin()
+        if self.initial_learning_rate is not None:
+            self._set_initial(self.initial_learning_rate)
+        self._check_equal()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Keep what other callbacks have made of the rate since the last step set."""
+        super().on_train_end(logs)
+        for rate in self._rates:
+            rate.fold()
+
+    def _set_factor(
+        self, *, momentum_correction: bool = True, **factors: float
+    ) -> None:
+        """Set the `scale` or the `multiplier` of all rates.
+
+        The momentum of SGD, RMSprop and Lars is a sum of gradients, each multiplied by
+        the learning rate of its step. Momentum correction multiplies it by the new rate
+        over the old one (Goyal et al. 2017, section 3). Where the coefficient is a
+        variable one would change that for one step; in Keras 3 it is a constant.
+        """
+        for rate in self._rates:
+            if not rate.is_known:
+                raise ValueError(
+                    f"{type(self).__name__} cannot tell which learning rate to begin "
+                    "from: the rate of an optimizer that has made steps may be scaled "
+                    f"or decayed already. Received: {type(rate.optimizer).__name__} "
+                    f"with the rate {rate.current:g} after {rate.steps_before} steps. "
+                    "Give the rate before all factors to LearningRateScale, with rule "
+                    "'none' to leave it unscaled: LearningRateScale('none', "
+                    f"initial_learning_rate={rate.current:g})."
+                )
+            rate.fold()
+            for name, factor in factors.items():
+                setattr(rate, name, factor)
+            ratio = rate.apply()
+            if momentum_correction and ratio != 1.0:
+                correct_momentum(rate.optimizer, ratio)
+
+    def _set_initial(self, initial: float | Sequence[float]) -> None:
+        """Take the user's rates as the ones before all factors."""
+        numbers = [rate for rate in self._rates if isinstance(rate, NumberRate)]
+        given = [initial] if isinstance(initial, int | float) else list(initial)
+        if len(given) != len(numbers):
+            raise ValueError(
+                "initial_learning_rate must hold one number for each optimizer whose "
+                f"learning rate is a number. Received: {len(given)} for {len(numbers)} "
+                f"optimizers ({[type(rate.optimizer).__name__ for rate in numbers]}). "
+                "Give one for each; schedules of Keras are multiplied as they are."
+            )
+        for rate, base in zip(numbers, given, strict=True):
+            rate.base, rate.is_known = float(base), True
+
+    def _check_equal(self) -> None:
+        """Refuse ranks that would continue with different rates."""
+        name = type(self).__name__
+        facts = [[rate.base, rate.scale, rate.multiplier] for rate in self._rates]
+        by_rank = collective_of(self.model).exchange(f"the rates of {name}", facts)
+        if any(other != facts for other in by_rank):
+            raise RuntimeError(
+                f"{name} needs the same learning rates on every rank. Received: "
+                f"{by_rank}, by rank: the base, the scale and the multiplier of each "
+                "optimizer. Compile with the same optimizer and give the same "
+                "callbacks to fit on every rank."
+            )
+
+
+class Rate:
+    """Learning rate of one optimizer, kept by it."""
+
+    # The rate before all factors; `is_known` tells whether it is certain to be that.
+    base: float
+    is_known = True
+    # The attributes that another process needs to continue.
+    _lasting: tuple[str, ...] = ("base", "scale", "multiplier", "steps_before")
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.scale: float | None = None
+        self.multiplier = 1.0
+        self.steps_before = int(optimizer.iterations.numpy())
+
+    @property
+    def current(self) -> float:
+        """The learning rate of the next step."""
+        return _current_of(self.optimizer)
+
+    @property
+    def product(self) -> float:
+        """The product of all factors."""
+        return self.multiplier * (1.0 if self.scale is None else self.scale)
+
+    def state(self) -> dict[str, Any]:
+        """Return what another process needs to continue, for JSON."""
+        return {name: getattr(self, name) for name in self._lasting}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` has returned in another process."""
+        for name in self._lasting:
+            setattr(self, name, state[name])
+
+    def begin(self) -> None:
+        """Read the rate at the beginning of a `fit`."""
+
+    def fold(self) -> None:
+        """Fold what others have made of the rate into the base."""
+
+    def apply(self) -> float:
+        """Update the optimizer; return the new rate over the old one, or 1."""
+        raise NotImplementedError
+
+
+class NumberRate(Rate):
+    """Learning rate that is a variable."""
+
+    _lasting = (*Rate._lasting, "is_known", "_last")
+
+    def __init__(self, optimizer: Any) -> None:
+        super().__init__(optimizer)
+        self.base = self._last = self.current
+        self.is_known = self.steps_before == 0
+
+    def begin(self) -> None:
+        """Take a rate that was set between two calls of `fit` as already scaled."""
+        if self.current != self._last:
+            self.base = self.current / (1.0 if self.scale is None else self.scale)
+            self.multiplier = 1.0
+            self._last = self.current
+
+    def fold(self) -> None:
+        """Fold in the factor by which others, as ReduceLROnPlateau, changed it."""
+        if self.current != self._last and self._last:
+            self.base *= self.current / self._last
+        self._last = self.current
+
+    def apply(self) -> float:
+        """Set the variable."""
+        old = self.current
+        self.optimizer.learning_rate.assign(self.base * self.product)
+        self._last = self.current
+        return self._last / old if old else 1.0
+
+
+class ScheduleRate(Rate):
+    """Learning rate of a Keras schedule, multiplied by a variable."""
+
+    base = 1.0
+
+    def __init__(self, optimizer: Any, model: keras.Model) -> None:
+        super().__init__(optimizer)
+        with model.distribute_strategy.scope():
+            self._variable = keras.Variable(
+                1.0, trainable=False, name="learning_rate_multiplier"
+            )
+        multiply_schedule(optimizer, self._variable)
+        # A step that is traced already does not read the variable.
+        model.make_train_function(force=True)
+
+    def apply(self) -> float:
+        """Set the variable."""
+        old = float(self._variable.numpy())
+        self._variable.assign(self.product)
+        return self.product / old if old else 1.0
+
+
+def current_rate(model: keras.Model) -> float:
+    """Return the learning rate of the next step, of a model's first optimizer."""
+    return _current_of(leaf_optimizers(model.optimizer)[0])
+
+
+def state_of_rates(model: keras.Model) -> list[Any]:
+    """Return what another process needs to continue with a model's rates, for JSON."""
+    kept = [_kept_rate_of(leaf) for leaf in _leaves(model)]
+    return [None if rate is None else rate.state() for rate in kept]
+
+
+def set_state_of_rates(model: keras.Model, state: list[Any]) -> None:
+    """Continue from what `state_of_rates` has returned in another process."""
+    for leaf, kept in zip(_leaves(model), state, strict=True):
+        if kept is not None:
+            _rate_of(leaf, model).set_state(kept)
+
+
+def correct_momentum(optimizer: Any, ratio: float) -> None:
+    """Multiply the momentum that holds earlier learning rates by new rate over old."""
+    momentums = [v for one in leaf_optimizers(optimizer) for v in _momentums(one)]
+    if momentums:
+        _multiply(momentums, tf.constant(ratio, "float64"))
+
+
+def _momentums(optimizer: Any) -> list[Any]:
+    """Return the variables that hold earlier learning rates, on each device.
+
+    Other optimizers keep plain gradients and multiply by the rate afterwards. An
+    optimizer that is not Keras's says by an attribute which of the two it does.
+    """
+    if not getattr(
+        optimizer,
+        "momentum_holds_learning_rate",
+        isinstance(optimizer, keras.optimizers.SGD | keras.optimizers.RMSprop),
+    ):
+        return []
+    return [
+        copy
+        for variable in optimizer.variables
+        if variable.name.endswith("_momentum")
+        for copy in copies_here(variable)
+    ]
+
+
+@tf.function  # type: ignore[untyped-decorator]
+def _multiply(variables: list[Any], ratio: tf.Tensor) -> None:
+    """Multiply variables in place."""
+    for variable in variables:
+        variable.assign(variable * tf.cast(ratio, variable.dtype))
+
+
+def _leaves(model: keras.Model) -> list[Any]:
+    """Return the optimizers of a model that hold a learning rate of their own."""
+    return [
+        leaf
+        for optimizer in optimizers_of(model)
+        for leaf in leaf_optimizers(optimizer)
+    ]
+
+
+def _rate_of(optimizer: Any, model: keras.Model) -> Rate:
+    """Return the rate that an optimizer keeps, creating it on first use."""
+    kept = _kept_rate_of(optimizer)
+    is_number = isinstance(optimizer.learning_rate, keras.Variable)
+    if kept is None or isinstance(kept, NumberRate) != is_number:
+        kept = NumberRate(optimizer) if is_number else ScheduleRate(optimizer, model)
+        vars(optimizer)[_ATTRIBUTE] = kept
+    return kept
+
+
+def _kept_rate_of(optimizer: Any) -> Rate | None:
+    """Return the rate that an optimizer keeps, if any."""
+    kept: Rate | None = vars(optimizer).get(_ATTRIBUTE)
+    return kept
+
+
+def _current_of(optimizer: Any) -> float:
+    """Return the learning rate of an optimizer's next step."""
+    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+
+
+def _check_initial(initial: Any) -> None:
+    """Refuse an initial learning rate that is not positive."""
+    rates = initial if isinstance(initial, list | tuple) else [initial]
+    for rate in [] if initial is None else rates:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0:
+            raise ValueError(
+                "initial_learning_rate must be a positive number, or a list of them. "
+                f"Received: initial_learning_rate={initial!r}. Give the rate that "
+                "suits the batch of one process."
+            )

@@ -1,0 +1,82 @@
+"""LearningRateScale: a learning rate for a larger global batch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tfdist.callbacks.learning_rate.rates import RateCallback
+from tfdist.callbacks.ranks import processes_of
+from tfdist.learning_rate import scale_factor
+
+
+class LearningRateScale(RateCallback):
+    """Multiplies the learning rate, once, because the global batch is larger.
+
+    Compile the model with the learning rate that suits the batch of one process. A
+    second `fit` does not scale the rate again. `LearningRateWarmup` begins at the rate
+    without the factor. A schedule of Keras is multiplied as well.
+
+    The batch size given to `fit` under a strategy is the global one. Use this callback
+    if you increase it with the number of processes.
+
+    Args:
+        rule: "linear", for SGD; "sqrt", for Adam and similar optimizers; or "none".
+        size: How many times larger the global batch is than the batch that the rate
+            suits. Default None: the number of processes that train. With asynchronous
+            parameter servers it is required, because the batch of a step does not grow.
+        initial_learning_rate: The rate that suits the smaller batch; for an optimizer
+            that contains several, one for each whose rate is a number. Required for an
+            optimizer that has made steps, as after loading it, because its rate may be
+            scaled. Default None: the rate that the optimizer was compiled with.
+
+    Raises:
+        ValueError: If an argument is out of range; in `fit`, if one is missing.
+        RuntimeError: In `fit`, if ranks have different rates.
+
+    Example:
+        >>> import keras
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.SGD(0.01), "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> scale = LearningRateScale("linear", size=4)
+        >>> history = model.fit(x, x[:, :1], verbose=0, callbacks=[scale])
+        >>> round(float(model.optimizer.learning_rate), 6)
+        0.04
+
+    References:
+        See `tfdist.learning_rate.scale_factor`.
+    """
+
+    def __init__(
+        self,
+        rule: str = "linear",
+        *,
+        size: float | None = None,
+        initial_learning_rate: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(initial_learning_rate)
+        scale_factor(rule, size)
+        self.rule = rule
+        self.size = size
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Scale the rate before the first step, if it is not scaled already."""
+        is_first = not self._rates
+        super().on_epoch_begin(epoch, logs)
+        if is_first:
+            size = batch_growth_of(self.model) if self.size is None else self.size
+            self._set_factor(scale=scale_factor(self.rule, size))
+
+
+def batch_growth_of(model: keras.Model) -> int:
+    """Return how many per-process batches are in a step's global batch."""
+    consistency = getattr(model.distribute_strategy, "consistency", "sync")
+    if consistency != "sync":
+        raise ValueError(
+            "size must be given where a step has the batch of one worker only. "
+            f"Received: size=None, and parameter servers with consistency="
+            f"{consistency!r}. Give how many times larger that batch is, or leave out "
+            "the callback."
+        )
+    return processes_of(model)

@@ -1,0 +1,293 @@
+"""Learning rates by epoch: schedules, warm-up, and printing the rate."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfdist.callbacks.learning_rate.rates import RateCallback, current_rate
+from tfdist.callbacks.learning_rate.scale import batch_growth_of
+from tfdist.callbacks.ranks import EpochLine
+from tfdist.learning_rate import exponential_multiplier, warmup_multiplier
+
+
+class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
+    """Base of callbacks that set something before steps, in a range of epochs.
+
+    The schedules of `tfdist.callbacks` and of `tfdist.horovod` share it, so that both
+    follow Horovod's numbers. `end_epoch` None: no end. `staircase`: once an epoch, not
+    before every step with a fractional epoch. `steps_per_epoch` None: Keras tells.
+    """
+
+    def __init__(
+        self,
+        start_epoch: int,
+        end_epoch: int | None,
+        staircase: bool,
+        steps_per_epoch: int | None,
+    ) -> None:
+        super().__init__()
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch = 0
+        self._steps = steps_per_epoch
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Find out how many steps an epoch has."""
+        super().on_train_begin(logs)
+        self._steps = self.steps_per_epoch or self.params.get("steps")
+        # The range of a warm-up of 0 epochs is empty.
+        has_epochs = self.end_epoch is None or self.start_epoch < self.end_epoch
+        if not self.staircase and not self._steps and has_epochs:
+            raise ValueError(
+                f"{type(self).__name__} must know the steps of an epoch. Received: "
+                "steps_per_epoch=None, and data of unknown length. "
+                "Give steps_per_epoch to the callback."
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Record the epoch."""
+        super().on_epoch_begin(epoch, logs)
+        self.current_epoch = epoch
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Set the value for this step, if it is in the range."""
+        is_after = self.end_epoch is not None and self.current_epoch >= self.end_epoch
+        if self.current_epoch < self.start_epoch or is_after:
+            return
+        if self.staircase:
+            if batch == 0:
+                self._set(self.current_epoch)
+        elif self._steps:
+            self._set(self.current_epoch + batch / self._steps)
+
+    def _set(self, epoch: float) -> None:
+        """Set the value of an epoch, or of a fraction of it."""
+        raise NotImplementedError
+
+
+class LearningRateSchedule(EpochRange, RateCallback):
+    """Multiplies the learning rate, in a range of epochs.
+
+    Several of them, one for each range, make a schedule; after its range the last
+    multiplier stays. They multiply the rate that the optimizer was compiled with, times
+    the factor of `LearningRateScale`. The rate at the end of an epoch is added to its
+    logs as "learning_rate".
+
+    What others change between its steps, as `ReduceLROnPlateau` does, is kept as one
+    more factor. A rate that you set between two calls of `fit` is the new rate to begin
+    from. An optimizer that has made steps before a callback of tfdist saw its rate, as
+    after loading it, may be in the middle of a decay: give the rate before all factors
+    with `LearningRateScale("none", initial_learning_rate=...)`.
+
+    Where the optimizer has a schedule of Keras, its values are multiplied.
+
+    Args:
+        multiplier: A number c, for a decay to c ** (epoch - start_epoch); or a function
+            of the epoch, from 0, that returns the multiplier.
+        start_epoch: The first epoch of the range. Default 0.
+        end_epoch: The epoch before which the range ends. Default None: no end.
+        staircase: Whether to set the rate once an epoch, before its first step. If
+            False, it is set before every step (with `steps_per_execution`, before each
+            execution), and the multiplier receives fractions: 2.5 after half of the
+            third epoch. Default True.
+        momentum_correction: Whether to correct the momentum of SGD, RMSprop and Lars
+            for the new rate. Default True.
+        steps_per_epoch: Steps in an epoch; required with `staircase=False` where Keras
+            cannot tell. Default None: Keras tells.
+
+    Raises:
+        ValueError: If an argument is out of range; in `fit`, if one is missing.
+        RuntimeError: In `fit`, if ranks have different rates.
+
+    Example:
+        >>> import keras
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.SGD(0.5), "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> halve = LearningRateSchedule(0.5, start_epoch=1)
+        >>> history = model.fit(x, x[:, :1], epochs=4, verbose=0, callbacks=[halve])
+        >>> history.history["learning_rate"]
+        [0.5, 0.5, 0.25, 0.125]
+
+    References:
+        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
+        sections 2.2 and 3.
+    """
+
+    def __init__(
+        self,
+        multiplier: float | Callable[[Any], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        *,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__(start_epoch, end_epoch, staircase, steps_per_epoch)
+        _check(multiplier, start_epoch, end_epoch, steps_per_epoch)
+        self.multiplier = multiplier
+        self.momentum_correction = momentum_correction
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Add the rate to the logs."""
+        if logs is not None:
+            logs["learning_rate"] = current_rate(self.model)
+
+    def multiplier_at(self, epoch: float) -> float:
+        """Return the multiplier of a step.
+
+        Args:
+            epoch: The epoch, from 0, with the fraction of it that is done.
+
+        Returns:
+            The multiplier.
+        """
+        if callable(self.multiplier):
+            return float(self.multiplier(epoch))
+        return exponential_multiplier(self.multiplier, epoch, self.start_epoch)
+
+    def _set(self, epoch: float) -> None:
+        """Set the rate of a step."""
+        self._set_factor(
+            multiplier=self.multiplier_at(epoch),
+            momentum_correction=self.momentum_correction,
+        )
+
+
+class LearningRateWarmup(LearningRateSchedule):
+    """Raises the learning rate gradually from that of one process to the full one.
+
+    It begins near the rate without the factor of `LearningRateScale`, whatever their
+    order in the list. Without that callback the rate counts as scaled by the number of
+    ranks already, so warm-up begins near the rate divided by it. Where the factor is 1
+    there is nothing to warm up.
+
+    Args:
+        warmup_epochs: The epochs of the warm-up. Default 5; 0 for no warm-up.
+        momentum_correction: Whether to correct the momentum of SGD, RMSprop and Lars
+            for each new rate. Default True.
+        steps_per_epoch: Steps in an epoch, where Keras cannot tell. Default None: Keras
+            tells.
+        verbose: 1 to print a line on the chief when the warm-up has ended, 0 for none.
+            Default 0.
+
+    Raises:
+        ValueError: If an argument is out of range; in `fit`, if one is missing.
+        RuntimeError: In `fit`, if ranks have different rates.
+
+    Example:
+        >>> import keras
+        >>> from tfdist.callbacks import LearningRateScale
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.SGD(0.125), "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> both = [LearningRateWarmup(warmup_epochs=4), LearningRateScale(size=8)]
+        >>> history = model.fit(x, x[:, :1], epochs=5, verbose=0, callbacks=both)
+        >>> history.history["learning_rate"]
+        [0.34375, 0.5625, 0.78125, 1.0, 1.0]
+
+    References:
+        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
+        section 2.2.
+    """
+
+    def __init__(
+        self,
+        warmup_epochs: int = 5,
+        *,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        if type(warmup_epochs) is not int or warmup_epochs < 0:
+            raise ValueError(
+                "warmup_epochs must be a whole number that is not negative. "
+                f"Received: warmup_epochs={warmup_epochs!r}. Use 0 for no warm-up."
+            )
+        if verbose not in (0, 1):
+            raise ValueError(
+                f"verbose must be 0 or 1. Received: verbose={verbose!r}. "
+                "Use 1 for a line when the warm-up has ended, 0 for none."
+            )
+        super().__init__(
+            self._multiplier_of_warmup,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.warmup_epochs = warmup_epochs
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Add the rate to the logs, and print a line at the end of the warm-up."""
+        super().on_epoch_end(epoch, logs)
+        if self.verbose and epoch == self.warmup_epochs - 1:
+            self._line = (
+                f"epoch {epoch + 1}: the warm-up has ended, "
+                f"learning rate {current_rate(self.model):g}"
+            )
+
+    def _multiplier_of_warmup(self, epoch: float) -> float:
+        """Return the multiplier of a step."""
+        assert self._steps is not None  # Else on_train_begin has raised.
+        scale = self._rates[0].scale
+        factor = float(batch_growth_of(self.model)) if scale is None else scale
+        return warmup_multiplier(epoch, factor, self.warmup_epochs, self._steps)
+
+
+class PrintLearningRate(EpochLine):
+    """Prints the learning rate at the end of each epoch, on the chief.
+
+    With a schedule of Keras it is the rate of the next step.
+
+    Example:
+        >>> import keras
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.SGD(0.25), "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> history = model.fit(
+        ...     x, x[:, :1], epochs=2, verbose=0, callbacks=[PrintLearningRate()]
+        ... )
+        epoch 1: learning rate 0.25
+        epoch 2: learning rate 0.25
+    """
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Record the rate, to be printed below the progress bar."""
+        self._line = f"epoch {epoch + 1}: learning rate {current_rate(self.model):g}"
+
+
+def _check(
+    multiplier: Any, start_epoch: int, end_epoch: int | None, steps: int | None
+) -> None:
+    """Refuse arguments that are out of range."""
+    is_number = isinstance(multiplier, int | float) and multiplier > 0
+    if not (callable(multiplier) or is_number):
+        raise ValueError(
+            "multiplier must be a positive number, or a function. Received: "
+            f"multiplier={multiplier!r}. Give the factor of each epoch, or a function "
+            "of the epoch."
+        )
+    if start_epoch < 0:
+        raise ValueError(
+            "start_epoch must not be negative. "
+            f"Received: start_epoch={start_epoch}. The first epoch is 0."
+        )
+    if end_epoch is not None and end_epoch < start_epoch:
+        raise ValueError(
+            "end_epoch must not be before start_epoch. "
+            f"Received: start_epoch={start_epoch}, end_epoch={end_epoch}. "
+            "Leave out end_epoch for a range without end."
+        )
+    if steps is not None and not steps > 0:
+        raise ValueError(
+            f"steps_per_epoch must be positive. Received: steps_per_epoch={steps}. "
+            "Leave it out, and Keras tells."
+        )

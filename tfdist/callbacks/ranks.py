@@ -1,0 +1,82 @@
+"""Ranks that train a model together, and the line that the chief prints per epoch."""
+
+from typing import Any
+
+import keras
+
+from tfdist.collectives import Collective, SingleCollective
+from tfdist.collectives.horovod.current import started_collective, started_rank
+
+
+def collective_of(model: keras.Model) -> Collective:
+    """Return the collective of the ranks that train a model; every rank must call it.
+
+    It is the collective of the model's strategy, else of an initialized Horovod, else
+    of a single process.
+    """
+    return _of_strategy(model) or started_collective() or SingleCollective()
+
+
+def is_chief_of(model: keras.Model) -> bool:
+    """Return whether this process is rank 0 of the ranks that train a model."""
+    collective = _of_strategy(model)
+    return not (started_rank() if collective is None else collective.rank)
+
+
+def has_strategy(model: keras.Model) -> bool:
+    """Return whether a model was created under a strategy of several processes."""
+    return _of_strategy(model) is not None
+
+
+def is_on_its_own(model: keras.Model) -> bool:
+    """Return whether several ranks train a model without a strategy (Horovod)."""
+    return not has_strategy(model) and started_rank() is not None
+
+
+def processes_of(model: keras.Model) -> int:
+    """Return how many processes train a model; every rank must call it.
+
+    With parameter servers these are the workers. TensorFlow's own strategies scale by
+    replicas, so that number counts there.
+    """
+    strategy = model.distribute_strategy
+    workers = getattr(strategy, "workers", None)
+    if workers is not None:
+        return int(workers)
+    return max(collective_of(model).size, int(strategy.num_replicas_in_sync))
+
+
+class EpochLine(keras.callbacks.Callback):  # type: ignore[misc]
+    """A callback that prints a line per epoch, on the chief.
+
+    Keras finishes its progress bar after all callbacks, so the line is printed when the
+    next epoch begins or the training ends.
+    """
+
+    _line = ""
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Discard the line of an earlier `fit` that was interrupted."""
+        self._line = ""
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Print the line of the previous epoch."""
+        self._print_line()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Print the last line."""
+        self._print_line()
+
+    def _print_line(self) -> None:
+        """Print the pending line, if any."""
+        if self._line and is_chief_of(self.model):
+            print(self._line, flush=True)
+        self._line = ""
+
+
+def _of_strategy(model: keras.Model) -> Collective | None:
+    """Return the collective of a model's strategy, if it has one."""
+    collective: Collective | None = getattr(
+        model.distribute_strategy, "collective", None
+    )
+    return collective
