@@ -175,7 +175,7 @@ class ServerKerasHooks:
         """Raise `ValueError`: slices of a batch cannot exchange values."""
         raise ValueError(
             "With consistency='sync' a loss must divide by the rows of its batch. "
-            f"Received: {what}, which is known only when all parts of a batch are. Use "
+            f"Received: {what}, which depends on all slices of a batch. Use "
             "the loss without a mask and with reduction='sum_over_batch_size', or "
             "AllReduceStrategy."
         )
@@ -218,9 +218,9 @@ def check_trainer(trainer: Any, strategy: Any) -> None:
     _check_graph(trainer)
     if layers := synchronized_layers(trainer):
         raise ValueError(
-            "synchronized=True is not for parameter servers: a worker does not see "
-            f"what others have of a batch. Received: the layer {layers[0]!r}. Make it "
-            "with synchronized=False, or use AllReduceStrategy."
+            "synchronized=True is not for parameter servers: workers do not "
+            f"exchange values within a step. Received: the layer {layers[0]!r}. Use "
+            "synchronized=False, or AllReduceStrategy."
         )
     steps, most = trainer.steps_per_execution, strategy.max_staleness
     if most is not None and steps > most + 1:
@@ -245,13 +245,13 @@ def _check_graph(trainer: Any) -> None:
     """Raise `ValueError` if a model's steps cannot run as a graph on a worker."""
     if trainer.run_eagerly:
         raise ValueError(
-            "run_eagerly=True is not for parameter servers: a worker has no Python of "
-            f"the step. Received: the model {trainer.name!r}, compiled with "
-            "run_eagerly=True. Find the mistake on one process, without a strategy."
+            "run_eagerly=True is not for parameter servers: workers run graphs, not "
+            f"Python. Received: the model {trainer.name!r}, compiled with "
+            "run_eagerly=True. Debug on one process, without a strategy."
         )
     if trainer.jit_compile is True:
         raise ValueError(
-            "jit_compile=True is not for parameter servers: XLA cannot hold what is "
-            f"read from a server. Received: the model {trainer.name!r}. Compile it "
+            "jit_compile=True is not for parameter servers: XLA cannot compile "
+            f"reads from a server. Received: the model {trainer.name!r}. Compile it "
             "with jit_compile='auto'."
         )

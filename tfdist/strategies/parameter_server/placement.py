@@ -98,7 +98,7 @@ def sizes_of_shards(name: str, shape: Sequence[int], shards: Any) -> list[int]:
         wanted = ", ".join(["shards", *("1" for _ in shape[1:])])
         raise ValueError(
             "variable_partitioner must return the number of shards along each axis, "
-            "and may cut the rows only, of which each shard needs one. Received: "
+            "and may split the rows only, of which each shard needs one. Received: "
             f"{shards!r} for {name} of shape {shape}. Return [{wanted}] here."
         )
     each, longer = divmod(shape[0], counts[0])

@@ -67,8 +67,8 @@ def _start(cluster: Cluster) -> Any:
     except tf.errors.OpError as error:
         raise OSError(
             f"TensorFlow cannot start its server: {error.message}. Received: "
-            f"{cluster.task} ({cluster.address}). Look above for the reason that "
-            "TensorFlow logs; if another process has taken the port, stop it or give "
+            f"{cluster.task} ({cluster.address}). See the reason in TensorFlow's log "
+            "above; if another process has taken the port, stop it or give "
             "this task another one, on every process."
         ) from error
 
@@ -95,7 +95,7 @@ def naming_lost_servers(
         raise ConnectionError(
             f"{name} is lost, and the variables that it held. Received: "
             f"{type(error).__name__} from TensorFlow. Start the job again; "
-            "keras.callbacks.BackupAndRestore goes on from the last backup."
+            "keras.callbacks.BackupAndRestore continues from the last backup."
         ) from error
 
 

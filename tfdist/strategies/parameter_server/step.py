@@ -212,7 +212,7 @@ def check_metrics(trainer: Any) -> None:
         for variable in metric.variables:
             if variable.aggregation != "sum":
                 raise ValueError(
-                    "Parameter servers add up what the steps have counted. Received: "
+                    "Parameter servers add up metric updates. Received: "
                     f"the metric {metric.name!r}, whose variable {variable.name!r} has "
                     f"aggregation={variable.aggregation!r}. Use a metric that sums "
                     "over examples, or AllReduceStrategy."

@@ -67,8 +67,8 @@ class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
         for worker, kind in enumerate(kinds):
             if kind != kinds[0]:
                 raise ValueError(
-                    "The function that makes the dataset of each worker must give all "
-                    f"of them batches of one kind. Received: {specs[0]} for worker 0, "
+                    "The function that makes the dataset of each worker must return "
+                    f"batches of one kind for all. Received: {specs[0]} for worker 0, "
                     f"{specs[worker]} for worker {worker}. Let context."
                     "input_pipeline_id decide which examples, not which kind."
                 )
@@ -128,7 +128,7 @@ class WorkerIterator:
 
     def __next__(self) -> Any:
         raise TypeError(
-            "Batches that workers read for themselves cannot be had on the chief. "
+            "Batches that workers read for themselves are not on the chief. "
             "Received: a loop over what distribute_datasets_from_function has "
             "returned. Give it to fit or evaluate."
         )

@@ -126,7 +126,7 @@ def test_a_sum_that_only_all_parts_know_is_refused(hooks):
     with pytest.raises(
         ValueError,
         match=r"With consistency='sync' a loss must divide by the rows of its batch\. "
-        r"Received: the mask, which is known only when all parts of a batch are\. Use "
+        r"Received: the mask, which depends on all slices of a batch\. Use "
         r"the loss without a mask",
     ):
         hooks.sum_over_ranks(tf.constant(1.0), "the mask")

@@ -72,7 +72,7 @@ def test_rows_are_cut_evenly(shape, shards, expected):
 def test_only_rows_can_be_cut_apart(shards, advice):
     message = (
         "variable_partitioner must return the number of shards along each axis, and "
-        "may cut the rows only, of which each shard needs one. Received: "
+        "may split the rows only, of which each shard needs one. Received: "
         f"{shards!r} for table of shape (4, 6). Return {advice} here."
     )
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -37,7 +37,7 @@ def test_eager_steps_are_refused():
     with pytest.raises(
         ValueError,
         match=r"run_eagerly=True is not for parameter servers: .*Received: the model "
-        r"'model', compiled with run_eagerly=True\. Find the mistake on one process",
+        r"'model', compiled with run_eagerly=True\. Debug on one process",
     ):
         check_trainer(compiled(run_eagerly=True), strategy_of())
 
@@ -98,7 +98,7 @@ def test_a_metric_that_does_not_sum_is_refused():
 
     with pytest.raises(
         ValueError,
-        match=r"Parameter servers add up what the steps have counted\. Received: the "
+        match=r"Parameter servers add up metric updates\. Received: the "
         r"metric 'largest', whose variable 'seen' has aggregation='mean'\. Use a "
         r"metric that sums over examples, or AllReduceStrategy",
     ):
@@ -113,6 +113,6 @@ def test_statistics_of_the_whole_batch_are_refused():
     with pytest.raises(
         ValueError,
         match=r"synchronized=True is not for parameter servers: .*Received: the layer "
-        r"'norm'\. Make it with synchronized=False, or use AllReduceStrategy",
+        r"'norm'\. Use synchronized=False, or AllReduceStrategy",
     ):
         check_trainer(model, strategy_of("sync"))

@@ -101,8 +101,9 @@ def test_a_port_that_was_taken_after_the_check_is_named(cluster):
         pytest.raises(
             OSError,
             match=r"TensorFlow cannot start its server: Could not start gRPC server\. "
-            rf"Received: ps 0 \({cluster.address}\)\. Look above for the reason that "
-            "TensorFlow logs; if another process has taken the port, stop it or give "
+            rf"Received: ps 0 \({cluster.address}\)\. See the reason in "
+            "TensorFlow's log "
+            "above; if another process has taken the port, stop it or give "
             "this task another one, on every process",
         ),
     ):
@@ -137,7 +138,7 @@ def test_a_lost_server_is_named():
             ConnectionError,
             match=r"ps 1 \(d:22\) is lost, and the variables that it held\. Received: "
             r"UnavailableError from TensorFlow\. Start the job again; "
-            r"keras\.callbacks\.BackupAndRestore goes on",
+            r"keras\.callbacks\.BackupAndRestore continues",
         ) as raised,
         naming_lost_servers(CLUSTER, lambda: calls.append("abandoned")),
     ):

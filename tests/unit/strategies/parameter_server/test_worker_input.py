@@ -77,13 +77,13 @@ def test_datasets_of_two_kinds_are_refused():
         return tf.data.Dataset.from_tensors(tf.zeros([2, width]))
 
     with pytest.raises(
-        ValueError, match=r"batches of one kind. Received: TensorSpec.*"
+        ValueError, match=r"batches of one kind for all. Received: TensorSpec.*"
     ):
         WorkerInput(function, 2).element_spec  # noqa: B018
 
 
 def test_batches_are_not_to_be_had_here():
-    with pytest.raises(TypeError, match="cannot be had on the chief. Received: a loop"):
+    with pytest.raises(TypeError, match="are not on the chief. Received: a loop"):
         next(iter(WorkerInput(shards, 2)))
 
 
