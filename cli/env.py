@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfdist.cluster.explanation import Explanation, explain
-from tfdist.cluster.host_network import network_facts
-from tfdist.cluster.host_resources import (
+from tfdist.cluster.detect import Explanation, explain
+from tfdist.cluster.hosts.resources import (
     Fact,
     Facts,
     core_facts,
     gpu_facts,
     limit_facts,
     memory_facts,
+    network_facts,
 )
 from tfdist.cluster.variables import relevant_variables
-from tfdist_cli.config_show import facts_of, source_of, text_of
+from tfdist_cli.config import facts_of, source_of, text_of
 from tfdist_cli.config_text import say
 from tfdist_cli.env_software import (
     horovod_facts,

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from tfdist.cluster.host_resources import Facts
+from tfdist.cluster.hosts.resources import Facts
 
 _SECONDS = 300.0
 _MARK = "tfdist-devices "

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import tfdist
-from tfdist.cluster.host_resources import Facts
+from tfdist.cluster.hosts.resources import Facts
 from tfdist.horovod_build.installed import find_installed, parts_in
 
 _PACKAGES = (

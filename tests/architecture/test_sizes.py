@@ -26,7 +26,6 @@ LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
         "cli",
         "tfdist/benchmarks",
         "tfdist/callbacks",
-        "tfdist/cluster",
         "tfdist/compat/keras",
         "tfdist/launch",
         "tfdist/verify",

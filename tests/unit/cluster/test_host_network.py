@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from tfdist.cluster import host_network
-from tfdist.cluster.host_network import network_facts
+from tfdist.cluster.hosts import resources as host_network
+from tfdist.cluster.hosts.resources import network_facts
 
 
 @pytest.fixture

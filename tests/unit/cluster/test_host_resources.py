@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from tfdist.cluster import host_resources
-from tfdist.cluster.host_resources import (
+from tfdist.cluster.hosts import resources as host_resources
+from tfdist.cluster.hosts.resources import (
     core_facts,
     gpu_facts,
     limit_facts,
