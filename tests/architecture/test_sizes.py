@@ -26,7 +26,6 @@ LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
         "cli",
         "tfdist/benchmarks",
         "tfdist/compat/keras",
-        "tfdist/strategies/parameter_server",
         "tfdist/verify",
     ],
     "not yet made smaller",

@@ -1,4 +1,4 @@
-"""What tfdist needs of TensorFlow's parameter servers and TensorFlow does not publish.
+"""Access to private parts of TensorFlow's parameter servers.
 
 Each entry says what would let us delete it. When TensorFlow changes one of them,
 `tests/unit/compat/test_parameter_server.py` fails.
@@ -24,25 +24,20 @@ from tensorflow.python.eager import executor as _executor
 from tensorflow.python.eager import record as _record
 from tensorflow.python.eager import tape as _tape
 
-# Deletable when tf.distribute publishes a base class for strategies of others.
+# Deletable when tf.distribute publishes a base class for third-party strategies.
 ServerExtended = _strategy.ParameterServerStrategyV2Extended
 
 
 def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
-    """Let some worker do a piece of work, and another one if that worker is lost.
+    """Queue a function for any worker, and for another if that worker is lost.
 
-    `ClusterCoordinator.schedule` also raises what other work has raised, after it has
-    cancelled all other work and waited for what is under way, for ever if a worker
-    hangs; see `take_error`.
+    `ClusterCoordinator.schedule` also raises the errors of other functions, after it
+    has cancelled them all and waited for those in flight: forever, if a worker hangs.
+    The function is called on a thread of the worker, on whose device its operations
+    run. It may be called more than once, so it must be idempotent.
 
-    Deletable when `ClusterCoordinator.schedule` takes functions of Python, and raises
-    without a wait.
-
-    Args:
-        coordinator: The `ClusterCoordinator`.
-        work: Is called in the thread of the worker, on whose device its operations run.
-            It is called again, for another worker, if TensorFlow takes the worker for
-            lost; so it must do no harm twice.
+    Deletable when `ClusterCoordinator.schedule` takes Python functions and raises
+    without waiting.
     """
     closures = coordinator._cluster.closure_queue
     closure = _cluster_coordinator.Closure(work, closures._cancellation_mgr)
@@ -53,17 +48,11 @@ def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
 
 
 def take_error(coordinator: Any) -> Exception | None:
-    """Return an error for which TensorFlow has given up a piece of work, once.
+    """Return and clear the error for which TensorFlow gave up a function, if any.
 
-    Nothing else is cancelled, and nothing waited for: what others have given goes on.
+    Unlike in TensorFlow, other functions continue.
 
     Deletable with `schedule`.
-
-    Args:
-        coordinator: The `ClusterCoordinator`.
-
-    Returns:
-        The first since the last call; None if there is none.
     """
     closures = coordinator._cluster.closure_queue
     with closures._queue_lock:
@@ -73,7 +62,7 @@ def take_error(coordinator: Any) -> Exception | None:
 
 
 def current_worker() -> int:
-    """Return the index of the worker for which a piece of work is being done.
+    """Return the index of the worker that the current thread dispatches to.
 
     Deletable with `schedule`.
     """
@@ -83,14 +72,11 @@ def current_worker() -> int:
 
 
 def may_be_retried(error: Exception) -> bool:
-    """Say whether TensorFlow may do work again that has raised an error.
+    """Return whether TensorFlow may retry a function that raised an error.
 
-    So it does if a worker is lost, and a few times if connections fail.
+    It does so if a worker is lost, and a few times if connections fail.
 
     Deletable with `schedule`.
-
-    Args:
-        error: What a piece of work has raised.
     """
     return (
         _cluster_coordinator._is_worker_failure(error)
@@ -100,17 +86,14 @@ def may_be_retried(error: Exception) -> bool:
 
 
 def connect(cluster: tf.train.ClusterSpec) -> None:
-    """Take up the servers of a cluster; this process is its chief.
+    """Connect this chief to the jobs "chief", "worker" and "ps" of a cluster.
 
-    Servers of parameters see each other, so that an update can run on them alone;
-    workers do not, so that one which is lost does not concern the others.
+    Servers see each other, so that an update can run on them alone. Workers do not, so
+    that a lost worker does not affect the others.
 
     Deletable when `tf.distribute.ParameterServerStrategy` takes device filters.
-
-    Args:
-        cluster: The addresses of the jobs "chief", "worker" and "ps".
     """
-    # As TensorFlow's own strategy: one call at a time makes a lost worker harmless.
+    # As TensorFlow's own strategy does, so that a lost worker is harmless.
     os.environ["TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] = "False"
     os.environ["TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"] = "True"
     filters = tf.config.experimental.ClusterDeviceFilters()
@@ -126,9 +109,9 @@ def connect(cluster: tf.train.ClusterSpec) -> None:
 
 
 def own_executor() -> AbstractContextManager[Any]:
-    """Let the operations of this thread wait for nobody else's, and nobody for them.
+    """Give this thread an executor of its own.
 
-    Threads share one executor otherwise, which waits for all that it was given.
+    Threads share one otherwise, which waits for the operations of all of them.
 
     Deletable when TensorFlow gives each thread an executor.
     """
@@ -139,19 +122,11 @@ def own_executor() -> AbstractContextManager[Any]:
 
 
 def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
-    """Return a value that was read from a variable as if it were read here.
+    """Return a value read earlier from a variable, as if it were read here.
 
-    Gradients with respect to the variable flow through it: tapes are told what they are
-    told by the variable itself when it is read.
+    Gradient tapes record it like a read of the variable.
 
-    Deletable when TensorFlow publishes how to feed a tape.
-
-    Args:
-        variable: A resource variable.
-        value: What was read of it before, outside of the tapes.
-
-    Returns:
-        The value, for use under the tapes that record now.
+    Deletable when TensorFlow publishes how to record an operation on tapes.
     """
     _tape.variable_accessed(variable)
     with _record.stop_recording():
@@ -167,32 +142,24 @@ def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
 
 
 def captures_of(function: Any) -> list[Any]:
-    """Return what a function takes from outside: tensors, and closures that return one.
+    """Return the captured tensors of a concrete function, and closures that return one.
 
     `captured_inputs` calls the closures. TensorFlow makes some for lookup tables, which
-    return that of the worker on which the function is called.
+    return the table of the calling worker.
 
     Deletable when `ConcreteFunction` publishes them.
-
-    Args:
-        function: A concrete function.
     """
     return list(function._captured_inputs)
 
 
 class LateValue:
-    """A value that a function uses, and that is there only when it is called.
+    """A placeholder in a function being traced, with a value set around each call.
 
-    Made while the function is traced.
-
-    Deletable when `tf.function` takes arguments that its trace asks for.
-
-    Args:
-        spec: The spec of the value.
+    Deletable when a trace can add arguments to its `tf.function`.
     """
 
     def __init__(self, spec: tf.TensorSpec) -> None:
-        # What stands for it in the function; and what it is, to be set around a call.
+        # The placeholder, and its value, to be set around a call.
         self.symbol = tf.compat.v1.placeholder(spec.dtype, spec.shape)
         self.value: tf.Tensor | None = None
         with tf.init_scope():
@@ -202,14 +169,7 @@ class LateValue:
 
     @staticmethod
     def bind(function: Any, late_values: Sequence["LateValue"]) -> None:
-        """Let calls of a function take the values, once it is traced.
-
-        Also those in another function that is being traced.
-
-        Args:
-            function: The concrete function.
-            late_values: Those that were made in its trace.
-        """
+        """Make calls of a traced function, also from other traces, use the values."""
         by_key = {id(late._key): late._get for late in late_values}
         captures = [by_key.get(id(one), one) for one in captures_of(function)]
         function.set_external_captures(captures)

@@ -42,12 +42,6 @@ def test_the_base_class_takes_what_we_give_it():
     ]
 
 
-def test_tensorflow_s_strategy_connects_where_we_do():
-    given = parameters(tf.distribute.ParameterServerStrategy._connect_to_cluster)
-
-    assert given == ["self", "coordinator_name"]
-
-
 @pytest.fixture
 def closures():
     return cluster_coordinator._CoordinatedClosureQueue()
@@ -133,46 +127,6 @@ def test_a_tape_takes_a_value_for_a_read_of_the_variable():
 
     assert tape.watched_variables() == (variable,)
     assert float(tape.gradient(square, variable)) == 6.0
-
-
-def test_every_tape_does_and_gradients_of_gradients_too():
-    variable = tf.Variable(3.0)
-    value = variable.read_value()
-    with tf.GradientTape() as outer:
-        with tf.GradientTape() as inner:
-            read = compat.as_read(variable, value)
-            cube = read * read * read
-        first = inner.gradient(cube, variable)
-    assert float(first) == 27.0
-    assert float(outer.gradient(first, variable)) == 18.0
-
-
-def test_forward_gradients_flow_too():
-    variable = tf.Variable(3.0)
-    value = variable.read_value()
-    with tf.autodiff.ForwardAccumulator(variable, tf.constant(1.0)) as forward:
-        read = compat.as_read(variable, value)
-        square = read * read
-
-    assert float(forward.jvp(square)) == 6.0
-
-
-def test_the_value_is_not_read_again():
-    variable = tf.Variable(3.0)
-
-    @tf.function
-    def compute(value):
-        with tf.GradientTape() as tape:
-            square = compat.as_read(variable, value) ** 2
-        return tape.gradient(square, variable)
-
-    graph = compute.get_concrete_function(tf.TensorSpec([])).graph
-    assert "ReadVariableOp" not in {op.type for op in graph.get_operations()}
-    assert float(compute(tf.constant(5.0))) == 10.0
-
-
-def test_without_a_tape_the_value_is_the_value():
-    assert float(compat.as_read(tf.Variable(3.0), tf.constant(4.0))) == 4.0
 
 
 def test_a_late_value_is_what_it_is_set_to_wherever_the_function_is_called():

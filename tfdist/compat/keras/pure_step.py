@@ -1,6 +1,6 @@
-"""A step of Keras as a pure function: it reads variables, and changes none.
+"""Keras steps as pure functions, which read variables without changing any.
 
-What it would assign, and the gradients that it would apply, can be taken from it.
+Assigned values, and the arguments of optimizers, are captured instead.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +12,7 @@ import tensorflow as tf
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.compat.keras.sharded import ShardedValue
-from tfdist.compat.keras.shards import shards_of
+from tfdist.compat.keras.sharded import ShardedValue, shards_of
 from tfdist.compat.parameter_server import as_read
 
 _handle = keras.Variable.handle
@@ -21,19 +20,13 @@ _look_up = keras.layers.Embedding.call
 
 
 def patch() -> None:
-    """Let gradients and lookups find the variables that a pure step reads."""
+    """Patch gradients and lookups to find the variables that a pure step reads."""
     keras.Variable.handle = property(_handle_of_read)
     keras.layers.Embedding.call = _look_up_rows
 
 
 class Applied(NamedTuple):
-    """What a step has given to an optimizer.
-
-    Args:
-        optimizer: The optimizer.
-        gradients: A gradient for each variable: a tensor, `tf.IndexedSlices` or None.
-        variables: The variables of Keras.
-    """
+    """The arguments of a call of an optimizer, as Keras variables and gradients."""
 
     optimizer: Any
     gradients: list[Any]
@@ -41,12 +34,12 @@ class Applied(NamedTuple):
 
 
 class PureScope(keras.StatelessScope):  # type: ignore[misc]
-    """Reads each variable once, and keeps what is assigned.
+    """A scope that reads each variable once and keeps assigned values.
 
     Args:
         read: Returns the value of a `tf.Variable`.
-        begun: A tensor; rows of variables are read after it.
-        zeros: The variables of Keras that are zero at first, instead of being read.
+        begun: A tensor that is computed before rows of variables are read.
+        zeros: The Keras variables that start as zero instead of being read.
     """
 
     def __init__(
@@ -65,27 +58,27 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
 
     @property
     def assigned(self) -> list[Any]:
-        """The variables that the step has assigned, in the order of the first time."""
+        """The assigned variables, in the order of their first assignment."""
         return list(self._assigned.values())
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Keep what is assigned."""
+        """Keep an assigned value."""
         self._assigned.setdefault(id(update[0]), update[0])
         super().add_update(update)
 
     def get_current_value(self, variable: Any) -> Any:
-        """Return what the step has assigned, or else has read."""
+        """Return the assigned value, or else the read one."""
         value = super().get_current_value(variable)
         if value is not None or variable._value is None:
             return value
-        # Tapes around a branch of the step see only what goes into it.
+        # Gradient tapes around a branch see its inputs only.
         with self._graph.as_default():
             return as_read(variable._value, self.before(variable))
 
     def before(self, variable: Any) -> Any:
-        """Return the value with which the step began."""
+        """Return the value at the start of the step."""
         if id(variable) not in self._before:
-            # A branch of the step must not keep for itself what all may use.
+            # Other branches must be able to use the value, too.
             with self._graph.as_default():
                 reads = [self._read(shard._value) for shard in shards_of(variable)]
                 whole = tf.concat(reads, 0) if len(reads) > 1 else reads[0]
@@ -93,35 +86,28 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
         return self._before[id(variable)]
 
     def gather(self, variable: Any, indices: Any) -> Any:
-        """Read rows of a variable that the step has not assigned, and no others."""
+        """Read rows of an unassigned variable, and transfer no others."""
         is_sharded = isinstance(variable._value, ShardedValue)
         if is_sharded and tf.compat.v1.get_default_graph() is not self._graph:
-            # The gradient of a branch knows nothing of what tapes are told in it.
+            # The gradient of a branch ignores what is recorded on tapes within it.
             return tf.gather(self.get_current_value(variable), indices)
         with tf.control_dependencies([self._begun]):
             return variable._value.sparse_read(indices)
 
     def is_assigned(self, variable: Any) -> bool:
-        """Say whether the step has assigned a variable."""
+        """Return whether the step has assigned a variable."""
         return id(variable) in self._assigned
 
 
 def current_scope() -> PureScope | None:
-    """Return the scope of the step that is being traced, if one is."""
+    """Return the scope of the step that is being traced, if any."""
     scope = get_stateless_scope()
     return scope if isinstance(scope, PureScope) else None
 
 
 @contextmanager
 def captured(trainer: Any) -> Iterator[list[Applied]]:
-    """Take what a step gives to the optimizers of a model, who then do not get it.
-
-    Args:
-        trainer: The model.
-
-    Yields:
-        A list to which each call of an optimizer adds what it is given.
-    """
+    """Capture calls of a model's optimizers in the yielded list, and apply nothing."""
     given: list[Applied] = []
     with ExitStack() as stack:
         for optimizer in optimizers_of(trainer):
@@ -131,7 +117,7 @@ def captured(trainer: Any) -> Iterator[list[Applied]]:
 
 @contextmanager
 def _captured_from(optimizer: Any, given: list[Applied]) -> Iterator[None]:
-    """Take what an optimizer is given."""
+    """Capture the calls of one optimizer."""
 
     def apply(grads: Sequence[Any], trainable_variables: Any = None) -> None:
         variables = trainable_variables or optimizer._trainable_variables
@@ -145,12 +131,12 @@ def _captured_from(optimizer: Any, given: list[Applied]) -> Iterator[None]:
 
 
 def _handle_of_read(self: Any) -> Any:
-    """Return what tapes know a variable by, though its value is a tensor here."""
+    """Return the handle by which gradient tapes identify a variable."""
     return _handle.fget(self) if current_scope() is None else self._value.handle
 
 
 def _look_up_rows(self: Any, inputs: Any) -> Any:
-    """Look up rows as Keras does, but read only these."""
+    """Look up rows like Keras, but transfer only these rows."""
     scope = current_scope()
     table = self._embeddings
     is_plain = isinstance(table, keras.Variable) and not self.lora_enabled
@@ -174,7 +160,7 @@ def _look_up_rows(self: Any, inputs: Any) -> Any:
 
 
 def _is_on_servers(variable: Any) -> bool:
-    """Say whether a variable is to be read from elsewhere, outside of a step, too."""
+    """Return whether a variable is remote, outside of a step."""
     if get_stateless_scope() is not None:
         return False
     device = getattr(variable._value, "device", None)

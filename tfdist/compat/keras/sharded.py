@@ -1,10 +1,11 @@
-"""A variable of Keras whose rows lie on several servers, in one shard on each.
+"""Keras variables whose rows are sharded over several servers.
 
-Keras has one variable: its path, its shape and what is saved of it are those of a
-variable on one server. What it holds is a `ShardedValue` instead of a `tf.Variable`.
-TensorFlow's own `ShardedVariable` has no handle, which tapes and Keras ask for.
+Keras sees one variable with the path, the shape and the saved value of an unsharded
+one. It holds a `ShardedValue` in place of a `tf.Variable`. TensorFlow's own
+`ShardedVariable` lacks the handle that gradient tapes and Keras need.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,18 +18,17 @@ from tensorflow.python.eager import tape as _tape
 
 from tfdist.compat.parameter_server import as_read
 
-# The number of the shard that each sharded variable stands for at present.
+# The index of the shard that sharded values represent at present.
 _CURRENT: ContextVar[int | None] = ContextVar("shard", default=None)
 
 
 class ShardedValue:
-    """What a `tf.Variable` is to Keras, over variables that hold some rows each.
+    """A stand-in for a `tf.Variable`, made of variables that hold some rows each.
 
-    Within `shard_scope` it is one of them.
+    Within `shard_scope` it represents one of them.
 
     Args:
-        shards: Variables that differ in their number of rows only, in the order of the
-            rows.
+        shards: Variables that differ in their number of rows only, in row order.
     """
 
     def __init__(self, shards: Sequence[tf.Variable]) -> None:
@@ -43,7 +43,7 @@ class ShardedValue:
         self._shape = tf.TensorShape([sum(self.sizes), *first.shape[1:]])
         self._unique_id = f"{first._unique_id}_sharded"
         with tf.init_scope():
-            # Tapes know a variable by its handle. Nothing is behind this one.
+            # Gradient tapes identify a variable by its handle, which is never read.
             self.handle = tf.raw_ops.VarHandleOp(
                 shape=self._shape, dtype=self.dtype, shared_name=self._unique_id
             )
@@ -52,12 +52,12 @@ class ShardedValue:
 
     @property
     def shape(self) -> tf.TensorShape:
-        """The shape of the whole, or of the shard that it stands for."""
+        """The shape of the whole variable, or of the current shard."""
         number = _CURRENT.get()
         return self._shape if number is None else self.shards[number].shape
 
     def read_value(self) -> tf.Tensor:
-        """Return the rows, in their order."""
+        """Return all rows."""
         number = _CURRENT.get()
         if number is not None:
             return self.shards[number].read_value()
@@ -68,16 +68,11 @@ class ShardedValue:
     value = read_value
 
     def numpy(self) -> Any:
-        """Return the rows as an array."""
+        """Return all rows as an array."""
         return np.asarray(self.read_value())
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        """Read rows; no others are moved.
-
-        Args:
-            indices: The numbers of the rows, of any shape.
-            name: Of the operation. Default None: any.
-        """
+        """Read the rows at `indices`, of any shape, and transfer no others."""
         number = _CURRENT.get()
         if number is not None:
             return self.shards[number].sparse_read(indices, name)
@@ -123,14 +118,7 @@ class ShardedValue:
         return self._split_over("scatter_sub", value)
 
     def split(self, value: Any) -> list[Any]:
-        """Return what of a value belongs to each shard.
-
-        Args:
-            value: A tensor as large as the variable, or `tf.IndexedSlices` of it.
-
-        Returns:
-            As many of the same kind; the indices are those within the shard.
-        """
+        """Return the parts of a tensor or `tf.IndexedSlices` for each shard."""
         if not isinstance(value, tf.IndexedSlices):
             value = tf.convert_to_tensor(value, self.dtype)
             return list(tf.split(value, self.sizes))
@@ -143,7 +131,7 @@ class ShardedValue:
         ]
 
     def join(self, parts: Sequence[Any]) -> Any:
-        """Return that whose parts these are: the reverse of `split`."""
+        """Return the inverse of `split`."""
         if not isinstance(parts[0], tf.IndexedSlices):
             return tf.concat(parts, 0)
         starts = np.cumsum([0, *self.sizes[:-1]])
@@ -160,16 +148,16 @@ class ShardedValue:
         )
 
     def _by_shard(self, rows: tf.Tensor, values: tf.Tensor) -> tuple[Any, Any]:
-        """Part values by the shard of their rows, whose numbers within it are told."""
+        """Partition values by shard; also return their row numbers within it."""
         starts = tf.constant(np.cumsum([0, *self.sizes[:-1]]), rows.dtype)
-        # A row that there is not goes to the first shard or the last, which refuse it.
+        # The first and last shards raise the error of a row out of range.
         shard = tf.searchsorted(starts[1:], rows, side="right")
         count = len(self.shards)
         local = tf.dynamic_partition(rows - tf.gather(starts, shard), shard, count)
         return tf.dynamic_partition(values, shard, count), local
 
     def _recorded(self, found: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """Tell tapes that rows were read, so that their gradients are those rows."""
+        """Record a read of rows on gradient tapes, with a sparse gradient."""
 
         def gradient(upstream: tf.Tensor) -> list[tf.IndexedSlices]:
             shape = self._shape.as_list()
@@ -192,15 +180,15 @@ class ShardedValue:
         return self
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        """Return what a checkpoint of TensorFlow has of a variable."""
+        """Return the value for a TensorFlow checkpoint."""
         return {"VARIABLE_VALUE": self.read_value()}
 
     def _restore_from_tensors(self, restored: dict[str, tf.Tensor]) -> Any:
-        """Take what a checkpoint of TensorFlow has of a variable."""
+        """Assign the value of a TensorFlow checkpoint."""
         return self.assign(restored["VARIABLE_VALUE"])
 
     def _export_to_saved_model_graph(self, *_: Any, **__: Any) -> Any:
-        """Refuse to be part of a graph that would need the servers."""
+        """Raise `ValueError`: the graph would need the servers."""
         raise ValueError(
             "A model cannot be exported while its variables lie on several servers. "
             f"Received: {self.name} in {len(self.shards)} shards. Save it with "
@@ -208,17 +196,17 @@ class ShardedValue:
         )
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
-        """Return the rows where TensorFlow wants a tensor."""
+        """Convert to a tensor."""
         return tf.convert_to_tensor(self.read_value(), dtype, name=name)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return the rows where NumPy wants an array."""
+        """Convert to an array."""
         del copy
         return np.asarray(self.numpy(), dtype)
 
 
 def _on_rows(name: str) -> Callable[..., Any]:
-    """Return an operator of tensors, for the rows."""
+    """Return a tensor operator that acts on all rows."""
 
     def operator(self: ShardedValue, *args: Any) -> Any:
         return getattr(self.read_value(), name)(*args)
@@ -232,13 +220,11 @@ for _name in set(tf.Tensor.OVERLOADABLE_OPERATORS) - {"__eq__", "__ne__"}:
 
 @contextmanager
 def shard_scope(variable: Any) -> Iterator[None]:
-    """Let each sharded variable stand for one of its shards.
+    """Make each sharded value represent one of its shards in a block.
 
-    So what an optimizer keeps for a variable is, in an update of one shard, what it
-    keeps for that shard.
-
-    Args:
-        variable: A `tf.Variable`; if it is no shard, nothing changes.
+    In the update of a `tf.Variable` that is a shard, the optimizer's state for the
+    whole variable then is its state for that shard. For other variables nothing
+    changes.
     """
     _, number = getattr(variable, "_shard_of", (None, None))
     token = _CURRENT.set(number)
@@ -246,3 +232,29 @@ def shard_scope(variable: Any) -> Iterator[None]:
         yield
     finally:
         _CURRENT.reset(token)
+
+
+def whole_of(variable: Any) -> Any:
+    """Return the `ShardedValue` of a shard; any other variable unchanged."""
+    whole, _ = getattr(variable, "_shard_of", (variable, None))
+    return whole
+
+
+def shards_of(variable: Any) -> list[Any]:
+    """Return a Keras variable for each shard, or the unsharded variable itself."""
+    value = getattr(variable, "_value", None)
+    if not isinstance(value, ShardedValue):
+        return [variable]
+    shards = []
+    for shard in value.shards:
+        # Everything but the shape is that of the whole variable.
+        one = copy.copy(variable)
+        one._value, one._shape = shard, tuple(shard.shape)
+        shards.append(one)
+    return shards
+
+
+def split_gradient(gradient: Any, variable: Any) -> list[Any]:
+    """Return the gradients of the shards of a Keras variable."""
+    value = getattr(variable, "_value", None)
+    return value.split(gradient) if isinstance(value, ShardedValue) else [gradient]

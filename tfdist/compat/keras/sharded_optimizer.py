@@ -1,8 +1,8 @@
-"""Optimizers, when the rows of a variable lie on several servers.
+"""Patches of optimizers for variables that are sharded over several servers.
 
-What an optimizer keeps for such a variable is cut as the variable is. The optimizer
-knows the whole ones only, so what is saved of it is what is saved on one server. An
-update is made shard by shard, each where it lies, if no row of it needs another.
+The optimizer's state for a variable is sharded like it. The optimizer holds whole
+variables only, so it is saved like an unsharded one. Updates run on each shard's server
+unless a row depends on other rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,15 @@ from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from tfdist.compat.keras.learning_rates import inner_optimizers
-from tfdist.compat.keras.sharded import ShardedValue, shard_scope
-from tfdist.compat.keras.shards import shards_of, whole_of
+from tfdist.compat.keras.sharded import (
+    ShardedValue,
+    shard_scope,
+    shards_of,
+    whole_of,
+)
 from tfdist.compat.keras.variables import lying_beside
 
-# Each element of an update is computed from the same element of gradient, variable and
-# state. Others, as Lamb, may look at all of it.
+# Optimizers whose updates are element-wise; others, such as Lamb, compute norms.
 _ELEMENTWISE = tuple(
     getattr(keras.optimizers, name)
     for name in (
@@ -46,7 +49,7 @@ _overwrite_with_averages = TFOptimizer._overwrite_model_variables_with_average_v
 
 
 def patch() -> None:
-    """Let optimizers keep state for sharded variables, and update their shards."""
+    """Patch optimizers to keep sharded state and to update shard by shard."""
     TFOptimizer.add_variable_from_reference = _add_beside_shards
     TFOptimizer._var_key = _key_of_whole
     TFOptimizer._distributed_tf_update_step = _update_shard_by_shard
@@ -56,18 +59,14 @@ def patch() -> None:
     )
 
 
-def given_to(
+def apply_arguments(
     optimizer: Any, gradients: Sequence[tuple[Any, list[Any] | None]]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the gradients and the variables that an optimizer is to be given.
+    """Return the gradients and variables for `optimizer.apply`.
 
-    Args:
-        optimizer: The optimizer.
-        gradients: For each variable of Keras the gradients of its shards, or None.
-
-    Returns:
-        The shards, with their gradients, where the optimizer can be given these by
-        themselves; else the variable and its gradient, which is joined.
+    For each variable there are the gradients of its shards, or None. The optimizer
+    gets the shards where it can update them separately, or else the whole variable and
+    its joined gradient.
     """
     grads: list[Any] = []
     variables: list[Any] = []
@@ -86,7 +85,7 @@ def given_to(
 
 
 def _takes_shards(optimizer: Any, variable: Any) -> bool:
-    """Say whether an optimizer can be given each shard of a variable by itself."""
+    """Return whether an optimizer can get each shard of a variable separately."""
     wrapped = list(inner_optimizers(optimizer))
     if wrapped and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return False
@@ -99,11 +98,11 @@ def _takes_shards(optimizer: Any, variable: Any) -> bool:
 
 
 def _goes_by_shards(optimizer: Any, shape: Any) -> bool:
-    """Say whether an update of a variable that is cut needs one shard at a time."""
+    """Return whether the update of a variable works one shard at a time."""
     if type(optimizer) not in _ELEMENTWISE:
         return False
-    # Keras 3.8 makes what Adagrad and Ftrl keep without telling for which
-    # variable, so it is not cut.
+    # Keras 3.8 creates the state of Adagrad and Ftrl without naming their
+    # variable, so it is not sharded.
     return all(
         isinstance(kept._value, ShardedValue)
         for kept in optimizer.variables
@@ -114,7 +113,7 @@ def _goes_by_shards(optimizer: Any, shape: Any) -> bool:
 def _add_beside_shards(
     self: Any, reference_variable: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Keep state for a variable, cut as the variable is, each shard beside its own."""
+    """Create state for a variable, sharded and colocated like it."""
     value = _value_of(reference_variable)
     if not isinstance(value, ShardedValue):
         return _add_variable_from_reference(self, reference_variable, *args, **kwargs)
@@ -125,14 +124,14 @@ def _add_beside_shards(
 
 
 def _key_of_whole(self: Any, variable: Any) -> Any:
-    """Return the key of a variable, which all of its shards have."""
+    """Return the key of a variable, which all of its shards share."""
     return _var_key(self, whole_of(_value_of(variable)))
 
 
 def _update_shard_by_shard(
     self: Any, distribution: Any, grads_and_vars: Sequence[Any], learning_rate: Any
 ) -> None:
-    """Update the shards of a variable, if no row needs the others."""
+    """Update variables, shard by shard if no row depends on others."""
     pairs: list[tuple[Any, Any]] = []
     for gradient, variable in grads_and_vars:
         is_cut = isinstance(variable, ShardedValue)
@@ -147,7 +146,7 @@ def _update_shard_by_shard(
 
 
 def _update_averages_of_shards(self: Any, trainable_variables: Sequence[Any]) -> None:
-    """Update moving averages where the shards lie."""
+    """Update moving averages on the servers of the shards."""
     with _averages_by_shard(self, trainable_variables) as shards:
         _update_averages(self, shards)
 
@@ -155,14 +154,14 @@ def _update_averages_of_shards(self: Any, trainable_variables: Sequence[Any]) ->
 def _overwrite_with_averages_of_shards(
     self: Any, trainable_variables: Sequence[Any]
 ) -> None:
-    """Overwrite variables with their moving averages where the shards lie."""
+    """Overwrite variables with averages on the servers of the shards."""
     with _averages_by_shard(self, trainable_variables) as shards:
         _overwrite_with_averages(self, shards)
 
 
 @contextmanager
 def _averages_by_shard(self: Any, variables: Sequence[Any]) -> Iterator[list[Any]]:
-    """Give the shards of variables, and let their averages be those of an optimizer."""
+    """Yield the shards of variables, with averages of an optimizer sharded alike."""
     if not self.use_ema or all(len(shards_of(v)) == 1 for v in variables):
         yield list(variables)
         return
@@ -173,7 +172,7 @@ def _averages_by_shard(self: Any, variables: Sequence[Any]) -> Iterator[list[Any
         parts = shards_of(variable)
         shards += parts
         by_shard += [None] * len(parts) if average is None else shards_of(average)
-    # Not as an attribute of Keras, which would track what it is given.
+    # Bypasses Keras, which would track the list as an attribute.
     vars(self)["_model_variables_moving_average"] = by_shard
     try:
         yield shards
@@ -182,5 +181,5 @@ def _averages_by_shard(self: Any, variables: Sequence[Any]) -> Iterator[list[Any
 
 
 def _value_of(variable: Any) -> Any:
-    """Return what a variable of Keras holds, or anything else itself."""
+    """Return the value of a Keras variable; anything else unchanged."""
     return variable._value if isinstance(variable, keras.Variable) else variable

@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from tfdist.callbacks.learning_rate.schedule import EpochRange
 from tfdist.callbacks.learning_rate.rates import correct_momentum
+from tfdist.callbacks.learning_rate.schedule import EpochRange
 from tfdist.horovod.native import native
 from tfdist.scaling import exponential_multiplier, warmup_multiplier
 

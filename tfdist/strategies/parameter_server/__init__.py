@@ -1,4 +1,4 @@
-"""Parameter servers."""
+"""Training with parameter servers."""
 
 from tfdist.strategies.parameter_server.strategy import ParameterServerStrategy
 

@@ -1,4 +1,4 @@
-"""The mechanism of the strategy: variables on servers, one replica a step."""
+"""The internals of the strategy: variables on servers, one replica per step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,26 +8,20 @@ import tensorflow as tf
 
 from tfdist.compat.parameter_server import ServerExtended
 from tfdist.compat.tensorflow import UpdateContext
-from tfdist.strategies.parameter_server.inputs import WorkerInput
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
 from tfdist.strategies.parameter_server.placement import Placement, sizes_of_shards
-from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.update import LONGEST_STALENESS
+from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
-# Where what belongs to no weight is kept.
-SERVER_OF_STATE = 0
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
 
 
 class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
-    """Holds each variable on a server.
+    """A strategy implementation that creates each variable on a server."""
 
-    Args:
-        strategy: The public strategy.
-        resolver: TensorFlow's description of the cluster.
-        hooks: Its side of the patches of Keras.
-        partitioner: Says into how many shards variables are cut. Default None: one.
-    """
+    chief = "/job:chief/replica:0/task:0/device:CPU:0"
+    # The server of everything that belongs to no weight.
+    server_of_state = SERVER.format(0)
 
     def __init__(
         self,
@@ -40,59 +34,16 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         self.keras_hooks = hooks
         self._partitioner = partitioner
         self.placement = Placement(resolver.cluster_spec().num_tasks("ps"))
+        # The name and size of the variable being created, and one to colocate it with.
         self._made: tuple[str, int, Any] | None = None
-        self.chief = "/job:chief/replica:0/task:0/device:CPU:0"
-        self.server_of_state = SERVER.format(SERVER_OF_STATE)
         with tf.device(self.server_of_state):
             self.version = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self.staleness = tf.Variable(
-                tf.zeros([LONGEST_STALENESS + 1], tf.int64), trainable=False
-            )
-
-    def count(self, version: tf.Tensor) -> None:
-        """Count an update, and how many others its gradients have missed.
-
-        Args:
-            version: How many updates the variables had seen that these were taken from.
-        """
-        missed = tf.minimum(self.version.read_value() - version, LONGEST_STALENESS)
-        self.staleness.scatter_add(tf.IndexedSlices(tf.ones([1], tf.int64), [missed]))
-        self.version.assign_add(1)
-
-    def reader_of(self, step: PureStep) -> Callable[[], dict[str, Any]]:
-        """Return what reads the numbers of steps, in the structure of what they return.
-
-        Args:
-            step: What the steps were traced as.
-
-        Returns:
-            A function. What is a metric's is the metric over all that was applied since
-            it was reset; any other number is that of the last step.
-        """
-
-        def read() -> Any:
-            return step.returned.metric_results(), step.last_numbers.read_value()
-
-        with tf.device(self.server_of_state):
-            function = tf.function(read, autograph=False).get_concrete_function()
-
-        def logs() -> dict[str, Any]:
-            with tf.device(self.server_of_state):
-                results, numbers = function()
-            results = [_number(result) for result in results]
-            return step.returned.filled(results, numbers.numpy())
-
-        return logs
+            counts = tf.zeros([LONGEST_STALENESS + 1], tf.int64)
+            self.staleness = tf.Variable(counts, trainable=False)
 
     @contextmanager
     def making(self, path: str, size_bytes: int, beside: Any = None) -> Iterator[None]:
-        """Tell what the variable is called, and how large, that is made in a block.
-
-        Args:
-            path: What it is called.
-            size_bytes: How large it is.
-            beside: A variable on whose server it is to be. Default None: any server.
-        """
+        """Announce the name and size of the variable that a block creates."""
         self._made = (path, size_bytes, beside)
         try:
             yield
@@ -102,13 +53,7 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
     def sizes_of_shards(
         self, path: str, shape: tf.TensorShape, dtype: tf.DType
     ) -> list[int]:
-        """Return how many rows each shard has of a variable that is made.
-
-        Args:
-            path: What it is called.
-            shape: Its shape.
-            dtype: Its type.
-        """
+        """Return the number of rows in each shard of a new variable."""
         if self._partitioner is None or shape.rank == 0 or shape.num_elements() == 0:
             return [1]
         shards = self._partitioner(shape=shape, dtype=dtype)
@@ -116,17 +61,16 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        """One: how the work of several is joined is not for losses to know."""
+        """One: losses must not be divided by the number of workers."""
         return 1
 
     def _use_merge_call(self) -> bool:
-        """One replica needs no meeting of several."""
         return False
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         beside = kwargs.pop("colocate_with", None)
         if self._made is None:
-            # Only Keras says beforehand how large its variables will be.
+            # Only Keras announces the size of its variables.
             value = kwargs["initial_value"]
             value = tf.convert_to_tensor(value() if callable(value) else value)
             size_bytes = value.shape.num_elements() * value.dtype.size
@@ -144,19 +88,17 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         if tf.inside_function():
-            # As TensorFlow's coordinator asks, for loops of one's own.
+            # Custom training loops with TensorFlow's coordinator.
             return super()._distribute_datasets_from_function(dataset_fn, options)
         return WorkerInput(dataset_fn, self._container_strategy().workers)
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        context = tf.distribute.ReplicaContext(self._container_strategy(), 0)
-        with context:
+        with tf.distribute.ReplicaContext(self._container_strategy(), 0):
             return fn(*args, **kwargs)
 
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
-        del reduce_op, options
         return value
 
     def _replica_ctx_update(
@@ -168,9 +110,3 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         with tf.device(var.device), UpdateContext(var.device):
             result = fn(var, *args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
-
-
-def _number(value: tf.Tensor) -> Any:
-    """Return a metric as a plain float, or an array if it is several."""
-    array = value.numpy()
-    return float(array) if array.ndim == 0 else array

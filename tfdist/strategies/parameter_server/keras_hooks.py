@@ -1,31 +1,30 @@
-"""What parameter servers do inside of Keras."""
+"""The hooks that replace steps and predictions of Keras under parameter servers."""
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.collectives.base import check_root_rank
 from tfdist.collectives.ops import SPREAD
+from tfdist.compat.keras.caveats import synchronized_layers
+from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.mixed_precision import LossScaleOptimizer
-from tfdist.strategies.parameter_server.checks import check_graph, check_trainer
-from tfdist.strategies.parameter_server.inputs import WorkerInput
-from tfdist.strategies.parameter_server.losses import naming_lost_servers
-from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
+from tfdist.strategies.parameter_server.predict import BatchesAhead, PredictFunction
+from tfdist.strategies.parameter_server.servers import naming_lost_servers
 from tfdist.strategies.parameter_server.training import Training
+from tfdist.strategies.parameter_server.worker_input import WorkerInput
 from tfdist.training.checks import check_built
 
 
 class ServerKerasHooks:
-    """The answers to `tfdist.compat.keras.KerasHooks`.
+    """The implementation of `tfdist.compat.keras.KerasHooks`.
 
-    The chief alone runs Keras; workers run what it sends them. So nothing need be
-    agreed on, and a step is that of one process, unless a batch was cut into parts.
-
-    Args:
-        strategy: The strategy.
+    Only the chief runs Keras, so there is nothing to agree on among processes, and a
+    step is that of one process unless its batch was split.
     """
 
     rank = 0
@@ -36,9 +35,9 @@ class ServerKerasHooks:
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
-        # Rows of the part of a batch that is being traced, and of the whole batch.
+        # The `rows` of the step that is being traced, see `PureStep.compute`.
         self._rows: tf.Tensor | None = None
-        # The model of the `predict` that is going on, if one is.
+        # The model of the current `predict`, and its batches.
         self._predicting: Any = None
         self._batches: BatchesAhead | None = None
         self._trainings: weakref.WeakKeyDictionary[Any, Any] = (
@@ -47,16 +46,12 @@ class ServerKerasHooks:
 
     @property
     def in_step(self) -> bool:
-        """Whether a step is being traced that has a part of a batch only."""
+        """Whether a step on a slice of a batch is being traced."""
         return self._rows is not None and bool(self._strategy.consistency == "sync")
 
     @contextmanager
     def computing(self, rows: tf.Tensor) -> Iterator[None]:
-        """Mark the tracing of a step.
-
-        Args:
-            rows: See `PureStep.compute`.
-        """
+        """Mark the trace of a step, for `rows` see `PureStep.compute`."""
         self._rows = rows
         try:
             yield
@@ -64,23 +59,23 @@ class ServerKerasHooks:
             self._rows = None
 
     def function_of(self, trainer: Any, step: Any, *, is_training: bool) -> Any:
-        """Return what Keras is to call for each step."""
+        """Return the function that Keras calls for each step."""
         check_trainer(trainer, self._strategy)
         training = Training(self._strategy, trainer, step, is_training=is_training)
-        # The model holds what Keras calls; a recompiled one drops it.
+        # Weak references: compiling the model again drops its functions.
         self._trainings.setdefault(trainer, weakref.WeakSet()).add(training)
         return training
 
     def predict_function_of(self, trainer: Any) -> Any:
-        """Return what Keras is to call for the batches of a prediction."""
-        check_graph(trainer)
-        predicting = Predicting(self._strategy, trainer)
+        """Return the function that Keras calls for the batches of a prediction."""
+        _check_graph(trainer)
+        function = PredictFunction(self._strategy, trainer)
         if self._batches is not None:
-            self._batches.predicting = predicting
-        return predicting
+            self._batches.function = function
+        return function
 
     def distribute(self, adapter: Any) -> Any:
-        """Return the batches, which the chief sends to the workers, or they read."""
+        """Return the batches of a data adapter."""
         batches = adapter.get_tf_dataset()
         if self._predicting is not None:
             if isinstance(batches, WorkerInput):
@@ -90,51 +85,47 @@ class ServerKerasHooks:
                     "dataset of each worker. Give predict the dataset itself."
                 )
             batches = self._batches = BatchesAhead(batches)
-            # Keras makes its function once, and then keeps it.
-            if isinstance(self._predicting.predict_function, Predicting):
-                batches.predicting = self._predicting.predict_function
+            # Keras makes its function once and keeps it.
+            if isinstance(self._predicting.predict_function, PredictFunction):
+                batches.function = self._predicting.predict_function
         return batches
 
     @contextmanager
     def predicting(self, trainer: Any) -> Iterator[None]:
-        """Mark a `predict` of a model, for whose batches workers are set ahead."""
+        """Mark a `predict` of a model, whose batches are dispatched ahead."""
         check_built(trainer)
         before = self._predicting, self._batches
         self._predicting, self._batches = trainer, None
         try:
             yield
         finally:
-            if self._batches is not None and self._batches.predicting is not None:
-                self._batches.predicting.abandon()
+            if self._batches is not None and self._batches.function is not None:
+                self._batches.function.abandon()
             self._predicting, self._batches = before
 
     def build(self, trainer: Any, *, is_single_step: bool) -> None:
-        """Start a model: its variables are on the servers, once."""
-        del trainer, is_single_step
+        """Do nothing: there is one copy of the variables."""
 
     def call_of(
         self, trainer: Any, what: str, *, is_joint: bool
     ) -> AbstractContextManager[None]:
         """Mark a call of a model's function."""
-        del trainer, what, is_joint
         return nullcontext()
 
     def complete_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
     ) -> list[Any]:
-        """Return the gradients: no others have any."""
-        del variables
+        """Return the gradients, which are complete."""
         return list(gradients)
 
     def weigh_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return the gradients: they are those of the whole batch."""
+        """Return the gradients, which are those of the whole batch."""
         return list(gradients)
 
     def reduce_gradients(
         self, gradients: Sequence[Any], *, is_weighed: bool = False
     ) -> list[Any]:
-        """Return the gradients: they are sums already."""
-        del is_weighed
+        """Return the gradients, which are sums already."""
         return list(gradients)
 
     def gradients_are_reduced(self) -> AbstractContextManager[None]:
@@ -142,13 +133,13 @@ class ServerKerasHooks:
         return nullcontext()
 
     def scale_loss_of(self, optimizer: Any) -> Any:
-        """Wrap an optimizer that is to update a model in float16."""
+        """Wrap an optimizer for a model in float16."""
         return LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
 
     def metrics_result(
         self, trainer: Any, result: Callable[[Any], Any], logs: Any
     ) -> Any:
-        """Call `result(logs)` when every step that was begun is in the metrics."""
+        """Return `result(logs)` when all steps are applied."""
         self.metrics_reset(trainer)
         for training in self._trainings.get(trainer, ()):
             if training.returned is logs:
@@ -156,16 +147,15 @@ class ServerKerasHooks:
         return result(logs)
 
     def metrics_reset(self, trainer: Any) -> None:
-        """Let all that was begun be counted: the metrics of a model are reset next."""
+        """Wait until all steps of a model are applied."""
         for training in self._trainings.get(trainer, ()):
             training.finish()
 
     def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed this step's own, where others may have drawn it too.
+        """Make a random seed differ among steps that read the same state.
 
-        The third number of the rows (see `PureStep.writer`) tells steps apart that read
-        the same state. It is 0 for the first part of a batch and for a step that is
-        alone with its version, which so draw what one process draws.
+        The third of the `rows` is 0 for the first slice of a batch and for steps that
+        run one after another, which so draw the same numbers as one process.
         """
         if self._rows is None:
             return seed
@@ -181,48 +171,86 @@ class ServerKerasHooks:
         return tf.cast(own, tf.float64) / tf.cast(rows, tf.float64)
 
     def sum_over_ranks(self, value: Any, what: str) -> Any:
-        """Refuse what the parts of a batch would have to tell each other."""
-        del value
+        """Raise `ValueError`: slices of a batch cannot exchange values."""
         raise ValueError(
             "With consistency='sync' a loss must divide by the rows of its batch. "
-            f"Received: {what}, which is known only when all parts of a batch are. Use "
+            f"Received: {what}, which depends on all slices of a batch. Use "
             "the loss without a mask and with reduction='sum_over_batch_size', or "
             "AllReduceStrategy."
         )
 
     def note_assigned(self, variable: Any) -> None:
-        """Note that a variable is assigned: the scope of the step does."""
-        del variable
+        """Do nothing: `PureScope` records assignments."""
 
     @contextmanager
     def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
-        """Mark a `fit` of a model; what is under way when it fails is forgotten."""
-        # There is one copy of the variables, which the chief's program uses.
+        """Mark a `fit` of a model, whose steps in flight are dropped if it fails."""
         check_root_rank(root_rank, 1)
 
         def abandon() -> None:
             for training in self._trainings.get(trainer, ()):
                 training.abandon()
 
-        # Callbacks and Keras itself use what is on the servers, too.
+        # Callbacks and Keras itself access variables on the servers, too.
         with naming_lost_servers(self._strategy.cluster, abandon):
             yield
 
     def training_begins(
         self, trainer: Any, *, watches_begin: bool, watches_end: bool
     ) -> None:
-        """Agree on nothing: only the chief has callbacks."""
-        del trainer, watches_begin, watches_end
+        """Do nothing: only the chief has callbacks."""
 
     def restored(self, trainer: Any, *, restores: bool) -> bool:
-        """Say that nobody else need restore anything."""
-        del trainer, restores
+        """Return False: there are no other ranks to restore."""
         return False
 
     def first_epoch(self, epoch: int | None) -> int | None:
-        """Return the first epoch."""
+        """Return the epoch unchanged."""
         return epoch
 
     def decisions(self, trainer: Any) -> None:
-        """Return what is agreed on: nothing."""
-        del trainer
+        """Return None: there are no decisions to agree on."""
+
+
+def check_trainer(trainer: Any, strategy: Any) -> None:
+    """Raise `ValueError` if a compiled model cannot be trained on parameter servers."""
+    _check_graph(trainer)
+    if layers := synchronized_layers(trainer):
+        raise ValueError(
+            "synchronized=True is not for parameter servers: workers do not "
+            f"exchange values within a step. Received: the layer {layers[0]!r}. Use "
+            "synchronized=False, or AllReduceStrategy."
+        )
+    steps, most = trainer.steps_per_execution, strategy.max_staleness
+    if most is not None and steps > most + 1:
+        raise ValueError(
+            "steps_per_execution must be at most max_staleness + 1, because the steps "
+            "that a worker makes in one go miss each other's updates. Received: "
+            f"steps_per_execution={steps} with max_staleness={most}. Use "
+            f"steps_per_execution={most + 1}, or a larger max_staleness."
+        )
+    if strategy.consistency != "sync" and most != 0:
+        for optimizer in optimizers_of(trainer):
+            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                raise ValueError(
+                    "A loss scale may change between a gradient and its update. "
+                    f"Received: {optimizer.name!r} with consistency="
+                    f"{strategy.consistency!r}. Use consistency='sync', or "
+                    "mixed_bfloat16, which needs no loss scale."
+                )
+
+
+def _check_graph(trainer: Any) -> None:
+    """Raise `ValueError` if a model's steps cannot run as a graph on a worker."""
+    if trainer.run_eagerly:
+        raise ValueError(
+            "run_eagerly=True is not for parameter servers: workers run graphs, not "
+            f"Python. Received: the model {trainer.name!r}, compiled with "
+            "run_eagerly=True. Debug on one process, without a strategy."
+        )
+    if trainer.jit_compile is True:
+        raise ValueError(
+            "jit_compile=True is not for parameter servers: XLA cannot compile "
+            f"reads from a server. Received: the model {trainer.name!r}. Compile it "
+            "with jit_compile='auto'."
+        )

@@ -1,19 +1,11 @@
-"""Which server holds which variable: by bytes, so that no server carries the most."""
+"""Placement of variables on servers, balanced by bytes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A variable and where it is.
-
-    Args:
-        name: What the variable is called.
-        size_bytes: How large it is.
-        server: The index of its server.
-    """
+class Placed(NamedTuple):
+    """A variable and the index of its server."""
 
     name: str
     size_bytes: int
@@ -21,10 +13,10 @@ class Placed:
 
 
 class Placement:
-    """Puts each new variable on the server that holds the fewest bytes.
+    """A plan that puts each new variable on the server that holds the fewest bytes.
 
     Args:
-        servers: How many servers there are.
+        servers: The number of servers.
 
     Example:
         >>> placement = Placement(2)
@@ -44,36 +36,28 @@ class Placement:
 
     @property
     def placed(self) -> tuple[Placed, ...]:
-        """Every variable, in the order in which they were placed."""
+        """All variables, in the order of their creation."""
         return tuple(self._placed)
 
     def bytes_of(self, server: int) -> int:
-        """Return how many bytes a server holds.
+        """Return the number of bytes on a server.
 
         Args:
-            server: Its index.
+            server: The index of the server.
+
+        Returns:
+            The total size of its variables in bytes.
         """
         return sum(one.size_bytes for one in self._placed if one.server == server)
 
     def place(self, name: str, size_bytes: int, beside: int | None = None) -> int:
-        """Choose the server of a variable, and remember it.
-
-        Args:
-            name: What the variable is called.
-            size_bytes: How large it is.
-            beside: The server that it must be on, because it goes with a variable
-                there, as what an optimizer keeps. Default None: any.
-
-        Returns:
-            The index of the server; of those that hold the fewest bytes, the first.
-        """
+        """Choose a server, `beside` if given, and record the variable there."""
         server = min(range(self._servers), key=self.bytes_of)
         server = server if beside is None else beside
         self._placed.append(Placed(name, size_bytes, server))
         return server
 
     def __str__(self) -> str:
-        """Write the plan, a server and its variables after the other."""
         lines = []
         for server in range(self._servers):
             mine = [one for one in self._placed if one.server == server]
@@ -85,14 +69,7 @@ class Placement:
 
 
 def check_partitioner(partitioner: Any) -> None:
-    """Refuse a partitioner that cannot be asked.
-
-    Args:
-        partitioner: As given to the strategy.
-
-    Raises:
-        ValueError: If it is neither None nor callable.
-    """
+    """Raise `ValueError` unless a partitioner is None or callable."""
     if partitioner is not None and not callable(partitioner):
         raise ValueError(
             "variable_partitioner must be a function of shape and dtype. Received: "
@@ -102,19 +79,7 @@ def check_partitioner(partitioner: Any) -> None:
 
 
 def sizes_of_shards(name: str, shape: Sequence[int], shards: Any) -> list[int]:
-    """Cut the rows of a variable into shards, as even as can be.
-
-    Args:
-        name: What the variable is called.
-        shape: Its shape.
-        shards: What a partitioner has returned for it: how many shards along each axis.
-
-    Returns:
-        How many rows each shard has, in the order of the rows.
-
-    Raises:
-        ValueError: If it is not one number for each axis, of at least one and at most
-            as many as there are rows, or cuts along an axis other than the first.
+    """Return the rows of each shard, from the shards per axis that a partitioner gave.
 
     Example:
         >>> sizes_of_shards("embeddings", (10, 4), [3, 1])
@@ -133,7 +98,7 @@ def sizes_of_shards(name: str, shape: Sequence[int], shards: Any) -> list[int]:
         wanted = ", ".join(["shards", *("1" for _ in shape[1:])])
         raise ValueError(
             "variable_partitioner must return the number of shards along each axis, "
-            "and may cut the rows only, of which each shard needs one. Received: "
+            "and may split the rows only, of which each shard needs one. Received: "
             f"{shards!r} for {name} of shape {shape}. Return [{wanted}] here."
         )
     each, longer = divmod(shape[0], counts[0])

@@ -1,9 +1,12 @@
-"""What a process does whose task is worker or ps: it serves the chief."""
+"""Worker and ps processes: serving the chief, and errors that name a lost server."""
 
 import logging
+import re
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -19,31 +22,22 @@ _log = logging.getLogger(__name__)
 _LEAST_THREADS = 8
 _JOBS = ("chief", "worker", "ps")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SERVER = re.compile(r"/job:ps/replica:0/task:(\d+)")
 
 
 def serve(
     cluster: Cluster, start_timeout_seconds: float = START_TIMEOUT_SECONDS
 ) -> NoReturn:
-    """Let the chief use this process until it leaves; then end the process.
+    """Run a TensorFlow server in this worker or ps until the chief leaves, then exit.
 
-    A worker computes what the chief sends, a ps holds variables; both are TensorFlow's
-    own server. It cannot be stopped, and so it ends with its process. SIGTERM and
-    SIGINT end it at once, where it has the main thread, which alone may ask for
-    signals. A watchdog kills it when it hangs, because the chief, which goes on without
-    a lost worker, waits for one that hangs wherever TensorFlow speaks to all.
-
-    Args:
-        cluster: Who is in the job; this process must be a worker or a ps.
-        start_timeout_seconds: How long to wait for the chief. Default 300.
-
-    Raises:
-        OSError: If this process cannot listen at its own address.
-        SystemExit: When the chief has left, with code 0; on a signal, with 128 and its
-            number, as in a shell.
-        TimeoutError: If the chief does not come.
+    A TensorFlow server cannot be stopped, so it ends with its process: with code 0 when
+    the chief leaves, or with 128 plus its number on SIGTERM or SIGINT. A watchdog kills
+    a process that hangs, because the chief tolerates a lost worker but not a hanging
+    one wherever TensorFlow contacts all workers.
     """
     check_own_port(cluster)
     start_watchdog(f"{cluster.task} ({cluster.address})", SILENCE_SECONDS)
+    # Only the main thread may set signal handlers.
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
             signal.signal(number, _end)
@@ -55,9 +49,12 @@ def serve(
 
 
 def _start(cluster: Cluster) -> Any:
-    """Start TensorFlow's server at this process's address."""
-    # The chief knows of no evaluator, and all must have the same cluster.
+    """Start a TensorFlow server at this process's address."""
+    # Without evaluators, which the chief leaves out of its cluster, too.
     jobs = {job: list(cluster.jobs[job]) for job in _JOBS if job in cluster.jobs}
+    # Remote calls block each other's threads: with few, as TF_NUM_INTEROP_THREADS may
+    # ask for, they deadlock.
+    threads = max(_LEAST_THREADS, 2 * sum(map(len, jobs.values())))
     try:
         return tf.distribute.Server(
             tf.train.ClusterSpec(jobs),
@@ -65,27 +62,49 @@ def _start(cluster: Cluster) -> Any:
             task_index=cluster.task.index,
             protocol="grpc",
             start=True,
-            # Calls of others wait for each other on these threads: with one, which
-            # TF_NUM_INTEROP_THREADS may ask for, the first of them waits for ever.
-            config=tf.compat.v1.ConfigProto(
-                inter_op_parallelism_threads=max(
-                    _LEAST_THREADS, 2 * sum(map(len, jobs.values()))
-                )
-            ),
+            config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
         )
     except tf.errors.OpError as error:
         raise OSError(
             f"TensorFlow cannot start its server: {error.message}. Received: "
-            f"{cluster.task} ({cluster.address}). Look above for the reason that "
-            "TensorFlow logs; if another process has taken the port, stop it or give "
+            f"{cluster.task} ({cluster.address}). See the reason in TensorFlow's log "
+            "above; if another process has taken the port, stop it or give "
             "this task another one, on every process."
         ) from error
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process on a signal.
-
-    An exception does so wherever the main thread is; an event set here could find the
-    main thread holding the lock of that very event.
-    """
+    """Exit on a signal; to set an event here could deadlock the main thread."""
     sys.exit(128 + number)
+
+
+@contextmanager
+def naming_lost_servers(
+    cluster: Cluster, abandon: Callable[[], None]
+) -> Iterator[None]:
+    """Call `abandon` on any error, and raise `ConnectionError` if a server is lost."""
+    try:
+        yield
+    except StopIteration:
+        raise
+    except BaseException as error:
+        abandon()
+        name = lost_server(error, cluster)
+        if name is None:
+            raise
+        raise ConnectionError(
+            f"{name} is lost, and the variables that it held. Received: "
+            f"{type(error).__name__} from TensorFlow. Start the job again; "
+            "keras.callbacks.BackupAndRestore continues from the last backup."
+        ) from error
+
+
+def lost_server(error: BaseException, cluster: Cluster) -> str | None:
+    """Return the name and address of the server whose loss caused an error, if any."""
+    if not isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):
+        return None
+    text = str(error)
+    found = _SERVER.search(text)
+    named = [i for i, address in enumerate(cluster.ps) if address in text]
+    index = int(found.group(1)) if found else next(iter(named), None)
+    return None if index is None else f"ps {index} ({cluster.ps[index]})"

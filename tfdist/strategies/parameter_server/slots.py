@@ -1,8 +1,7 @@
-"""The inbox on the servers: where a worker leaves what a step has computed.
+"""Slots on the servers, in which workers leave the results of steps for an update.
 
-A worker assigns, and adds nothing, so a step that is done twice leaves what it would
-leave once. Gradients lie beside their weights, so that an update need not move them;
-the small ones of a server travel together.
+Workers assign and never add, so a repeated step leaves the same result. Gradients are
+stored beside their weights, so that an update does not move them.
 """
 
 from collections.abc import Sequence
@@ -10,126 +9,89 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.bundles import bundled, unpacked
+from tfdist.strategies.parameter_server.batch_codec import make_bundles, unpack_bundles
 
 
-class Moved(NamedTuple):
-    """A variable that steps move beside the weights.
-
-    Args:
-        variable: The variable of Keras.
-        is_metric: Whether it is the state of a metric.
-        kept: How much of its value a step keeps before it adds its move: the momentum
-            of a moving average, so that steps which read the same value do not move it
-            too far; 1 of anything else. Default 1.
-    """
-
-    variable: Any
-    is_metric: bool
-    kept: float = 1.0
-
-
-class Taken(NamedTuple):
-    """What was left in a slot.
+class StepResults(NamedTuple):
+    """The results of a step, before they are applied.
 
     Args:
-        gradients: A tensor or `tf.IndexedSlices` for each weight.
-        moves: How far each variable moves that steps move beside the weights.
-        logs: The numbers that the step has returned, a float32 vector.
-        version: How many updates the variables had seen when the step read them.
-        rows: How many rows the step had.
+        gradients: A tensor or `tf.IndexedSlices` for each weight or shard of one.
+        deltas: The change of each variable that the step assigns.
+        logs: The returned numbers that are no metric results, a float32 vector.
+        version: The number of updates that the weights had seen when they were read.
+        rows: The number of rows in the batch.
     """
 
     gradients: list[Any]
-    moves: list[tf.Tensor]
+    deltas: list[tf.Tensor]
     logs: tf.Tensor
     version: tf.Tensor
     rows: tf.Tensor
 
 
-class Layout:
-    """What lies where in a slot.
+class SlotLayout:
+    """The arrangement of results in the variables of a slot.
 
     Args:
-        weights: The variables of Keras that have a gradient.
+        weights: The Keras variables that have a gradient.
         results: Symbolic results of a step.
-        server_of_state: The device where all but gradients lie.
+        server_of_state: The device of everything but gradients.
     """
 
-    def __init__(self, weights: Sequence[Any], results: Any, server_of_state: str):
+    def __init__(
+        self, weights: Sequence[Any], results: StepResults, server_of_state: str
+    ) -> None:
         self._shapes = [tf.TensorShape(weight.shape) for weight in weights]
-        self._is_sparse = [
-            isinstance(gradient, tf.IndexedSlices) for gradient in results.gradients
-        ]
-        self._moves = len(results.moves)
-        places = []
-        specs = []
+        self._is_sparse = [isinstance(g, tf.IndexedSlices) for g in results.gradients]
+        self._deltas = len(results.deltas)
+        devices: list[str] = []
+        specs: list[tf.TensorSpec] = []
         pairs = zip(weights, self._shapes, results.gradients, strict=True)
         for weight, shape, gradient in pairs:
             parts = _specs_of_gradient(gradient, shape)
-            places += [weight._value.device] * len(parts)
+            devices += [weight._value.device] * len(parts)
             specs += parts
-        rest = [tf.TensorSpec(move.shape, move.dtype) for move in results.moves]
-        rest.append(tf.TensorSpec([len(results.logs)], tf.float32))
-        rest += [tf.TensorSpec([], tf.int64)] * 2
-        places += [server_of_state] * len(rest)
-        self._bundles = bundled(places, specs + rest)
+        rest = [*results.deltas, results.logs, results.version, results.rows]
+        specs += [tf.TensorSpec(one.shape, one.dtype) for one in rest]
+        self._bundles = make_bundles([*devices, *[server_of_state] * len(rest)], specs)
 
     @property
     def size(self) -> int:
-        """How many variables a slot has."""
+        """The number of variables in a slot."""
         return len(self._bundles)
 
     def make(self) -> list[tf.Variable]:
-        """Make the variables of a slot, each on its server."""
+        """Create the variables of a slot, each on its server."""
         slot = []
         for bundle in self._bundles:
             with tf.device(bundle.device):
-                slot.append(
-                    tf.Variable(
-                        tf.zeros([0], bundle.dtype),
-                        trainable=False,
-                        shape=tf.TensorShape(None),
-                        dtype=bundle.dtype,
-                    )
-                )
+                first = tf.zeros([0], bundle.dtype)
+                shape = tf.TensorShape(None)
+                slot.append(tf.Variable(first, trainable=False, shape=shape))
         return slot
 
-    def write(self, results: Any, slot: Sequence[tf.Tensor]) -> None:
-        """Leave results in a slot.
-
-        Args:
-            results: Of the step.
-            slot: The handles of the variables of the slot.
-        """
+    def write(self, results: StepResults, slot: Sequence[tf.Tensor]) -> None:
+        """Write results to a slot, given by the handles of its variables."""
         values: list[tf.Tensor] = []
         for gradient in results.gradients:
             if isinstance(gradient, tf.IndexedSlices):
                 values += [gradient.values, gradient.indices]
             else:
                 values.append(gradient)
-        logs = tf.stack(results.logs) if results.logs else tf.zeros([0])
-        values += [*results.moves, logs, results.version, results.rows]
+        values += [*results.deltas, results.logs, results.version, results.rows]
         for handle, bundle in zip(slot, self._bundles, strict=True):
             packed = bundle.pack([values[member] for member in bundle.members])
             tf.raw_ops.AssignVariableOp(resource=handle, value=packed)
 
-    def read(self, slot: Sequence[tf.Tensor]) -> Taken:
-        """Take what was left in a slot.
-
-        Args:
-            slot: The handles of the variables of the slot.
-
-        Returns:
-            What a step has left there.
-        """
+    def read(self, slot: Sequence[tf.Tensor]) -> StepResults:
+        """Read results from a slot, given by the handles of its variables."""
         tensors = []
         for handle, bundle in zip(slot, self._bundles, strict=True):
             with tf.device(bundle.device):
-                tensors.append(
-                    tf.raw_ops.ReadVariableOp(resource=handle, dtype=bundle.dtype)
-                )
-        values = iter(unpacked(self._bundles, tensors))
+                read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=bundle.dtype)
+                tensors.append(read)
+        values = iter(unpack_bundles(self._bundles, tensors))
         gradients: list[Any] = []
         for shape, is_sparse in zip(self._shapes, self._is_sparse, strict=True):
             gradient = next(values)
@@ -137,12 +99,12 @@ class Layout:
                 dense_shape = tf.constant(shape.as_list(), tf.int64)
                 gradient = tf.IndexedSlices(gradient, next(values), dense_shape)
             gradients.append(gradient)
-        moves = [next(values) for _ in range(self._moves)]
-        return Taken(gradients, moves, *values)
+        deltas = [next(values) for _ in range(self._deltas)]
+        return StepResults(gradients, deltas, *values)
 
 
 def _specs_of_gradient(gradient: Any, shape: tf.TensorShape) -> list[tf.TensorSpec]:
-    """Return the specs of what a gradient is made of."""
+    """Return the specs of the tensors of a gradient."""
     if not isinstance(gradient, tf.IndexedSlices):
         return [tf.TensorSpec(shape, gradient.dtype)]
     return [

@@ -1,5 +1,7 @@
-"""What a worker does: a step as a pure function, whose results are left on servers."""
+"""The step of a model as a pure function, whose results workers leave in slots."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -7,52 +9,47 @@ import tensorflow as tf
 from tfdist.compat.keras.metrics import noted_results
 from tfdist.compat.keras.moving_averages import momentum_of
 from tfdist.compat.keras.pure_step import PureScope, captured
-from tfdist.compat.keras.shards import shards_of, split_gradient
+from tfdist.compat.keras.sharded import shards_of, split_gradient
+from tfdist.compat.parameter_server import LateValue
+from tfdist.data.sharding import rows_of
 from tfdist.gradients.sparse import with_sums_dense
-from tfdist.strategies.parameter_server.checks import check_metrics
-from tfdist.strategies.parameter_server.parcels import Parcel
-from tfdist.strategies.parameter_server.reads import Reads
-from tfdist.strategies.parameter_server.returned import Returned
-from tfdist.strategies.parameter_server.slots import Layout, Moved
+from tfdist.strategies.parameter_server.batch_codec import (
+    BatchCodec,
+    as_tensors,
+    make_bundles,
+    unpack_bundles,
+    without_missing,
+)
+from tfdist.strategies.parameter_server.slots import SlotLayout, StepResults
 
 _ROWS = tf.TensorSpec([3], tf.int64)
 _HANDLE = tf.TensorSpec([], tf.resource)
 
 
-class Results(NamedTuple):
-    """What a step has computed, and not applied.
+class AssignedVariable(NamedTuple):
+    """A variable that steps assign, other than by the optimizer.
 
     Args:
-        gradients: A tensor or `tf.IndexedSlices` for each variable that has one, or for
-            each of its shards.
-        moves: By how much each variable that was assigned has moved.
-        logs: The numbers that the step returns beside results of metrics.
-        version: How many updates the variables had seen when the step read them.
-        rows: How many rows the step had.
+        variable: The Keras variable.
+        is_metric: Whether it is the state of a metric.
+        momentum: The factor by which a step decays the value before adding its delta:
+            of a moving average its momentum, so that concurrent steps combine.
     """
 
-    gradients: list[Any]
-    moves: list[tf.Tensor]
-    logs: list[tf.Tensor]
-    version: tf.Tensor
-    rows: tf.Tensor
+    variable: Any
+    is_metric: bool
+    momentum: float = 1.0
 
 
 class Writer(NamedTuple):
-    """What computes batches one after the other and leaves the results.
+    """A concrete function that computes steps and fills slots, and its input codec."""
 
-    Args:
-        parcel: How the batches are sent, each with its rows, see `PureStep.compute`.
-        write: A concrete function of what `parcel.pack` returns, and of the handles of
-            a slot for each batch.
-    """
-
-    parcel: Parcel
+    codec: BatchCodec
     write: Any
 
 
 class PureStep:
-    """The step of a model, traced once for batches of any number of rows.
+    """The step of a model, traced once for batches with any number of rows.
 
     Args:
         strategy: The strategy of the model.
@@ -65,74 +62,80 @@ class PureStep:
         self._strategy = strategy
         self._trainer = trainer
         self._step = step
-        # What the optimizer is given: a variable for each gradient, some without one.
+        # The arguments of the optimizer: some variables may have no gradient.
         self.optimizer: Any = None
         self.variables: list[Any] = []
         self.has_gradient: list[bool] = []
-        self.moved: list[Moved] = []
-        self.returned = Returned(trainer)
+        self.assigned: list[AssignedVariable] = []
+        self.logs = StepLogs(trainer)
         self._spec = spec
-        self._reads = Reads(strategy.extended.version)
+        self._reads = VariableReads(strategy.extended.version)
         function = tf.function(self._compute, autograph=False)
         self._function = function.get_concrete_function(self._spec, _ROWS)
-        outputs: Results = self._function.structured_outputs
         self._reads.end(self._function)
+        outputs: StepResults = self._function.structured_outputs
         with tf.device(strategy.extended.server_of_state):
-            first = tf.zeros([self.returned.count])
+            first = tf.zeros([self.logs.count])
             self.last_numbers = tf.Variable(first, trainable=False)
-        self.layout = Layout(self.weights, outputs, strategy.extended.server_of_state)
+        server_of_state = strategy.extended.server_of_state
+        self.layout = SlotLayout(self.weights, outputs, server_of_state)
         self._writers: dict[tuple[int, bool], Writer] = {}
 
     @property
     def weights(self) -> list[Any]:
-        """The variables that have a gradient; of those in shards, the shards."""
+        """The variables that have a gradient, or their shards."""
         pairs = zip(self.variables, self.has_gradient, strict=True)
-        return [
-            shard
-            for variable, has_gradient in pairs
-            if has_gradient
-            for shard in shards_of(variable)
-        ]
+        return [shard for v, has in pairs if has for shard in shards_of(v)]
 
-    def compute(self, batch: Any, rows: tf.Tensor) -> Results:
-        """Compute a step, in a function that is being traced.
+    def compute(self, batch: Any, rows: tf.Tensor) -> StepResults:
+        """Compute a step within a function that is being traced.
 
         Args:
             batch: The batch.
-            rows: An int64 tensor of shape [3]: the rows of the batch, those of the one
-                that it is a part of, and what tells the step from others that may be
-                under way, 0 for the first.
+            rows: An int64 tensor of shape [3]: the rows of the batch, those of the
+                whole batch that it is a slice of, and a number that differs among
+                concurrent steps, 0 for the first.
         """
         with self._reads.reading():
-            results: Results = self._function(batch, rows)
+            results: StepResults = self._function(batch, rows)
         return results
 
     def writer(self, count: int, *, is_packed: bool = True) -> Writer:
-        """Return what computes a number of batches on a worker.
+        """Return a function that computes `count` batches, traced on first use."""
+        if (count, is_packed) not in self._writers:
+            codec = BatchCodec([(self._spec, _ROWS)] * count, is_packed=is_packed)
 
-        Args:
-            count: How many batches.
-            is_packed: Whether the batches are sent as one tensor. Default True.
-        """
-        kind = count, is_packed
-        if kind not in self._writers:
-            parcel = Parcel([(self._spec, _ROWS)] * count, is_packed=is_packed)
-
-            def write(packed: Any, beside: Any, slots: Any) -> None:
-                steps = parcel.unpack(packed, beside)
+            def write(payload: Any, separate: Any, slots: Any) -> None:
+                steps = codec.decode(payload, separate)
                 for (batch, rows), slot in zip(steps, slots, strict=True):
                     self.layout.write(self.compute(batch, rows), slot)
 
             function = tf.function(write, autograph=False).get_concrete_function(
                 tf.TensorSpec([None], tf.uint8),
-                parcel.beside,
+                codec.separate_specs,
                 [[_HANDLE] * self.layout.size] * count,
             )
-            self._writers[kind] = Writer(parcel, function)
-        return self._writers[kind]
+            self._writers[count, is_packed] = Writer(codec, function)
+        return self._writers[count, is_packed]
 
-    def _compute(self, batch: Any, rows: tf.Tensor) -> Results:
-        """Compute a step from one batch."""
+    def reading_writer(self, spec: Any, count: int) -> Any:
+        """Trace a function that computes `count` batches of an iterator of a spec."""
+
+        def write(iterator: Any, numbers: Any, slots: Any) -> None:
+            for number, slot in zip(tf.unstack(numbers, count), slots, strict=True):
+                batch = as_tensors(without_missing(next(iterator)))
+                rows = rows_of(batch)
+                results = self.compute(batch, tf.stack([rows, rows, number]))
+                self.layout.write(results, slot)
+
+        return tf.function(write, autograph=False).get_concrete_function(
+            tf.data.IteratorSpec(spec),
+            tf.TensorSpec([count], tf.int64),
+            [[_HANDLE] * self.layout.size] * count,
+        )
+
+    def _compute(self, batch: Any, rows: tf.Tensor) -> StepResults:
+        """Trace the step of one batch."""
         version, begun = self._reads.begin()
         check_metrics(self._trainer)
         metrics = list(self._trainer.metrics_variables)
@@ -144,11 +147,9 @@ class PureStep:
             PureScope(self._reads.value, begun, metrics) as scope,
         ):
             outputs = self._strategy.run(self._step, args=(batch,))
-            self._note(given)
-            moves = []
-            self.moved = []
-            for variable in scope.assigned:
-                moves.append(self._move(scope, variable, metrics))
+            self._note_arguments(given)
+            self.assigned = []
+            deltas = [self._delta(scope, v, metrics) for v in scope.assigned]
         gradients = [
             part
             for one in given
@@ -156,16 +157,17 @@ class PureStep:
             if gradient is not None
             for part in split_gradient(self._addable(gradient), variable)
         ]
-        logs = self.returned.note(outputs, noted)
-        return Results(gradients, moves, logs, version, rows[0])
+        numbers = self.logs.note(outputs, noted)
+        logs = tf.stack(numbers) if numbers else tf.zeros([0])
+        return StepResults(gradients, deltas, logs, version, rows[0])
 
     def _addable(self, gradient: Any) -> Any:
-        """Return a gradient so that the parts of a batch can be added up."""
-        is_part = self._strategy.consistency == "sync"
-        return with_sums_dense(gradient) if is_part else gradient
+        """Return a gradient in a form in which those of slices can be added."""
+        is_slice = self._strategy.consistency == "sync"
+        return with_sums_dense(gradient) if is_slice else gradient
 
-    def _note(self, given: list[Any]) -> None:
-        """Keep what the step has given to its optimizer."""
+    def _note_arguments(self, given: list[Any]) -> None:
+        """Record the arguments of the one call of an optimizer."""
         if len(given) > 1:
             raise ValueError(
                 "A step must apply one optimizer, once, under parameter servers. "
@@ -176,8 +178,8 @@ class PureStep:
             self.optimizer, self.variables = one.optimizer, one.variables
             self.has_gradient = [g is not None for g in one.gradients]
 
-    def _move(self, scope: PureScope, variable: Any, metrics: list[Any]) -> Any:
-        """Return by how much a step moves a variable."""
+    def _delta(self, scope: PureScope, variable: Any, metrics: list[Any]) -> Any:
+        """Return the change of an assigned variable."""
         is_metric = any(variable is metric for metric in metrics)
         dtype = tf.as_dtype(variable.dtype)
         if not (dtype.is_floating or dtype.is_integer):
@@ -192,9 +194,170 @@ class PureStep:
                 f"servers. Received: {variable.path}, assigned by a step of "
                 f"{self._trainer.name!r}. Assign it in a callback."
             )
-        kept = momentum_of(self._trainer, variable)
-        moved = Moved(variable, is_metric, 1.0 if kept is None else kept)
-        self.moved.append(moved)
+        momentum = momentum_of(self._trainer, variable)
+        assigned = AssignedVariable(
+            variable, is_metric, 1.0 if momentum is None else momentum
+        )
+        self.assigned.append(assigned)
         after = tf.cast(scope.get_current_value(variable), dtype)
         before = tf.cast(scope.before(variable), dtype)
-        return after - (before if kept is None else before * tf.cast(kept, dtype))
+        if momentum is not None:
+            before *= tf.cast(momentum, dtype)
+        return after - before
+
+
+def check_metrics(trainer: Any) -> None:
+    """Raise `ValueError` if the state of a metric is not a sum over the examples."""
+    for metric in trainer.metrics:
+        for variable in metric.variables:
+            if variable.aggregation != "sum":
+                raise ValueError(
+                    "Parameter servers add up metric updates. Received: "
+                    f"the metric {metric.name!r}, whose variable {variable.name!r} has "
+                    f"aggregation={variable.aggregation!r}. Use a metric that sums "
+                    "over examples, or AllReduceStrategy."
+                )
+
+
+class VariableReads:
+    """The variables that a step reads, each read once and bundled by server.
+
+    Only the complete trace shows which variables a step needs. So the trace contains
+    placeholders, and the calling function reads all variables first.
+
+    Args:
+        version: The update counter, which is read before all other variables.
+    """
+
+    def __init__(self, version: tf.Variable) -> None:
+        self._version = version
+        self._variables: list[tf.Variable] = []
+        self._late: list[LateValue] = []
+
+    def begin(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Begin a trace; return the version, and a tensor that precedes all reads."""
+        self._variables, self._late = [], []
+        self._begun = LateValue(_spec_of(self._version))
+        return self.value(self._version), self._begun.symbol
+
+    def value(self, variable: tf.Variable) -> tf.Tensor:
+        """Return the placeholder of an unsharded variable."""
+        for known, late in zip(self._variables, self._late, strict=True):
+            if known is variable:
+                return late.symbol
+        self._variables.append(variable)
+        self._late.append(LateValue(_spec_of(variable)))
+        return self._late[-1].symbol
+
+    def end(self, function: Any) -> None:
+        """End a trace with its concrete function, to be called within `reading`."""
+        LateValue.bind(function, [self._begun, *self._late])
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read the variables for a call of the step in the block."""
+        with tf.device(self._version.device):
+            begun = self._version.read_value()
+        devices = [variable.device for variable in self._variables]
+        bundles = make_bundles(devices, [_spec_of(v) for v in self._variables])
+        tensors = []
+        for bundle in bundles:
+            with tf.device(bundle.device), tf.control_dependencies([begun]):
+                variables = [self._variables[member] for member in bundle.members]
+                reads = [begun if v is self._version else _read(v) for v in variables]
+                tensors.append(bundle.pack(reads))
+        late_values = [self._begun, *self._late]
+        values = [begun, *unpack_bundles(bundles, tensors)]
+        for late, value in zip(late_values, values, strict=True):
+            late.value = value
+        try:
+            yield
+        finally:
+            for late in late_values:
+                late.value = None
+
+
+def _read(variable: tf.Variable) -> tf.Tensor:
+    """Read a variable on the current device, unnoticed by gradient tapes."""
+    return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+
+def _spec_of(variable: tf.Variable) -> Any:
+    return tf.TensorSpec(variable.shape, variable.dtype)
+
+
+class StepLogs:
+    """The structure that a step returns: metric results, and other numbers.
+
+    Within a step, the result of a metric covers one batch. It is replaced by the result
+    over all applied steps.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._structure: Any = None
+        # The metric and the key of its result for each leaf; None for other numbers.
+        self._sources: list[Any] = []
+
+    @property
+    def count(self) -> int:
+        """The number of leaves that are no metric results."""
+        return self._sources.count(None)
+
+    def note(self, outputs: Any, noted: list[Any]) -> list[tf.Tensor]:
+        """Record the outputs of a traced step; return its other numbers as float32."""
+        outputs = outputs if isinstance(outputs, dict) else {}
+        leaves = tf.nest.flatten(outputs)
+        self._structure = tf.nest.map_structure(lambda _: 0, outputs)
+        self._sources = [
+            next(((m, name) for value, m, name in noted if value is leaf), None)
+            for leaf in leaves
+        ]
+        pairs = zip(leaves, self._sources, strict=True)
+        return [self._number(leaf, noted) for leaf, source in pairs if source is None]
+
+    def metric_results(self) -> list[tf.Tensor]:
+        """Return the current results of the returned metrics, in their order."""
+        results = []
+        for metric, name in filter(None, self._sources):
+            result = metric.result() if name is None else metric.result()[name]
+            results.append(tf.convert_to_tensor(result))
+        return results
+
+    def fill(self, results: Sequence[Any], numbers: Any) -> dict[str, Any]:
+        """Return the structure with metric results and an array of other numbers."""
+        rest, others = iter(results), iter(numbers.tolist())
+        leaves = [next(others if source is None else rest) for source in self._sources]
+        logs: dict[str, Any] = tf.nest.pack_sequence_as(self._structure, leaves)
+        return logs
+
+    def _number(self, leaf: Any, noted: list[Any]) -> tf.Tensor:
+        """Return a leaf as float32, or raise `ValueError`."""
+        number = tf.convert_to_tensor(leaf)
+        self._check_no_metric(number, noted)
+        is_number = number.dtype.is_floating or number.dtype.is_integer
+        if number.shape.rank != 0 or not is_number:
+            raise ValueError(
+                "A step may return results of metrics and single numbers, under "
+                f"parameter servers. Received: {number.dtype.name} of shape "
+                f"{number.shape} from the model {self._trainer.name!r}. Let a "
+                "keras.metrics.Metric of the model add it up."
+            )
+        return tf.cast(number, tf.float32)
+
+    def _check_no_metric(self, number: tf.Tensor, noted: list[Any]) -> None:
+        """Raise `ValueError` if a number depends on a metric result of one batch."""
+        results = {id(value.op) for value, *_ in noted if isinstance(value, tf.Tensor)}
+        seen, ahead = set[int](), [number.op]
+        while ahead:
+            operation = ahead.pop()
+            if id(operation) in results:
+                raise ValueError(
+                    "A step may return results of metrics as they are, under parameter "
+                    "servers: within a step they are those of one batch. Received: a "
+                    "number computed from such a result in the model "
+                    f"{self._trainer.name!r}. Make it a keras.metrics.Metric."
+                )
+            if id(operation) not in seen:
+                seen.add(id(operation))
+                ahead += [tensor.op for tensor in operation.inputs]

@@ -1,4 +1,4 @@
-"""Training with parameter servers."""
+"""The public strategy for parameter servers, and the checks of its arguments."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,65 +11,61 @@ from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect
 from tfdist.rendezvous.presence import check_own_port, wait_for_servers
 from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS
-from tfdist.strategies.parameter_server.checks import check_cluster
-from tfdist.strategies.parameter_server.consistency import (
-    check_backup_workers,
-    check_consistency,
-)
+from tfdist.strategies.parameter_server.dispatcher import Heartbeat
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
-from tfdist.strategies.parameter_server.heartbeat import Heartbeat
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
 from tfdist.strategies.parameter_server.placement import Placement, check_partitioner
 from tfdist.strategies.parameter_server.servers import serve
+
+CONSISTENCIES = ("async", "bounded", "sync")
 
 
 class ParameterServerStrategy(
     tf.distribute.ParameterServerStrategy  # type: ignore[misc]
 ):
-    """Keeps the variables on servers, and lets workers compute gradients.
+    """Stores variables on parameter servers while workers compute gradients.
 
-    One script is for all: a process whose task is worker or ps becomes a server of
-    TensorFlow here and stays until the job ends; the chief goes on, builds and compiles
-    the model under `scope()`, and calls `fit`, `evaluate` and `predict` as on one
-    process. The chief reads the data and sends each batch to a worker that is free; so
-    every example is seen once an epoch, whatever the workers' speeds, and also if one
-    of them is lost and another does its work.
+    All processes run the same script. In a process whose task is worker or ps, the
+    constructor starts a TensorFlow server and does not return until the job ends. The
+    chief continues: it builds and compiles the model under `scope()`, and calls `fit`,
+    `evaluate` and `predict` as on one process. The chief reads the data and sends each
+    batch to a free worker, so each example is used once per epoch, whatever the speeds
+    of the workers, and also if a worker is lost and another one redoes its steps.
 
-    A worker computes the gradients and the counts of metrics of a batch, and leaves
-    them on the servers; these apply them whole, one after the other. So no update is
-    lost and no metric is wrong, whatever the order:
+    A worker writes the gradients and the metric updates of a batch to the servers,
+    which apply them whole and one at a time. No update is lost, and metrics are exact.
+    `consistency` selects the order:
 
-    - "async": what a worker has computed is applied as it arrives. The weights that it
-      has read may by then be older than the updates of the others.
-    - "bounded": as before, but updates are applied in the order of the batches, and no
-      gradient is applied that misses more than `max_staleness` updates. With 0 there is
-      one step after the other, and the weights are those of one process.
-    - "sync": each batch is cut into a part for each worker, and the gradients of all
-      parts are averaged and applied once: the weights are those of one process, to
-      rounding. Layers whose results depend on the whole batch, as BatchNormalization,
-      see a part only.
+    - "async": updates are applied as they arrive. By then, other updates may have
+      changed the weights that a worker has read.
+    - "bounded": updates are applied in the order of the batches, and no gradient misses
+      more than `max_staleness` updates. With 0, steps run one after another and the
+      weights equal those of one process.
+    - "sync": each batch is split among the workers, and the average of their gradients
+      is applied once: the weights equal those of one process, up to rounding. Layers
+      that depend on the whole batch, such as BatchNormalization, see only their slice.
 
     Args:
-        cluster: Who is in the job, with a chief, workers and ps. Default None: what the
-            environment says, as `tfdist run --workers 2 --ps 1` and TF_CONFIG.
+        cluster: The chief, workers and ps of the job. Default None: read from the
+            environment, as `tfdist run --workers 2 --ps 1` or TF_CONFIG sets it.
         consistency: "async", "bounded" or "sync". Default "async".
-        max_staleness: For "bounded", how many updates a gradient may miss.
-        backup_workers: For "sync", how many slow workers a step does not wait for. A
-            batch is cut into so many parts fewer, and workers that are free do again
-            what slow ones are at. No example is left out, and the weights are the same.
-            Default 0.
-        variable_partitioner: Called with the shape and dtype of a weight, says into how
-            many shards it is cut along each axis, as those of
-            `tf.distribute.experimental.partitioners`. Only rows can be cut apart.
+        max_staleness: For "bounded", the number of updates that a gradient may miss.
+        backup_workers: For "sync", the number of slow workers that a step does not wait
+            for. Batches are split into that many fewer slices, and free workers redo
+            the slices of slow ones. No example is skipped, and the weights stay the
+            same. Default 0.
+        variable_partitioner: A function of the shape and dtype of a weight that returns
+            the number of shards along each axis, like those in
+            `tf.distribute.experimental.partitioners`. Only the first axis can be split.
             Default None: each weight is on one server.
-        start_timeout_seconds: How long to wait for the last process. Default 300.
+        start_timeout_seconds: The time to wait for all processes. Default 300.
 
     Raises:
         OSError: If this process cannot listen at its own address.
         RuntimeError: If TensorFlow has already run an operation.
         SystemExit: In workers and ps, when the job has ended.
-        TimeoutError: If a process is missing when the time is over.
-        ValueError: If an argument or the environment is wrong.
+        TimeoutError: If a process is missing after `start_timeout_seconds`.
+        ValueError: If an argument or the environment is invalid.
 
     References:
         Li et al., "Scaling Distributed Machine Learning with the Parameter Server",
@@ -115,17 +111,17 @@ class ParameterServerStrategy(
 
     @property
     def placement(self) -> Placement:
-        """Which server holds which variable; `print` shows it."""
+        """The server of each variable; `print` shows it."""
         placement: Placement = self.extended.placement
         return placement
 
     def staleness(self) -> dict[int, int]:
-        """Return how many updates there were that missed how many others.
+        """Return a histogram of the staleness of all updates.
 
         Returns:
-            By the number of updates that came between the version of the weights that a
-            gradient was computed on and its own update, how often that was so; all
-            above 1024 are counted there.
+            The number of updates by their staleness: how many other updates were
+            applied between the version of the weights that a gradient was computed from
+            and its own update. Values above 1024 are counted as 1024.
         """
         counts = self.extended.staleness.numpy()
         return {int(i): int(counts[i]) for i in counts.nonzero()[0]}
@@ -138,16 +134,71 @@ class ParameterServerStrategy(
 
 
 def _resolver_of(cluster: Cluster) -> Any:
-    """Return TensorFlow's description of a cluster, whose chief is this process."""
+    """Return a TensorFlow cluster resolver for the chief of a cluster."""
+    jobs = {
+        "chief": [cluster.chief],
+        "worker": list(cluster.workers),
+        "ps": list(cluster.ps),
+    }
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(
-            {
-                "chief": [cluster.chief],
-                "worker": list(cluster.workers),
-                "ps": list(cluster.ps),
-            }
-        ),
-        task_type="chief",
-        task_id=0,
-        rpc_layer="grpc",
+        tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
     )
+
+
+def check_cluster(cluster: Cluster) -> None:
+    """Raise `ValueError` if a job is missing or this task has no part in training."""
+    jobs = {"chief": cluster.chief, "worker": cluster.workers, "ps": cluster.ps}
+    missing = [name for name, addresses in jobs.items() if not addresses]
+    if missing:
+        raise ValueError(
+            "Parameter servers need a chief, workers and ps. Received: a cluster "
+            f"without {' and '.join(missing)}: {cluster.jobs}. Start the program with "
+            "`tfdist run --workers 2 --ps 1`, or name all of them in TF_CONFIG."
+        )
+    if cluster.task.type not in jobs:
+        raise ValueError(
+            "ParameterServerStrategy is for the chief, workers and ps. Received: the "
+            f"task {cluster.task}. Let an evaluator load what the chief has saved."
+        )
+
+
+def check_consistency(consistency: str, max_staleness: int | None) -> None:
+    """Raise `ValueError` if the consistency or its staleness limit is invalid."""
+    if consistency not in CONSISTENCIES:
+        raise ValueError(
+            f"consistency must be one of {', '.join(CONSISTENCIES)}. Received: "
+            f"consistency={consistency!r}. Use 'async' for the highest speed, 'sync' "
+            "for the weights that one process gives."
+        )
+    if consistency != "bounded" and max_staleness is not None:
+        raise ValueError(
+            "max_staleness is for consistency='bounded'. Received: max_staleness="
+            f"{max_staleness} with consistency={consistency!r}. Leave it out, or use "
+            "consistency='bounded'."
+        )
+    # By its exact type, because True is an int.
+    if consistency == "bounded" and (
+        type(max_staleness) is not int or max_staleness < 0
+    ):
+        raise ValueError(
+            "consistency='bounded' needs max_staleness, a whole number of updates from "
+            f"0. Received: max_staleness={max_staleness!r}. Give how many updates a "
+            "gradient may miss; 0 makes one step after the other."
+        )
+
+
+def check_backup_workers(backup_workers: int, consistency: str, workers: int) -> None:
+    """Raise `ValueError` if so many backup workers are impossible or have no effect."""
+    if type(backup_workers) is not int or not 0 <= backup_workers < workers:
+        raise ValueError(
+            "backup_workers must be a whole number from 0, and less than there are "
+            f"workers. Received: backup_workers={backup_workers!r} with {workers} "
+            "workers. Give how many slow workers a step should not wait for, or start "
+            "more workers."
+        )
+    if backup_workers and consistency != "sync":
+        raise ValueError(
+            "backup_workers is for consistency='sync'. Received: backup_workers="
+            f"{backup_workers} with consistency={consistency!r}, where no worker waits "
+            "for another. Leave it out, or use consistency='sync'."
+        )

@@ -6,32 +6,32 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.batches import (
+from tfdist.strategies.parameter_server.batch_codec import (
     as_tensors,
     count_rows,
+    has_known_ranks,
     spec_of,
     without_missing,
 )
-from tfdist.strategies.parameter_server.consistency import Order
-from tfdist.strategies.parameter_server.engine import Engine, Work
-from tfdist.strategies.parameter_server.inputs import WorkerIterator
-from tfdist.strategies.parameter_server.losses import naming_lost_servers
-from tfdist.strategies.parameter_server.reading import Reading
-from tfdist.strategies.parameter_server.sending import work_of
-from tfdist.strategies.parameter_server.together import Together
-from tfdist.strategies.parameter_server.traces import Traces
+from tfdist.strategies.parameter_server.dispatcher import Dispatcher, Work
+from tfdist.strategies.parameter_server.schedule import UpdateOrder
+from tfdist.strategies.parameter_server.servers import naming_lost_servers
+from tfdist.strategies.parameter_server.step import PureStep
+from tfdist.strategies.parameter_server.step_work import ReadSteps, sent_steps
+from tfdist.strategies.parameter_server.sync_step import SyncStep
 from tfdist.strategies.parameter_server.update import Update
+from tfdist.strategies.parameter_server.worker_input import WorkerIterator
 
-# How often the numbers of a progress bar are fetched from the servers.
+# The interval at which the logs of a progress bar are fetched from the servers.
 _LOGS_SECONDS = 0.2
-# How many pieces of work there are for each worker: one that it does, and the next.
+# The pieces of work in flight per worker: one that it computes, and the next.
 AHEAD = 2
 
 
 class Training:
-    """Gives steps to the workers, and lets the servers apply them.
+    """A replacement for a Keras train or test function that dispatches steps.
 
-    All is applied on the thread of `fit`, so that callbacks see whole updates.
+    All updates are applied on the thread of `fit`, so callbacks see no partial ones.
 
     Args:
         strategy: The strategy.
@@ -46,45 +46,45 @@ class Training:
         self._strategy = strategy
         self._trainer = trainer
         self._is_sync = is_training and strategy.consistency == "sync"
-        self._engine = Engine(strategy.coordinator, strategy.heartbeat)
-        self._together = Together(strategy, self._engine)
-        self._order = Order(strategy.max_staleness if is_training else None)
+        self._dispatcher = Dispatcher(strategy.coordinator, strategy.heartbeat)
+        self._sync_step = SyncStep(strategy, self._dispatcher)
+        self._order = UpdateOrder(strategy.max_staleness if is_training else None)
         self._traces = Traces(strategy, trainer, step)
         self._works: dict[int, Work] = {}
-        # What workers read for themselves: by the specs of the batches, the epoch that
-        # is under way, and up to which number Keras wants its steps to be made.
-        self._readings: dict[str, Reading] = {}
+        # For worker input: work by the specs of batches, the current epoch, and the
+        # number of steps that Keras has asked for.
+        self._read_steps: dict[str, ReadSteps] = {}
         self._iterator: WorkerIterator | None = None
         self._wanted = 0
-        # What was returned last, and what was traced for the steps that it is of.
+        # The logs that were returned last, and the update that can read newer ones.
         self.returned: dict[str, Any] = {}
         self._last: Update | None = None
         self._fetched_at = -_LOGS_SECONDS
 
     def __call__(self, iterator: Any) -> dict[str, Any]:
-        """Take batches from an iterator, and set the workers to them.
-
-        Args:
-            iterator: Of batches.
-
-        Returns:
-            The numbers of the steps so far, by name, as far as they are known.
-
-        Raises:
-            StopIteration: If there is no batch left.
-        """
+        """Dispatch the next batches; return logs, possibly of fewer steps."""
         with naming_lost_servers(self._strategy.cluster, self.abandon):
             return self._steps(iterator)
 
     def finish(self) -> None:
-        """Wait until everything that was begun is applied."""
+        """Wait until all steps are applied."""
         with naming_lost_servers(self._strategy.cluster, self.abandon):
             while self._begin_wanted() or self._apply_next():
                 pass
         self._traces.forget_source()
 
+    def read_logs(self) -> dict[str, Any]:
+        """Return the logs of all applied steps."""
+        return self.returned if self._last is None else self._last.read_logs()
+
+    def abandon(self) -> None:
+        """Drop everything in flight after an error or an interruption."""
+        self._dispatcher.drop()
+        self._works.clear()
+        self._iterator = None
+        self._order = UpdateOrder(self._order.max_staleness)
+
     def _steps(self, iterator: Any) -> dict[str, Any]:
-        """Set the workers to the next batches."""
         is_single = False
         if isinstance(iterator, WorkerIterator):
             self._want(iterator)
@@ -92,9 +92,9 @@ class Training:
             is_single = not isinstance(iterator, tf.data.Iterator)
             self._send(iterator, 1 if is_single else self._trainer.steps_per_execution)
         if is_single or self._order.max_staleness == 0:
-            # One step after the other, for callbacks too.
+            # So that callbacks run between two steps.
             self.finish()
-        # Without anything applied there are no numbers yet.
+        # Before the first update there are no logs.
         while self._order.applied <= self._order.void and self._apply_next():
             pass
         now = time.monotonic()
@@ -103,35 +103,33 @@ class Training:
             self._fetched_at = now
         return self.returned
 
-    def read_logs(self) -> dict[str, Any]:
-        """Return the numbers of all steps so far, by name."""
-        return self.returned if self._last is None else self._last.read_logs()
-
-    def abandon(self) -> None:
-        """Forget what an error or an interruption has left under way."""
-        self._engine.drop()
-        self._works.clear()
-        self._iterator = None
-        self._order = Order(self._order.max_staleness)
-
     def _send(self, iterator: Any, count: int) -> None:
         """Send batches to the workers."""
-        batches = [
-            as_tensors(without_missing(batch)) for batch in _take(iterator, count)
-        ]
+        batches = [as_tensors(without_missing(b)) for b in _take(iterator, count)]
         for update, alike in groupby(
             batches, lambda batch: self._traces.of_batch(iterator, batch)
         ):
             self._last = update
             if self._is_sync:
                 for batch in alike:
-                    self._together(update, batch)
+                    self._sync_step(update, batch)
                     self._order.applied = self._order.begun = self._order.begun + 1
             else:
-                self._give(update, list(alike))
+                self._send_alike(update, list(alike))
+
+    def _send_alike(self, update: Update, batches: list[Any]) -> None:
+        """Send batches of one spec to a worker, as soon as the schedule allows."""
+        while not self._has_room(len(batches)):
+            self._apply_next()
+        first = self._order.begin(len(batches))
+        rows = [
+            [count, count, self._order.number_apart(first + i)]
+            for i, count in enumerate(map(count_rows, batches))
+        ]
+        self._submit(sent_steps(update, batches, rows, first))
 
     def _want(self, iterator: WorkerIterator) -> None:
-        """Let the workers read the next batches, and make steps of them."""
+        """Let workers read and compute the next batches."""
         if self._is_sync:
             raise ValueError(
                 "consistency='sync' cuts each batch for all workers, so that none can "
@@ -147,10 +145,10 @@ class Training:
             raise StopIteration
 
     def _begin_wanted(self) -> bool:
-        """Let steps begin that Keras wants and that are not under way; say if any did.
+        """Begin the wanted steps that are not in flight; return whether there are any.
 
-        A worker says that it has no more data only when it is asked; another one then
-        makes the step.
+        A worker reports the end of its data only when asked for a step, which another
+        worker then computes.
         """
         has_begun = False
         while self._iterator is not None and not self._iterator.pipelines.are_over:
@@ -159,61 +157,45 @@ class Training:
             if steps <= 0:
                 break
             if self._has_room(steps):
-                self._give_reading(self._iterator, steps)
+                self._submit_reading(self._iterator, steps)
                 has_begun = True
             else:
                 self._apply_next()
         return has_begun
 
-    def _give_reading(self, iterator: WorkerIterator, steps: int) -> None:
-        """Let a worker make steps of its next batches."""
+    def _submit_reading(self, iterator: WorkerIterator, steps: int) -> None:
+        """Let a worker compute its next batches."""
         specs = iterator.source.element_specs
-        if str(specs) not in self._readings:
+        if str(specs) not in self._read_steps:
             update = self._traces.of(spec_of(without_missing(specs[0])))
             most = self._trainer.steps_per_execution
-            heartbeat = self._strategy.heartbeat
-            self._readings[str(specs)] = Reading(update, specs, most, heartbeat)
-        reading = self._readings[str(specs)]
-        self._last = reading.update
+            read_steps = ReadSteps(update, specs, most, self._strategy.heartbeat)
+            self._read_steps[str(specs)] = read_steps
+        read_steps = self._read_steps[str(specs)]
+        self._last = read_steps.update
         first = self._order.begin(steps)
         numbers = [self._order.number_apart(first + i) for i in range(steps)]
-        self._begin(reading.work_of(iterator, numbers, first))
-
-    def _give(self, update: Update, batches: list[Any]) -> None:
-        """Give batches to a worker, as soon as one may have them."""
-        while not self._has_room(len(batches)):
-            self._apply_next()
-        first = self._order.begin(len(batches))
-        rows = [
-            [count, count, self._order.number_apart(first + i)]
-            for i, count in enumerate(map(count_rows, batches))
-        ]
-        self._begin(work_of(update, batches, rows, first))
+        self._submit(read_steps.work_of(iterator, numbers, first))
 
     def _has_room(self, steps: int) -> bool:
-        """Say whether a worker may be given the next steps."""
-        under_way = self._engine.under_way
-        return not under_way or (
-            under_way < AHEAD * self._strategy.workers and self._order.may_begin(steps)
+        """Return whether the next steps may be in flight, too."""
+        in_flight = self._dispatcher.in_flight
+        return not in_flight or (
+            in_flight < AHEAD * self._strategy.workers and self._order.may_begin(steps)
         )
 
-    def _begin(self, work: Work) -> None:
-        """Give a piece of work, and apply what has arrived meanwhile."""
+    def _submit(self, work: Work) -> None:
+        """Submit work, and apply all that has arrived."""
         self._works[work.tag.first] = work
-        self._engine.give(work)
-        while (arrived := self._engine.take(wait=False)) is not None:
-            self._apply(arrived)
+        self._dispatcher.submit(work)
+        while self._apply_next(wait=False):
+            pass
 
-    def _apply_next(self) -> bool:
-        """Wait for something to arrive and apply what can be; False if all is done."""
-        work = self._engine.take(wait=True)
+    def _apply_next(self, *, wait: bool = True) -> bool:
+        """Apply the next arrival, in order; return whether there was one."""
+        work = self._dispatcher.take(wait=wait)
         if work is None:
             return False
-        self._apply(work)
-        return True
-
-    def _apply(self, work: Work) -> None:
-        """Apply what has arrived, and what has waited for it."""
         first, steps, _ = work.tag
         for ready in self._order.arrived(first, steps, len(work.result)):
             done = self._works.pop(ready)
@@ -221,9 +203,47 @@ class Training:
             if done.result:
                 update([[slot] for slot in done.result])
             update.give_back(done.result)
+        return True
+
+
+class Traces:
+    """The traces of a step, one for each kind of batch.
+
+    TensorFlow cannot trace on two threads at once, so the thread of `fit` traces.
+    """
+
+    def __init__(self, strategy: Any, trainer: Any, step: Any) -> None:
+        self._strategy = strategy
+        self._trainer = trainer
+        self._step = step
+        self._updates: dict[str, Update] = {}
+        # The current iterator, and the trace for all of its batches, if there is one.
+        self._source: Any = None
+        self._common: Update | None = None
+
+    def of(self, spec: Any) -> Update:
+        """Return the update for batches of a spec, as `spec_of` returns it."""
+        kind = str(spec)
+        if kind not in self._updates:
+            step = PureStep(self._strategy, self._trainer, self._step, spec)
+            self._updates[kind] = Update(self._strategy, step)
+        return self._updates[kind]
+
+    def of_batch(self, iterator: Any, batch: Any) -> Update:
+        """Return the update for a batch, or for all batches of its iterator."""
+        if iterator is not self._source:
+            self._source, self._common = iterator, None
+            spec = getattr(iterator, "element_spec", None)
+            if spec is not None and has_known_ranks(spec):
+                self._common = self.of(spec_of(without_missing(spec)))
+        return self._common or self.of(spec_of(batch))
+
+    def forget_source(self) -> None:
+        """Release the current iterator."""
+        self._source = self._common = None
 
 
 def _take(iterator: Any, count: int) -> list[Any]:
-    """Take up to a number of batches; none at all is the end."""
-    # A generator would turn the end, a StopIteration, into an error.
+    """Take up to `count` batches; raise `StopIteration` if there is none."""
+    # A generator would turn the StopIteration into a RuntimeError.
     return [next(iterator), *islice(iterator, count - 1)]

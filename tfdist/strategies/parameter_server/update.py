@@ -1,65 +1,39 @@
-"""What the servers do: updates from what workers have left, one at a time and whole."""
+"""Updates on the servers, applied whole and one at a time from the slots of steps."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.keras.sharded_optimizer import given_to
-from tfdist.compat.keras.shards import shards_of
-from tfdist.strategies.parameter_server.slots import Taken
+from tfdist.compat.keras.sharded import shards_of
+from tfdist.compat.keras.sharded_optimizer import apply_arguments
+from tfdist.strategies.parameter_server.slots import StepResults
 from tfdist.strategies.parameter_server.step import PureStep
 
-# Updates that came later than this count as this late in the histogram.
+# The last bin of the staleness histogram.
 LONGEST_STALENESS = 1024
 
 
 class Update:
-    """Applies what lies in slots: the optimizer's whole update, and all that moves.
+    """The update of a model from slots: the optimizer's, and all other variables'.
 
-    It runs on the servers alone. Only one hand calls it, so every optimizer reads and
-    writes what it keeps without anybody in between.
+    It runs on the servers alone. Calls come from one thread, so each optimizer reads
+    and writes its state undisturbed.
 
     Args:
         strategy: The strategy.
-        step: What has filled the slots.
+        step: The step that fills the slots.
     """
 
     def __init__(self, strategy: Any, step: PureStep) -> None:
         self.step = step
         self._strategy = strategy
         self._functions: dict[tuple[int, ...], Any] = {}
-        self._reader: Callable[[], dict[str, Any]] | None = None
+        self._log_reader: Callable[[], Any] | None = None
         self._free: list[list[tf.Variable]] = []
 
-    def read_logs(self) -> dict[str, Any]:
-        """Return the numbers of the steps, as `train_step` returns them."""
-        if self._reader is None:
-            self._reader = self._strategy.extended.reader_of(self.step)
-        return self._reader()
-
-    def take_slot(self) -> list[tf.Variable]:
-        """Return the variables of a slot that nobody else has."""
-        # Workers begin on threads of their own, so there is no time to look first.
-        try:
-            return self._free.pop()
-        except IndexError:
-            return self.step.layout.make()
-
-    def give_back(self, slots: Sequence[list[tf.Variable]]) -> None:
-        """Let slots be used again, when nobody will write to them any more.
-
-        Args:
-            slots: The slots.
-        """
-        self._free += slots
-
     def __call__(self, groups: Sequence[Sequence[list[tf.Variable]]]) -> None:
-        """Apply groups of slots in order, each as one update.
-
-        Args:
-            groups: The slots of each update, which weigh as much as they have rows.
-        """
+        """Apply groups of slots in order, each as one update, weighted by its rows."""
         sizes = tuple(len(group) for group in groups)
         handles = [[[v.handle for v in slot] for slot in group] for group in groups]
         with tf.device(self._strategy.extended.server_of_state):
@@ -68,88 +42,107 @@ class Update:
                 self._functions[sizes] = function.get_concrete_function(handles)
             self._functions[sizes](handles)
 
+    def read_logs(self) -> dict[str, Any]:
+        """Return metric results over all applied steps, and numbers of the last one."""
+        with tf.device(self._strategy.extended.server_of_state):
+            if self._log_reader is None:
+                function = tf.function(self._read_logs, autograph=False)
+                self._log_reader = function.get_concrete_function()
+            results, numbers = self._log_reader()
+        arrays = [result.numpy() for result in results]
+        plain = [float(array) if array.ndim == 0 else array for array in arrays]
+        return self.step.logs.fill(plain, numbers.numpy())
+
+    def take_slot(self) -> list[tf.Variable]:
+        """Return the variables of an unused slot."""
+        # Without a check before, because workers call it from several threads.
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self.step.layout.make()
+
+    def give_back(self, slots: Sequence[list[tf.Variable]]) -> None:
+        """Release slots that no worker will write to any more."""
+        self._free += slots
+
+    def _read_logs(self) -> Any:
+        return self.step.logs.metric_results(), self.step.last_numbers.read_value()
+
     def _apply_all(self, groups: Any) -> None:
-        """Apply groups of slots in order."""
+        """Trace the updates of groups of slots."""
         last: list[tf.Operation] = []
         for group in groups:
             graph = tf.compat.v1.get_default_graph()
             known = len(graph.get_operations())
-            place = tf.compat.v1.device(_beside_inputs)
+            place = tf.compat.v1.device(_device_of_inputs)
             with place, tf.control_dependencies(last):
-                taken = [self.step.layout.read(slot) for slot in group]
-                self._strategy.run(self._apply, args=(taken,))
+                results = [self.step.layout.read(slot) for slot in group]
+                self._strategy.run(self._apply, args=(results,))
             made = graph.get_operations()[known:]
             last = [op for op in made if op.op_def.is_stateful]
             if self.step.optimizer is not None:
-                # Whoever reads this version reads weights with the update in them.
+                # A step that reads this version must read weights with the update.
                 with tf.control_dependencies(last):
-                    self._strategy.extended.count(taken[0].version)
+                    self._count(results[0].version)
 
-    def _apply(self, taken: list[Taken]) -> None:
+    def _count(self, version: tf.Tensor) -> None:
+        """Count an update and its staleness, from the version that its step read."""
+        extended = self._strategy.extended
+        missed = extended.version.read_value() - version
+        missed = tf.minimum(missed, LONGEST_STALENESS)
+        one = tf.IndexedSlices(tf.ones([1], tf.int64), [missed])
+        extended.staleness.scatter_add(one)
+        extended.version.assign_add(1)
+
+    def _apply(self, results: list[StepResults]) -> None:
         """Apply one update."""
-        rows = tf.stack([one.rows for one in taken])
+        rows = tf.stack([one.rows for one in results])
         shares = tf.cast(rows / tf.reduce_sum(rows), tf.float64)
-        gradients = [
-            _weighed(each, shares)
-            for each in zip(*(one.gradients for one in taken), strict=True)
-        ]
-        optimizer = self.step.optimizer
-        if optimizer is not None:
-            rest = iter(gradients)
+        step = self.step
+        if step.optimizer is not None:
+            each = zip(*(one.gradients for one in results), strict=True)
+            rest = (_weighted_sum(gradients, shares) for gradients in each)
             wholes = [
                 (v, [next(rest) for _ in shards_of(v)] if has else None)
-                for v, has in zip(
-                    self.step.variables, self.step.has_gradient, strict=True
-                )
+                for v, has in zip(step.variables, step.has_gradient, strict=True)
             ]
-            optimizer.apply(*given_to(optimizer, wholes))
-        for i, moved in enumerate(self.step.moved):
-            moves = [one.moves[i] for one in taken]
-            if moved.is_metric:
-                move = tf.add_n(moves) if len(moves) > 1 else moves[0]
-            elif moves[0].dtype.is_floating:
-                move = _weighed(moves, shares)
-            else:
-                move = moves[0]
-            raw = moved.variable._value
+            step.optimizer.apply(*apply_arguments(step.optimizer, wholes))
+        for i, assigned in enumerate(step.assigned):
+            deltas = [one.deltas[i] for one in results]
+            delta = deltas[0]
+            if assigned.is_metric and len(deltas) > 1:
+                delta = tf.add_n(deltas)
+            elif not assigned.is_metric and delta.dtype.is_floating:
+                delta = _weighted_sum(deltas, shares)
+            raw = assigned.variable._value
             with tf.device(raw.device):
-                if moved.kept == 1.0:
-                    raw.assign_add(move)
+                if assigned.momentum == 1.0:
+                    raw.assign_add(delta)
                 else:
-                    raw.assign(raw * tf.cast(moved.kept, raw.dtype) + move)
-        if self.step.returned.count:
-            logs = _weighed([one.logs for one in taken], shares)
-            self.step.last_numbers.assign(logs)
+                    raw.assign(raw * tf.cast(assigned.momentum, raw.dtype) + delta)
+        if step.logs.count:
+            logs = _weighted_sum([one.logs for one in results], shares)
+            step.last_numbers.assign(logs)
 
 
-def _beside_inputs(operation: tf.Operation) -> str:
-    """Return where an operation is to be: where that is which it is computed from.
-
-    Else it would be on the server that the update is called on, and what lies on others
-    would be moved there.
-    """
+def _device_of_inputs(operation: tf.Operation) -> str:
+    """Place an operation on the device of its inputs, so that they are not moved."""
     devices = [one.device for one in operation.inputs if one.shape.rank != 0]
     return operation.device or next(filter(None, devices), "")
 
 
-def _weighed(values: Sequence[Any], shares: tf.Tensor) -> Any:
-    """Return the sum of values, weighed, in their order."""
+def _weighted_sum(values: Sequence[Any], shares: tf.Tensor) -> Any:
+    """Return the weighted sum of tensors or `tf.IndexedSlices`, in their order."""
     if len(values) == 1:
         return values[0]
-    weighed = [
-        value * tf.cast(shares[i], value.dtype)
-        if isinstance(value, tf.Tensor)
-        else tf.IndexedSlices(
-            value.values * tf.cast(shares[i], value.values.dtype),
-            value.indices,
-            value.dense_shape,
-        )
-        for i, value in enumerate(values)
+    if isinstance(values[0], tf.Tensor):
+        return tf.add_n([v * tf.cast(shares[i], v.dtype) for i, v in enumerate(values)])
+    weighted = [
+        one.values * tf.cast(shares[i], one.values.dtype)
+        for i, one in enumerate(values)
     ]
-    if isinstance(weighed[0], tf.Tensor):
-        return tf.add_n(weighed)
     return tf.IndexedSlices(
-        tf.concat([one.values for one in weighed], 0),
-        tf.concat([one.indices for one in weighed], 0),
-        weighed[0].dense_shape,
+        tf.concat(weighted, 0),
+        tf.concat([one.indices for one in values], 0),
+        values[0].dense_shape,
     )

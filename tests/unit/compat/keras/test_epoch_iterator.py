@@ -15,7 +15,7 @@ from tfdist.compat.keras import install
 from tfdist.compat.keras.epoch_iterator import ShardIterator
 from tfdist.compat.keras.positions import Position, Resumes, resumed_by
 from tfdist.strategies import AllReduceStrategy
-from tfdist.strategies.parameter_server.inputs import WorkerInput
+from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 BATCHES, STEPS, EPOCHS = 8, 3, 3
 X = np.arange(2.0 * BATCHES)

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat.keras import pure_step
-from tfdist.compat.keras.pure_step import PureScope, captured, current_scope
+from tfdist.compat.keras.pure_step import PureScope, captured
 from tfdist.compat.keras.sharded import ShardedValue
 
 
@@ -88,47 +88,6 @@ def test_gradients_are_those_of_plain_reading(function, expected):
         assert found == expected
 
 
-def test_two_tapes_both_know_of_what_is_read():
-    a = keras.Variable(3.0)
-
-    def compute():
-        with scope_of(), tf.GradientTape() as outer:
-            with tf.GradientTape() as inner:
-                cube = a * a * a
-            first = inner.gradient(cube, a)
-        return first, outer.gradient(first, a)
-
-    found = tf.function(compute, autograph=False)()
-    assert [float(one) for one in found] == [27.0, 18.0]
-
-
-def test_a_tape_begun_after_the_read_knows_of_it_too():
-    a = keras.Variable(3.0)
-
-    def compute():
-        with scope_of():
-            before = a * 2.0
-            with tf.GradientTape() as tape:
-                square = a * a
-            return before, tape.gradient(square, a)
-
-    found = tf.function(compute, autograph=False)()
-    assert [float(one) for one in found] == [6.0, 6.0]
-
-
-def test_a_branch_keeps_no_value_for_itself():
-    a = keras.Variable(3.0)
-
-    def compute():
-        with scope_of():
-            found = tf.cond(tf.constant(True), lambda: a * 2.0, lambda: a * 3.0)
-            return found + a
-
-    concrete = graph_of(compute)
-    assert nodes(concrete, "ReadVariableOp") == 1
-    assert float(concrete()) == 9.0
-
-
 # Assigning.
 
 
@@ -172,22 +131,6 @@ def test_metrics_start_at_zero_without_being_read():
     assert float(mean.result()) == 100.0
 
 
-def test_a_random_state_moves_as_without_a_scope():
-    plain, kept = (keras.random.SeedGenerator(5) for _ in range(2))
-    expected = [keras.random.uniform((3,), seed=plain).numpy() for _ in range(2)]
-
-    def compute():
-        with scope_of() as scope:
-            drawn = [keras.random.uniform((3,), seed=kept) for _ in range(2)]
-            assert scope.assigned == [kept.state]
-            return drawn, scope.get_current_value(kept.state)
-
-    drawn, state = tf.function(compute, autograph=False)()
-    np.testing.assert_array_equal(drawn, expected)
-    assert state.numpy().tolist() == plain.state.numpy().tolist()
-    assert kept.state.numpy().tolist() == [5, 0]
-
-
 # Optimizers.
 
 
@@ -218,17 +161,6 @@ def test_an_optimizer_is_not_applied_but_what_it_is_given_is_kept():
     assert int(model.optimizer.iterations) == 0
 
 
-def test_without_variables_they_are_those_it_was_built_with():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd")
-    model.optimizer.build(model.trainable_variables)
-    with captured(model) as given:
-        model.optimizer.apply([tf.ones((2, 1)), tf.ones(1)])
-
-    assert given[0].variables == model.optimizer._trainable_variables
-    assert len(given[0].variables) == 2
-
-
 def test_every_optimizer_of_a_model_is_kept_from_applying_by_any_name():
     model = Two()
     model.build((None, 2))
@@ -240,17 +172,6 @@ def test_every_optimizer_of_a_model_is_kept_from_applying_by_any_name():
         model.optimizer.apply_gradients(pairs)
 
     assert [one.optimizer for one in given] == [model.other, model.optimizer]
-
-
-def test_afterwards_the_optimizer_applies_again():
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-    model.compile(keras.optimizers.SGD(1.0))
-    model.set_weights([np.ones((1, 1))])
-    with pytest.raises(KeyError), captured(model):
-        raise KeyError
-
-    model.optimizer.apply([tf.ones((1, 1))], model.trainable_variables)
-    assert model.get_weights()[0].tolist() == [[0.0]]
 
 
 # Lookups.
@@ -305,12 +226,6 @@ def test_a_lookup_is_keras_s_own_and_moves_only_its_rows(indices):
     assert nodes(pure, "ReadVariableOp") == 0
 
 
-def test_rows_have_the_type_in_which_the_layer_computes():
-    layer = embedding(dtype="mixed_bfloat16")
-
-    assert looked_up(layer, INDICES[0])()[0].dtype == tf.bfloat16
-
-
 def test_a_table_that_the_step_has_assigned_is_taken_from_the_step():
     layer = embedding()
 
@@ -321,19 +236,6 @@ def test_a_table_that_the_step_has_assigned_is_taken_from_the_step():
 
     assert tf.function(compute, autograph=False)().numpy().tolist() == [[1.0, 1.0]] * 2
     assert layer.get_weights()[0][1].tolist() == [2.0, 3.0]
-
-
-def test_a_table_with_low_rank_changes_is_keras_s_affair():
-    layer = embedding()
-    layer.enable_lora(1)
-    layer.lora_embeddings_a.assign(np.ones((5, 1)))
-    layer.lora_embeddings_b.assign(np.ones((1, 2)))
-
-    def compute():
-        with scope_of():
-            return layer(np.array([1]))
-
-    assert tf.function(compute, autograph=False)().numpy().tolist() == [[3.0, 4.0]]
 
 
 def test_outside_of_a_step_a_lookup_is_keras_s(monkeypatch):
@@ -350,28 +252,6 @@ def test_outside_of_a_step_a_lookup_is_keras_s(monkeypatch):
 # What Keras must have for this.
 
 
-def test_outside_of_a_step_nothing_is_current():
-    seen = []
-
-    def compute():
-        with scope_of() as scope:
-            seen.extend([current_scope() is scope, len(scope.assigned)])
-        return tf.constant(0)
-
-    graph_of(compute)
-    with keras.StatelessScope():
-        assert current_scope() is None
-    assert current_scope() is None
-    assert seen == [True, 0]
-
-
-def test_outside_of_a_step_the_handle_is_that_of_the_value():
-    variable = keras.Variable(1.0)
-
-    assert variable.handle is variable._value.handle
-    assert isinstance(variable._value, tf.Variable)
-
-
 def test_the_patch_puts_both_on(monkeypatch):
     monkeypatch.setattr(keras.Variable, "handle", None)
     monkeypatch.setattr(keras.layers.Embedding, "call", None)
@@ -379,14 +259,6 @@ def test_the_patch_puts_both_on(monkeypatch):
 
     assert keras.Variable.handle.fget is pure_step._handle_of_read
     assert keras.layers.Embedding.call is pure_step._look_up_rows
-
-
-def test_keras_has_the_attributes_of_a_table():
-    layer = embedding()
-
-    assert isinstance(layer._embeddings, keras.Variable)
-    assert layer.lora_enabled is False
-    assert layer.quantization_mode is None
 
 
 # Shards.

@@ -3,7 +3,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras.sharded import ShardedValue, shard_scope
+from tfdist.compat.keras.sharded import (
+    ShardedValue,
+    shard_scope,
+    shards_of,
+    split_gradient,
+    whole_of,
+)
 
 ROWS = np.arange(14.0, dtype="float32").reshape(7, 2)
 
@@ -72,14 +78,6 @@ def test_a_row_that_there_is_not_is_refused(value, row):
         value.sparse_read([0, row])
 
 
-def test_no_table_is_read_for_a_lookup(value):
-    graph = tf.function(value.sparse_read).get_concrete_function([1, 4]).graph
-    kinds = [op.type for op in graph.get_operations()]
-
-    assert kinds.count("ResourceGather") == 3
-    assert "ReadVariableOp" not in kinds
-
-
 # Gradients.
 
 
@@ -105,13 +103,6 @@ def variable_of(value):
     return variable
 
 
-def test_the_gradient_of_a_read_is_one_tensor(value):
-    variable = variable_of(value)
-    found = gradient_of(lambda: tf.reduce_sum(variable * variable), variable)
-
-    np.testing.assert_array_equal(found, 2.0 * ROWS)
-
-
 def test_the_gradient_of_a_lookup_is_of_its_rows(value):
     found = gradient_of(
         lambda: tf.reduce_sum(value.sparse_read([[6], [0], [6]]) * [1.0, 2.0]),
@@ -122,17 +113,6 @@ def test_the_gradient_of_a_lookup_is_of_its_rows(value):
     assert found.indices.numpy().tolist() == [6, 0, 6]
     assert found.values.numpy().tolist() == [[1.0, 2.0]] * 3
     assert found.dense_shape.numpy().tolist() == [7, 2]
-
-
-def test_lookups_and_reads_add_up(value):
-    found = gradient_of(
-        lambda: tf.reduce_sum(value.sparse_read([1])) + tf.reduce_sum(value * 3.0),
-        variable_of(value),
-    )
-
-    expected = np.full((7, 2), 3.0)
-    expected[1] += 1.0
-    np.testing.assert_array_equal(found, expected)
 
 
 # Parts.
@@ -202,3 +182,48 @@ def test_an_export_is_refused(value, tmp_path):
         r"Received: \S+ in 3 shards\. Save it with model\.save, and export what",
     ):
         model_of(value).export(tmp_path / "exported", verbose=False)
+
+
+# Shards one by one.
+
+
+@pytest.fixture
+def variable(shards):
+    made = keras.Variable(ROWS, name="table")
+    made._value = ShardedValue(shards)
+    return made
+
+
+def test_each_shard_is_a_variable_of_keras(variable, shards):
+    found = shards_of(variable)
+
+    assert [one.path for one in found] == ["table"] * 3
+    assert [tuple(one.shape) for one in found] == [(3, 2), (3, 2), (1, 2)]
+    assert [id(one.value) for one in found] == [id(shard) for shard in shards]
+    assert isinstance(variable.value, ShardedValue)
+    assert tuple(variable.shape) == (7, 2)
+
+
+def test_a_gradient_is_that_of_the_shards(variable):
+    parts = split_gradient(tf.constant(ROWS), variable)
+
+    for part, rows in zip(parts, np.split(ROWS, [3, 6]), strict=True):
+        np.testing.assert_array_equal(part, rows)
+
+
+def test_what_is_not_cut_is_one_part():
+    variable, gradient = keras.Variable(ROWS), tf.constant(ROWS)
+    [same], [part] = shards_of(variable), split_gradient(gradient, variable)
+
+    assert same is variable
+    assert part is gradient
+    [same] = shards_of(variable.value)
+    assert same is variable.value
+
+
+def test_a_shard_knows_what_it_is_of(variable, shards):
+    other = tf.Variable(1.0)
+
+    assert [whole_of(shard) is variable._value for shard in shards] == [True] * 3
+    assert whole_of(other) is other
+    assert whole_of(variable._value) is variable._value

@@ -8,9 +8,8 @@ from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from tfdist.compat.keras import sharded_optimizer, variables
-from tfdist.compat.keras.sharded import ShardedValue
-from tfdist.compat.keras.sharded_optimizer import given_to
-from tfdist.compat.keras.shards import shards_of, split_gradient
+from tfdist.compat.keras.sharded import ShardedValue, shards_of, split_gradient
+from tfdist.compat.keras.sharded_optimizer import apply_arguments
 
 TABLE = np.random.default_rng(1).normal(size=(7, 3)).astype("float32")
 STEPS = 4
@@ -90,7 +89,9 @@ def end(optimizer, table, bias, *, sparse):
     of_bias = tf.constant([0.1, 0.2, -0.3])
     for step in range(STEPS):
         parts = split_gradient(gradients(step, sparse=sparse), table)
-        optimizer.apply(*given_to(optimizer, [(table, parts), (bias, [of_bias])]))
+        optimizer.apply(
+            *apply_arguments(optimizer, [(table, parts), (bias, [of_bias])])
+        )
     kept = dict(enumerate(v.numpy() for v in optimizer.variables))
     return {"table": table.numpy(), "bias": bias.numpy(), **kept}
 
@@ -217,7 +218,7 @@ def test_averages_are_made_shard_by_shard(cut):
     @tf.function
     def apply():
         wholes = [(table, split_gradient(tf.ones((7, 3)), table)), (bias, None)]
-        optimizer.apply(*given_to(optimizer, wholes))
+        optimizer.apply(*apply_arguments(optimizer, wholes))
 
     kinds = [op.type for op in apply.get_concrete_function().graph.get_operations()]
     assert not any(kind.startswith("Concat") for kind in kinds)
@@ -228,7 +229,9 @@ def test_averages_are_made_shard_by_shard(cut):
 def given_paths(make, variables, gradient):
     optimizer = make()
     parts = [None if gradient is None else split_gradient(gradient, variables[0])]
-    grads, found = given_to(optimizer, [(variables[0], parts[0]), (variables[1], None)])
+    grads, found = apply_arguments(
+        optimizer, [(variables[0], parts[0]), (variables[1], None)]
+    )
     return [tuple(v.shape) for v in found], grads
 
 
@@ -279,7 +282,7 @@ def test_what_was_saved_of_shards_is_loaded_in_others(cut, monkeypatch, tmp_path
         table = model.layers[0].embeddings
         model.optimizer.build([table])
         parts = split_gradient(gradients(0, sparse=True), table)
-        model.optimizer.apply(*given_to(model.optimizer, [(table, parts)]))
+        model.optimizer.apply(*apply_arguments(model.optimizer, [(table, parts)]))
         model.save(tmp_path / "model.keras")
     monkeypatch.setattr(Servers, "sizes_of_shards", lambda *_: [2, 3, 2])
     with cut():

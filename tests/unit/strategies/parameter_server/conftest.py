@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster
 from tfdist.compat.keras import pure_step
-from tfdist.strategies.parameter_server import engine
-from tfdist.strategies.parameter_server.batches import spec_of
-from tfdist.strategies.parameter_server.extended import ParameterServerExtended
+from tfdist.strategies.parameter_server import dispatcher
+from tfdist.strategies.parameter_server.batch_codec import spec_of
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
 from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.update import LONGEST_STALENESS, Update
@@ -25,8 +24,6 @@ HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 class LocalExtended:
     """The part of the mechanism that any device can have."""
 
-    count = ParameterServerExtended.count
-    reader_of = ParameterServerExtended.reader_of
     chief = server_of_state = HERE
 
     def __init__(self, strategy):
@@ -62,9 +59,9 @@ def make_strategy(monkeypatch):
 
     monkeypatch.setattr(keras.Variable, "handle", property(pure_step._handle_of_read))
     monkeypatch.setattr(keras.layers.Embedding, "call", pure_step._look_up_rows)
-    monkeypatch.setattr(engine, "schedule", schedule)
-    monkeypatch.setattr(engine, "take_error", lambda coordinator: coordinator.error)
-    monkeypatch.setattr(engine, "current_worker", lambda: 0)
+    monkeypatch.setattr(dispatcher, "schedule", schedule)
+    monkeypatch.setattr(dispatcher, "take_error", lambda coordinator: coordinator.error)
+    monkeypatch.setattr(dispatcher, "current_worker", lambda: 0)
     return LocalStrategy
 
 

@@ -6,11 +6,10 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat.keras.hooks import KerasHooks
-from tfdist.mixed_precision import LossScaleOptimizer
-from tfdist.strategies.parameter_server.inputs import WorkerInput
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
-from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
+from tfdist.strategies.parameter_server.predict import BatchesAhead, PredictFunction
 from tfdist.strategies.parameter_server.training import Training
+from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 
 @pytest.fixture
@@ -37,10 +36,6 @@ def test_every_question_has_an_answer():
     assert [name for name in asked if not hasattr(ServerKerasHooks, name)] == []
 
 
-def test_the_chief_is_not_alone_and_is_the_first(hooks):
-    assert (hooks.rank, hooks.is_alone, hooks.in_step) == (0, False, False)
-
-
 @pytest.mark.parametrize(
     ("consistency", "expected"), [("async", False), ("bounded", False), ("sync", True)]
 )
@@ -55,43 +50,7 @@ def test_a_step_of_a_part_is_one_in_which_the_whole_counts(
     assert not hooks.in_step
 
 
-def test_a_step_that_fails_is_over(make_strategy):
-    hooks = make_strategy("sync").extended.keras_hooks
-    with pytest.raises(KeyError), hooks.computing(tf.constant([1, 1, 0], tf.int64)):
-        raise KeyError
-
-    assert not hooks.in_step
-
-
 # What Keras calls.
-
-
-def test_steps_are_given_to_the_workers(hooks, model):
-    found = hooks.function_of(model, model.train_step, is_training=True)
-
-    assert isinstance(found, Training)
-
-
-def test_what_workers_cannot_do_is_refused(hooks, model):
-    model.run_eagerly = True
-
-    with pytest.raises(ValueError, match="run_eagerly=True is not for parameter"):
-        hooks.function_of(model, model.train_step, is_training=True)
-
-
-def test_results_wait_for_every_step(hooks, model, monkeypatch):
-    order = []
-    monkeypatch.setattr(Training, "finish", lambda self: order.append("finished"))
-    kept = [
-        hooks.function_of(model, step, is_training=is_training)
-        for step, is_training in ((model.train_step, True), (model.test_step, False))
-    ]
-    found = hooks.metrics_result(
-        model, lambda logs: order.append("read") or logs, {"loss": 1.0}
-    )
-
-    assert order == ["finished"] * len(kept) + ["read"]
-    assert found == {"loss": 1.0}
 
 
 def test_a_model_that_is_compiled_again_is_rid_of_its_steps(hooks, model):
@@ -101,18 +60,14 @@ def test_a_model_that_is_compiled_again_is_rid_of_its_steps(hooks, model):
     assert len(hooks._trainings[model]) == 0
 
 
-def test_batches_are_those_of_the_data(hooks):
-    assert isinstance(hooks.distribute(Adapter()), tf.data.Dataset)
-
-
 def test_in_a_prediction_batches_know_who_predicts(hooks, model):
     with hooks.predicting(model):
         batches = hooks.distribute(Adapter())
         predicting = hooks.predict_function_of(model)
 
         assert isinstance(batches, BatchesAhead)
-        assert isinstance(predicting, Predicting)
-        assert batches.predicting is predicting
+        assert isinstance(predicting, PredictFunction)
+        assert batches.function is predicting
     assert isinstance(hooks.distribute(Adapter()), tf.data.Dataset)
 
 
@@ -129,22 +84,15 @@ def test_what_workers_read_has_no_order_to_predict_in(hooks, model):
         hooks.distribute(Read())
 
 
-def test_a_model_that_runs_eagerly_does_not_predict(hooks, model):
-    model.run_eagerly = True
-
-    with pytest.raises(ValueError, match="run_eagerly=True is not for parameter ser"):
-        hooks.predict_function_of(model)
-
-
 def test_a_model_predicts_again_with_the_function_that_it_has(hooks, model):
     with hooks.predicting(model):
         model.predict_function = hooks.predict_function_of(model)
     with hooks.predicting(model):
         batches = hooks.distribute(Adapter())
 
-        assert batches.predicting is model.predict_function
+        assert batches.function is model.predict_function
         model.predict_function.begin((np.ones((1, 2), "float32"),))
-    assert model.predict_function._engine.under_way == 0
+    assert model.predict_function._dispatcher.in_flight == 0
 
 
 def test_a_model_that_is_not_built_cannot_predict(hooks):
@@ -157,22 +105,7 @@ def test_a_model_that_is_not_built_cannot_predict(hooks):
         pass
 
 
-def test_a_loss_is_scaled_by_our_scale(hooks):
-    made = hooks.scale_loss_of(keras.optimizers.SGD())
-
-    assert isinstance(made, LossScaleOptimizer)
-    assert made.name == "loss_scale_optimizer"
-
-
 # What there is nobody to agree with on.
-
-
-def test_gradients_stay_what_they_are(hooks):
-    gradients = (tf.constant(1.0), None)
-
-    assert hooks.complete_gradients(gradients, []) == list(gradients)
-    assert hooks.weigh_gradients(gradients) == list(gradients)
-    assert hooks.reduce_gradients(gradients, is_weighed=True) == list(gradients)
 
 
 def test_nothing_is_agreed_on(hooks, model):
@@ -193,7 +126,7 @@ def test_a_sum_that_only_all_parts_know_is_refused(hooks):
     with pytest.raises(
         ValueError,
         match=r"With consistency='sync' a loss must divide by the rows of its batch\. "
-        r"Received: the mask, which is known only when all parts of a batch are\. Use "
+        r"Received: the mask, which depends on all slices of a batch\. Use "
         r"the loss without a mask",
     ):
         hooks.sum_over_ranks(tf.constant(1.0), "the mask")
@@ -230,15 +163,6 @@ def test_results_are_read_again_when_every_step_is_in(hooks, model, monkeypatch)
     found = hooks.metrics_result(model, lambda logs: logs, training.returned)
     assert found == {"loss": 0.5}
     assert hooks.metrics_result(model, lambda logs: logs, {}) == {}
-
-
-def test_metrics_are_reset_after_every_step_is_in(hooks, model, monkeypatch):
-    finished = []
-    training = hooks.function_of(model, model.train_step, is_training=True)
-    monkeypatch.setattr(Training, "finish", lambda self: finished.append(self))
-    hooks.metrics_reset(model)
-
-    assert finished == [training]
 
 
 def test_what_is_under_way_is_forgotten_when_a_fit_fails(hooks, model, monkeypatch):

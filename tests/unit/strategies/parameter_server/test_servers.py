@@ -2,7 +2,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +10,7 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, Task
 from tfdist.launch.machine import free_ports
 from tfdist.strategies.parameter_server import servers
+from tfdist.strategies.parameter_server.servers import lost_server, naming_lost_servers
 
 SECONDS = 20
 ADDRESS = "127.0.0.1:{}"
@@ -94,34 +94,6 @@ def test_a_signal_ends_a_server(cluster, monkeypatch, number, code):
     assert ended.value.code == code
 
 
-@pytest.mark.usefixtures("calls")
-def test_outside_the_main_thread_signals_are_left_alone(cluster, handlers):
-    codes = []
-
-    def serve():
-        try:
-            servers.serve(cluster, SECONDS)
-        except SystemExit as ended:
-            codes.append(ended.code)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    thread.join(SECONDS)
-
-    assert codes == [0]
-    assert {number: signal.getsignal(number) for number in handlers} == handlers
-
-
-def test_a_port_in_use_is_named_before_tensorflow_starts(cluster, monkeypatch):
-    monkeypatch.delattr(tf.distribute, "Server")
-    host, port = cluster.address.split(":")
-    with (
-        socket.create_server((host, int(port))),
-        pytest.raises(OSError, match=r"Received: ps 0 \(127.*\)\. Stop what uses"),
-    ):
-        servers.serve(cluster, SECONDS)
-
-
 def test_a_port_that_was_taken_after_the_check_is_named(cluster):
     host, port = cluster.address.split(":")
     with (
@@ -129,9 +101,67 @@ def test_a_port_that_was_taken_after_the_check_is_named(cluster):
         pytest.raises(
             OSError,
             match=r"TensorFlow cannot start its server: Could not start gRPC server\. "
-            rf"Received: ps 0 \({cluster.address}\)\. Look above for the reason that "
-            "TensorFlow logs; if another process has taken the port, stop it or give "
+            rf"Received: ps 0 \({cluster.address}\)\. See the reason in "
+            "TensorFlow's log "
+            "above; if another process has taken the port, stop it or give "
             "this task another one, on every process",
         ),
     ):
         servers._start(cluster)
+
+
+CLUSTER = Cluster(chief="a:1", workers=("b:1",), ps=("c:1", "d:22"))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:1"),
+            "ps 1 (d:22)",
+        ),
+        (tf.errors.AbortedError(None, None, "cannot reach c:1"), "ps 0 (c:1)"),
+        (tf.errors.UnavailableError(None, None, "/job:worker/replica:0/task:0"), None),
+        (tf.errors.InvalidArgumentError(None, None, "/job:ps/replica:0/task:1"), None),
+        (ValueError("/job:ps/replica:0/task:1"), None),
+    ],
+)
+def test_the_loss_of_a_server_is_told_from_other_errors(error, expected):
+    assert lost_server(error, CLUSTER) == expected
+
+
+def test_a_lost_server_is_named():
+    calls = []
+    error = tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:1")
+    with (
+        pytest.raises(
+            ConnectionError,
+            match=r"ps 1 \(d:22\) is lost, and the variables that it held\. Received: "
+            r"UnavailableError from TensorFlow\. Start the job again; "
+            r"keras\.callbacks\.BackupAndRestore continues",
+        ) as raised,
+        naming_lost_servers(CLUSTER, lambda: calls.append("abandoned")),
+    ):
+        raise error
+
+    assert raised.value.__cause__ is error
+    assert calls == ["abandoned"]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyError, ["abandoned"]),
+        (KeyboardInterrupt, ["abandoned"]),
+        (StopIteration, []),
+    ],
+)
+def test_other_errors_stay_what_they_are(error, expected):
+    calls = []
+    with (
+        pytest.raises(error),
+        naming_lost_servers(CLUSTER, lambda: calls.append("abandoned")),
+    ):
+        raise error
+
+    assert calls == expected

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.step import PureStep
+from tfdist.strategies.parameter_server.step import PureStep, VariableReads
 
 X = np.arange(12.0, dtype="float32").reshape(4, 3) / 10
 Y = np.arange(4.0, dtype="float32")[:, None]
@@ -31,7 +31,7 @@ def left_by(step, *batches, rows=None):
     rows = rows or [[len(batch[0]), len(batch[0]), 0] for batch in batches]
     writer = step.writer(len(batches))
     steps = list(zip(batches, np.array(rows), strict=True))
-    writer.write(*writer.parcel.pack(steps), handles)
+    writer.write(*writer.codec.encode(steps), handles)
     return [step.layout.read(slot) for slot in handles]
 
 
@@ -55,26 +55,10 @@ def test_a_step_leaves_its_gradients_and_changes_nothing(strategy):
     assert int(model.optimizer.iterations) == 0
     total = [
         move
-        for moved, move in zip(step.moved, taken.moves, strict=True)
+        for moved, move in zip(step.assigned, taken.deltas, strict=True)
         if "loss/total" in moved.variable.path
     ]
     np.testing.assert_allclose(total, [4 * loss], rtol=1e-6)
-
-
-def test_metrics_move_by_what_the_batch_has(strategy):
-    model = compiled()
-    before = [v.numpy() for v in model.metrics_variables]
-    step = step_of(strategy, model)
-    [taken] = left_by(step, (X, Y))
-    moved = dict(zip([m.variable.path for m in step.moved], taken.moves, strict=True))
-
-    assert {m.is_metric for m in step.moved} == {True}
-    assert step.returned.count == 0
-    assert step.returned.filled([1.0, 2.0], np.zeros(0)) == {"loss": 1.0, "mae": 2.0}
-    counts = [float(v) for path, v in moved.items() if path.endswith("count")]
-    assert counts == [4.0, 4.0]
-    after = [v.numpy() for v in model.metrics_variables]
-    np.testing.assert_array_equal(after, before)
 
 
 def test_batches_of_any_number_of_rows_are_computed_one_after_the_other(strategy):
@@ -85,13 +69,6 @@ def test_batches_of_any_number_of_rows_are_computed_one_after_the_other(strategy
         expected, _ = expected_gradients(model, *batch)
         np.testing.assert_allclose(taken.gradients[0], expected[0], rtol=1e-6)
     assert step.writer(3) is step.writer(3)
-
-
-def test_the_version_is_that_of_the_reading(strategy):
-    strategy.extended.version.assign(41)
-    [taken] = left_by(step_of(strategy, compiled()), (X, Y))
-
-    assert int(taken.version) == 41
 
 
 def test_a_test_step_has_no_gradients(strategy):
@@ -109,8 +86,8 @@ def test_moving_averages_leave_what_the_batch_adds_to_them(strategy):
     [taken] = left_by(step, (X, Y))
 
     states = [
-        (moved.kept, move.numpy())
-        for moved, move in zip(step.moved, taken.moves, strict=True)
+        (moved.momentum, move.numpy())
+        for moved, move in zip(step.assigned, taken.deltas, strict=True)
         if not moved.is_metric
     ]
     assert [kept for kept, _ in states] == [0.5, 0.5]
@@ -134,8 +111,8 @@ def test_other_state_of_layers_moves_by_what_the_step_has_moved_it(strategy):
     [taken] = left_by(step, (X, Y))
 
     [(kept, move)] = [
-        (moved.kept, float(move))
-        for moved, move in zip(step.moved, taken.moves, strict=True)
+        (moved.momentum, float(move))
+        for moved, move in zip(step.assigned, taken.deltas, strict=True)
         if not moved.is_metric
     ]
     assert (kept, move) == (1.0, len(X))
@@ -161,11 +138,11 @@ def test_a_variable_without_a_gradient_has_no_place(strategy):
     assert step.has_gradient == [False, True]
     assert [v.path for v in step.weights] == [model.trainable_variables[1].path]
     assert len(taken.gradients) == 1
-    assert step.returned.count == 2
+    assert step.logs.count == 2
     np.testing.assert_allclose(
         taken.logs, [3.0, expected_gradients(model, X, Y)[1]], rtol=1e-6
     )
-    found = step.returned.filled([], np.array([3.0, 0.5]))
+    found = step.logs.fill([], np.array([3.0, 0.5]))
     assert found == {"count": 3.0, "loss": 0.5}
 
 
@@ -255,3 +232,104 @@ def test_a_step_that_cannot_be_pure_is_refused(strategy, model_type, message):
     message = re.escape(message).replace("PATH", r"\S*")
     with pytest.raises(ValueError, match=message):
         step_of(strategy, compiled(model_type))
+
+
+@pytest.fixture
+def version():
+    return tf.Variable(7, dtype=tf.int64)
+
+
+def traced(reads, compute):
+    """Trace something that is given the version and what may be read."""
+
+    def step():
+        version, _ = reads.begin()
+        return compute(version, reads.value)
+
+    function = tf.function(step, autograph=False).get_concrete_function()
+    reads.end(function)
+    return function
+
+
+def caller_of(reads, function, times=1):
+    """Return a function that calls another as often as told, as workers do."""
+
+    def call():
+        results = []
+        for _ in range(times):
+            with reads.reading():
+                results.append(function())
+        return results
+
+    return tf.function(call, autograph=False).get_concrete_function()
+
+
+def reading_nodes(concrete):
+    graph = concrete.graph.as_graph_def()
+    found = [graph.node, *(function.node_def for function in graph.library.function)]
+    return [[n.op for n in nodes].count("ReadVariableOp") for nodes in found]
+
+
+def test_a_step_is_called_with_what_the_variables_hold_by_then(version):
+    a, b = tf.Variable([1.0, 2.0]), tf.Variable([[3]])
+    reads = VariableReads(version)
+    step = traced(reads, lambda v, value: (v, value(a), value(b), value(a)))
+    call = caller_of(reads, step)
+    for add in (0, 1):
+        version.assign_add(add)
+        a.assign_add([add, add])
+        found = call()[0]
+        assert int(found[0]) == 7 + add
+        for one in (found[1], found[3]):
+            assert one.numpy().tolist() == [1.0 + add, 2.0 + add]
+        assert found[2].numpy().tolist() == [[3]]
+
+
+def test_each_variable_is_read_once_outside_of_the_step(version):
+    a, b = tf.Variable(1.0), tf.Variable(2.0)
+    reads = VariableReads(version)
+    call = caller_of(reads, traced(reads, lambda v, value: value(a) * value(b)))
+
+    assert sorted(reading_nodes(call)) == [0, 3]
+    assert float(call()[0]) == 2.0
+
+
+def test_every_variable_is_read_after_the_version(version):
+    a = tf.Variable(2.0)
+    reads = VariableReads(version)
+    call = caller_of(reads, traced(reads, lambda v, value: value(a)))
+    first, second = [
+        op for op in call.graph.get_operations() if op.type == "ReadVariableOp"
+    ]
+    seen, ahead = set(), [second]
+    while ahead:
+        op = ahead.pop()
+        if op.name not in seen:
+            seen.add(op.name)
+            ahead += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+
+    assert first.name in seen
+
+
+def test_a_step_is_traced_again_from_the_beginning(version):
+    """As TensorFlow does if the first trace has made a variable."""
+    a, b, made = tf.Variable(1.0), tf.Variable(2.0), []
+    reads = VariableReads(version)
+
+    def compute(_, value):
+        if not made:
+            made.append(tf.Variable(0.0))
+            return value(b) + value(a)
+        return value(a)
+
+    call = caller_of(reads, traced(reads, compute))
+
+    assert float(call()[0]) == 1.0
+    assert sorted(reading_nodes(call)) == [0, 2]
+
+
+def test_a_step_is_called_within_a_reading_only(version):
+    reads = VariableReads(version)
+    step = traced(reads, lambda v, value: v)
+    with pytest.raises(AssertionError, match="must be set around each call"):
+        step()

@@ -9,7 +9,12 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, Task
 from tfdist.strategies.parameter_server import strategy as module
 from tfdist.strategies.parameter_server.placement import Placement
-from tfdist.strategies.parameter_server.strategy import ParameterServerStrategy
+from tfdist.strategies.parameter_server.strategy import (
+    ParameterServerStrategy,
+    check_backup_workers,
+    check_cluster,
+    check_consistency,
+)
 
 JOBS = {"chief": "a:1", "workers": ("b:1",), "ps": ("c:1",)}
 
@@ -20,39 +25,11 @@ def fresh(monkeypatch):
     monkeypatch.setattr(module.compat, "check_not_started", lambda: None)
 
 
-def test_it_is_a_strategy_of_tensorflow_s():
-    assert issubclass(ParameterServerStrategy, tf.distribute.Strategy)
-
-
-def test_arguments_are_checked_first():
-    with pytest.raises(ValueError, match="max_staleness is for consistency='bounded'"):
-        ParameterServerStrategy(max_staleness=2)
-
-
-def test_a_partitioner_must_be_callable():
-    with pytest.raises(ValueError, match="variable_partitioner must be a function"):
-        ParameterServerStrategy(variable_partitioner=2)
-
-
 def test_a_process_that_has_begun_with_tensorflow_is_refused():
     assert float(tf.constant(1.0)) == 1.0
 
     with pytest.raises(RuntimeError, match="Received"):
         ParameterServerStrategy(Cluster(**JOBS, task=Task("chief", 0)))
-
-
-@pytest.mark.usefixtures("fresh")
-def test_an_environment_without_servers_is_refused():
-    with pytest.raises(ValueError, match="Parameter servers need a chief, workers and"):
-        ParameterServerStrategy()
-
-
-@pytest.mark.usefixtures("fresh")
-def test_more_backup_workers_than_can_be_spared_are_refused():
-    with pytest.raises(ValueError, match="backup_workers=1 with 1 workers"):
-        ParameterServerStrategy(
-            Cluster(**JOBS, task=Task("chief", 0)), "sync", backup_workers=1
-        )
 
 
 @pytest.mark.usefixtures("fresh")
@@ -94,3 +71,84 @@ def test_the_plan_and_the_staleness_can_be_had():
 
     assert made.placement is placement
     assert made.staleness() == {0: 5, 2: 3, 1024: 1}
+
+
+JOBS = {"chief": "a:1", "workers": ("b:1", "c:1"), "ps": ("d:1",)}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "missing"),
+    [
+        ({"workers": ("b:1",)}, "chief and ps"),
+        ({"chief": "a:1", "workers": ("b:1",)}, "ps"),
+        ({"workers": ("b:1",), "ps": ("d:1",)}, "chief"),
+    ],
+)
+def test_a_cluster_in_which_somebody_is_missing_is_refused(jobs, missing):
+    with pytest.raises(
+        ValueError,
+        match=r"Parameter servers need a chief, workers and ps\. Received: a cluster "
+        rf"without {missing}: .* Start the program with `tfdist run --workers 2",
+    ):
+        check_cluster(Cluster(**jobs, task=Task("worker", 0)))
+
+
+def test_an_evaluator_is_refused():
+    cluster = Cluster(**JOBS, evaluators=("e:1",), task=Task("evaluator", 0))
+
+    with pytest.raises(
+        ValueError,
+        match=r"ParameterServerStrategy is for the chief, workers and ps\. Received: "
+        r"the task evaluator 0\. Let an evaluator load what the chief has saved",
+    ):
+        check_cluster(cluster)
+
+
+def test_another_consistency_is_refused():
+    with pytest.raises(
+        ValueError,
+        match=r"consistency must be one of async, bounded, sync\. Received: "
+        r"consistency='eventual'\. Use 'async' for the highest speed, 'sync'",
+    ):
+        check_consistency("eventual", None)
+
+
+@pytest.mark.parametrize("consistency", ["async", "sync"])
+def test_a_limit_that_would_be_ignored_is_refused(consistency):
+    with pytest.raises(
+        ValueError,
+        match=r"max_staleness is for consistency='bounded'\. Received: max_staleness=2 "
+        rf"with consistency='{consistency}'\. Leave it out, or use",
+    ):
+        check_consistency(consistency, 2)
+
+
+@pytest.mark.parametrize("max_staleness", [None, -1, 1.5, True, "3"])
+def test_a_bound_must_be_a_number(max_staleness):
+    with pytest.raises(
+        ValueError,
+        match=r"consistency='bounded' needs max_staleness, a whole number of updates "
+        rf"from 0\. Received: max_staleness={max_staleness!r}\. Give how many",
+    ):
+        check_consistency("bounded", max_staleness)
+
+
+@pytest.mark.parametrize("backup_workers", [-1, 3, 1.0, True, None])
+def test_somebody_must_be_left_to_work(backup_workers):
+    with pytest.raises(
+        ValueError,
+        match=r"backup_workers must be a whole number from 0, and less than there are "
+        rf"workers\. Received: backup_workers={backup_workers!r} with 3 workers\. Give "
+        "how many slow workers",
+    ):
+        check_backup_workers(backup_workers, "sync", 3)
+
+
+@pytest.mark.parametrize("consistency", ["async", "bounded"])
+def test_backup_workers_where_nobody_waits_are_refused(consistency):
+    with pytest.raises(
+        ValueError,
+        match=r"backup_workers is for consistency='sync'\. Received: backup_workers=1 "
+        rf"with consistency='{consistency}', where no worker waits for another\. Leave",
+    ):
+        check_backup_workers(1, consistency, 3)

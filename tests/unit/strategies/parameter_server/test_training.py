@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import inputs, pipelines, reading
+from tfdist.strategies.parameter_server import (
+    schedule,
+    step_work,
+    worker_input,
+)
 from tfdist.strategies.parameter_server import training as module
-from tfdist.strategies.parameter_server.batches import spec_of
-from tfdist.strategies.parameter_server.inputs import WorkerInput
-from tfdist.strategies.parameter_server.sending import work_of
-from tfdist.strategies.parameter_server.training import AHEAD, Training, _take
+from tfdist.strategies.parameter_server.batch_codec import spec_of
+from tfdist.strategies.parameter_server.step_work import sent_steps
+from tfdist.strategies.parameter_server.training import AHEAD, Training
+from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 X = np.random.default_rng(0).normal(size=(12, 3)).astype("float32")
 Y = X[:, :1] - 2 * X[:, 1:2]
@@ -74,30 +78,6 @@ def test_where_nothing_is_late_an_epoch_is_keras_s_own(
     assert_equal(model, plain, history)
 
 
-@pytest.mark.parametrize("steps", [2, 3, 5])
-def test_several_steps_are_one_piece_of_work(make_strategy, steps):
-    strategy = make_strategy("async")
-    model, plain = compiled(steps_per_execution=steps), compiled("adam")
-    logs = run_epoch(training_of(strategy, model), iter(batches(4, 12)))
-
-    assert len(logs) == -(-3 // steps)
-    assert int(model.optimizer.iterations) == 3
-    # All steps of a piece read before any of it is applied.
-    assert plain.count_params() == model.count_params()
-    assert int(strategy.extended.version) == 3
-    assert strategy.extended.staleness.numpy().sum() == 3
-
-
-def test_the_end_of_the_data_is_a_stop(strategy):
-    """Keras ends an epoch of unknown length by it."""
-    training = training_of(strategy, compiled())
-    iterator = iter(batches(12))
-    training(iterator)
-
-    with pytest.raises(StopIteration):
-        training(iterator)
-
-
 def test_an_evaluation_counts_and_changes_nothing(make_strategy):
     strategy = make_strategy("sync")
     model = compiled()
@@ -110,30 +90,6 @@ def test_an_evaluation_counts_and_changes_nothing(make_strategy):
     found = {k: float(v) for k, v in model.get_metrics_result().items()}
     assert found == pytest.approx(expected, rel=1e-5)
     assert int(strategy.extended.version) == 0
-
-
-def test_a_single_batch_is_applied_at_once(strategy):
-    """As from `train_on_batch`, whose batch is no part of a dataset."""
-    model = compiled(steps_per_execution=4)
-    training = training_of(strategy, model)
-    logs = training(iter([(X, Y)]))
-
-    assert int(model.optimizer.iterations) == 1
-    assert logs == pytest.approx(
-        {k: float(v) for k, v in model.get_metrics_result().items()}
-    )
-
-
-def test_batches_of_another_kind_are_traced_apart_and_of_another_size_are_not(
-    strategy,
-):
-    training = training_of(strategy, compiled())
-    run_epoch(training, iter(batches(5)))
-    run_epoch(training, iter(batches(4)))
-    assert len(training._traces._updates) == 1
-    run_epoch(training, iter(batches(4).map(lambda x, y: (x, y, tf.ones_like(y)))))
-
-    assert len(training._traces._updates) == 2
 
 
 # The order.
@@ -151,7 +107,7 @@ def give(training, count):
     for i in range(count):
         batch = (tf.constant(X[i : i + 1]), tf.constant(Y[i : i + 1]))
         update = training._traces.of(spec_of(batch))
-        training._give(update, [batch])
+        training._send_alike(update, [batch])
     return update
 
 
@@ -164,7 +120,7 @@ def test_async_applies_as_it_arrives(strategy):
     training._apply_next()
 
     assert int(model.optimizer.iterations) == 1
-    assert training._engine.under_way == 2
+    assert training._dispatcher.in_flight == 2
     while waiting:
         waiting.pop()()
     training.finish()
@@ -206,10 +162,11 @@ def test_only_so_much_is_under_way(make_strategy, consistency, most, expected):
     waiting, seen = holding(strategy), []
     apply_next = training._apply_next
 
-    def apply_oldest():
-        seen.append(training._engine.under_way)
-        waiting.pop(0)()
-        return apply_next()
+    def apply_oldest(*, wait=True):
+        if wait:
+            seen.append(training._dispatcher.in_flight)
+            waiting.pop(0)()
+        return apply_next(wait=wait)
 
     training._apply_next = apply_oldest
     give(training, 8)
@@ -223,9 +180,9 @@ def test_steps_that_may_meet_are_told_apart(make_strategy, monkeypatch):
 
     def noted(update, batches, rows, first):
         sent.append(rows[0])
-        return work_of(update, batches, rows, first)
+        return sent_steps(update, batches, rows, first)
 
-    monkeypatch.setattr(module, "work_of", noted)
+    monkeypatch.setattr(module, "sent_steps", noted)
     for consistency, most in [("async", None), ("bounded", 0)]:
         give(training_of(make_strategy(consistency, most), compiled()), 3)
 
@@ -243,7 +200,7 @@ def test_after_an_error_nothing_is_left_under_way(make_strategy):
     strategy.coordinator.error = RuntimeError("no")
     with pytest.raises(RuntimeError, match="no"):
         training.finish()
-    assert training._engine.under_way == 0
+    assert training._dispatcher.in_flight == 0
     assert training._works == {}
     assert training._order.max_staleness == 3
     assert (training._order.begun, training._order.applied) == (0, 0)
@@ -251,16 +208,6 @@ def test_after_an_error_nothing_is_left_under_way(make_strategy):
     late = [work() for work in waiting]
     assert len(late) == 2
     assert len(run_epoch(training, iter(batches()))) == 3
-
-
-def test_a_lost_server_is_named(strategy):
-    training = training_of(strategy, compiled())
-    holding(strategy)
-    give(training, 1)
-    lost = tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:0 is away")
-    strategy.coordinator.error = lost
-    with pytest.raises(ConnectionError, match=r"ps 0 \(d:1\) is lost"):
-        training.finish()
 
 
 # The numbers of a progress bar.
@@ -281,18 +228,6 @@ def test_numbers_are_fetched_now_and_then(strategy, monkeypatch):
     assert third != first
 
 
-@pytest.mark.parametrize(
-    ("count", "expected"), [(1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (9, [0, 1, 2])]
-)
-def test_up_to_so_many_batches_are_taken(count, expected):
-    assert _take(iter(range(3)), count) == expected
-
-
-def test_of_no_batches_none_can_be_taken():
-    with pytest.raises(StopIteration):
-        _take(iter([]), 1)
-
-
 def test_batches_of_two_kinds_in_one_go_are_given_apart(strategy):
     model = compiled(steps_per_execution=2)
     first, second = batches(6), batches(6).map(lambda x, y: (x, y, tf.ones_like(y)))
@@ -305,16 +240,6 @@ def test_batches_of_two_kinds_in_one_go_are_given_apart(strategy):
 
     assert int(model.optimizer.iterations) == 2
     assert len(training._traces._updates) == 2
-
-
-def test_without_staleness_every_call_leaves_nothing_under_way(make_strategy):
-    strategy = make_strategy("bounded", 0)
-    model = compiled()
-    training = training_of(strategy, model)
-    training(iter(batches(4)))
-
-    assert int(model.optimizer.iterations) == 1
-    assert training._engine.under_way == 0
 
 
 def test_slots_of_work_that_was_done_twice_come_back_once_each(strategy):
@@ -360,11 +285,11 @@ def test_ragged_and_wide_batches_of_a_dataset_are_traced_once(strategy):
 def by_turns(monkeypatch):
     """Let the two workers come by turns."""
     who = itertools.cycle([0, 1])
-    monkeypatch.setattr(reading, "current_worker", lambda: next(who))
-    monkeypatch.setattr(reading, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(step_work, "current_worker", lambda: next(who))
+    monkeypatch.setattr(step_work, "REST_SECONDS", 0.0)
     # Nobody is lost, however slow the machine.
-    monkeypatch.setattr(pipelines, "ABSENT_SECONDS", 1e9)
-    monkeypatch.setattr(inputs, "WORKER", "/device:CPU:0")
+    monkeypatch.setattr(schedule, "ABSENT_SECONDS", 1e9)
+    monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
 
 
 def read_by_two(size, *, is_known=True):
@@ -435,14 +360,3 @@ def test_together_workers_read_nothing(make_strategy):
 
     with pytest.raises(ValueError, match="cuts each batch for all workers, so that no"):
         training(iter(read_by_two(1)))
-
-
-@pytest.mark.usefixtures("by_turns")
-def test_after_an_error_an_epoch_that_workers_read_is_forgotten(strategy):
-    training = training_of(strategy, compiled())
-    training(iter(read_by_two(1)))
-    training.abandon()
-
-    training.finish()
-    assert training._engine.under_way == 0
-    assert training._order.begun == 0

@@ -8,8 +8,8 @@ from tfdist.compat.keras.sharded import ShardedValue
 from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.update import (
     Update,
-    _beside_inputs,
-    _weighed,
+    _device_of_inputs,
+    _weighted_sum,
 )
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -31,12 +31,12 @@ def update_of(strategy, model, step="train_step"):
     return Update(strategy, PureStep(strategy, model, getattr(model, step), SPEC))
 
 
-def filled(update, x, y, row=None):
+def filled(update, x, y):
     """Return a slot with a step in it."""
     slot = update.take_slot()
-    rows = np.array(row or [len(x), len(x), 0])
+    rows = np.array([len(x), len(x), 0])
     writer = update.step.writer(1)
-    packed, beside = writer.parcel.pack([((x, y), rows)])
+    packed, beside = writer.codec.encode([((x, y), rows)])
     writer.write(packed, beside, [[v.handle for v in slot]])
     return slot
 
@@ -85,16 +85,6 @@ def test_parts_of_a_batch_are_one_update_of_the_whole(strategy):
     found, expected = model.get_metrics_result(), plain.get_metrics_result()
     assert float(found["mae"]) == pytest.approx(float(expected["mae"]), rel=1e-5)
     assert int(model.optimizer.iterations) == 1
-
-
-def test_state_that_is_no_metric_is_averaged_over_the_parts(strategy):
-    norm = keras.layers.BatchNormalization(momentum=0.0, center=False, scale=False)
-    model = compiled("sgd", norm)
-    update = update_of(strategy, model)
-    parts = [filled(update, X[:2], Y[:2]), filled(update, X[2:], Y[2:])]
-    update([parts])
-
-    np.testing.assert_allclose(norm.moving_mean, X.mean(0), rtol=1e-5, atol=1e-6)
 
 
 def test_a_moving_average_of_stale_steps_is_that_of_their_batches_in_order(strategy):
@@ -158,25 +148,7 @@ def test_the_numbers_of_the_last_step_are_kept(strategy, monkeypatch):
     assert update.read_logs() == {"mean": pytest.approx(X.mean())}
 
 
-def test_slots_are_used_again_when_they_are_given_back(strategy):
-    update = update_of(strategy, compiled())
-    first, second = update.take_slot(), update.take_slot()
-    assert first is not second
-    update.give_back([first])
-
-    assert update.take_slot() is first
-    assert update.take_slot() is not second
-
-
 # The mean.
-
-
-def test_values_are_weighed_by_their_shares():
-    values = [tf.constant([1.0, 2.0]), tf.constant([5.0, 6.0])]
-    shares = tf.constant([0.25, 0.75], tf.float64)
-
-    assert _weighed(values, shares).numpy().tolist() == [4.0, 5.0]
-    assert _weighed(values[:1], shares) is values[0]
 
 
 def test_sparse_values_stay_sparse():
@@ -184,7 +156,7 @@ def test_sparse_values_stay_sparse():
         tf.IndexedSlices(tf.constant([[4.0]]), tf.constant([2]), tf.constant([5, 1])),
         tf.IndexedSlices(tf.constant([[8.0]]), tf.constant([2]), tf.constant([5, 1])),
     ]
-    found = _weighed(values, tf.constant([0.25, 0.75], tf.float64))
+    found = _weighted_sum(values, tf.constant([0.25, 0.75], tf.float64))
 
     assert isinstance(found, tf.IndexedSlices)
     assert found.indices.numpy().tolist() == [2, 2]
@@ -236,7 +208,7 @@ def test_a_weight_in_shards_is_updated_as_one(strategy, shards, clipnorm):
 
 def test_what_lies_on_a_server_is_not_moved_to_be_computed_with():
     graph = tf.Graph()
-    with graph.as_default(), tf.compat.v1.device(_beside_inputs):
+    with graph.as_default(), tf.compat.v1.device(_device_of_inputs):
         with tf.device("/job:ps/task:1"):
             gradient, scale = tf.zeros((2, 3)), tf.ones(())
         with tf.device("/job:ps/task:0"):

@@ -1,11 +1,16 @@
 import logging
 import threading
+from contextlib import nullcontext
 
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import engine
-from tfdist.strategies.parameter_server.engine import Engine, Work
+from tfdist.strategies.parameter_server import dispatcher
+from tfdist.strategies.parameter_server.dispatcher import (
+    SILENCE_SECONDS,
+    Dispatcher,
+    Work,
+)
 
 SECONDS = 20
 
@@ -18,7 +23,7 @@ class Coordinator:
         self.error = None
 
 
-class Heartbeat:
+class SilentWorkers:
     """Says which workers are silent, once each."""
 
     def __init__(self, workers=2):
@@ -39,21 +44,23 @@ def coordinator(monkeypatch):
         return error
 
     monkeypatch.setattr(
-        engine, "schedule", lambda coordinator, work: coordinator.waiting.append(work)
+        dispatcher,
+        "schedule",
+        lambda coordinator, work: coordinator.waiting.append(work),
     )
-    monkeypatch.setattr(engine, "take_error", take_error)
-    monkeypatch.setattr(engine, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(dispatcher, "take_error", take_error)
+    monkeypatch.setattr(dispatcher, "_POLL_SECONDS", 0.001)
     return made
 
 
 @pytest.fixture
 def heartbeat():
-    return Heartbeat()
+    return SilentWorkers()
 
 
 @pytest.fixture
 def made(coordinator, heartbeat):
-    return Engine(coordinator, heartbeat)
+    return Dispatcher(coordinator, heartbeat)
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ def do(coordinator, monkeypatch):
     """Return a function that lets a worker do what was scheduled."""
 
     def do_as(worker, position=0):
-        monkeypatch.setattr(engine, "current_worker", lambda: worker)
+        monkeypatch.setattr(dispatcher, "current_worker", lambda: worker)
         return coordinator.waiting.pop(position)()
 
     return do_as
@@ -73,9 +80,9 @@ def work_of(result, tag=None):
 
 def test_work_comes_back_as_it_arrives(made, do):
     first, second = work_of("a", 1), work_of("b", 2)
-    made.give(first)
-    made.give(second)
-    assert made.under_way == 2
+    made.submit(first)
+    made.submit(second)
+    assert made.in_flight == 2
     assert made.take(wait=False) is None
     do(1, 1)
     do(0)
@@ -84,51 +91,7 @@ def test_work_comes_back_as_it_arrives(made, do):
     assert (second.result, second.tag, second.worker) == ("b", 2, 1)
     assert (second.has_arrived, first.has_arrived) == (True, False)
     assert made.take(wait=False) is first
-    assert made.under_way == 0
-
-
-def test_with_nothing_under_way_there_is_nothing_to_wait_for(made):
-    assert made.take(wait=True) is None
-    assert made.take(wait=False) is None
-
-
-def test_a_wait_lasts_until_something_arrives(made, do):
-    work = work_of("late")
-    made.give(work)
-    thread = threading.Timer(0.05, do, [0])
-    thread.start()
-
-    assert made.take(wait=True) is work
-    thread.join(SECONDS)
-    assert work.result == "late"
-
-
-def test_what_was_dropped_does_not_come_back(made, do):
-    dropped, other = work_of("dropped"), work_of("other")
-    made.give(dropped)
-    made.drop()
-    made.give(other)
-    do(0)
-    do(0)
-
-    assert made.take(wait=True) is other
-    assert made.take(wait=True) is None
-    assert not dropped.has_arrived
-
-
-def test_work_that_is_done_twice_arrives_once(made, coordinator, do):
-    work = work_of("done")
-    made.give(work)
-    coordinator.waiting *= 2
-    do(0)
-    do(1)
-    other = work_of("other")
-    made.give(other)
-
-    assert made.take(wait=True) is work
-    assert made.take(wait=False) is None
-    do(0)
-    assert made.take(wait=True) is other
+    assert made.in_flight == 0
 
 
 # Workers that hang.
@@ -138,7 +101,7 @@ def test_what_a_silent_worker_has_begun_is_given_to_another(
     made, coordinator, heartbeat, monkeypatch, caplog
 ):
     """The worker is silent when it has begun; the others then do its work."""
-    monkeypatch.setattr(engine, "current_worker", lambda: 1)
+    monkeypatch.setattr(dispatcher, "current_worker", lambda: 1)
     places, begun = iter(["first place", "second place"]), []
 
     def prepare():
@@ -153,15 +116,15 @@ def test_what_a_silent_worker_has_begun_is_given_to_another(
         return call
 
     work, waiting = Work(prepare), work_of("nobody has begun it")
-    made.give(work)
-    made.give(waiting)
+    made.submit(work)
+    made.submit(waiting)
     with pytest.raises(KeyboardInterrupt):
         coordinator.waiting.pop(0)()
     heartbeat.silence = [{1: 31.2}]
     with caplog.at_level(logging.WARNING):
-        made._give_again()
+        made._resubmit()
 
-    assert "worker 1 has not answered for 31 s; another one does" in caplog.text
+    assert "worker 1 has not answered for 31 s; another worker repeats" in caplog.text
     assert work.worker is None
     assert len(coordinator.waiting) == 2
     coordinator.waiting.pop()()
@@ -170,7 +133,7 @@ def test_what_a_silent_worker_has_begun_is_given_to_another(
     assert work.result == "second place"
 
 
-def test_what_comes_too_late_is_given_back_when_it_comes(made, coordinator, do):
+def test_what_comes_on_late_is_given_back_when_it_comes(made, coordinator, do):
     """Until then its worker may write where it was to leave the result."""
     places, late = iter(["first place", "second place"]), []
 
@@ -186,46 +149,30 @@ def test_what_comes_too_late_is_given_back_when_it_comes(made, coordinator, do):
 
         return call
 
-    work, other = Work(prepare, too_late=late.append), work_of("other")
-    made.give(work)
-    made.give(work)
-    assert made.under_way == 1
+    work, other = Work(prepare, on_late=late.append), work_of("other")
+    made.submit(work)
+    made.submit(work)
+    assert made.in_flight == 1
     do(0)
     assert work.result == "second place"
-    made.give(other)
+    made.submit(other)
     do(1)
 
     assert made.take(wait=True) is other
     assert late == ["first place"]
 
 
-def test_what_was_forgotten_is_given_back_too(made, do):
-    late = []
-
-    def call():
-        made.drop()
-        return "place"
-
-    made.give(Work(lambda: call, too_late=late.append))
-    do(0)
-    made.give(work_of("other"))
-    do(1)
-
-    assert made.take(wait=True).result == "other"
-    assert late == ["place"]
-
-
 def test_if_no_worker_answers_there_is_an_error(made, heartbeat):
-    made.give(work_of("never"))
+    made.submit(work_of("never"))
     heartbeat.silence = [{0: 35.0}, {0: 42.4, 1: 30.6}]
 
     with pytest.raises(
         TimeoutError,
         match=r"No worker answers any more\. Received: no sign of life for 31 s from "
-        r"any of 2 workers\. Look whether their processes are stopped",
+        r"any of 2 workers\. Check whether their processes are stopped",
     ):
         made.take(wait=True)
-    assert made.under_way == 0
+    assert made.in_flight == 0
 
 
 # Errors.
@@ -241,32 +188,23 @@ def fails_with(error):
 def test_an_error_of_tensorflow_has_the_name_of_its_worker(made, do):
     """It does not wait for what others are at: TensorFlow hears nothing of it."""
     error = tf.errors.InvalidArgumentError(None, None, "labels")
-    made.give(work_of("a worker that hangs"))
-    made.give(fails_with(error))
+    made.submit(work_of("a worker that hangs"))
+    made.submit(fails_with(error))
     do(1, 1)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="labels") as raised:
         made.take(wait=True)
     assert raised.value.__notes__ == ["tfdist: this happened on worker 1."]
-    assert made.under_way == 0
-
-
-def test_an_error_of_this_process_has_no_name(made, do):
-    made.give(fails_with(ValueError("here")))
-    do(1)
-
-    with pytest.raises(ValueError, match="here") as raised:
-        made.take(wait=False)
-    assert not hasattr(raised.value, "__notes__")
+    assert made.in_flight == 0
 
 
 def test_an_error_of_one_training_does_not_concern_another(
     made, coordinator, heartbeat, do
 ):
-    other = Engine(coordinator, heartbeat)
+    other = Dispatcher(coordinator, heartbeat)
     work = work_of("a prediction meanwhile")
-    made.give(fails_with(ValueError("of a fit")))
-    other.give(work)
+    made.submit(fails_with(ValueError("of a fit")))
+    other.submit(work)
     do(0)
     do(1)
 
@@ -279,7 +217,7 @@ def test_what_tensorflow_gives_up_is_raised(made, do, coordinator):
     """It may try again after the loss of a server, and then does not."""
     name = "GRPC error information from remote target /job:ps/replica:0/task:0"
     lost = tf.errors.UnavailableError(None, None, name)
-    made.give(fails_with(lost))
+    made.submit(fails_with(lost))
     with pytest.raises(tf.errors.UnavailableError):
         do(1)
     coordinator.error = lost
@@ -287,16 +225,7 @@ def test_what_tensorflow_gives_up_is_raised(made, do, coordinator):
     with pytest.raises(tf.errors.UnavailableError, match=name) as raised:
         made.take(wait=True)
     assert raised.value.__notes__ == ["tfdist: this happened on worker 1."]
-    assert made.under_way == 0
-
-
-def test_an_error_of_nobody_has_no_name(made, coordinator):
-    made.give(work_of("never"))
-    coordinator.error = RuntimeError("the coordinator")
-
-    with pytest.raises(RuntimeError, match="the coordinator") as raised:
-        made.take(wait=True)
-    assert not hasattr(raised.value, "__notes__")
+    assert made.in_flight == 0
 
 
 def test_a_lost_worker_is_no_error_of_the_work(made, do, coordinator):
@@ -315,7 +244,7 @@ def test_a_lost_worker_is_no_error_of_the_work(made, do, coordinator):
         return call
 
     work = Work(prepare)
-    made.give(work)
+    made.submit(work)
     [attempt] = coordinator.waiting
     with pytest.raises(tf.errors.UnavailableError):
         do(1)
@@ -326,13 +255,9 @@ def test_a_lost_worker_is_no_error_of_the_work(made, do, coordinator):
     assert (work.result, work.worker) == ("found", 0)
 
 
-def test_works_are_told_apart_though_they_look_alike():
-    assert work_of(1) != work_of(1)
-
-
 def test_what_is_forgotten_is_not_done_and_its_errors_are_nobody_s(made, do):
     done = []
-    made.give(Work(lambda: lambda: done.append("not begun")))
+    made.submit(Work(lambda: lambda: done.append("not begun")))
     made.drop()
     do(0)
 
@@ -340,10 +265,10 @@ def test_what_is_forgotten_is_not_done_and_its_errors_are_nobody_s(made, do):
         made.drop()
         raise ValueError
 
-    made.give(Work(lambda: fail))
+    made.submit(Work(lambda: fail))
     do(1)
     other = work_of("other")
-    made.give(other)
+    made.submit(other)
     do(1)
 
     assert done == []
@@ -371,7 +296,7 @@ def test_each_worker_is_asked_until_there_is_nothing_to_do(made, coordinator, do
     first, second = work_of(1), work_of(2)
     choice = Choice(first, second, first)
     made.offer([first, second], choice)
-    assert (made.under_way, len(coordinator.waiting)) == (2, 2)
+    assert (made.in_flight, len(coordinator.waiting)) == (2, 2)
     do(0)
     do(1)
 
@@ -387,7 +312,7 @@ def test_what_workers_that_hang_have_chosen_is_left_to_the_choice(
     work = work_of("done")
     made.offer([work], Choice(work))
     heartbeat.silence = [{0: 31.0}]
-    made._give_again()
+    made._resubmit()
     assert len(coordinator.waiting) == 2
     do(0)
 
@@ -417,3 +342,66 @@ def test_the_choice_hears_of_what_may_be_tried_again(made, do, error, is_said):
             do(1)
 
     assert choice.ended == [(1, work, is_said)]
+
+
+SECONDS = 20
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """Return a heartbeat that asks nobody."""
+    monkeypatch.setattr(dispatcher, "_beat", lambda *args: None)
+    return dispatcher.Heartbeat(3)
+
+
+def test_whoever_does_not_answer_for_long_is_silent(quiet, monkeypatch):
+    monkeypatch.setattr(dispatcher.time, "monotonic", lambda: 1000.0)
+    quiet._asked_at[:] = [None, 999.0, 1000.0 - SILENCE_SECONDS - 5]
+
+    assert quiet.silent() == {2: SILENCE_SECONDS + 5}
+    assert quiet.workers == 3
+
+
+class Rounds:
+    """Lets a worker be asked a number of times."""
+
+    def __init__(self, count):
+        self.left = count
+
+    def wait(self, seconds):
+        assert seconds == dispatcher.BEAT_SECONDS
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize("error", [None, tf.errors.UnavailableError])
+def test_a_worker_that_answers_or_has_ended_is_not_silent(monkeypatch, error):
+    asked_at, devices, seen = [None, None], [], []
+
+    def answer(value):
+        seen.append((int(value), asked_at[0] is None, asked_at[1] is not None))
+        if error is not None:
+            raise error(None, None, "away")
+        return value
+
+    monkeypatch.setattr(tf, "device", lambda name: nullcontext(devices.append(name)))
+    monkeypatch.setattr(tf, "identity", answer)
+    dispatcher._beat(1, asked_at, Rounds(2))
+
+    assert devices == ["/job:worker/replica:0/task:1"]
+    assert seen == [(1, True, True)] * 2
+    assert asked_at == [None, None]
+
+
+def test_it_ends_with_its_owner(monkeypatch):
+    ended = threading.Event()
+
+    def beat(worker, asked_at, stop):
+        assert stop.wait(SECONDS)
+        ended.set()
+
+    monkeypatch.setattr(dispatcher, "_beat", beat)
+    made = dispatcher.Heartbeat(1)
+    del made
+
+    assert ended.wait(SECONDS)

@@ -1,11 +1,16 @@
 import math
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import inputs as module
-from tfdist.strategies.parameter_server.inputs import Reader, WorkerInput
-from tfdist.strategies.parameter_server.pipelines import Part
+from tfdist.strategies.parameter_server import worker_input as module
+from tfdist.strategies.parameter_server.schedule import BatchRange
+from tfdist.strategies.parameter_server.worker_input import (
+    Reader,
+    WorkerInput,
+    traced_dataset,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +37,6 @@ def test_each_worker_has_a_dataset_of_its_own():
     assert [values(source, worker) for worker in range(2)] == [[0, 2, 4, 6], [1, 3, 5]]
 
 
-def test_the_context_says_whose_dataset_is_wanted():
-    contexts = []
-    source = WorkerInput(lambda c: contexts.append(c) or tf.data.Dataset.range(2), 3)
-    assert source.lengths == [2] * 3
-
-    assert [
-        (c.input_pipeline_id, c.num_input_pipelines, c.num_replicas_in_sync)
-        for c in contexts
-    ] == [(0, 3, 1), (1, 3, 1), (2, 3, 1)]
-
-
 @pytest.mark.parametrize(
     ("change", "cardinality", "parts"),
     [
@@ -56,7 +50,7 @@ def test_the_length_may_be_unknown_or_without_end(change, cardinality, parts):
     pipelines = iter(source).pipelines
 
     assert source.cardinality == cardinality
-    assert pipelines.take(0, 5) == Part(0, 0, parts)
+    assert pipelines.take(0, 5) == BatchRange(0, 0, parts)
     assert pipelines.has_known_length(0) is (cardinality != -2)
     assert (pipelines._lengths[0] == math.inf) is (cardinality == -1)
 
@@ -71,17 +65,6 @@ def test_the_length_on_a_worker_that_is_lost_is_not_known():
     assert source.lengths == [2, -2]
 
 
-def test_other_errors_are_not_hidden():
-    source = WorkerInput(shards, 1)
-
-    def fail():
-        raise tf.errors.NotFoundError(None, None, "no such file")
-
-    source._datasets[0] = fail
-    with pytest.raises(tf.errors.NotFoundError, match="no such file"):
-        source.lengths  # noqa: B018
-
-
 def test_batches_can_be_changed_as_keras_does_for_class_weights():
     source = WorkerInput(shards, 2).map(lambda x: x + 10).prefetch(1)
 
@@ -94,18 +77,13 @@ def test_datasets_of_two_kinds_are_refused():
         return tf.data.Dataset.from_tensors(tf.zeros([2, width]))
 
     with pytest.raises(
-        ValueError, match=r"batches of one kind. Received: TensorSpec.*"
+        ValueError, match=r"batches of one kind for all. Received: TensorSpec.*"
     ):
         WorkerInput(function, 2).element_spec  # noqa: B018
 
 
-def test_a_function_that_takes_no_context_is_refused_at_once():
-    with pytest.raises(TypeError, match="takes one argument"):
-        WorkerInput(lambda: None, 2)
-
-
 def test_batches_are_not_to_be_had_here():
-    with pytest.raises(TypeError, match="cannot be had on the chief. Received: a loop"):
+    with pytest.raises(TypeError, match="are not on the chief. Received: a loop"):
         next(iter(WorkerInput(shards, 2)))
 
 
@@ -116,17 +94,6 @@ def test_an_epoch_that_nobody_reads_has_no_number():
     assert iter(first) is first
     assert (first.epoch, second.epoch, first.epoch) == (0, 1, 0)
     assert unused.epoch == 2
-
-
-def test_readers_are_kept_until_an_error():
-    source = WorkerInput(shards, 2)
-    reader = source.reader(0, 1)
-
-    assert source.reader(0, 1) is reader
-    assert source.reader(1, 1) is not reader
-    source.forget(0, 1)
-    source.forget(0, 1)
-    assert source.reader(0, 1) is not reader
 
 
 # Where a reader stands.
@@ -171,11 +138,76 @@ def test_another_reader_goes_on_where_one_was_lost(epoch, batch):
     assert taken(other, epoch, batch, 20 - batch) == expected[batch:]
 
 
-def test_a_reader_can_go_back():
-    make = Making()
-    reader = Reader(make)
-    expected = taken(reader, 0, 0, 20)
-    taken(reader, 1, 0, 2)
+CONTEXT = tf.distribute.InputContext(2, 1, 1)
 
-    assert taken(reader, 0, 4, 2) == expected[4:6]
-    assert make.count == 2
+
+def numbers(dataset):
+    return [int(value) for value in dataset]
+
+
+def test_the_function_is_traced_and_makes_the_dataset_of_a_worker():
+    traced = traced_dataset(
+        lambda context: tf.data.Dataset.range(6).shard(
+            context.num_input_pipelines, context.input_pipeline_id
+        ),
+        CONTEXT,
+        seed=1,
+    )
+
+    assert traced.structured_outputs.element_spec == tf.TensorSpec((), tf.int64)
+    assert numbers(traced()) == [1, 3, 5]
+
+
+@pytest.mark.parametrize("options", [{}, {"reshuffle_each_iteration": False}])
+def test_what_is_made_again_is_shuffled_alike_in_each_epoch(options):
+    traced = traced_dataset(
+        lambda context: tf.data.Dataset.range(50).shuffle(50, **options),
+        CONTEXT,
+        seed=1,
+    )
+    first, again = (
+        [numbers(iter(dataset)) for _ in range(3)] for dataset in (traced(), traced())
+    )
+
+    assert first == again
+    assert (first[0] == first[1]) is bool(options)
+    assert sorted(first[1]) == list(range(50))
+
+
+def test_a_dataset_of_the_chief_is_sent():
+    whole = tf.data.Dataset.from_tensor_slices((np.arange(6), np.arange(6.0)))
+    traced = traced_dataset(
+        lambda context: whole.map(lambda x, y: x).shard(2, 0).shuffle(9), CONTEXT, 1
+    )
+
+    assert [c.dtype for c in traced.captured_inputs] == [tf.string]
+    assert numbers(traced()) == numbers(traced())
+    assert sorted(numbers(traced())) == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"),
+    [
+        (tf.data.Dataset.range(9).shuffle(9, seed=1), "a shuffled dataset: each work"),
+        (
+            tf.data.Dataset.from_generator(
+                lambda: iter([1]), output_signature=tf.TensorSpec((), tf.int64)
+            ),
+            "PyFunc is stateful",
+        ),
+    ],
+)
+def test_a_dataset_of_the_chief_that_cannot_be_sent_is_refused(dataset, why):
+    with pytest.raises(ValueError, match=f"cannot be sent to a worker.*{why}"):
+        traced_dataset(lambda context: dataset.batch(2), CONTEXT, seed=1)
+
+
+def test_a_function_must_return_a_dataset():
+    with pytest.raises(TypeError, match=r"return a tf.data.Dataset. Received: list"):
+        traced_dataset(lambda context: [1], CONTEXT, seed=1)
+
+
+@pytest.mark.parametrize("function", [lambda: 1, lambda a, b: 1, lambda *, a: 1, 3])
+def test_a_function_must_take_the_context(function):
+    with pytest.raises(TypeError, match=r"takes one argument, a tf.distribute.InputCo"):
+        WorkerInput(function, 2)

@@ -1,6 +1,7 @@
-"""Input that workers read for themselves: a pipeline on each, from a function."""
+"""Input that workers read themselves: a pipeline per worker, made by a function."""
 
 import functools
+import inspect
 import itertools
 import math
 import random
@@ -9,46 +10,45 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.parameter_server import may_be_retried
-from tfdist.strategies.parameter_server.batches import spec_of, without_missing
-from tfdist.strategies.parameter_server.datasets import check_function, traced_dataset
-from tfdist.strategies.parameter_server.pipelines import Pipelines
+from tfdist.compat.parameter_server import captures_of, may_be_retried
+from tfdist.strategies.parameter_server.batch_codec import spec_of, without_missing
+from tfdist.strategies.parameter_server.schedule import Pipelines
 
 WORKER = "/job:worker/replica:0/task:{}/device:CPU:0"
+# Value of tf.data's ExternalStatePolicy.FAIL.
+_FAIL = 2
 
 
 class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
-    """The datasets that a function makes, each read by a worker.
+    """The datasets that a function makes, each read by one worker.
 
-    The chief traces the function; what it makes then runs on the worker, and no batch
-    goes through the chief. It can be run again anywhere, with the same shuffles: so
-    another worker can go on where one was lost.
+    The chief traces the function; its datasets run on the workers. They can be made
+    again on any worker with the same shuffles, to continue where one was lost.
 
     Args:
         function: Takes a `tf.distribute.InputContext`, returns a dataset of batches.
-        workers: How many workers there are.
+        workers: The number of workers.
     """
 
     is_read_by_workers = True
 
     def __init__(self, function: Callable[[Any], Any], workers: int) -> None:
-        check_function(function)
+        _check_function(function)
         self._function = function
         self._workers = workers
         self._epochs = itertools.count()
         self._readers: dict[tuple[int, int], Reader] = {}
 
     def __iter__(self) -> "WorkerIterator":
-        """Return an epoch, of which nothing is read yet."""
         return WorkerIterator(self, self._epochs)
 
     def map(self, function: Callable[..., Any]) -> "WorkerInput":
-        """Return the same input with a function applied to each batch."""
+        """Return this input with a function applied to each batch."""
         source = self._function
         return WorkerInput(lambda context: source(context).map(function), self._workers)
 
     def prefetch(self, size: int) -> "WorkerInput":
-        """Return the same input, of which workers read some batches ahead."""
+        """Return this input with batches prefetched by the workers."""
         source = self._function
         return WorkerInput(
             lambda context: source(context).prefetch(size), self._workers
@@ -61,14 +61,14 @@ class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
 
     @functools.cached_property
     def element_specs(self) -> list[Any]:
-        """The spec of a batch of each pipeline; they differ in rows at most."""
+        """The spec of a batch of each pipeline; they differ in their rows only."""
         specs = [dataset.structured_outputs.element_spec for dataset in self._datasets]
         kinds = [str(spec_of(without_missing(spec))) for spec in specs]
         for worker, kind in enumerate(kinds):
             if kind != kinds[0]:
                 raise ValueError(
-                    "The function that makes the dataset of each worker must give all "
-                    f"of them batches of one kind. Received: {specs[0]} for worker 0, "
+                    "The function that makes the dataset of each worker must return "
+                    f"batches of one kind for all. Received: {specs[0]} for worker 0, "
                     f"{specs[worker]} for worker {worker}. Let context."
                     "input_pipeline_id decide which examples, not which kind."
                 )
@@ -85,83 +85,66 @@ class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
         return min(self.lengths) if min(self.lengths) < 0 else sum(self.lengths)
 
     def reader(self, worker: int, pipeline: int) -> "Reader":
-        """Return a pipeline, as a worker reads it.
-
-        Args:
-            worker: Who reads; it is called in its thread only.
-            pipeline: The number of the pipeline.
-        """
+        """Return a worker's reader of a pipeline, for use on its thread only."""
         key = (worker, pipeline)
         if key not in self._readers:
             self._readers[key] = Reader(self._datasets[pipeline])
         return self._readers[key]
 
     def forget(self, worker: int, pipeline: int) -> None:
-        """Drop what a worker holds of a pipeline, after an error."""
+        """Drop a reader after an error."""
         self._readers.pop((worker, pipeline), None)
 
     def _length_of(self, worker: int) -> int:
-        """Ask a worker for the number of its batches."""
         try:
             with tf.device(WORKER.format(worker)):
                 return int(self._datasets[worker]().cardinality())
         except tf.errors.OpError as error:
             if not may_be_retried(error):
                 raise
-            # It is lost; whoever reads this pipeline will come to its end.
+            # The worker is lost. Another reader will find the end of this pipeline.
             return int(tf.data.UNKNOWN_CARDINALITY)
 
     @functools.cached_property
     def _datasets(self) -> list[Any]:
-        """What makes the dataset of each pipeline on the device where it is called."""
+        """Functions that make the datasets on the device where they are called."""
         seed = random.SystemRandom().getrandbits(31)
         contexts = [
-            tf.distribute.InputContext(
-                num_input_pipelines=self._workers,
-                input_pipeline_id=worker,
-                num_replicas_in_sync=1,
-            )
+            tf.distribute.InputContext(self._workers, worker, 1)
             for worker in range(self._workers)
         ]
         return [traced_dataset(self._function, one, seed) for one in contexts]
 
 
 class WorkerIterator:
-    """An epoch that workers read for themselves.
-
-    Args:
-        source: What they read.
-        epochs: Counts the epochs.
-    """
+    """An epoch of a `WorkerInput`."""
 
     def __init__(self, source: WorkerInput, epochs: "itertools.count[int]") -> None:
         self.source = source
         self._epochs = epochs
 
     def __iter__(self) -> "WorkerIterator":
-        """Return the epoch itself."""
         return self
 
     def __next__(self) -> Any:
-        """Refuse to give a batch away: it is not on this process."""
         raise TypeError(
-            "Batches that workers read for themselves cannot be had on the chief. "
+            "Batches that workers read for themselves are not on the chief. "
             "Received: a loop over what distribute_datasets_from_function has "
             "returned. Give it to fit or evaluate."
         )
 
     def read_past(self) -> None:
-        """Take the epoch as one that was read."""
+        """Skip the epoch, as if it had been read."""
         _ = self.epoch
 
     @functools.cached_property
     def epoch(self) -> int:
-        """Its number, from 0; Keras makes iterators that it never uses."""
+        """The epoch's number from 0, taken on first use: Keras drops some iterators."""
         return next(self._epochs)
 
     @functools.cached_property
     def pipelines(self) -> Pipelines:
-        """Who reads what."""
+        """The assignment of batches to workers."""
         special = {
             int(tf.data.INFINITE_CARDINALITY): math.inf,
             int(tf.data.UNKNOWN_CARDINALITY): None,
@@ -170,11 +153,7 @@ class WorkerIterator:
 
 
 class Reader:
-    """A pipeline, as one worker reads it.
-
-    Args:
-        make: Makes its dataset, on the device where it is called.
-    """
+    """A worker's position in a pipeline, whose dataset `make` creates."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -184,17 +163,12 @@ class Reader:
         self._iterator: Any = None
 
     def at(self, epoch: int, batch: int) -> Any:
-        """Return an iterator whose next batch is a given one.
-
-        Args:
-            epoch: The number of the epoch.
-            batch: The number of the batch in it.
-        """
+        """Return an iterator whose next batch is the given one."""
         if self._at != (epoch, batch):
             if self._dataset is None or self._epochs > epoch:
                 self._dataset, self._epochs = self._make(), 0
             while self._epochs < epoch:
-                # Each iterator is shuffled anew, one after the other; nothing is read.
+                # Creating an iterator reshuffles, but reads nothing.
                 iter(self._dataset)
                 self._epochs += 1
             self._iterator = iter(self._dataset.skip(batch) if batch else self._dataset)
@@ -202,6 +176,78 @@ class Reader:
         return self._iterator
 
     def advance(self, batches: int) -> None:
-        """Note that batches have been taken from the iterator."""
+        """Record batches that were taken from the iterator."""
         epoch, batch = self._at
         self._at = (epoch, batch + batches)
+
+
+def traced_dataset(function: Callable[[Any], Any], context: Any, seed: int) -> Any:
+    """Return a concrete function that makes a dataset on the device of its caller.
+
+    The seed is that of shuffles without one, so that a dataset that is made again is
+    shuffled alike.
+    """
+
+    def make() -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        if graph.seed is None:
+            graph.seed = seed
+        dataset = function(context)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise TypeError(
+                "The function that makes the dataset of each worker must return a "
+                f"tf.data.Dataset. Received: {type(dataset).__name__}. Return the "
+                "batches of the worker that context.input_pipeline_id names."
+            )
+        return dataset
+
+    traced = tf.function(make, autograph=False).get_concrete_function()
+    captures = captures_of(traced)
+    graphs = [
+        None if callable(c) or c.dtype != tf.variant else _as_graph(c) for c in captures
+    ]
+    if all(graph is None for graph in graphs):
+        return traced
+
+    def make_of_sent() -> Any:
+        sent = [
+            capture if graph is None else tf.raw_ops.DatasetFromGraph(graph_def=graph)
+            for capture, graph in zip(captures, graphs, strict=True)
+        ]
+        traced.set_external_captures(sent)
+        return traced()
+
+    return tf.function(make_of_sent, autograph=False).get_concrete_function()
+
+
+def _check_function(function: Any) -> None:
+    """Raise `TypeError` unless a function takes one argument."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise TypeError(
+            "The function that makes the dataset of each worker takes one argument, a "
+            f"tf.distribute.InputContext. Received: {function!r} ({error}). Write "
+            "`lambda context: dataset`."
+        ) from None
+
+
+def _as_graph(dataset: tf.Tensor) -> tf.Tensor:
+    """Return a serialized graph of a dataset on the chief."""
+    why = "a shuffled dataset: each worker would shuffle it in another way"
+    try:
+        graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=dataset,
+            external_state_policy=_FAIL,
+            strip_device_assignment=True,
+        )
+    except tf.errors.FailedPreconditionError as error:
+        why = error.message.splitlines()[0]
+    else:
+        if b"SeedGenerator" not in graph.numpy():
+            return graph
+    raise ValueError(
+        "The function that makes the dataset of each worker uses a dataset made "
+        f"outside of it, which cannot be sent to a worker. Received: {why}. Make the "
+        "dataset, or this part of it, in the function."
+    )

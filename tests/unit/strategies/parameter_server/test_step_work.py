@@ -1,4 +1,5 @@
 import itertools
+import weakref
 from types import SimpleNamespace
 
 import keras
@@ -6,13 +7,62 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import inputs, pipelines
-from tfdist.strategies.parameter_server import reading as module
-from tfdist.strategies.parameter_server.batches import spec_of
-from tfdist.strategies.parameter_server.inputs import WorkerInput
-from tfdist.strategies.parameter_server.reading import Reading
+from tfdist.strategies.parameter_server import batch_codec, schedule, worker_input
+from tfdist.strategies.parameter_server import step_work as module
+from tfdist.strategies.parameter_server.batch_codec import spec_of
 from tfdist.strategies.parameter_server.step import PureStep
+from tfdist.strategies.parameter_server.step_work import ReadSteps, sent_steps
 from tfdist.strategies.parameter_server.update import Update
+from tfdist.strategies.parameter_server.worker_input import WorkerInput
+
+
+@pytest.fixture
+def update(strategy, update_of):
+    return update_of(strategy)
+
+
+@pytest.fixture
+def work(update, batch):
+    return sent_steps(update, [batch(0, 2), batch(2, 6)], [[2, 2, 0], [4, 4, 1]], 7)
+
+
+def test_work_leaves_each_step_in_a_slot_of_its_own(update, work):
+    slots = work.prepare()()
+    taken = [update.step.layout.read([v.handle for v in slot]) for slot in slots]
+
+    assert [int(one.rows) for one in taken] == [2, 4]
+    assert (work.tag.first, work.tag.steps, work.tag.update) == (7, 2, update)
+
+
+def test_work_that_is_prepared_again_has_other_slots(work):
+    first, again = work.prepare()(), work.prepare()()
+
+    assert not {id(v) for slot in first for v in slot} & {
+        id(v) for slot in again for v in slot
+    }
+
+
+def test_batches_need_not_stay_as_long_as_the_work(update, batch):
+    given = [batch(0, 2)]
+    seen = weakref.ref(given[0][0])
+    work = sent_steps(update, given, [[2, 2, 0]], 7)
+    given.clear()
+
+    assert seen() is None
+    assert len(work.prepare()()) == 1
+
+
+def test_large_batches_are_not_packed(update, batch, monkeypatch):
+    sent_steps(update, [batch(0, 6)], [[6, 6, 0]], 0).prepare()()
+    monkeypatch.setattr(batch_codec, "LARGEST_BYTES", 4 * 6 * 3 - 1)
+    slots = sent_steps(update, [batch(0, 6)], [[6, 6, 0]], 0).prepare()()
+    taken = update.step.layout.read([v.handle for v in slots[0]])
+
+    assert int(taken.rows) == 6
+    assert (
+        update.step.writer(1, is_packed=False).write is not update.step.writer(1).write
+    )
+
 
 X = np.random.default_rng(0).normal(size=(14, 3)).astype("float32")
 Y = X[:, :1] - 2 * X[:, 1:2]
@@ -25,8 +75,8 @@ def turns(monkeypatch):
     monkeypatch.setattr(module, "current_worker", lambda: next(turns.who))
     monkeypatch.setattr(module, "REST_SECONDS", 0.0)
     # Nobody is lost, however slow the machine.
-    monkeypatch.setattr(pipelines, "ABSENT_SECONDS", 1e9)
-    monkeypatch.setattr(inputs, "WORKER", "/device:CPU:0")
+    monkeypatch.setattr(schedule, "ABSENT_SECONDS", 1e9)
+    monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
     return turns
 
 
@@ -54,7 +104,7 @@ class Read:
         specs = self.source.element_specs
         step = PureStep(strategy, model, model.train_step, spec_of(specs[0]))
         self.update = Update(strategy, step)
-        self.reading = Reading(self.update, specs, steps, strategy.heartbeat)
+        self.reading = ReadSteps(self.update, specs, steps, strategy.heartbeat)
 
     def work(self, numbers=(0,), first=0):
         return self.reading.work_of(self.iterator, list(numbers), first)
@@ -77,15 +127,6 @@ def test_who_begins_reads_the_next_batch_of_its_own(strategy, turns):
 
     assert found == [[2], [2], [2], [2], [1], [2], [2], [1]]
     assert read.iterator.pipelines.are_over
-
-
-def test_a_piece_of_work_is_as_it_was_asked_for(strategy):
-    read = Read(strategy, known, 2)
-    work = read.work([5, 6], first=5)
-
-    assert (work.tag.first, work.tag.steps, work.tag.update) == (5, 2, read.update)
-    work.too_late(work.prepare()())
-    assert len(read.update._free) == 2
 
 
 @pytest.mark.parametrize("function", [known, unknown])
@@ -126,24 +167,6 @@ def test_where_the_data_ends_fewer_steps_are_made(
     assert not read.iterator.pipelines.are_over
 
 
-def test_slots_without_a_step_are_free_again(strategy, turns):
-    read = Read(strategy, unknown, 3)
-    turns.who = itertools.repeat(0)
-    for made in (3, 1):
-        assert len(read.work(range(3)).prepare()()) == made
-
-    assert len(read.update._free) == 2
-
-
-def test_the_next_epoch_is_read_from_the_start(strategy):
-    read = Read(strategy, known)
-    first = read.firsts(read.work().prepare()())
-    read.work().prepare()()
-    read.iterator = iter(read.source)
-
-    assert read.firsts(read.work().prepare()()) == first
-
-
 def test_who_fails_opens_its_data_anew(strategy, turns, monkeypatch):
     read = Read(strategy, known)
     turns.who = itertools.repeat(0)
@@ -158,25 +181,3 @@ def test_who_fails_opens_its_data_anew(strategy, turns, monkeypatch):
         work.prepare()()
     assert read.source.reader(0, 0) is not reader
     assert read.rows(work.prepare()()) == [2]
-
-
-def test_data_that_ends_too_early_is_an_error(strategy, turns):
-    read = Read(strategy, known)
-    read.source.lengths = [9, 9]
-    turns.who = itertools.repeat(0)
-    for _ in range(4):
-        read.work().prepare()()
-
-    with pytest.raises(RuntimeError, match="9 batches said, and an end after 4"):
-        read.work().prepare()()
-
-
-def test_pipelines_may_differ_in_their_rows(strategy):
-    def of_fixed_rows(context):
-        whole = known(context).unbatch()
-        return whole.batch(7, drop_remainder=context.input_pipeline_id == 0)
-
-    read = Read(strategy, of_fixed_rows)
-    assert str(read.source.element_specs[0]) != str(read.source.element_specs[1])
-
-    assert [read.rows(read.work().prepare()()) for _ in range(2)] == [[7], [7]]

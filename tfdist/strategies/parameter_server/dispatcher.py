@@ -1,0 +1,207 @@
+"""Dispatch of work to the workers, and heartbeats that detect workers that hang."""
+
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfdist.compat.parameter_server import (
+    current_worker,
+    may_be_retried,
+    own_executor,
+    schedule,
+    take_error,
+)
+from tfdist.rendezvous.watchdog import SILENCE_SECONDS
+
+_log = logging.getLogger(__name__)
+
+# The interval at which a wait polls for errors that only TensorFlow knows of.
+_POLL_SECONDS = 0.2
+BEAT_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class Work:
+    """A piece of work that any worker can do.
+
+    Args:
+        prepare: Returns a function that does the work and returns its result. Called on
+            the worker's thread for each attempt. An earlier attempt may still be
+            running, so each needs buffers of its own.
+        tag: Data for the caller. Default None.
+        on_late: Called with each result that arrives after the first, or after the work
+            was dropped. Default None.
+    """
+
+    prepare: Callable[[], Callable[[], Any]]
+    tag: Any = None
+    on_late: Callable[[Any], None] | None = None
+    result: Any = field(default=None, init=False)
+    has_arrived: bool = field(default=False, init=False)
+    # The worker of the latest attempt, if it may hang without a replacement.
+    worker: int | None = field(default=None, init=False)
+
+
+class Choice(Protocol):
+    """A policy by which free workers choose among pieces of work."""
+
+    def begin(self, worker: int) -> Work | None:
+        """Wait for work for a free worker and return it; None when all is done."""
+
+    def end(self, worker: int, work: Work, *, has_arrived: bool) -> None:
+        """Record the end of a worker's attempt."""
+
+
+class Heartbeat:
+    """Threads that ping each worker every second, because TensorFlow waits forever."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._asked_at: list[float | None] = [None] * workers
+        stop = threading.Event()
+        weakref.finalize(self, stop.set)
+        for worker in range(workers):
+            threading.Thread(
+                target=_beat,
+                args=(worker, self._asked_at, stop),
+                name=f"tfdist heartbeat {worker}",
+                daemon=True,
+            ).start()
+
+    def silent(self) -> dict[int, float]:
+        """Return the seconds since the ping of each worker that hangs, by its index."""
+        now = time.monotonic()
+        waits = {w: now - at for w, at in enumerate(self._asked_at) if at is not None}
+        return {w: seconds for w, seconds in waits.items() if seconds > SILENCE_SECONDS}
+
+
+def _beat(worker: int, asked_at: list[float | None], stop: threading.Event) -> None:
+    """Ping one worker until told to stop, with the time of an unanswered ping noted."""
+    with own_executor(), tf.device(f"/job:worker/replica:0/task:{worker}"):
+        while not stop.wait(BEAT_SECONDS):
+            asked_at[worker] = time.monotonic()
+            # TensorFlow itself handles a worker whose process has ended.
+            with suppress(tf.errors.OpError):
+                tf.identity(tf.constant(worker)).numpy()
+            asked_at[worker] = None
+
+
+class Dispatcher:
+    """Sends work to workers through a `ClusterCoordinator`; each result arrives once.
+
+    Errors arrive like results. If TensorFlow saw them, it would cancel the work of
+    other callers, and wait for everything in flight: forever, if a worker hangs.
+    """
+
+    def __init__(self, coordinator: Any, heartbeat: Heartbeat) -> None:
+        self._coordinator = coordinator
+        self._heartbeat = heartbeat
+        self._arrivals: queue.SimpleQueue[tuple[Work, Any, Exception | None]]
+        self._arrivals = queue.SimpleQueue()
+        self._pending: set[Work] = set()
+
+    @property
+    def in_flight(self) -> int:
+        """The number of pieces of work whose results were not taken."""
+        return len(self._pending)
+
+    def submit(self, work: Work) -> None:
+        """Send work to the next free worker."""
+        self._pending.add(work)
+        schedule(self._coordinator, partial(self._attempt_submitted, work))
+
+    def offer(self, works: list[Work], choice: Choice) -> None:
+        """Let each worker choose among pieces of work, which several may attempt.
+
+        The work of a hanging worker is not sent again: that is up to the choice.
+        """
+        self._pending.update(works)
+        for _ in range(self._heartbeat.workers):
+            schedule(self._coordinator, partial(self._attempt_chosen, choice))
+
+    def take(self, *, wait: bool) -> Work | None:
+        """Return work that has arrived, if any; raise the error of a worker."""
+        while self._pending:
+            try:
+                arrival = self._arrivals.get(block=wait, timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if not wait:
+                    return None
+                if (lost := take_error(self._coordinator)) is not None:
+                    self.drop()
+                    raise lost from None
+                self._resubmit()
+                continue
+            work, result, error = arrival
+            if work in self._pending:
+                if error is not None:
+                    self.drop()
+                    raise error
+                self._pending.discard(work)
+                work.result, work.has_arrived = result, True
+                return work
+            if error is None and work.on_late is not None:
+                work.on_late(result)
+        return None
+
+    def drop(self) -> None:
+        """Forget everything in flight, after an error or an interruption."""
+        self._pending.clear()
+
+    def _attempt_submitted(self, work: Work) -> None:
+        """Do a piece of work on a worker's thread, unless it was dropped."""
+        if work in self._pending:
+            work.worker = current_worker()
+            self._attempt(work)
+
+    def _attempt_chosen(self, choice: Choice) -> None:
+        """Do what a worker chooses, on its thread, until nothing is left."""
+        worker = current_worker()
+        while (work := choice.begin(worker)) is not None:
+            try:
+                self._attempt(work)
+            except Exception:
+                choice.end(worker, work, has_arrived=False)
+                raise
+            choice.end(worker, work, has_arrived=True)
+
+    def _attempt(self, work: Work) -> None:
+        """Queue the result or the error of work; raise only what TensorFlow retries."""
+        try:
+            self._arrivals.put((work, work.prepare()(), None))
+        except Exception as error:
+            if isinstance(error, tf.errors.OpError):
+                error.add_note(f"tfdist: this happened on worker {current_worker()}.")
+            if may_be_retried(error):
+                raise
+            self._arrivals.put((work, None, error))
+
+    def _resubmit(self) -> None:
+        """Send the work of hanging workers to others."""
+        silent = self._heartbeat.silent()
+        if len(silent) == self._heartbeat.workers:
+            self.drop()
+            raise TimeoutError(
+                "No worker answers any more. Received: no sign of life for "
+                f"{min(silent.values()):.0f} s from any of {len(silent)} workers. "
+                "Check whether their processes are stopped, and start the job again."
+            )
+        for work in list(self._pending):
+            if work.worker in silent:
+                _log.warning(
+                    "tfdist: worker %d has not answered for %.0f s; another worker "
+                    "repeats its unfinished work.",
+                    work.worker,
+                    silent[work.worker],
+                )
+                work.worker = None
+                self.submit(work)
