@@ -4,6 +4,8 @@ Horovod's optimizer is written for Keras 2: it needs Horovod, and legacy tf-kera
 minor version of TensorFlow. Four Horovod jobs take turns, a block of steps at a time.
 """
 
+from importlib.util import find_spec
+
 from script import is_program, run_script
 
 from tfdist.benchmarks.figures import medians, ratio, seconds_by_round
@@ -52,6 +54,11 @@ def measure(turn, *, batch_size, steps, repeats, compression):
 
 def measure_all(args):
     """Measure the four groups."""
+    if find_spec("tf_keras") is None:
+        raise ImportError(
+            "This benchmark needs tf-keras. Received: an environment without it. "
+            "Run: pip install tf-keras, in the minor version of TensorFlow"
+        )
     check_at_least(2, np=args.np, steps=args.steps)
     check_at_least(1, batch_size=args.batch_size, repeats=args.repeats)
     settings = {

@@ -3,6 +3,8 @@
 It needs Horovod, and torch: pip install torch. Both take turns, ten calls at a time.
 """
 
+from importlib.util import find_spec
+
 from script import is_program, run_script
 
 from tfdist.benchmarks import format_size, parse_size
@@ -43,6 +45,11 @@ def measure(turn, *, sizes_bytes, repeats):
 
 def measure_all(args):
     """Measure both in processes that take turns."""
+    if find_spec("torch") is None:
+        raise ImportError(
+            "This benchmark needs torch. Received: an environment without it. "
+            "Run: pip install torch"
+        )
     check_at_least(2, np=args.np)
     check_at_least(1, repeats=args.repeats)
     sizes = [parse_size(size) for size in args.sizes.split(",")]

@@ -5,7 +5,7 @@ from typing import Any
 
 from tfdist.callbacks.epoch_range import EpochRange
 from tfdist.horovod.callbacks.rates import learning_rate_variable, set_learning_rate
-from tfdist.scaling import exponential_multiplier
+from tfdist.learning_rate import exponential_multiplier
 
 
 class LearningRateScheduleCallback(EpochRange):

@@ -4,7 +4,7 @@ from typing import Any
 
 from tfdist.horovod.callbacks.learning_rate_schedule import LearningRateScheduleCallback
 from tfdist.horovod.native import native
-from tfdist.scaling import warmup_multiplier
+from tfdist.learning_rate import warmup_multiplier
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

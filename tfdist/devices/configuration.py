@@ -1,11 +1,56 @@
-"""Parts of devices, and how much of their memory a process takes."""
+"""The configuration of devices: pinning, memory, parts and placement.
 
-from collections.abc import Sequence
+TensorFlow takes all of it only before it starts its devices.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import tensorflow as tf
 
+from tfdist.cluster import facts
+from tfdist.compat.tensorflow import has_started
 from tfdist.devices.listing import find, parts_of
-from tfdist.devices.starting import before_start
+
+
+def pin(local_rank: int | None = None, local_size: int | None = None) -> str | None:
+    """Hide from TensorFlow the GPUs of the other processes on this host.
+
+    Every process would otherwise take memory on all of them and compute on the first.
+    A process that sees one GPU only, because its scheduler chose for it, keeps it. The
+    memory of the GPU is taken as it is needed, and not all of it at the start, unless
+    it has a limit.
+
+    `AllReduceStrategy` and `HorovodStrategy` do this by themselves.
+
+    Args:
+        local_rank: The number of this process among those on its host. Default None:
+            `tfdist.local_rank()`.
+        local_size: How many there are. Default None: `tfdist.local_size()`.
+
+    Returns:
+        "GPU:0", as TensorFlow calls the one that is left; None without GPUs.
+
+    Raises:
+        RuntimeError: If TensorFlow has already started all GPUs.
+        ValueError: If there are several GPUs, and fewer than processes.
+
+    Example:
+        >>> pin()  # doctest: +SKIP
+        'GPU:0'
+    """
+    rank = facts.local_rank() if local_rank is None else local_rank
+    size = facts.local_size() if local_size is None else local_size
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return None
+    with _before_start("Each process must choose its GPU", f"local_rank={rank}"):
+        if len(gpus) > 1:
+            gpus = [gpus[_check_place(rank, size, len(gpus))]]
+            tf.config.set_visible_devices(gpus, "GPU")
+        if not tf.config.get_logical_device_configuration(gpus[0]):
+            tf.config.experimental.set_memory_growth(gpus[0], True)
+    return parts_of(gpus[0])[0]
 
 
 def grow_memory() -> tuple[str, ...]:
@@ -39,7 +84,7 @@ def grow_memory() -> tuple[str, ...]:
             "Memory that has a limit cannot be set to grow. Received: a limit on "
             f"{', '.join(limited)}. Leave out one of them, or call grow_memory first."
         )
-    with before_start("The memory of GPUs must be set to grow", f"{len(gpus)} GPUs"):
+    with _before_start("The memory of GPUs must be set to grow", f"{len(gpus)} GPUs"):
         for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)
     return names
@@ -107,9 +152,59 @@ def split(
     configurations = [
         tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits
     ]
-    with before_start("A device must be split or limited", f"device={device!r}"):
+    with _before_start("A device must be split or limited", f"device={device!r}"):
         tf.config.set_logical_device_configuration(found, configurations)
     return parts_of(found)
+
+
+def log_placement() -> None:
+    """Let TensorFlow print on which device each operation runs.
+
+    The operations of a `tf.function` go to standard output while TensorFlow builds it.
+    Those that run by themselves go to standard error, and only where
+    TF_CPP_MIN_LOG_LEVEL is 0 or not set; `tensor.device` says the same. It stays on
+    until the process ends.
+
+    Raises:
+        RuntimeError: If TensorFlow has already started its devices; then it would
+            print nothing.
+
+    Example:
+        >>> log_placement()  # doctest: +SKIP
+    """
+    with _before_start("Placement must be logged", "log_placement()"):
+        if has_started():
+            raise RuntimeError("an operation has run")
+        tf.debugging.set_log_device_placement(True)
+
+
+@contextmanager
+def _before_start(what: str, received: str) -> Iterator[None]:
+    """Explain an error of TensorFlow that its devices have already started."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{what} before TensorFlow starts its devices. Received: {received} in a "
+            f"TensorFlow that has already started them ({error}). Do it first thing in "
+            "the program, before any strategy, tensor, dataset, layer or model."
+        ) from error
+
+
+def _check_place(rank: int, size: int, gpus: int) -> int:
+    """Return the number of the GPU of a process."""
+    if size > gpus:
+        raise ValueError(
+            "Each process on a host needs a GPU of its own. Received: "
+            f"{size} processes and {gpus} GPUs. Start at most {gpus} processes on this "
+            'host, or hide the GPUs with CUDA_VISIBLE_DEVICES="" to train on its cores.'
+        )
+    if not 0 <= rank < size:
+        raise ValueError(
+            "local_rank must be the number of a process on this host. Received: "
+            f"local_rank={rank}, local_size={size}. Count from 0."
+        )
+    return rank
 
 
 def _check_limits(
