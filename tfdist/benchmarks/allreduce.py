@@ -58,11 +58,7 @@ def allreduce_group(
     return Group(
         "all-reduce",
         "tfdist.benchmarks.allreduce_program",
-        {
-            "collective": collective,
-            "sizes_bytes": [*sizes_bytes],
-            "repeats": repeats,
-        },
+        {"collective": collective, "sizes_bytes": [*sizes_bytes], "repeats": repeats},
         size,
         collective=collective,
         env=HOROVOD_ENV if collective == "horovod" else {},

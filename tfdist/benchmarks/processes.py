@@ -205,10 +205,8 @@ def run_program(measure: Callable[..., Any]) -> None:
 def _command(group: Group | ServerJob, orders: dict[str, Any]) -> tuple[str, ...]:
     """Return the command of one process."""
     module = () if group.program.endswith(".py") else ("-m",)
-    orders |= {
-        "is_stopped": group.collective == "horovod",
-        "settings": dict(group.settings),
-    }
+    is_stopped = group.collective == "horovod"
+    orders |= {"is_stopped": is_stopped, "settings": dict(group.settings)}
     return (sys.executable, *module, group.program, json.dumps(orders))
 
 

@@ -34,17 +34,13 @@ class StepTimer:
         self._block_steps = steps
         self._last = 0.0
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Wait for the turn before a block."""
         if batch % self._block_steps == 0:
             self._turn.take()
             self.blocks.append([])
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Record the step; pass the turn on after a block."""
         now = perf_counter()
         if batch % self._block_steps:

@@ -13,7 +13,6 @@ import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 _TURN = b"\1"
 # The group of a process, and its id if it is to be stopped between turns.
@@ -45,12 +44,7 @@ class TurnKeeper:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # This wakes the thread if it still waits for processes that never connected.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -94,12 +88,7 @@ class Turn:
     def __enter__(self) -> "Turn":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._connection.close()
 
     def take(self) -> None:
