@@ -1,4 +1,4 @@
-"""What the commands of `tfdist config` read and print alike."""
+"""Reading and printing that the commands of `tfdist config` share."""
 
 import os
 import sys
@@ -19,13 +19,7 @@ _HOLDS = "the value of TF_CONFIG"
 
 
 def add_file_argument(parser: Parser, *, default: str, holds: str = _HOLDS) -> None:
-    """Add the argument FILE: where a TF_CONFIG is read.
-
-    Args:
-        parser: The parser of a command.
-        default: What is read without it, for the help.
-        holds: What should be in it, for the help. Default "the value of TF_CONFIG".
-    """
+    """Add the argument FILE: where a TF_CONFIG is read."""
     parser.add_argument(
         "file",
         nargs="?",
@@ -35,31 +29,14 @@ def add_file_argument(parser: Parser, *, default: str, holds: str = _HOLDS) -> N
 
 
 def add_json_argument(parser: Parser, *, instead_of: str) -> None:
-    """Add the option --json: the answer for programs.
-
-    Args:
-        parser: The parser of a command.
-        instead_of: What is printed without it, for the help.
-    """
+    """Add the option --json: the answer for programs."""
     parser.add_argument(
         "--json", action="store_true", help=f"print JSON instead of {instead_of}"
     )
 
 
 def read_file(file: str, *, option: str = "FILE", holds: str = _HOLDS) -> str:
-    """Return the text of a file, or of the standard input.
-
-    Args:
-        file: Its name; "-" for the standard input.
-        option: How the file was given, for errors. Default "FILE".
-        holds: What should be in it, for errors. Default "the value of TF_CONFIG".
-
-    Returns:
-        The text, also if parts of it are none in UTF-8: these are then no JSON.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+    """Return the text of a file, or of the standard input."""
     if file == "-":
         return sys.stdin.buffer.read().decode(errors="surrogateescape")
     try:
@@ -74,34 +51,19 @@ def read_file(file: str, *, option: str = "FILE", holds: str = _HOLDS) -> str:
 
 
 def say(text: str) -> None:
-    """Print a text, whatever characters somebody has put into TF_CONFIG.
-
-    Args:
-        text: One or more lines.
-    """
+    """Print a text, whatever characters somebody has put into TF_CONFIG."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         print(text.encode(encoding, errors="backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads on, as after `| head`. Python would complain at exit, too, about
-        # what it could not write.
+        # The reader has gone, as after `| head`. Python would report at exit, too, that
+        # it could not write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def describe(cluster: Cluster) -> str:
-    """Say who is in a cluster, and which of them this process is.
-
-    Args:
-        cluster: The cluster.
-
-    Returns:
-        A part of a sentence.
-
-    Example:
-        >>> describe(Cluster(workers=("a:2222", "b:2222"), task=Task("worker", 1)))
-        '2 workers; this is worker 1, rank 1 of 2'
-    """
+    """Say who is in a cluster, and which of them this process is."""
     if not cluster.jobs:
         return "no addresses; this process trains alone"
     jobs = [
@@ -112,26 +74,14 @@ def describe(cluster: Cluster) -> str:
 
 
 def describe_task(cluster: Cluster) -> str:
-    """Say which task a process has, and its rank.
-
-    Args:
-        cluster: The cluster, as the process sees it.
-    """
+    """Say which task a process has, and its rank."""
     if not cluster.task.trains:
         return f"{cluster.task}, which has no rank"
     return f"{cluster.task}, rank {cluster.rank} of {cluster.size}"
 
 
 def tasks_of(cluster: Cluster) -> list[Task]:
-    """Return the tasks of all processes that have an address.
-
-    Args:
-        cluster: The cluster.
-
-    Example:
-        >>> [str(task) for task in tasks_of(Cluster(chief="c:1", workers=("a:1",)))]
-        ['chief 0', 'worker 0']
-    """
+    """Return the tasks of all processes that have an address."""
     return [
         Task(job, index)
         for job, addresses in cluster.jobs.items()

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import os
 import platform
 import shutil
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import tfdist
-from tfdist.cluster.cgroup import cpu_limit, memory_limit
-from tfdist.cluster.explanation import Explanation, explain
+from tfdist.cluster.detect import Explanation, explain
+from tfdist.cluster.hosts.resources import cgroup_limit
 from tfdist.cluster.variables import relevant_variables
 from tfdist.horovod_build.installed import find_installed, parts_in
-from tfdist_cli.config_show import facts_of, source_of, text_of
+from tfdist_cli.config import facts_of, source_of, text_of
 from tfdist_cli.config_text import say
 from tfdist_cli.env_devices import Fact, Facts, device_facts
 from tfdist_cli.options import add_command
@@ -219,12 +218,12 @@ def _host_facts() -> dict[str, Facts]:
             "physical_cores": psutil.cpu_count(logical=False),
             "cores_allowed": len(allowed),
             "which_are_allowed": ",".join(map(str, allowed)),
-            "cgroup_limit": _limit(cpu_limit(Path("/"))),
+            "cgroup_limit": cgroup_limit("cpu"),
         },
         "memory": {
             "total_bytes": memory.total,
             "available_bytes": memory.available,
-            "cgroup_limit_bytes": _limit(memory_limit(Path("/"))),
+            "cgroup_limit_bytes": cgroup_limit("memory"),
             "dev_shm_bytes": (
                 psutil.disk_usage("/dev/shm").total
                 if Path("/dev/shm").is_dir()
@@ -298,11 +297,6 @@ def _network_facts() -> Facts:
             "-".join(ports.read_text().split()) if ports.exists() else None
         ),
     }
-
-
-def _limit(limit: float | None) -> Fact:
-    """Return a limit as a fact that JSON can hold."""
-    return _NO_LIMIT if limit is not None and math.isinf(limit) else limit
 
 
 def _tables(sections: Mapping[str, Facts]) -> list[str]:

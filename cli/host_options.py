@@ -2,19 +2,13 @@
 
 import argparse
 
-from tfdist.cluster.host_slots import HostSlots, parse_hosts
-from tfdist.cluster.hostfile import parse_hostfile
+from tfdist.cluster.hosts.slots import HostSlots, parse_hostfile, parse_hosts
 from tfdist_cli.config_text import read_file
 from tfdist_cli.parser import Parser
 
 
 def add_host_options(parser: Parser, what: str) -> None:
-    """Add the two ways to name hosts.
-
-    Args:
-        parser: That of the command.
-        what: What `-H` is for, for the help.
-    """
+    """Add the two ways to name hosts."""
     parser.add_argument(
         "-H", dest="hosts", action="append", metavar="HOST:SLOTS,...", help=what
     )
@@ -27,21 +21,10 @@ def add_host_options(parser: Parser, what: str) -> None:
 
 
 def hosts_given(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
-    """Return the hosts of the two options.
-
-    Args:
-        args: What the parser has read.
-
-    Returns:
-        The hosts with their slots, in order; None if no option was given.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If a host is malformed, or both options were given.
-    """
+    """Return the hosts of the two options."""
     if args.hosts is not None and args.hostfile is not None:
         raise ValueError(
-            "-H and --hostfile both say which hosts there are. Received: "
+            "-H and --hostfile both give the hosts. Received: "
             f"-H {','.join(args.hosts)} and --hostfile {args.hostfile}. "
             "Leave one of them out."
         )

@@ -5,8 +5,9 @@ import math
 import sys
 from collections.abc import Sequence
 
-from tfdist.cluster.allocation import allocated_hosts, allocated_pods
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
+from tfdist.cluster.hosts.slurm import allocated_hosts
+from tfdist.cluster.resolvers.kubernetes import allocated_pods
 from tfdist.launch import (
     Hosts,
     Job,

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tfdist.cluster import detect
-from tfdist.cluster.explanation import explain
-from tfdist.cluster.findings import findings
+from tfdist.cluster.detect import explain
+from tfdist.cluster.tf_config import findings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DOCKERFILE = (EXAMPLES / "Dockerfile").read_text()

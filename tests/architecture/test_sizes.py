@@ -25,7 +25,6 @@ LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
     [
         "cli",
         "tfdist/callbacks",
-        "tfdist/cluster",
         "tfdist/compat/keras",
         "tfdist/launch",
         "tfdist/strategies/parameter_server",

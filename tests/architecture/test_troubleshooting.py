@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.cluster.findings import findings
+from tfdist.cluster.tf_config import findings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()

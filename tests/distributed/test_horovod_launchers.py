@@ -102,7 +102,7 @@ def test_without_horovod_mpirun_starts_no_separate_trainings(tmp_path):
     assert '"weights"' not in output
     for rank in (0, 1):
         message = (
-            "ValueError: Nothing joins the processes that mpirun has started. "
+            "ValueError: Nothing connects the processes that mpirun has started. "
             f"Received: rank {rank} of 2, without TF_CONFIG and without Horovod. Run "
             "`tfdist horovod install`, or start the program with `tfdist run`."
         )

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tfdist.cluster.host_lists import expand
+from tfdist.cluster.hosts.slurm import expand
 
 pytestmark = pytest.mark.requires("scontrol")
 

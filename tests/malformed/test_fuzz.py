@@ -16,12 +16,17 @@ from fuzzing import fuzz, outcome, values
 from hypothesis import strategies as st
 
 from tfdist.cluster import tf_config
-from tfdist.cluster.detect import PLACE_RESOLVERS, RESOLVERS, detect, detect_place
-from tfdist.cluster.explanation import explain
-from tfdist.cluster.finding import EFFECTS, ERROR
-from tfdist.cluster.findings import findings
-from tfdist.cluster.host_lists import expand, expand_counts
-from tfdist.cluster.host_slots import number_ports, parse_hosts
+from tfdist.cluster.detect import (
+    PLACE_RESOLVERS,
+    RESOLVERS,
+    detect,
+    detect_membership,
+    explain,
+)
+from tfdist.cluster.hosts.slots import number_ports, parse_hosts
+from tfdist.cluster.hosts.slurm import expand, expand_counts
+from tfdist.cluster.tf_config import findings
+from tfdist.cluster.validation import EFFECTS, ERROR
 
 # `tests/conftest.py` hides from the garbage collector what Hypothesis looks for there.
 pytestmark = pytest.mark.filterwarnings("ignore:It looks like `register_random`")
@@ -221,7 +226,7 @@ def test_several_resolvers_at_once():
     pairs = [(first, second) for first in names for second in names]
 
     def check(env):
-        for function in (detect, detect_place, explain):
+        for function in (detect, detect_membership, explain):
             outcome(function, env)
 
     fuzz(check, st.sampled_from(pairs).flatmap(environments))

@@ -1,15 +1,13 @@
-"""Which cluster this process is in, and which place it has in its job."""
+"""Detection of the cluster and the rank of this process from the environment."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+from tfdist.cluster.membership import Membership, Place
 from tfdist.cluster.model import Cluster
-from tfdist.cluster.place import Place
 from tfdist.cluster.resolvers import (
-    HorovodResolver,
     KubernetesResolver,
-    MPICHResolver,
-    OpenMPIResolver,
     PlaceResolver,
     PMIxResolver,
     Resolver,
@@ -17,13 +15,13 @@ from tfdist.cluster.resolvers import (
     SlurmResolver,
     TFConfigResolver,
     TfdistResolver,
-    TorchrunResolver,
     VertexResolver,
 )
+from tfdist.cluster.resolvers.launchers import HOROVOD, MPICH, OPEN_MPI, TORCHRUN
 
-# The first that recognises the environment is asked, and no other. Our own launcher
-# comes before TF_CONFIG, which it sets as well; and what somebody has set for a program
-# before services and schedulers, which set their variables for whatever they start.
+# The first one that recognises the environment is used, and no other. Our own launcher
+# comes before TF_CONFIG, which it sets as well; and what a user sets for a program
+# before services and schedulers, which set their variables for everything they start.
 RESOLVERS: tuple[Resolver, ...] = (
     TfdistResolver(),
     TFConfigResolver(),
@@ -32,22 +30,45 @@ RESOLVERS: tuple[Resolver, ...] = (
     SageMakerResolver(),
     SlurmResolver(),
 )
-# The same for launchers that tell no addresses. Horovod's and PyTorch's come before the
-# MPI that may have started them; PMIx, which tells no size, after those that use it.
+# The same for launchers that give no addresses. Horovod's and PyTorch's come before the
+# MPI that may have started them; PMIx, which gives no size, after those that use it.
 PLACE_RESOLVERS: tuple[PlaceResolver, ...] = (
-    HorovodResolver(),
-    TorchrunResolver(),
-    OpenMPIResolver(),
-    MPICHResolver(),
+    HOROVOD,
+    TORCHRUN,
+    OPEN_MPI,
+    MPICH,
     PMIxResolver(),
 )
+
+# The name of a resolver for users, the resolver, and the variables that it needs.
+_SOURCES = {
+    "slurm": (
+        "slurm",
+        "SLURM_STEP_ID, SLURM_STEP_NUM_TASKS above 1 and SLURM_PROCID, which srun sets "
+        "in each of several tasks, and no variables of horovodrun, mpirun or torchrun",
+    ),
+    "openmpi": ("open_mpi", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"),
+    "mpich": ("mpich", "PMI_RANK and PMI_SIZE with MPI_LOCALRANKID"),
+    "horovod": ("horovod", "HOROVOD_RANK and HOROVOD_SIZE"),
+    "torchrun": ("torchrun", "TORCHELASTIC_RUN_ID, RANK and WORLD_SIZE"),
+    "kubernetes": (
+        "kubernetes",
+        "TFDIST_JOB_NAME, TFDIST_SERVICE and TFDIST_WORKERS, which the pod template "
+        "sets",
+    ),
+    "tfjob": ("tf_config", "TF_CONFIG, which the operator sets in each pod"),
+    "sagemaker": ("sagemaker", "SM_HOSTS with several hosts, and SM_CURRENT_HOST"),
+    "vertex": ("vertex", "CLUSTER_SPEC with worker pools"),
+    "tf_config": ("tf_config", "TF_CONFIG"),
+}
+SOURCES = (*_SOURCES, "auto")
 
 
 def detect(env: Mapping[str, str] | None = None) -> Cluster:
     """Return the cluster that the environment describes.
 
-    An environment that describes one wrongly is an error, never a reason to ask the
-    next resolver or to train alone.
+    A wrong description is an error, never a reason to try the next resolver or to train
+    alone.
 
     Args:
         env: The environment, by variable. Default None: that of this process.
@@ -74,119 +95,222 @@ def detect(env: Mapping[str, str] | None = None) -> Cluster:
     return Cluster() if resolver is None else resolver.resolve(environment)
 
 
-def detect_place(env: Mapping[str, str] | None = None) -> Place:
-    """Return the place of this process among those that train.
+def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
+    """Return the rank, size and cluster of this process.
 
-    It is known also where no addresses are: under `horovodrun` and under `mpirun`.
-    These say no more than a cluster, so they are asked only where the environment
-    describes none, or one in which this process would train alone.
-
-    Args:
-        env: The environment, by variable. Default None: that of this process.
-
-    Returns:
-        The place; `Place()`, which is this process alone, if nothing tells another.
-
-    Raises:
-        ValueError: If the variables of a launcher are there but tell no possible place,
-            if two launchers tell different ones, or if this process is a parameter
-            server or an evaluator, which have no rank.
-
-    Example:
-        >>> env = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}
-        >>> env |= {"HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
-        >>> detect_place(env).launcher
-        'horovodrun'
+    Launchers that give no addresses are asked only if the environment describes no
+    cluster, or one in which this process would train alone.
     """
     environment = os.environ if env is None else env
     resolver = _resolver(environment)
-    if resolver is not None:
-        cluster = resolver.resolve(environment)
-        # A run of one process has a run_id; a TF_CONFIG with one address may be there
-        # because the machine is one of a service, whatever is started on it.
-        if cluster.run_id or cluster.is_distributed or not cluster.task.trains:
-            place = _place_in(cluster, resolver.launcher)
-            _check_horovod_agrees(place, environment)
-            return place
-    for place_resolver in PLACE_RESOLVERS:
-        if place_resolver.recognises(environment):
-            return place_resolver.resolve(environment)
-    return Place()
+    cluster = Cluster() if resolver is None else resolver.resolve(environment)
+    launcher = "" if resolver is None else resolver.launcher
+    place = None
+    if not cluster.task.trains:
+        return Membership(cluster=cluster, launcher=launcher)
+    # A run of one process has a run_id; a TF_CONFIG with one address may be there
+    # because the machine belongs to a service, whatever is started on it.
+    if cluster.run_id or cluster.is_distributed:
+        _check_horovod_agrees(cluster, launcher, environment)
+    else:
+        place = _place(environment)
+        launcher = "" if place is None else place.launcher
+    return Membership(
+        cluster=cluster,
+        place=place,
+        launcher=launcher,
+        horovod_launcher=_horovod_launcher(launcher, environment),
+    )
 
 
-def horovod_launcher(env: Mapping[str, str] | None = None) -> str | None:
-    """Return what started this process as one of a Horovod job.
-
-    Args:
-        env: The environment, by variable. Default None: that of this process.
-
-    Returns:
-        "horovodrun"; "tfdist run" for `tfdist run --collective horovod`; "mpirun" if
-        MPI alone says who this process is; None for every other process.
-
-    Raises:
-        ValueError: If the variables of a launcher are there but tell no possible place.
-
-    Example:
-        >>> horovod_launcher({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"})
-        'horovodrun'
-    """
-    environment = os.environ if env is None else env
-    if environment.get("HOROVOD_RANK") and environment.get("HOROVOD_SIZE"):
-        return "tfdist run" if environment.get("TFDIST_RUN_ID") else "horovodrun"
-    if not detect(environment).task.trains:
-        return None
-    return "mpirun" if detect_place(environment).launcher == "mpirun" else None
+def tf_config_here() -> str | None:
+    """Return TF_CONFIG as it stands in the environment, right or wrong."""
+    return os.environ.get("TF_CONFIG")
 
 
 def is_elastic(env: Mapping[str, str] | None = None) -> bool:
-    """Say whether ranks of this job may come and go, as `horovodrun` lets them.
-
-    Args:
-        env: The environment, by variable. Default None: that of this process.
-
-    Returns:
-        True in a job of Horovod with a script that discovers its hosts.
-
-    Example:
-        >>> is_elastic({"HOROVOD_ELASTIC": "1"})
-        True
-    """
+    """Return whether `horovodrun` may add and remove ranks of this job."""
     environment = os.environ if env is None else env
     return environment.get("HOROVOD_ELASTIC") == "1"
 
 
+def read_source(
+    name: str, env: Mapping[str, str] | None = None, *, place: str = "the environment"
+) -> Cluster | Place:
+    """Return the cluster, or the numbers, from the variables of a named launcher.
+
+    The name is one of `SOURCES`; "auto" is the first that `detect` would use.
+    """
+    environment = os.environ if env is None else env
+    if name not in SOURCES:
+        raise ValueError(
+            f"--from must be one of {', '.join(SOURCES)}. Received: --from {name}. "
+            "Use auto for the first of them that is there."
+        )
+    if name == "auto":
+        cluster = detect(environment)
+        if cluster.jobs:
+            return cluster
+        numbers = _place(environment)
+        if numbers is None:
+            raise ValueError(
+                f"--from auto finds no job of several processes in {place}. "
+                f"Received: {len(environment)} variables. Name a launcher to read the "
+                "variables that it would set, or give the addresses."
+            )
+        return numbers
+    wanted, signs = _SOURCES[name]
+    everyone: tuple[Resolver | PlaceResolver, ...] = (*RESOLVERS, *PLACE_RESOLVERS)
+    resolver = next(each for each in everyone if each.name == wanted)
+    if not resolver.recognises(environment):
+        raise ValueError(
+            f"--from {name} finds no job of several processes in {place}. "
+            f"Received: {len(environment)} variables. It looks for {signs}. "
+            "Build it where the program would run, or give its variables with "
+            "--variables."
+        )
+    found = resolver.resolve(environment)
+    if isinstance(found, Cluster) and not found.jobs:
+        raise ValueError(
+            f"--from {name} finds a process that is alone. "
+            f"Received: a TF_CONFIG without a cluster in {place}. "
+            "Give the addresses, or the variables of a job of several processes."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A cluster and its source.
+
+    Args:
+        cluster: The cluster that `detect` returns for the same environment.
+        resolver: The name of the resolver that has read it; "" if none did.
+        launcher: The launcher that set the variables; "" if none is known.
+        variables: The variables that were read, in order.
+        others: The names of the resolvers that recognise the environment, but come
+            later.
+        place: The numbers of this process if no addresses are known.
+    """
+
+    cluster: Cluster
+    resolver: str = ""
+    launcher: str = ""
+    variables: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    place: Place = Place()
+
+
+def explain(env: Mapping[str, str] | None = None) -> Explanation:
+    """Return the cluster that the environment describes, and its source."""
+    environment = os.environ if env is None else env
+    resolvers = [each for each in RESOLVERS if each.recognises(environment)]
+    if resolvers:
+        first, *others = resolvers
+        return Explanation(
+            first.resolve(environment),
+            first.name,
+            first.launcher,
+            _read_by(first, environment),
+            tuple(each.name for each in others),
+        )
+    place = _place(environment) or Place()
+    for resolver in PLACE_RESOLVERS:
+        if resolver.recognises(environment):
+            read = _read_by(resolver, environment)
+            return Explanation(Cluster(), "", place.launcher, read, place=place)
+    return Explanation(Cluster())
+
+
+class LateTFConfig:
+    """Notices a TF_CONFIG that is set after the strategy has read the environment.
+
+    A program that does so, as some notebooks do, trains alone without an error.
+    """
+
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        self._env = os.environ if env is None else env
+        self._before = self._env.get("TF_CONFIG")
+
+    def warning(self) -> str:
+        """Return a warning if TF_CONFIG has a new value, once; otherwise ""."""
+        now = self._env.get("TF_CONFIG")
+        if not now or now == self._before:
+            return ""
+        self._before = now
+        return (
+            "TF_CONFIG was set after the strategy was made, which has not read it. "
+            f"Received: TF_CONFIG={now[:200]}. Set it before the program makes a "
+            "strategy, best before it starts."
+        )
+
+
 def _resolver(env: Mapping[str, str]) -> Resolver | None:
-    """Return the resolver to ask, if there is one."""
+    """Return the resolver to use, if there is one."""
     return next((each for each in RESOLVERS if each.recognises(env)), None)
 
 
-def _place_in(cluster: Cluster, launcher: str) -> Place:
-    """Return the place of the process that sees this cluster."""
-    return Place(
-        rank=cluster.rank,
-        size=cluster.size,
-        local_rank=cluster.local_rank,
-        local_size=cluster.local_size,
-        launcher=launcher,
-    )
+def _place(env: Mapping[str, str]) -> Place | None:
+    """Return the numbers from the first launcher without addresses, if there is one."""
+    for resolver in PLACE_RESOLVERS:
+        if resolver.recognises(env):
+            return resolver.resolve(env)
+    return None
 
 
-def _check_horovod_agrees(place: Place, env: Mapping[str, str]) -> None:
-    """Refuse ranks that are not Horovod's.
+def _horovod_launcher(launcher: str, env: Mapping[str, str]) -> str | None:
+    """Return the launcher of a process that Horovod can connect to the others."""
+    if env.get("HOROVOD_RANK") and env.get("HOROVOD_SIZE"):
+        return "tfdist run" if env.get("TFDIST_RUN_ID") else "horovodrun"
+    return "mpirun" if launcher == "mpirun" else None
+
+
+def _check_horovod_agrees(
+    cluster: Cluster, launcher: str, env: Mapping[str, str]
+) -> None:
+    """Raise if Horovod's ranks are others.
 
     `horovodrun` hands the TF_CONFIG of the machine it runs on to every process; all of
-    them would take themselves for the same rank.
+    them would take the same rank.
     """
-    resolver = HorovodResolver()
-    if not resolver.recognises(env):
+    if not HOROVOD.recognises(env):
         return
-    other = resolver.resolve(env)
-    if (other.rank, other.size) != (place.rank, place.size):
+    other = HOROVOD.resolve(env)
+    if (other.rank, other.size) != (cluster.rank, cluster.size):
         raise ValueError(
-            f"HOROVOD_RANK and {place.launcher} tell different ranks. "
+            f"HOROVOD_RANK and {launcher} give different ranks. "
             f"Received: rank {other.rank} of {other.size} from Horovod, "
-            f"rank {place.rank} of {place.size} from {place.launcher}. "
+            f"rank {cluster.rank} of {cluster.size} from {launcher}. "
             "Let one launcher start the program; for horovodrun that is: "
             "env -u TF_CONFIG horovodrun ..."
         )
+
+
+def _read_by(
+    resolver: Resolver | PlaceResolver, env: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the variables that a resolver reads, in its order."""
+    recorder = _Recorder(env)
+    resolver.recognises(recorder)
+    resolver.resolve(recorder)
+    return tuple(recorder.read)
+
+
+class _Recorder(Mapping[str, str]):
+    """An environment that records the variables that are read."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        # A dictionary, because it keeps the order.
+        self.read: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> str:
+        value = self._env[name]
+        self.read[name] = None
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._env)
+
+    def __len__(self) -> int:
+        return len(self._env)

@@ -1,8 +1,6 @@
-"""What a process may ask about itself: `tfdist.rank()` and its companions."""
+"""The facts of this process: `tfdist.rank()` and its companions."""
 
-from tfdist.cluster.detect import detect, detect_place
-from tfdist.cluster.model import Cluster
-from tfdist.cluster.place import Place
+from tfdist.cluster.detect import detect_membership
 
 
 def rank() -> int:
@@ -20,11 +18,11 @@ def rank() -> int:
         >>> tfdist.rank()
         0
     """
-    return _this_process().rank
+    return detect_membership().rank
 
 
 def size() -> int:
-    """Return how many processes train together.
+    """Return the number of processes that train together.
 
     Returns:
         The number of chief and workers, at least 1.
@@ -36,7 +34,7 @@ def size() -> int:
         >>> import tfdist
         >>> global_batch_size = 64 * tfdist.size()
     """
-    return _this_process().size
+    return detect_membership().size
 
 
 def local_rank() -> int:
@@ -56,11 +54,11 @@ def local_rank() -> int:
         >>> tfdist.local_rank()
         0
     """
-    return _this_process().local_rank
+    return detect_membership().local_rank
 
 
 def local_size() -> int:
-    """Return how many processes train together on this host.
+    """Return the number of processes that train together on this host.
 
     Returns:
         The number of training processes with this one's host, at least 1.
@@ -74,11 +72,11 @@ def local_size() -> int:
         >>> tfdist.local_size()
         1
     """
-    return _this_process().local_size
+    return detect_membership().local_size
 
 
 def is_chief() -> bool:
-    """Say whether this process is rank 0, the one that prints and writes files.
+    """Return whether this process is rank 0, the one that prints and writes files.
 
     Returns:
         True for rank 0 and for a process that runs alone; False for every other,
@@ -93,14 +91,4 @@ def is_chief() -> bool:
         ...     print("only once")
         only once
     """
-    return _this_process().is_chief
-
-
-def _this_process() -> Cluster | Place:
-    """Return what knows this process.
-
-    For a parameter server and an evaluator that is the cluster, as they have no place
-    among those that train.
-    """
-    cluster = detect()
-    return detect_place() if cluster.task.trains else cluster
+    return detect_membership().is_chief

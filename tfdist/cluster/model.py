@@ -1,14 +1,16 @@
-"""Who is in the job: the address of every process, and which of them is this one."""
+"""The processes of a job: their addresses, and which of them is this one."""
 
 from dataclasses import dataclass, field
 
 from tfdist.cluster.address import split_address
 from tfdist.cluster.validation import (
     JOB_TYPES,
+    Jobs,
     check_addresses,
-    check_task,
     is_integer,
+    refuse_first,
     wrong_index,
+    wrong_task,
     wrong_type,
 )
 
@@ -34,12 +36,9 @@ class Task:
     index: int
 
     def __post_init__(self) -> None:
-        """Refuse what no cluster can have."""
-        finding = wrong_type(self.type)
-        if finding is not None:
-            raise ValueError(finding.message)
-        finding = wrong_index(self.index)
-        if finding is not None:
+        """Check the type and the index."""
+        refuse_first(wrong_type(self.type))
+        for finding in wrong_index(self.index):
             error = ValueError if is_integer(self.index) else TypeError
             raise error(finding.message)
 
@@ -54,25 +53,26 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Everyone in the job, as this process sees it.
+    """The processes of a job, as this process sees them.
 
-    Whoever reads an environment makes one of these, and everything else asks it. It is
-    checked when it is made, so that a wrong one is an error here and not a process that
-    waits for ever. Without arguments it is a process alone: size 1, rank 0, no address.
+    A cluster is checked when it is made, so that a wrong one raises an error instead
+    of leaving processes waiting for ever. Without arguments it is one process that
+    runs alone: size 1, rank 0, no address.
 
     Args:
-        chief: "host:port" of the chief; None if worker 0 takes its part. Default None.
+        chief: "host:port" of the chief; None if worker 0 is the chief. Default None.
         workers: "host:port" of each worker, in the order of their index. Default none.
         ps: The same for the parameter servers. Default none.
         evaluators: The same for the evaluators. Default none.
-        task: Which of them this process is. Default worker 0. An evaluator alone may
-            be missing among the addresses, because some schedulers leave it out.
-        run_id: What tells this job from an earlier one at the same addresses. Default
-            "", which is what processes started by hand have in common.
+        task: The task of this process. Default worker 0. An evaluator alone may be
+            missing among the addresses, because some schedulers leave it out.
+        run_id: An identifier of this job, unlike that of an earlier job at the same
+            addresses. Default "", the value for processes started by hand.
 
     Raises:
         TypeError: If an address is not a string or the task is not a `Task`.
-        ValueError: If an address is malformed or repeated, or the task is nobody's.
+        ValueError: If an address is malformed or repeated, or the cluster does not
+            hold the task.
 
     Example:
         >>> cluster = Cluster(workers=("a:1", "a:2", "b:1"), task=Task("worker", 1))
@@ -88,14 +88,14 @@ class Cluster:
     run_id: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a cluster in which somebody could not be found, or would wait."""
+        """Check the addresses and the task."""
         _check_types(self)
         check_addresses(self.jobs)
-        check_task(self.task.type, self.task.index, self.jobs)
+        refuse_first(wrong_task(self.task.type, self.task.index, self.jobs))
 
     @property
     def jobs(self) -> dict[str, tuple[str, ...]]:
-        """The addresses by job type, without the jobs that nobody has."""
+        """The addresses by job type, without the jobs that have none."""
         chief = () if self.chief is None else (self.chief,)
         everyone = (chief, self.workers, self.ps, self.evaluators)
         jobs = zip(JOB_TYPES, everyone, strict=True)
@@ -103,13 +103,13 @@ class Cluster:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where the training processes are, by rank; empty when this one is alone."""
+        """The addresses of the training processes by rank; empty for one alone."""
         jobs = self.jobs
         return jobs.get("chief", ()) + jobs.get("worker", ())
 
     @property
     def address(self) -> str:
-        """Where this process is; an error when it is alone or an unlisted evaluator."""
+        """The address of this process; ValueError if it has none."""
         addresses = self.jobs.get(self.task.type, ())
         if self.task.index >= len(addresses):
             raise ValueError(
@@ -120,7 +120,7 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """How many processes train, at least 1."""
+        """The number of processes that train, at least 1."""
         return max(1, len(self.addresses))
 
     @property
@@ -141,7 +141,7 @@ class Cluster:
 
     @property
     def local_size(self) -> int:
-        """How many processes train on the host of this one, at least 1."""
+        """The number of training processes on this process's host, at least 1."""
         return len(self._ranks_on_this_host())
 
     @property
@@ -186,8 +186,19 @@ class Cluster:
         return [other for other, host in enumerate(hosts) if host == hosts[rank]]
 
 
+def cluster_from_jobs(jobs: Jobs, task: Task) -> Cluster:
+    """Return the cluster with these addresses by job type, as a task sees it."""
+    return Cluster(
+        chief=next(iter(jobs.get("chief", ())), None),
+        workers=jobs.get("worker", ()),
+        ps=jobs.get("ps", ()),
+        evaluators=jobs.get("evaluator", ()),
+        task=task,
+    )
+
+
 def _check_types(cluster: Cluster) -> None:
-    """Refuse lists and single strings where each job has a tuple."""
+    """Raise TypeError for lists and single strings in place of tuples."""
     for name in ("workers", "ps", "evaluators"):
         addresses = getattr(cluster, name)
         if not isinstance(addresses, tuple):

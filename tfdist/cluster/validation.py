@@ -1,83 +1,103 @@
-"""What makes a cluster impossible: the rules that `Cluster` applies to itself.
+"""The rules for a valid cluster, which `Cluster` and TF_CONFIG share.
 
-They work on its plain parts, and name the place at fault as TF_CONFIG does
-("cluster.worker[1]", "task.index"), so that both can report it with the same words.
-Each rule returns or yields what it finds; `check_...` refuse the first.
+Each rule reports a `Finding` that names the place at fault as TF_CONFIG does:
+"cluster.worker[1]", "task.index".
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 
 from tfdist.cluster.address import (
+    LookUp,
+    address_problem,
     check_string,
     is_loopback,
     split_address,
-    wrong_address,
 )
-from tfdist.cluster.finding import Finding, refuse_first
 
 JOB_TYPES = ("chief", "worker", "ps", "evaluator")
-
 Jobs = Mapping[str, tuple[str, ...]]
+
+ERROR = "error"
+WARNING = "warning"
+
+# The consequence of a finding if training started regardless, by its name in JSON.
+EFFECTS = {
+    "hang": "Processes would wait for ever for one that never comes.",
+    "trains alone": "Each process would train alone, without a word.",
+    "wrong rank": "Processes would have wrong ranks, or two the same.",
+    "not reachable": "The others could not connect to this process, and would wait.",
+    "nobody trains": "No process would train.",
+    "not readable": "No process could read it, and each would end at once.",
+    "refused": "TensorFlow refuses it when the strategy is made.",
+    "port taken": "The kernel may have given the port to a connection when the process "
+    "starts, which then fails now and then.",
+    "not used": "It would be ignored.",
+    "left out": "It would have no part in the training, and the others may wait for it "
+    "when they connect.",
+}
+# The ports that Linux gives to outgoing connections by default.
+_EPHEMERAL = range(32_768, 61_000)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An error or a warning about the description of a cluster.
+
+    Args:
+        place: The path of the value at fault: "cluster.worker[1]"; "TF_CONFIG" for all
+            of the text.
+        problem: A sentence that says what is wrong.
+        received: The value at fault, as the words after "Received: ".
+        fix: What to do, as sentences.
+        effect: The consequence, a key of `EFFECTS`.
+        severity: "error" if no process may start with it, or "warning".
+    """
+
+    place: str
+    problem: str
+    received: str
+    fix: str
+    effect: str
+    severity: str = ERROR
+
+    @property
+    def message(self) -> str:
+        """The error in three parts."""
+        # An excerpt of several lines begins on a line of its own.
+        if self.received.startswith("\n"):
+            return f"{self.problem} Received:{self.received}\n{self.fix}"
+        return f"{self.problem} Received: {self.received}. {self.fix}"
+
+    @property
+    def why(self) -> str:
+        """The consequence, as a sentence."""
+        return EFFECTS[self.effect]
+
+
+def refuse_first(findings: Iterable[Finding], prefix: str = "") -> None:
+    """Raise ValueError for the first finding, if there is one."""
+    for finding in findings:
+        raise ValueError(f"{prefix}{finding.message}")
 
 
 def check_addresses(jobs: Jobs) -> None:
-    """Refuse addresses that are malformed, repeated, or out of reach for the others.
-
-    Args:
-        jobs: The addresses "host:port" by job type.
-
-    Raises:
-        TypeError: If an address is not a string.
-        ValueError: If an address is impossible, stands there twice, or is on localhost
-            while others are on a network.
-    """
-    for place, address in addresses_by_place(jobs):
+    """Raise for addresses that are malformed, repeated or unreachable for others."""
+    for place, address in _addresses_by_place(jobs):
         check_string(address, place)
     refuse_first(wrong_addresses(jobs))
 
 
-def check_task(task_type: str, index: int, jobs: Jobs) -> None:
-    """Refuse a task that is nobody's, and a cluster in which nobody trains.
-
-    Args:
-        task_type: The job of this process.
-        index: Its number within that job.
-        jobs: The addresses by job type, without empty jobs; none at all means that the
-            process runs alone, as worker 0.
-
-    Raises:
-        ValueError: If the jobs do not hold the task, unless it is an evaluator, or if
-            they hold neither a chief nor a worker.
-    """
-    refuse_first(wrong_task(task_type, index, jobs))
-
-
-def addresses_by_place(jobs: Jobs) -> Iterator[tuple[str, str]]:
-    """Yield each address with the place where it stands.
-
-    Args:
-        jobs: The addresses by job type.
-
-    Example:
-        >>> [*addresses_by_place({"worker": ("a:1", "b:1")})]
-        [('cluster.worker[0]', 'a:1'), ('cluster.worker[1]', 'b:1')]
-    """
-    for job, addresses in jobs.items():
-        for index, address in enumerate(addresses):
-            yield f"cluster.{job}[{index}]", address
-
-
 def wrong_addresses(jobs: Jobs) -> Iterator[Finding]:
-    """Yield what is wrong with the addresses of a cluster, by themselves and together.
-
-    Args:
-        jobs: The addresses by job type.
-    """
+    """Yield the errors in the addresses of a cluster."""
     place_of: dict[tuple[str, int], str] = {}
-    for place, address in addresses_by_place(jobs):
-        finding = wrong_address(address, place=place)
-        if finding is not None:
-            yield finding
+    for place, address in _addresses_by_place(jobs):
+        problem = address_problem(address)
+        if problem is not None:
+            what, fix = problem
+            received = excerpt(repr(address))
+            yield Finding(place, f"{place} {what}", received, fix, "not reachable")
             continue
         first = place_of.setdefault(split_address(address), place)
         if first != place:
@@ -88,23 +108,26 @@ def wrong_addresses(jobs: Jobs) -> Iterator[Finding]:
                 "List each process once, with a port of its own on its host.",
                 "hang",
             )
-    yield from _out_of_reach(place_of)
+    local = {place: host for (host, _), place in place_of.items() if is_loopback(host)}
+    if local and len(local) < len(place_of):
+        place, host = next(iter(local.items()))
+        yield Finding(
+            place,
+            f"{place} is on {host}, where processes on other hosts cannot reach it.",
+            f"{len(local)} of {len(place_of)} addresses on localhost",
+            "Give every host the name by which the others reach it.",
+            "not reachable",
+        )
 
 
 def wrong_task(task_type: str, index: int, jobs: Jobs) -> Iterator[Finding]:
-    """Yield why a cluster cannot hold a task: one reason, or none.
-
-    Args:
-        task_type: The job of this process, one of those that there are.
-        index: Its number within that job, from 0.
-        jobs: The addresses by job type, without empty jobs.
-    """
+    """Yield the reason why a cluster cannot hold a task, if there is one."""
     if not jobs and (task_type, index) == ("worker", 0):
         return
     if jobs and "chief" not in jobs and "worker" not in jobs:
         yield Finding(
             "cluster",
-            "cluster has nobody who trains, neither a chief nor a worker.",
+            "cluster has neither a chief nor a worker, so no process would train.",
             f"only {', '.join(jobs)}",
             "Add the addresses of the workers.",
             "nobody trains",
@@ -130,62 +153,157 @@ def wrong_task(task_type: str, index: int, jobs: Jobs) -> Iterator[Finding]:
         )
 
 
-def wrong_type(task_type: object) -> Finding | None:
-    """Say what is wrong with the type of a task, whatever the cluster.
-
-    Args:
-        task_type: What stands where the type belongs.
-    """
-    if task_type in JOB_TYPES:
-        return None
-    return Finding(
-        "task.type",
-        f"task.type must be one of {', '.join(JOB_TYPES)}.",
-        f"type={task_type!r}",
-        "Use 'chief' for what other tools call master.",
-        "refused",
-    )
+def wrong_type(task_type: object) -> Iterator[Finding]:
+    """Yield the error of a task type that no cluster has."""
+    if task_type not in JOB_TYPES:
+        yield Finding(
+            "task.type",
+            f"task.type must be one of {', '.join(JOB_TYPES)}.",
+            f"type={excerpt(repr(task_type))}",
+            "Use 'chief' for what other tools call master.",
+            "refused",
+        )
 
 
-def wrong_index(index: object) -> Finding | None:
-    """Say what is wrong with the index of a task, whatever the cluster.
-
-    Args:
-        index: What stands where the index belongs.
-    """
+def wrong_index(index: object) -> Iterator[Finding]:
+    """Yield the error of an index that no cluster has."""
+    problem = fix = ""
     if not is_integer(index):
         problem = "task.index must be an integer."
         fix = "Write a number without quotes, counting from 0."
     elif isinstance(index, int) and index < 0:
         problem = "task.index must not be negative."
         fix = "Count from 0 within each job."
-    else:
-        return None
-    return Finding("task.index", problem, f"index={index!r}", fix, "wrong rank")
+    if problem:
+        received = f"index={excerpt(repr(index))}"
+        yield Finding("task.index", problem, received, fix, "wrong rank")
 
 
 def is_integer(index: object) -> bool:
-    """Say whether a value is a position: bool is a subclass of int, yet True is none.
-
-    Args:
-        index: Any value.
-
-    Example:
-        >>> is_integer(1), is_integer(True), is_integer("1")
-        (True, False, False)
-    """
+    """Return whether a value is an int; bool is a subclass of int, but no index."""
     return isinstance(index, int) and not isinstance(index, bool)
 
 
-def _out_of_reach(place_of: Mapping[tuple[str, int], str]) -> Iterator[Finding]:
-    """Yield localhost among the addresses of other hosts."""
-    local = {place: host for (host, _), place in place_of.items() if is_loopback(host)}
-    if local and len(local) < len(place_of):
-        place, host = next(iter(local.items()))
-        yield Finding(
-            place,
-            f"{place} is on {host}, where processes on other hosts cannot reach it.",
-            f"{len(local)} of {len(place_of)} addresses on localhost",
-            "Give every host the name by which the others reach it.",
-            "not reachable",
+def excerpt(text: str) -> str:
+    """Return a text for an error, shortened if it is long."""
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def cluster_warnings(jobs: Jobs) -> Iterator[Finding]:
+    """Yield warnings about a cluster that is valid but probably not intended."""
+    return chain(_job_warnings(jobs), _evaluator_warnings(jobs), _port_warnings(jobs))
+
+
+def lookup_warnings(jobs: Jobs, look_up: LookUp) -> Iterator[Finding]:
+    """Yield host names that do not resolve, or only to this machine."""
+    places: dict[str, str] = {}
+    for place, address in _addresses_by_place(jobs):
+        if address_problem(address) is None:
+            places.setdefault(split_address(address)[0], place)
+    for host, place in places.items():
+        try:
+            numbers = look_up(host)
+        except OSError as error:
+            yield _warning(
+                place,
+                f"{place} has a host name that does not resolve on this machine.",
+                f"{host!r} ({error.strerror or error})",
+                "Correct it, or give the host's IP address. If only the hosts know the "
+                "name, as in Kubernetes, check there.",
+                "not reachable",
+            )
+            continue
+        is_local = bool(numbers) and all(is_loopback(number) for number in numbers)
+        if is_local and not is_loopback(host) and len(places) > 1:
+            yield _warning(
+                place,
+                f"{place} has a host name that resolves to this machine itself.",
+                f"{host!r}, which is {', '.join(sorted(numbers))}",
+                "Correct /etc/hosts, or give the IP address by which the others reach "
+                "it.",
+                "not reachable",
+            )
+
+
+def _addresses_by_place(jobs: Jobs) -> Iterator[tuple[str, str]]:
+    """Yield each address with its path, such as "cluster.worker[0]"."""
+    for job, addresses in jobs.items():
+        for index, address in enumerate(addresses):
+            yield f"cluster.{job}[{index}]", address
+
+
+def _job_warnings(jobs: Jobs) -> Iterator[Finding]:
+    """Yield warnings about the jobs of a cluster."""
+    training = [*jobs.get("chief", ()), *jobs.get("worker", ())]
+    if len(training) == 1 and "ps" not in jobs:
+        yield _warning(
+            "cluster.chief" if "chief" in jobs else "cluster.worker",
+            "cluster has a single process that trains.",
+            repr(training[0]),
+            "List the addresses of all, the same in each process, or unset TF_CONFIG.",
+            "trains alone",
         )
+    if "ps" in jobs and "chief" not in jobs:
+        yield _warning(
+            "cluster.ps",
+            "cluster has parameter servers, but no chief to coordinate the workers.",
+            f"only {', '.join(jobs)}",
+            "Add the address of the chief, which runs the script's fit; or leave out "
+            "the job ps, if every worker has all variables.",
+            "hang",
+        )
+    elif "ps" in jobs and "worker" not in jobs:
+        yield _warning(
+            "cluster.ps",
+            "cluster has parameter servers, but no worker.",
+            f"only {', '.join(jobs)}",
+            "Add the addresses of the workers: the chief computes no gradients.",
+            "refused",
+        )
+
+
+def _evaluator_warnings(jobs: Jobs) -> Iterator[Finding]:
+    """Yield warnings about evaluators, which do not train with the others."""
+    evaluators = jobs.get("evaluator", ())
+    if len(evaluators) > 1:
+        yield _warning(
+            "cluster.evaluator",
+            "cluster has several evaluators.",
+            f"{len(evaluators)} addresses",
+            "Keep one at most.",
+            "refused",
+        )
+    if evaluators:
+        yield _warning(
+            "cluster.evaluator",
+            "cluster lists an evaluator among the processes that train together.",
+            excerpt(", ".join(evaluators)),
+            "Leave the job out of cluster, in all processes; the evaluator itself may "
+            "keep its task.",
+            "left out",
+        )
+
+
+def _port_warnings(jobs: Jobs) -> Iterator[Finding]:
+    """Yield one warning for all ports that an outgoing connection may have taken."""
+    found = [
+        (place, address)
+        for place, address in _addresses_by_place(jobs)
+        if split_address(address)[1] in _EPHEMERAL
+    ]
+    if found:
+        place, address = found[0]
+        others = f" and {len(found) - 1} more" if found[1:] else ""
+        yield _warning(
+            place,
+            f"{place} has a port from the range of outgoing connections, "
+            f"{_EPHEMERAL.start} to {_EPHEMERAL.stop - 1}.",
+            f"{address!r}{others}",
+            f"Use ports below {_EPHEMERAL.start}, for example 2222.",
+            "port taken",
+        )
+
+
+def _warning(place: str, problem: str, received: str, fix: str, effect: str) -> Finding:
+    """Return a finding that does not keep processes from starting."""
+    return Finding(place, problem, received, fix, effect, WARNING)

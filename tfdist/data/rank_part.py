@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfdist.cluster.detect import detect, detect_place
+from tfdist.cluster.detect import detect_membership
 from tfdist.data.sharding import cut_rows, rows_of, share
 
 _OFF = tf.data.experimental.AutoShardPolicy.OFF
@@ -87,10 +87,10 @@ def rank_and_size(rank: int | None, size: int | None) -> tuple[int, int]:
         ValueError: If only one of them was given, or there is no such rank.
     """
     if rank is None and size is None:
-        if detect().ps:
+        member = detect_membership()
+        if member.cluster.ps:
             return 0, 1
-        place = detect_place()
-        return place.rank, place.size
+        return member.rank, member.size
     if rank is None or size is None or not 0 <= rank < size:
         raise ValueError(
             "rank must be from 0 to size - 1, and both or neither be given. Received: "

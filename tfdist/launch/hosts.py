@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from tfdist.cluster.address import is_loopback, split_address
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch.job import Job
 from tfdist.launch.remote_command import DEFAULT_SSH
 from tfdist.launch.restarts import Restarts

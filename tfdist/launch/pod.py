@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.address import split_address
-from tfdist.cluster.host_slots import HostSlots, number_ports
+from tfdist.cluster.hosts.slots import HostSlots, number_ports
 from tfdist.launch.cores import available_cores
 from tfdist.launch.job import Job
 from tfdist.launch.machine import Machine

@@ -2,8 +2,7 @@
 
 import socket
 
-from tfdist.cluster.address import is_loopback, split_address
-from tfdist.cluster.name_lookup import look_up
+from tfdist.cluster.address import is_loopback, look_up, split_address
 
 
 def is_this_machine(host: str) -> bool:

@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster import detect
-from tfdist.cluster.detect import detect_place
+from tfdist.cluster.detect import detect_membership
 from tfdist.strategies.allreduce import AllReduceStrategy
 from tfdist.strategies.builtin import (
     CentralStorageStrategy,
@@ -82,7 +81,8 @@ def _choose(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
     The chief says in one line which it is, and why.
     """
-    cluster = detect()
+    member = detect_membership()
+    cluster = member.cluster
     if cluster.ps:
         count = len(cluster.ps)
         servers = "server" if count == 1 else "servers"
@@ -91,9 +91,9 @@ def _choose(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             f"the cluster has {count} parameter {servers}",
         )
         is_speaker = cluster.task.type == "chief"
-    elif (place := detect_place()).size > 1:
-        name, reason = "all_reduce", f"{place.size} processes train"
-        is_speaker = place.is_chief
+    elif member.size > 1:
+        name, reason = "all_reduce", f"{member.size} processes train"
+        is_speaker = member.is_chief
     else:
         name, reason = _choose_by_devices()
         is_speaker = True

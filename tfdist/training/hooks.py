@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster.late_tf_config import LateTFConfig
+from tfdist.cluster.detect import LateTFConfig
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_root_rank
 from tfdist.compat.keras.caveats import caveats

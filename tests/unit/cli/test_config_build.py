@@ -237,7 +237,7 @@ def test_all_tasks_of_a_cluster_survive_the_round_trip(build, seed):
         ),
         (
             "--ps p:1 --task ps --index 0",
-            "cluster has nobody who trains, neither a chief nor a worker. Received: ",
+            "cluster has neither a chief nor a worker, so no process would train. Rec",
         ),
         (
             "--chief a:1,b:1 --index 0",
@@ -254,7 +254,7 @@ def test_all_tasks_of_a_cluster_survive_the_round_trip(build, seed):
         ),
         (
             "--workers a:1 -H b --index 0",
-            "-H and --workers both say who the workers are. Received: -H b and "
+            "-H and --workers both give the workers. Received: -H b and "
             "--workers a:1. Leave one",
         ),
         (
@@ -262,8 +262,8 @@ def test_all_tasks_of_a_cluster_survive_the_round_trip(build, seed):
             "argument --port: it must be a port from 1 to 65535. Received: http. Write",
         ),
         ("-H a --port 0 --index 0", "port must be from 1 to 65535. Received: port=0."),
-        ("-H a:0 --index 0", "entry 1 of -H must end in a number of slots, at least"),
-        ("-H a,a --index 0", "entry 2 of -H is a host that stands there already."),
+        ("-H a:0 --index 0", "entry 1 of -H must have a number of slots, at least"),
+        ("-H a,a --index 0", "entry 2 of -H repeats a host."),
         (
             "-H a --index 0 --to yaml",
             "--to must be one of json, env, shell, dotenv, hostfile, sbatch, "
@@ -280,17 +280,20 @@ def test_all_tasks_of_a_cluster_survive_the_round_trip(build, seed):
         ),
         (
             "-H a --index 0 --name x",
-            "--name has no effect with --to json, as it does not stand there. "
+            "--name has no effect with --to json, as it is not a part of it. "
             "Received: --name x. Leave it out",
         ),
         ("-H a --to hostfile --command x", "--command has no effect with --to hostf"),
         ("-H a --to sbatch --image x", "--image has no effect with --to sbatch, as"),
-        ("-H a --to mpijob", "--image must say what the containers of --to mpijob are"),
+        (
+            "-H a --to mpijob",
+            "--image must name the image of the containers",
+        ),
         ("-H a --to sbatch --name X", "--name must begin with a small letter and hav"),
         ("--to sbatch", "There are no addresses to build from. Received: none of"),
         (
             "--ps p:1 --to tfjob --image x",
-            "cluster has nobody who trains, neither a chief nor a worker. Received: ",
+            "cluster has neither a chief nor a worker, so no process would train. Rec",
         ),
     ],
 )

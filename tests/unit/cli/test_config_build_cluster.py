@@ -45,12 +45,12 @@ def test_a_hostfile_from_the_standard_input(capsys, monkeypatch):
     [
         (
             "--hostfile hosts -H a:1 --index 0",
-            "-H and --hostfile both say who the workers are. "
+            "-H and --hostfile both give the workers. "
             "Received: -H a:1 and --hostfile hosts. Leave one",
         ),
         (
             "--hostfile hosts --workers a:1 --index 0",
-            "--hostfile and --workers both say who the workers are. Received: ",
+            "--hostfile and --workers both give the workers. Received: ",
         ),
         (
             "--hostfile hosts --index 0",

@@ -5,9 +5,9 @@ import io
 
 import pytest
 
-from tfdist.cluster.artefacts import ARTEFACTS
-from tfdist.cluster.sources import SOURCES
-from tfdist.cluster.tf_config_formats import FORMATS
+from tfdist.cluster.detect import SOURCES
+from tfdist.cluster.templates import JOB_FILES
+from tfdist.cluster.tf_config import FORMATS
 from tfdist_cli.main import main
 
 
@@ -21,7 +21,7 @@ def help_text():
 
 
 def test_the_help_names_every_launcher_and_every_form(help_text):
-    names = (*SOURCES, *FORMATS, *ARTEFACTS)
+    names = (*SOURCES, *FORMATS, *JOB_FILES)
 
     assert [name for name in names if name not in help_text] == []
 

@@ -90,7 +90,7 @@ def test_a_machine_with_two_names_has_each_port_once(capsys, monkeypatch):
         (
             "-H a.invalid,b.invalid --pick-ports",
             "--pick-ports can check the ports of this machine only. "
-            "Received: a.invalid, b.invalid, none of which it is. Leave",
+            "Received: a.invalid, b.invalid, which are others. Leave",
         ),
         (
             "--workers a:1 --pick-ports",

@@ -114,7 +114,7 @@ def test_torchrun_may_hide_the_local_rank(capsys, file):
         (
             "",
             "--variables vars",
-            "--variables has no effect without --from. Received: --variables vars. Say",
+            "--variables has no effect without --from. Received: --variables vars. N",
         ),
         (
             "",
@@ -141,7 +141,7 @@ def test_torchrun_may_hide_the_local_rank(capsys, file):
         (
             SAGEMAKER,
             "--from sagemaker --variables vars -H a,b --ps p:1",
-            "--from sagemaker tells who is in the job by itself. "
+            "--from sagemaker gives all processes of the job. "
             "Received: also --ps, -H. Leave one",
         ),
         (
@@ -162,13 +162,13 @@ def test_torchrun_may_hide_the_local_rank(capsys, file):
         (
             of_horovod(1, 4, 1, 2),
             "--from horovod --variables vars",
-            "--from horovod tells numbers and no addresses. Received: rank 1 of 4 from "
+            "--from horovod gives numbers and no addresses. Received: rank 1 of 4 from "
             "horovodrun, and none of -H, --hostfile and --workers. Add the hosts",
         ),
         (
             of_horovod(1, 4, 1, 2),
             "--from horovod --variables vars -H a:2,b",
-            "--from horovod and the addresses tell different numbers of processes. "
+            "--from horovod and the addresses give different numbers of processes. "
             "Received: rank 1 of 4 from horovodrun, and 3 that train by the addresses",
         ),
         # Dealt out in turn, as by `mpirun --map-by node`.

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tfdist_cli import config_check
+from tfdist_cli import config
 from tfdist_cli.main import main
 
 RIGHT = {
@@ -87,7 +87,7 @@ def test_names_are_looked_up_when_asked_for(check, monkeypatch):
     def look_up(host):
         raise OSError(f"nobody knows {host}")
 
-    monkeypatch.setattr(config_check, "look_up", look_up)
+    monkeypatch.setattr(config, "look_up", look_up)
 
     code, out = check(RIGHT, "--resolve")
     assert code == 0
@@ -115,7 +115,7 @@ def test_json(check):
                 "Known are: cluster, task, rpc_layer, environment, job, sparseCluster.",
                 "effect": "not used",
                 "severity": "error",
-                "why": "Nobody would read it, so that what it says would not hold.",
+                "why": "It would be ignored.",
             }
         ],
     }
@@ -127,12 +127,12 @@ def test_a_long_value_is_cut(check):
 
     assert code == 1
     assert "Received: [0, 1, 2, " in out
-    assert " ....\n" in out
+    assert "...." in out
     assert len(out) < 1000
 
 
 def test_the_variable_is_checked_by_default(monkeypatch, capsys):
-    monkeypatch.setattr(config_check, "tf_config_here", lambda: "{")
+    monkeypatch.setenv("TF_CONFIG", "{")
 
     assert main(["config", "check"]) == 1
     assert "TF_CONFIG is not valid JSON" in capsys.readouterr().out
@@ -146,7 +146,7 @@ def test_the_standard_input(monkeypatch, capsys):
 
 
 def test_there_must_be_something_to_check(monkeypatch, capsys):
-    monkeypatch.setattr(config_check, "tf_config_here", lambda: None)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(SystemExit, match="2"):
         main(["config", "check"])
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tfdist.cluster.explanation import explain
-from tfdist_cli import config_show
+from tfdist.cluster.detect import explain
+from tfdist_cli import config
 from tfdist_cli.main import main
 
 CLUSTER = {"chief": ["c:1"], "worker": ["a:1", "[fe80::1]:2"], "ps": ["p:1"]}
@@ -22,7 +22,7 @@ def show(monkeypatch, capsys):
     """Return what shows the cluster of an environment."""
 
     def show(env, *options):
-        monkeypatch.setattr(config_show, "explain", lambda: explain(env))
+        monkeypatch.setattr(config, "explain", lambda: explain(env))
         assert main(["config", "show", *options]) == 0
         return capsys.readouterr().out
 
@@ -69,10 +69,10 @@ def test_a_launcher_that_tells_no_addresses(show):
     env |= {"HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
 
     assert show(env) == (
-        "This is rank 1 of 2, as horovodrun says, which tells no addresses.\n"
+        "This is rank 1 of 2, as horovodrun says, which gives no addresses.\n"
     )
     _, source, *variables = show(env, "--explain").splitlines()
-    assert source == "No variable tells addresses; horovodrun has set the rank:"
+    assert source == "No variable gives addresses; horovodrun has set the rank:"
     assert variables[0].split(maxsplit=1) == [
         "HOROVOD_RANK",
         "the rank of this process",

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist_cli.host_options import add_host_options, hosts_given
 from tfdist_cli.parser import Parser
 
@@ -35,7 +35,7 @@ def test_a_file_or_the_standard_input(tmp_path, monkeypatch):
 
 
 def test_one_of_them_is_enough():
-    message = "^-H and --hostfile both say which hosts there are. Received: -H a and"
+    message = "^-H and --hostfile both give the hosts. Received: -H a and"
     with pytest.raises(ValueError, match=message):
         read("-H", "a", "--hostfile", "hosts")
 

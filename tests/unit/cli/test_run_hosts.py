@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import Attempt, Exit, Hosts, RunResult
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main
@@ -107,14 +107,14 @@ def test_processes_here_have_a_time_to_come_too(launched):
         ),
         (
             f"-H {A} --hostfile hosts",
-            f"-H and --hostfile both say which hosts there are. Received: -H {A} and "
+            f"-H and --hostfile both give the hosts. Received: -H {A} and "
             "--hostfile hosts. Leave one of them out.",
         ),
         (
             "--hostfile no_such_file",
             "--hostfile must be a file",
         ),
-        (f"-H {A}:x", "entry 1 of -H must end in a number of slots, at least 1."),
+        (f"-H {A}:x", "entry 1 of -H must have a number of slots, at least 1."),
         (
             f"-H {A},{B} --collective horovod",
             "--collective horovod starts its processes on this machine only.",

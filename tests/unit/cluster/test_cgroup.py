@@ -1,10 +1,8 @@
 """Groups of processes, as files of a kernel that are made here."""
 
-import math
-
 import pytest
 
-from tfdist.cluster.cgroup import cpu_limit, memory_limit
+from tfdist.cluster.hosts.resources import cgroup_limit
 
 UNLIMITED = str((1 << 63) - 4096)
 
@@ -24,6 +22,10 @@ def write(tmp_path):
     return write
 
 
+def limits(root):
+    return cgroup_limit("cpu", root), cgroup_limit("memory", root)
+
+
 def of_version_2(files, path="/job/step"):
     groups = {"proc/self/cgroup": f"0::{path}"}
     return groups | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
@@ -41,20 +43,23 @@ def of_version_1(files, path="/job"):
         ({"job/step/cpu.max": "150000 100000"}, 1.5),
         ({"job/step/cpu.max": "max 100000", "job/cpu.max": "200000 100000"}, 2.0),
         ({"job/step/cpu.max": "400000 100000", "cpu.max": "100000 100000"}, 1.0),
-        ({"job/step/cpu.max": "max 100000"}, math.inf),
-        ({"job/step/cpu.max": "much"}, math.inf),
-        ({}, math.inf),
+        ({"job/step/cpu.max": "max 100000"}, "none"),
+        ({"job/step/cpu.max": "much"}, "none"),
+        ({}, "none"),
     ],
 )
 def test_cores_by_version_2(write, files, expected):
-    assert cpu_limit(write(of_version_2(files))) == expected
+    assert cgroup_limit("cpu", write(of_version_2(files))) == expected
 
 
 @pytest.mark.parametrize("path", ["/", "/../..", "/pods/of/the/host"])
 def test_a_container_that_sees_only_its_own_group(write, path):
     root = write(of_version_2({"cpu.max": "50000 100000", "memory.max": "9"}, path))
 
-    assert (cpu_limit(root), memory_limit(root)) == (0.5, 9)
+    assert (
+        cgroup_limit("cpu", root),
+        cgroup_limit("memory", root),
+    ) == (0.5, 9)
 
 
 @pytest.mark.parametrize("folder", ["cpu,cpuacct/job", "cpu/job", "cpu,cpuacct", "cpu"])
@@ -62,29 +67,29 @@ def test_cores_by_version_1(write, folder):
     files = {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"}
     files = {f"{folder}/{name}": text for name, text in files.items()}
 
-    assert cpu_limit(write(of_version_1(files))) == 3.0
+    assert cgroup_limit("cpu", write(of_version_1(files))) == 3.0
 
 
 def test_no_limit_of_cores_by_version_1(write):
     files = {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}
 
-    assert cpu_limit(write(of_version_1(files))) == math.inf
+    assert cgroup_limit("cpu", write(of_version_1(files))) == "none"
 
 
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
         ({"job/step/memory.max": "max", "job/memory.max": "1073741824"}, 2**30),
-        ({"job/step/memory.max": "max"}, math.inf),
+        ({"job/step/memory.max": "max"}, "none"),
     ],
 )
 def test_memory_by_version_2(write, files, expected):
-    assert memory_limit(write(of_version_2(files))) == expected
+    assert cgroup_limit("memory", write(of_version_2(files))) == expected
 
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
-    [(("4096", UNLIMITED), 4096), ((UNLIMITED, UNLIMITED), math.inf)],
+    [(("4096", UNLIMITED), 4096), ((UNLIMITED, UNLIMITED), "none")],
 )
 def test_memory_by_version_1(write, limits, expected):
     own, top = limits
@@ -93,17 +98,23 @@ def test_memory_by_version_1(write, limits, expected):
         "memory/memory.limit_in_bytes": top,
     }
 
-    assert memory_limit(write(of_version_1(files))) == expected
+    assert cgroup_limit("memory", write(of_version_1(files))) == expected
 
 
 def test_both_versions_side_by_side(write):
     files = of_version_1({"unified/cpu.max": "100000 100000"})
 
-    assert cpu_limit(write(files)) == 1.0
+    assert cgroup_limit("cpu", write(files)) == 1.0
 
 
 def test_a_system_that_does_not_tell(tmp_path):
-    assert (cpu_limit(tmp_path), memory_limit(tmp_path)) == (None, None)
+    assert (
+        cgroup_limit("cpu", tmp_path),
+        cgroup_limit("memory", tmp_path),
+    ) == (None, None)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/\nwhat is this\n")
-    assert (cpu_limit(tmp_path), memory_limit(tmp_path)) == (None, None)
+    assert (
+        cgroup_limit("cpu", tmp_path),
+        cgroup_limit("memory", tmp_path),
+    ) == (None, None)

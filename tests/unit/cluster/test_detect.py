@@ -5,13 +5,23 @@ import pytest
 from tfdist.cluster.detect import (
     PLACE_RESOLVERS,
     RESOLVERS,
+    Explanation,
+    LateTFConfig,
     detect,
-    detect_place,
-    horovod_launcher,
+    detect_membership,
+    explain,
 )
+from tfdist.cluster.membership import Place
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.place import Place
 from tfdist.cluster.tf_config import dumps
+
+
+def place_of(env=None):
+    """Return the numbers of a process, whatever they were read from."""
+    member = detect_membership(env)
+    local = (member.local_rank, member.local_size)
+    return Place(member.rank, member.size, *local, member.launcher)
+
 
 TWO = Cluster(workers=("127.0.0.1:1", "127.0.0.1:2"), task=Task("worker", 1))
 LAUNCHED = {
@@ -122,58 +132,58 @@ def test_resolvers_only_read(resolver):
     ],
 )
 def test_the_place_of_each_launcher(env, place):
-    assert detect_place(env) == place
+    assert place_of(env) == place
 
 
 def test_a_cluster_comes_before_variables_without_addresses():
     place = Place(1, 2, 1, 2, "tfdist run")
-    assert detect_place(LAUNCHED | UNDER_HOROVODRUN) == place
-    assert detect_place(LAUNCHED | UNDER_MPIRUN) == place
+    assert place_of(LAUNCHED | UNDER_HOROVODRUN) == place
+    assert place_of(LAUNCHED | UNDER_MPIRUN) == place
 
 
 def test_horovodrun_comes_before_the_mpi_that_has_started_it():
     names = [resolver.name for resolver in PLACE_RESOLVERS]
     assert names == ["horovod", "torchrun", "open_mpi", "mpich", "pmix"]
-    assert detect_place(UNDER_MPIRUN | UNDER_HOROVODRUN).launcher == "horovodrun"
+    assert place_of(UNDER_MPIRUN | UNDER_HOROVODRUN).launcher == "horovodrun"
 
 
 @pytest.mark.parametrize("env", [ONE, {"TF_CONFIG": "{}"}])
 def test_a_cluster_of_one_does_not_hide_the_launcher(env):
-    assert detect_place(env | UNDER_MPIRUN).launcher == "mpirun"
-    assert detect_place(env | UNDER_HOROVODRUN).launcher == "horovodrun"
+    assert place_of(env | UNDER_MPIRUN).launcher == "mpirun"
+    assert place_of(env | UNDER_HOROVODRUN).launcher == "horovodrun"
 
 
 def test_a_run_of_one_process_is_one_process_under_mpirun_too():
     env = {**ONE, "TFDIST_RUN_ID": "5f", "TFDIST_RANK": "0", "TFDIST_SIZE": "1"}
-    assert detect_place(env | UNDER_MPIRUN) == Place(launcher="tfdist run")
+    assert place_of(env | UNDER_MPIRUN) == Place(launcher="tfdist run")
 
 
 @pytest.mark.parametrize("launcher", [{}, UNDER_MPIRUN, UNDER_HOROVODRUN])
 def test_a_parameter_server_has_no_place(launcher):
     with pytest.raises(ValueError, match="^Only the chief and the workers have a rank"):
-        detect_place(PS | launcher)
+        place_of(PS | launcher)
 
 
 def test_two_launchers_that_tell_different_ranks_are_refused():
     message = (
-        "^HOROVOD_RANK and TF_CONFIG tell different ranks. "
+        "^HOROVOD_RANK and TF_CONFIG give different ranks. "
         "Received: rank 0 of 2 from Horovod, rank 1 of 2 from TF_CONFIG. Let one"
     )
     with pytest.raises(ValueError, match=message):
-        detect_place({"TF_CONFIG": dumps(TWO), **UNDER_HOROVODRUN, "HOROVOD_RANK": "0"})
+        place_of({"TF_CONFIG": dumps(TWO), **UNDER_HOROVODRUN, "HOROVOD_RANK": "0"})
 
 
 def test_a_malformed_place_is_never_passed_over():
     with pytest.raises(ValueError, match="Received: no HOROVOD_SIZE. Start"):
-        detect_place(UNDER_MPIRUN | {"HOROVOD_RANK": "1"})
+        place_of(UNDER_MPIRUN | {"HOROVOD_RANK": "1"})
 
 
 def test_the_place_in_the_environment_of_the_process_is_the_default(monkeypatch):
     for name, value in UNDER_MPIRUN.items():
         monkeypatch.setenv(name, value)
-    assert detect_place().rank == 3
-    assert detect_place({}) == Place()
-    assert horovod_launcher() == "mpirun"
+    assert place_of().rank == 3
+    assert place_of({}) == Place()
+    assert detect_membership().horovod_launcher == "mpirun"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +206,7 @@ def test_the_place_in_the_environment_of_the_process_is_the_default(monkeypatch)
     ],
 )
 def test_who_started_a_process_of_horovod(env, launcher):
-    assert horovod_launcher(env) == launcher
+    assert detect_membership(env).horovod_launcher == launcher
 
 
 IN_A_POD = {
@@ -221,13 +231,6 @@ UNDER_TORCHRUN = {
     "LOCAL_RANK": "1",
     "LOCAL_WORLD_SIZE": "4",
 }
-UNDER_INTEL_MPI = {
-    "I_MPI_MPIRUN": "mpirun",
-    "PMI_RANK": "2",
-    "PMI_SIZE": "4",
-    "MPI_LOCALRANKID": "0",
-    "MPI_LOCALNRANKS": "2",
-}
 UNDER_PMIX = {"PMIX_NAMESPACE": "prterun-a-1@1", "PMIX_RANK": "1"}
 SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER]
 
@@ -239,12 +242,11 @@ SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER]
         (ON_VERTEX, Place(1, 2, 0, 1, "Vertex AI")),
         (ON_SAGEMAKER, Place(1, 2, 0, 1, "SageMaker")),
         (UNDER_TORCHRUN, Place(5, 8, 1, 4, "torchrun")),
-        (UNDER_INTEL_MPI, Place(2, 4, 0, 2, "mpirun")),
         (UNDER_MPIRUN | UNDER_PMIX, Place(3, 4, 1, 2, "mpirun")),
     ],
 )
 def test_the_place_on_each_service_and_under_each_launcher(env, place):
-    assert detect_place(env) == place
+    assert place_of(env) == place
 
 
 @pytest.mark.parametrize("env", SERVICES)
@@ -255,17 +257,69 @@ def test_what_was_set_for_tfdist_comes_before_what_a_service_tells(env):
 
 
 @pytest.mark.parametrize("env", SERVICES)
-@pytest.mark.parametrize("launcher", [UNDER_MPIRUN, UNDER_TORCHRUN, UNDER_INTEL_MPI])
+@pytest.mark.parametrize("launcher", [UNDER_MPIRUN, UNDER_TORCHRUN, UNDER_MPICH])
 def test_a_launcher_inside_a_container_comes_before_the_container(env, launcher):
     assert detect(env | launcher) == Cluster()
-    assert detect_place(env | launcher) == detect_place(launcher)
+    assert place_of(env | launcher) == place_of(launcher)
 
 
 def test_torchrun_comes_before_the_mpirun_that_has_started_it():
-    assert detect_place(UNDER_MPIRUN | UNDER_TORCHRUN).launcher == "torchrun"
-    assert horovod_launcher(UNDER_TORCHRUN) is None
+    assert place_of(UNDER_MPIRUN | UNDER_TORCHRUN).launcher == "torchrun"
+    assert detect_membership(UNDER_TORCHRUN).horovod_launcher is None
 
 
 def test_a_rank_of_pmix_alone_is_refused():
-    with pytest.raises(ValueError, match="^PMIX_RANK tells the rank of this process"):
-        detect_place(UNDER_PMIX)
+    with pytest.raises(ValueError, match="^PMIX_RANK gives the rank of this process"):
+        place_of(UNDER_PMIX)
+
+
+def test_a_membership_without_addresses_has_an_empty_cluster():
+    member = detect_membership(UNDER_MPIRUN)
+
+    assert (member.rank, member.trains, member.is_chief) == (3, True, False)
+    assert member.cluster == Cluster()
+    assert detect_membership(LAUNCHED).cluster == TWO
+    assert detect_membership(PS).trains is False
+
+
+def test_a_place_has_an_impossible_rank_or_size():
+    for numbers, problem in [
+        ((2, 2), "rank must be from 0 to size - 1. Received: rank=2, size=2, "),
+        ((0, 0), "rank must be from 0 to size - 1."),
+        ((0, 2, 1, 1), "local_rank must be from 0 to local_size - 1."),
+        ((0, 2, 0, 3), "local_size must not be greater than size, as it counts the"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{problem}.* from mpirun. Start all"):
+            Place(*numbers, launcher="mpirun")
+
+
+def test_an_explanation_names_the_variables_and_the_later_resolvers():
+    found = explain(LAUNCHED)
+
+    assert (found.resolver, found.launcher) == ("tfdist", "tfdist run")
+    assert set(found.variables) == {*LAUNCHED}
+    assert found.others == ("tf_config",)
+    assert explain({"PATH": "/bin"}) == Explanation(Cluster())
+
+
+def test_an_explanation_of_a_launcher_without_addresses():
+    found = explain(UNDER_MPICH)
+
+    assert (found.resolver, found.launcher) == ("", "mpirun")
+    assert (found.place.rank, found.place.size) == (2, 4)
+    assert {*found.variables} == {*UNDER_MPICH}
+
+
+@pytest.mark.parametrize("before", [{}, {"TF_CONFIG": "{}"}])
+def test_a_late_tf_config_is_reported_once(before):
+    env = dict(before)
+    late = LateTFConfig(env)
+    assert late.warning() == ""
+    env["TF_CONFIG"] = dumps(TWO)
+
+    assert late.warning() == (
+        "TF_CONFIG was set after the strategy was made, which has not read it. "
+        f"Received: TF_CONFIG={dumps(TWO)}. Set it before the program makes a "
+        "strategy, best before it starts."
+    )
+    assert late.warning() == ""

@@ -4,8 +4,8 @@ import re
 import pytest
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.place import Place
-from tfdist.cluster.sources import SOURCES, read_source
+from tfdist.cluster.detect import SOURCES, read_source
+from tfdist.cluster.membership import Place
 
 TF_CONFIG = {
     "TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, '

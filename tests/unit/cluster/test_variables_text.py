@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist.cluster.tf_config_formats import format_tf_config
-from tfdist.cluster.variables_text import parse_variables
+from tfdist.cluster.tf_config import format_tf_config
+from tfdist.cluster.variables import parse_variables
 
 # `tests/conftest.py` hides from the garbage collector what Hypothesis looks for there.
 pytestmark = pytest.mark.filterwarnings("ignore:It looks like `register_random`")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import attempts as attempts_module
 from tfdist.launch.attempts import Limits, run_job
 from tfdist.launch.hosts import Hosts

@@ -10,8 +10,8 @@ import urllib.request
 import pytest
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.detect import detect_place, horovod_launcher
-from tfdist.cluster.place import Place
+from tfdist.cluster.detect import detect_membership
+from tfdist.cluster.membership import Place
 from tfdist.launch.horovod import IDENTITY_VARIABLES, identity_of, rendezvous, serve
 from tfdist.launch.ports import free_ports
 
@@ -66,9 +66,9 @@ def test_each_process_knows_who_it_is():
 def test_our_own_resolver_understands_it():
     env = identity_of(THREE, 2000)
 
-    assert detect_place(env) == Place(0, 3, 0, 3, "horovodrun")
-    assert horovod_launcher(env) == "horovodrun"
-    assert horovod_launcher({**env, "TFDIST_RUN_ID": "5f"}) == "tfdist run"
+    member = detect_membership(env)
+    assert member.place == Place(0, 3, 0, 3, "horovodrun")
+    assert member.horovod_launcher == "horovodrun"
 
 
 @pytest.mark.requires("horovodrun")

@@ -1,6 +1,6 @@
 import pytest
 
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch.hosts import Hosts, fill
 from tfdist.launch.job import Job
 from tfdist.launch.restarts import Restarts

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tfdist.cluster.host_slots import HostSlots
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import placement as placement_module
 from tfdist.launch.hosts import Hosts
 from tfdist.launch.job import Job

@@ -93,8 +93,8 @@ def test_who_does_not_train_is_refused(monkeypatch, cluster):
 
     with pytest.raises(
         ValueError,
-        match=r"The strategy is for the processes that train\. Received: a task "
-        rf"'{cluster.task.type}'\. Start the chief and the workers only\.",
+        match=r"Only the chief and the workers may create this strategy\. Received: a "
+        rf"task '{cluster.task.type}'\. Start the chief and the workers only\.",
     ):
         AllReduceStrategy()
 

@@ -208,7 +208,7 @@ def test_who_does_not_train_is_refused(name, task, engine, monkeypatch):
     cluster = Cluster(workers=("a:1",), ps=("b:1",), task=Task(task, 0))
     monkeypatch.setenv("TF_CONFIG", tf_config.dumps(cluster))
     text = (
-        "The strategy is for the processes that train. Received: a task "
+        "Only the chief and the workers may create this strategy. Received: a task "
         f"'{task}'. Start the chief and the workers only."
     )
     with pytest.raises(ValueError, match=re.escape(text)):
@@ -225,7 +225,7 @@ def test_processes_that_nothing_joins_do_not_train_each_by_itself(
     engine.has_no_horovod()
     started_by(monkeypatch, variables, rank=1, size=2)
     text = (
-        f"Nothing joins the processes that {launcher} has started. Received: rank 1 "
+        f"Nothing connects the processes that {launcher} has started. Received: rank 1 "
         "of 2, without TF_CONFIG and without Horovod. Run `tfdist horovod install`, or "
         "start the program with `tfdist run`."
     )
@@ -250,7 +250,7 @@ def test_tensorflow_cannot_join_processes_without_addresses(
     started_by(monkeypatch, variables, rank=1, size=2)
     text = (
         "collective='tensorflow' needs the addresses of all processes, which "
-        f"{launcher} does not tell. Received: rank 1 of 2, without TF_CONFIG. Use "
+        f"{launcher} does not give. Received: rank 1 of 2, without TF_CONFIG. Use "
         "collective='horovod', or start the program with `tfdist run`."
     )
     with pytest.raises(ValueError, match=re.escape(text)):

@@ -92,7 +92,7 @@ def test_nccl_without_a_gpu_is_refused():
 def test_who_does_not_train_is_refused(made):
     jobs = {"worker": ["a:1", "b:2"], "ps": ["c:3"]}
     with pytest.raises(
-        ValueError, match="The strategy is for the processes that train"
+        ValueError, match="Only the chief and the workers may create this strategy"
     ):
         MultiWorkerMirroredStrategy(Resolver(jobs, "ps"))
 

@@ -1,4 +1,4 @@
-"""A cluster of the containers of one Amazon SageMaker training job.
+"""Clusters of the containers of one Amazon SageMaker training job.
 
 They are in ENVIRONMENT_VARIABLES.md of https://github.com/aws/sagemaker-training-toolkit.
 """
@@ -6,10 +6,10 @@ They are in ENVIRONMENT_VARIABLES.md of https://github.com/aws/sagemaker-trainin
 from collections.abc import Mapping
 
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.json_variable import excerpt, read_json
-from tfdist.cluster.resolvers.process_launcher import has_process_launcher
+from tfdist.cluster.resolvers.base import excerpt, read_json, received
+from tfdist.cluster.resolvers.launchers import has_process_launcher
 
-# The port in the TF_CONFIG that SageMaker writes where its own launcher is asked for.
+# The port in the TF_CONFIG that SageMaker writes for its own launcher.
 _PORT = 2222
 _EXAMPLE = '["algo-1", "algo-2"]'
 
@@ -18,19 +18,14 @@ class SageMakerResolver:
     """Reads SM_HOSTS and SM_CURRENT_HOST: each host is a worker, in SageMaker's order.
 
     SageMaker sets them in every job, and TF_CONFIG only for some launchers. A job on
-    one host is no cluster. Neither is one whose processes `mpirun` has started.
-
-    Example:
-        >>> env = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
-        >>> SageMakerResolver().resolve(env).address
-        'algo-2:2222'
+    one host is no cluster.
     """
 
     name = "sagemaker"
     launcher = "SageMaker"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Say whether the job has more than one host."""
+        """Return whether the job has more than one host."""
         if not env.get("SM_HOSTS", "").strip() or has_process_launcher(env):
             return False
         try:
@@ -41,17 +36,28 @@ class SageMakerResolver:
 
     def resolve(self, env: Mapping[str, str]) -> Cluster:
         """Read the cluster from the list of hosts."""
-        hosts = _hosts(env)
-        _check_one_kind(env)
+        hosts = read_json(env, "SM_HOSTS", _EXAMPLE)
+        is_list = isinstance(hosts, list) and len(hosts) > 0
+        if not is_list or not all(isinstance(host, str) for host in hosts):
+            raise ValueError(
+                "SM_HOSTS must be a JSON list of host names. "
+                f"Received: {excerpt(env['SM_HOSTS'])}. "
+                f"Leave it as SageMaker sets it, for example SM_HOSTS='{_EXAMPLE}'."
+            )
+        # Hosts of some groups may only prepare data.
+        if env.get("SM_IS_HETERO", "").lower() == "true":
+            raise ValueError(
+                "SM_HOSTS lists hosts of several instance groups, and no variable says "
+                "which of them train. Received: SM_IS_HETERO=true, "
+                f"{received(env, 'SM_INSTANCE_GROUPS')}. Set TF_CONFIG to the hosts "
+                "that train, or to {} on one that trains alone."
+            )
         here = env.get("SM_CURRENT_HOST", "")
         if here not in hosts:
-            received = (
-                f"SM_CURRENT_HOST={excerpt(here)}" if here else "no SM_CURRENT_HOST"
-            )
             raise ValueError(
                 "SM_CURRENT_HOST must be one of SM_HOSTS. "
-                f"Received: {received}, and {len(hosts)} hosts from {hosts[0]!r} on. "
-                "Leave both as SageMaker sets them."
+                f"Received: {received(env, 'SM_CURRENT_HOST')}, and {len(hosts)} hosts "
+                f"from {hosts[0]!r} on. Leave both as SageMaker sets them."
             )
         try:
             return Cluster(
@@ -60,27 +66,3 @@ class SageMakerResolver:
             )
         except ValueError as error:
             raise ValueError(f"SM_HOSTS {error}") from None
-
-
-def _hosts(env: Mapping[str, str]) -> list[str]:
-    """Return the hosts; `Cluster` looks at their names."""
-    hosts = read_json(env, "SM_HOSTS", _EXAMPLE)
-    is_list = isinstance(hosts, list) and len(hosts) > 0
-    if not is_list or not all(isinstance(host, str) for host in hosts):
-        raise ValueError(
-            "SM_HOSTS must be a JSON list of host names. "
-            f"Received: {excerpt(env['SM_HOSTS'])}. "
-            f"Leave it as SageMaker sets it, for example SM_HOSTS='{_EXAMPLE}'."
-        )
-    return list(hosts)
-
-
-def _check_one_kind(env: Mapping[str, str]) -> None:
-    """Refuse hosts of several kinds, some of which may only prepare data."""
-    if env.get("SM_IS_HETERO", "").lower() == "true":
-        groups = excerpt(env.get("SM_INSTANCE_GROUPS", ""))
-        raise ValueError(
-            "SM_HOSTS lists hosts of several instance groups, and nothing tells which "
-            f"of them train. Received: SM_IS_HETERO=true, SM_INSTANCE_GROUPS={groups}. "
-            "Set TF_CONFIG to the hosts that train, or to {} on one that trains alone."
-        )

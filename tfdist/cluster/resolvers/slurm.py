@@ -1,35 +1,32 @@
-"""A cluster of the tasks that Slurm's `srun` has started."""
+"""Clusters of the tasks that Slurm's `srun` has started."""
 
 import re
 from collections.abc import Mapping
 
-from tfdist.cluster.host_lists import expand, expand_counts
+from tfdist.cluster.address import parse_digits
+from tfdist.cluster.hosts.slurm import (
+    deal,
+    expand,
+    expand_counts,
+    places_on_nodes,
+)
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.base import PlaceResolver
-from tfdist.cluster.resolvers.horovod import HorovodResolver
-from tfdist.cluster.resolvers.mpich import MPICHResolver
-from tfdist.cluster.resolvers.open_mpi import OpenMPIResolver
-from tfdist.cluster.resolvers.torchrun import TorchrunResolver
-from tfdist.cluster.resolvers.variables import number
-from tfdist.cluster.task_layouts import deal, places_on_nodes
+from tfdist.cluster.resolvers.base import number
+from tfdist.cluster.resolvers.launchers import HOROVOD, MPICH, OPEN_MPI, TORCHRUN
 
 _IN_EVERY_STEP = ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
 _HOSTS = "SLURM_STEP_NODELIST"
 _COUNTS = "SLURM_STEP_TASKS_PER_NODE"
 _PORT_BASE = "TFDIST_PORT_BASE"
+_USE_SRUN = "Start the program with `srun`, and do not change its variables."
 
 # Launchers that reach the nodes by a step of their own, or are started in one: then the
-# ranks are theirs, and Slurm's variables those of the launcher.
-_INNER_LAUNCHERS: tuple[PlaceResolver, ...] = (
-    HorovodResolver(),
-    OpenMPIResolver(),
-    MPICHResolver(),
-    TorchrunResolver(),
-)
+# ranks are theirs, and Slurm's variables are those of the launcher.
+_INNER_LAUNCHERS = (HOROVOD, OPEN_MPI, MPICH, TORCHRUN)
 
-# 13000 to 31999: above what services use, those that Slurm's own guide reserves for MPI
-# among them, and below what Linux gives to outgoing connections. A step takes a block
-# of ports, so that steps and jobs beside each other on a node have their own.
+# 13000 to 31999: above the ports of services, with those that Slurm's own guide
+# reserves for MPI, and below those of outgoing connections on Linux. Each step takes a
+# block of ports, so that steps and jobs on one node do not collide.
 _FIRST_PORT = 13_000
 _PORTS = 19_000
 _PORTS_OF_A_STEP = 32
@@ -37,30 +34,19 @@ _STEPS_OF_A_JOB = 16
 
 
 class SlurmResolver:
-    """Reads what `srun` gives each task of a job step that has several.
+    """Reads the variables that `srun` sets in each task of a step with several tasks.
 
-    Only a step is several processes of one program. The script that `sbatch` runs is a
-    single process, however many tasks its job has; of the variables read here it has
-    SLURM_PROCID alone.
-
-    The ports come from the numbers of the job and the step, as no variable tells any;
-    TFDIST_PORT_BASE moves them.
-
-    Example:
-        >>> SlurmResolver().recognises({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"})
-        False
-        >>> env = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2"}
-        >>> env |= {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NODELIST": "n[9-10]"}
-        >>> env |= {"SLURM_STEP_TASKS_PER_NODE": "2,1"}
-        >>> SlurmResolver().resolve(env).workers
-        ('n9:16584', 'n9:16585', 'n10:16584')
+    The script that `sbatch` runs is a single process, however many tasks its job has;
+    of the variables read here it has SLURM_PROCID alone. The ports come from the
+    numbers of the job and the step, as no variable gives any; TFDIST_PORT_BASE moves
+    them.
     """
 
     name = "slurm"
     launcher = "srun"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Say whether the process is one of several tasks of a step, and a rank."""
+        """Return whether the process is one of several tasks of a step, and a rank."""
         is_step = all(env.get(name) for name in _IN_EVERY_STEP)
         has_inner_launcher = any(each.recognises(env) for each in _INNER_LAUNCHERS)
         return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
@@ -75,7 +61,7 @@ class SlurmResolver:
             raise ValueError(
                 "SLURM_PROCID must be below SLURM_STEP_NUM_TASKS. "
                 f"Received: SLURM_PROCID={rank}, SLURM_STEP_NUM_TASKS={size}. "
-                "Start the program with `srun`, and do not change its variables."
+                f"{_USE_SRUN}"
             )
         nodes = deal(counts, at_once=_at_once(env, counts))
         places = places_on_nodes(nodes)
@@ -98,7 +84,7 @@ def _list(env: Mapping[str, str], name: str) -> str:
         raise ValueError(
             f"{name} must be set, as `srun` does. Received: none, in step "
             f"{env['SLURM_STEP_ID']} with {env['SLURM_STEP_NUM_TASKS']} tasks. "
-            "Start the program with `srun`, and do not change its variables."
+            f"{_USE_SRUN}"
         )
     return text
 
@@ -106,49 +92,45 @@ def _list(env: Mapping[str, str], name: str) -> str:
 def _checked_size(
     env: Mapping[str, str], hosts: tuple[str, ...], counts: tuple[int, ...]
 ) -> int:
-    """Return the number of tasks, on which the variables have to agree."""
+    """Return the number of tasks, on which the variables must agree."""
     size = number(env, "SLURM_STEP_NUM_TASKS", SlurmResolver.launcher)
     if len(hosts) != len(counts) or sum(counts) != size or not size:
         raise ValueError(
             f"{_HOSTS}, {_COUNTS} and SLURM_STEP_NUM_TASKS do not go together. "
             f"Received: {env[_HOSTS]!r} with {len(hosts)} nodes, {env[_COUNTS]!r} with "
             f"{sum(counts)} tasks on {len(counts)}, and {size} tasks. "
-            "Start the program with `srun`, and do not change its variables."
+            f"{_USE_SRUN}"
         )
     return size
 
 
 def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
-    """Return how many tasks a node gets before the next node gets some."""
+    """Return the number of tasks that a node gets before the next node gets some."""
     block = max(counts)
     # The components of a heterogeneous step come one after another, and the variable
-    # tells of one of them only. On a single node there is but one order.
+    # describes one of them only. On a single node there is only one order.
     if env.get("SLURM_HET_SIZE") or len(counts) == 1:
         return block
     distribution = env.get("SLURM_DISTRIBUTION", "")
-    # Behind a colon stands what concerns the cores within a node.
+    # The part after a colon concerns the cores within a node.
     match re.split("[:,=]", distribution.lower())[0]:
         case "" | "*" | "block" | "pack" | "nopack":
             return block
         case "cyclic":
             return 1
         case "plane":
-            # `srun` refuses 0, with which no task would ever be dealt out.
+            # `srun` refuses 0, with which no task would ever get a node.
             return max(1, number(env, "SLURM_DIST_PLANESIZE", SlurmResolver.launcher))
         case _:
             raise ValueError(
-                "SLURM_DISTRIBUTION does not tell on which node each task is. "
+                "SLURM_DISTRIBUTION does not give the node of each task. "
                 f"Received: SLURM_DISTRIBUTION={distribution!r}. "
                 "Start the step with `srun --distribution=block`, or cyclic."
             )
 
 
 def _check_own_place(env: Mapping[str, str], host: str, node: int, place: int) -> None:
-    """Refuse addresses of which this process's own is not where it is.
-
-    Each task makes sure of its own. So either all addresses are right, or one of them
-    says which is not.
-    """
+    """Raise if the computed place of this task is not the one that Slurm gives it."""
     computed = {
         "SLURM_NODEID": str(node),
         "SLURM_LOCALID": str(place),
@@ -168,7 +150,7 @@ def _check_own_place(env: Mapping[str, str], host: str, node: int, place: int) -
             "that was called in a step, unset SLURM_STEP_ID."
         )
     raise ValueError(
-        "The variables of `srun` tell two places of this process. Received: "
+        "The variables of `srun` give this process two places. Received: "
         f"{_assignments(told)}, but task {env['SLURM_PROCID']} of {env[_COUNTS]} on "
         f"{env[_HOSTS]}, distributed as {env.get('SLURM_DISTRIBUTION') or 'block'!r}, "
         f"has {_assignments(computed)}. {advice}"
@@ -190,17 +172,17 @@ def _port_base(env: Mapping[str, str], most: int) -> int:
         blocks = max(1, _PORTS // ports)
         return _FIRST_PORT + ports * ((job * _STEPS_OF_A_JOB + step) % blocks)
     last = 65_536 - most
-    is_number = given.isascii() and given.isdigit() and len(given) <= 5
-    if not is_number or not 1 <= int(given) <= last:
+    base = parse_digits(given, most=5) or 0
+    if not 1 <= base <= last:
         raise ValueError(
             f"{_PORT_BASE} must be a port from 1 to {last}, as the {most} tasks of a "
             f"node have the ports from it on. Received: {_PORT_BASE}={given!r}. "
             f"Use the same for all tasks, for example {_FIRST_PORT}, or unset it."
         )
-    return int(given)
+    return base
 
 
 def _run_id(env: Mapping[str, str]) -> str:
-    """Return what tells this step from all others, and from itself before a requeue."""
+    """Return an identifier of this step, other than before a requeue."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
     return "slurm-" + ".".join(env[name] for name in names if env.get(name))

@@ -1,4 +1,4 @@
-"""A cluster of the replicas of one Vertex AI training job.
+"""Clusters of the replicas of one Vertex AI training job.
 
 CLUSTER_SPEC: https://docs.cloud.google.com/vertex-ai/docs/training/distributed-training.
 """
@@ -6,12 +6,12 @@ CLUSTER_SPEC: https://docs.cloud.google.com/vertex-ai/docs/training/distributed-
 from collections.abc import Mapping
 from typing import Any
 
-from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.json_variable import excerpt, read_json
-from tfdist.cluster.resolvers.process_launcher import has_process_launcher
-from tfdist.cluster.validation import check_addresses
+from tfdist.cluster.model import Cluster, Task, cluster_from_jobs
+from tfdist.cluster.resolvers.base import excerpt, read_json
+from tfdist.cluster.resolvers.launchers import has_process_launcher
+from tfdist.cluster.validation import check_addresses, is_integer
 
-# The order of the worker pools tells what their replicas are.
+# The order of the worker pools gives their replicas' jobs.
 _JOBS = {
     "workerpool0": "chief",
     "workerpool1": "worker",
@@ -33,21 +33,13 @@ class VertexResolver:
     Vertex AI sets both in a job of several replicas, and CLUSTER_SPEC alone in one of a
     single replica. The reducers of Reduction Server have the place of the parameter
     servers and are none. Another scheduler's CLUSTER_SPEC has no worker pools.
-
-    Example:
-        >>> spec = (
-        ...     '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]},'
-        ...     ' "task": {"type": "workerpool1", "index": 0}}'
-        ... )
-        >>> str(VertexResolver().resolve({"CLUSTER_SPEC": spec}).task)
-        'worker 0'
     """
 
     name = "vertex"
     launcher = "Vertex AI"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Say whether CLUSTER_SPEC tells of worker pools."""
+        """Return whether CLUSTER_SPEC names worker pools."""
         has_pools = "workerpool" in env.get("CLUSTER_SPEC", "")
         return has_pools and not has_process_launcher(env)
 
@@ -62,16 +54,16 @@ class VertexResolver:
         pools = _pools(_section(spec, "cluster"))
         task = _task(_section(spec, "task"), pools)
         if _REDUCTION_SERVER in env["CLUSTER_SPEC"]:
-            _check_no_reducer(task)
+            if task.type == "ps":
+                raise ValueError(
+                    "This replica is a reducer of Reduction Server, which does not "
+                    f"train. Received: workerpool2, index {task.index}. Give the third "
+                    "worker pool the image of Reduction Server, and not that of the "
+                    "program."
+                )
             pools.pop("workerpool2", None)
         jobs = {_JOBS[pool]: addresses for pool, addresses in pools.items()}
-        return Cluster(
-            chief=jobs["chief"][0],
-            workers=jobs.get("worker", ()),
-            ps=jobs.get("ps", ()),
-            evaluators=jobs.get("evaluator", ()),
-            task=task,
-        )
+        return cluster_from_jobs(jobs, task)
 
 
 def _section(spec: dict[str, Any], key: str) -> dict[str, Any]:
@@ -116,7 +108,7 @@ def _pools(cluster: dict[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _task(task: dict[str, Any], pools: Mapping[str, tuple[str, ...]]) -> Task:
-    """Return which of the replicas this process is."""
+    """Return the task of this process."""
     pool: Any = task.get("type")
     index: Any = task.get("index")
     if not isinstance(pool, str) or pool not in pools:
@@ -125,22 +117,10 @@ def _task(task: dict[str, Any], pools: Mapping[str, tuple[str, ...]]) -> Task:
             f"Received: type={excerpt(str(pool))}, the pools {', '.join(pools)}. "
             f"{_AS_SET}"
         )
-    # bool is a subclass of int, yet True is no position.
-    is_number = isinstance(index, int) and not isinstance(index, bool)
-    if not is_number or not 0 <= index < len(pools[pool]):
+    if not is_integer(index) or not 0 <= index < len(pools[pool]):
         raise ValueError(
             f"CLUSTER_SPEC task.index must be from 0 to {len(pools[pool]) - 1}, as "
             f"cluster.{pool} has no more addresses. "
             f"Received: index={excerpt(str(index))}. {_AS_SET}"
         )
     return Task(_JOBS[pool], index)
-
-
-def _check_no_reducer(task: Task) -> None:
-    """Refuse to train where the job has a reducer."""
-    if task.type == "ps":
-        raise ValueError(
-            "This replica is a reducer of Reduction Server, which does not train. "
-            f"Received: workerpool2, index {task.index}. Give the third worker pool "
-            "the image of Reduction Server, and not that of the program."
-        )

@@ -10,7 +10,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 import psutil
 
-from tfdist.cluster.place import Place
+from tfdist.cluster.membership import Membership
 from tfdist.rendezvous.meeting import Guest, open_door
 
 # Gloo gives a peer 30 seconds before it takes it for lost.
@@ -18,7 +18,7 @@ _STOP_SECONDS = 40.0
 _stopping = threading.Lock()
 
 
-def start(place: Place) -> int:
+def start(place: Membership) -> int:
     """Start Horovod, unless the program has, and compare it with what was started.
 
     Args:

@@ -32,7 +32,7 @@ MALFORMED = {
     "an empty name": (
         {"TFDIST_JOB_NAME": ""},
         "TFDIST_JOB_NAME must be the name",
-        "no TFDIST_JOB_NAME",
+        "TFDIST_JOB_NAME=''",
         "Set it in the pod template to metadata.name",
     ),
     "a name of capitals": (
@@ -164,31 +164,31 @@ MALFORMED = {
     ),
     "no index": (
         {"JOB_COMPLETION_INDEX": None, "HOSTNAME": None},
-        "Nothing tells which pod of the job this is.",
+        "No variable gives the index of this pod.",
         "no JOB_COMPLETION_INDEX, and no HOSTNAME",
         "Give the Job completionMode: Indexed",
     ),
     "a pod of a Job that is not indexed": (
         {"JOB_COMPLETION_INDEX": None, "HOSTNAME": "train-x7k2p"},
-        "Nothing tells which pod of the job this is.",
+        "No variable gives the index of this pod.",
         "no JOB_COMPLETION_INDEX, and HOSTNAME='train-x7k2p'",
         "Give the Job completionMode: Indexed",
     ),
     "a pod of another StatefulSet": (
         {"JOB_COMPLETION_INDEX": None, "HOSTNAME": "other-1"},
-        "Nothing tells which pod of the job this is.",
+        "No variable gives the index of this pod.",
         "no JOB_COMPLETION_INDEX, and HOSTNAME='other-1'",
         "or call the StatefulSet train, as TFDIST_JOB_NAME says.",
     ),
     "a pod with a longer name": (
         {"JOB_COMPLETION_INDEX": None, "HOSTNAME": "train-ps-1"},
-        "Nothing tells which pod of the job this is.",
+        "No variable gives the index of this pod.",
         "no JOB_COMPLETION_INDEX, and HOSTNAME='train-ps-1'",
         "or call the StatefulSet train",
     ),
     "a name of digits alone": (
         {"JOB_COMPLETION_INDEX": None, "HOSTNAME": "1"},
-        "Nothing tells which pod of the job this is.",
+        "No variable gives the index of this pod.",
         "no JOB_COMPLETION_INDEX, and HOSTNAME='1'",
         "Give the Job completionMode: Indexed",
     ),

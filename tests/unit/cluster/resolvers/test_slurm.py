@@ -162,7 +162,7 @@ def test_each_task_has_the_node_that_the_distribution_gives_it(distribution, nod
 @pytest.mark.parametrize("distribution", ["arbitrary", "unknown", "ring"])
 def test_a_distribution_that_tells_no_nodes_is_refused(distribution):
     message = (
-        "^SLURM_DISTRIBUTION does not tell on which node each task is. Received: "
+        "^SLURM_DISTRIBUTION does not give the node of each task. Received: "
         f"SLURM_DISTRIBUTION='{distribution}'. Start the step with `srun --distribution"
     )
     with pytest.raises(ValueError, match=message):
@@ -198,7 +198,7 @@ def test_a_process_that_is_not_where_it_would_be_is_refused(changes):
         for name in ("SLURM_NODEID", "SLURM_LOCALID", "SLURMD_NODENAME")
     )
     message = (
-        "^The variables of `srun` tell two places of this process. "
+        "^The variables of `srun` give this process two places. "
         f"Received: {told}, but task .* has SLURM_NODEID=.* --distribution=block"
     )
     with pytest.raises(ValueError, match=message):
@@ -288,9 +288,9 @@ def test_a_missing_list_is_refused(name, value):
 
 
 def test_malformed_lists_are_refused_by_their_names():
-    with pytest.raises(ValueError, match="^SLURM_STEP_NODELIST has a bracket that"):
+    with pytest.raises(ValueError, match="^SLURM_STEP_NODELIST is not a list of hosts"):
         resolve(SLURM_STEP_NODELIST="n[8-9")
-    with pytest.raises(ValueError, match="^SLURM_STEP_TASKS_PER_NODE must have a"):
+    with pytest.raises(ValueError, match="^SLURM_STEP_TASKS_PER_NODE must be a list"):
         resolve(SLURM_STEP_TASKS_PER_NODE="2(3)")
 
 

@@ -1,0 +1,182 @@
+"""Hosts with the number of processes on each: `-H a:4,b:4`, hostfiles, and ports.
+
+Open MPI writes `node1 slots=4 max_slots=4`, Horovod `node1 slots=4`, and MPICH's Hydra
+`node1:4`. A line with a name alone is one slot; as in Open MPI, each further line with
+the same name is one more.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tfdist.cluster.address import address_problem, parse_digits, split_address
+
+_LAST_PORT = 65_535
+_IN_LIST = 'Write it as "node1:4,node2:4", or "[::1]:4" for an IPv6 host.'
+_IN_FILE = 'Write it as "node1 slots=4", or "[::1] slots=4" for an IPv6 host.'
+_COMMENT = re.compile("#|//")
+
+
+@dataclass(frozen=True)
+class HostSlots:
+    """A host, and the number of processes on it.
+
+    Args:
+        host: Its name or IP address, as it was written; IPv6 in brackets.
+        slots: The number of processes, at least 1.
+    """
+
+    host: str
+    slots: int = 1
+
+
+def parse_hosts(text: str, *, option: str = "-H") -> tuple[HostSlots, ...]:
+    """Read hosts as `horovodrun -H` and `mpirun -H` take them.
+
+    Example:
+        >>> parse_hosts("a:4,[::1]")
+        (HostSlots(host='a', slots=4), HostSlots(host='[::1]', slots=1))
+    """
+    hosts: dict[str, HostSlots] = {}
+    for number, entry in enumerate(text.split(","), start=1):
+        place = f"entry {number} of {option}"
+        if not entry:
+            raise ValueError(
+                f"{place} is empty. Received: {text!r}. "
+                "Leave out the comma, or add a host."
+            )
+        host, slots = _host_and_slots(entry, place, _IN_LIST)
+        name = _name(host)
+        # It could mean more slots, or another order of ranks.
+        if name in hosts:
+            raise ValueError(
+                f"{place} repeats a host. Received: {entry!r} in {text!r}. "
+                "Write it once, with all of its slots."
+            )
+        hosts[name] = HostSlots(host, slots or 1)
+    return tuple(hosts.values())
+
+
+def parse_hostfile(text: str, *, place: str = "hostfile") -> tuple[HostSlots, ...]:
+    r"""Read a hostfile as Open MPI, Horovod or MPICH take it.
+
+    Example:
+        >>> parse_hostfile("a:2\nb\nb  # twice")
+        (HostSlots(host='a', slots=2), HostSlots(host='b', slots=2))
+    """
+    hosts: dict[str, HostSlots] = {}
+    plain: set[str] = set()
+    for number, line in enumerate(text.split("\n"), start=1):
+        words = re.sub(r"\s*=\s*", "=", _COMMENT.split(line)[0]).split()
+        if not words:
+            continue
+        here = f"line {number} of {place}"
+        host, slots = _read_line(words, here)
+        name = _name(host)
+        if name not in hosts:
+            hosts[name] = HostSlots(host, slots or 1)
+            plain |= set() if slots else {name}
+        elif not slots and name in plain:
+            hosts[name] = replace(hosts[name], slots=hosts[name].slots + 1)
+        else:
+            raise ValueError(
+                f"{here} repeats a host that has a number of slots. "
+                f"Received: {line.strip()!r}. Write it once, with all of its slots, or "
+                "always without a number, on a line for each slot."
+            )
+    if not hosts:
+        raise ValueError(
+            f"{place} names no host. Received: nothing but blank lines and comments. "
+            f"{_IN_FILE}"
+        )
+    return tuple(hosts.values())
+
+
+def format_hostfile(hosts: Iterable[HostSlots]) -> str:
+    """Write a hostfile that Open MPI, Horovod and `parse_hostfile` read."""
+    return "".join(f"{host.host} slots={host.slots}\n" for host in hosts)
+
+
+def number_ports(hosts: tuple[HostSlots, ...], port: int) -> tuple[str, ...]:
+    """Return the address of each slot, with ports counted up from `port` on each host.
+
+    Example:
+        >>> number_ports(parse_hosts("a:2,b"), 2222)
+        ('a:2222', 'a:2223', 'b:2222')
+    """
+    if not 1 <= port <= _LAST_PORT:
+        raise ValueError(
+            f"port must be from 1 to {_LAST_PORT}. Received: port={port}. "
+            "Use one that is free on the hosts, for example 2222."
+        )
+    for host in hosts:
+        if port + host.slots - 1 > _LAST_PORT:
+            raise ValueError(
+                f"port leaves too few ports for the slots of {host.host}. "
+                f"Received: port={port}, {host.slots} slots. "
+                "Use a lower port, or fewer slots."
+            )
+    return tuple(
+        f"{host.host}:{port + slot}" for host in hosts for slot in range(host.slots)
+    )
+
+
+def _name(host: str) -> str:
+    """Return the single spelling of a host."""
+    return split_address(f"{host}:1")[0]
+
+
+def _host_and_slots(entry: str, place: str, example: str) -> tuple[str, int | None]:
+    """Return the host and the slots of "node1:4"; None for the slots of "node1"."""
+    # The colons of an IPv6 host stand before its bracket.
+    bracket = entry.rfind("]") + 1
+    rest, colon, slots = entry[bracket:].partition(":")
+    host = entry[:bracket] + rest
+    if ":" in slots or address_problem(f"{host}:1") is not None:
+        raise ValueError(
+            f"{place} must be a host, or a host and its slots. "
+            f"Received: {entry!r}. {example}"
+        )
+    return host, _slots(slots, entry, place, example) if colon else None
+
+
+def _slots(text: str, received: str, place: str, example: str) -> int:
+    """Return a number of slots."""
+    # No host has more slots than ports, which have five digits.
+    slots = parse_digits(text, most=5)
+    if not slots:
+        raise ValueError(
+            f"{place} must have a number of slots, at least 1. "
+            f"Received: {received!r}. {example}"
+        )
+    return slots
+
+
+def _read_line(words: list[str], here: str) -> tuple[str, int | None]:
+    """Return the host of a line and its slots, None if it has no number."""
+    entry, *settings = words
+    if "@" in entry:
+        raise ValueError(
+            f"{here} must be a host without a user. Received: {entry!r}. "
+            "Leave out the user and the @, and name the user in ~/.ssh/config."
+        )
+    host, slots = _host_and_slots(entry, here, _IN_FILE)
+    numbers: dict[str, int] = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        key = key.replace("-", "_")
+        if key not in ("slots", "max_slots") or key in numbers or slots:
+            raise ValueError(
+                f"{here} must be a host, with slots=N and max_slots=N at most once. "
+                f"Received: {' '.join(words)!r}. {_IN_FILE}"
+            )
+        numbers[key] = _slots(value, setting, here, _IN_FILE)
+    # Open MPI, too, takes the upper limit if it is the only number.
+    most = numbers.get("max_slots")
+    given = numbers.get("slots", most)
+    if most is not None and given is not None and most < given:
+        raise ValueError(
+            f"{here} has more slots than max_slots allows. "
+            f"Received: {' '.join(words)!r}. Lower the one, or raise the other."
+        )
+    return host, slots or given

@@ -1,0 +1,5 @@
+"""Files that start a whole job on a scheduler, written from its cluster."""
+
+from tfdist.cluster.templates.job_files import JOB_FILES, Program, format_job_file
+
+__all__ = ["JOB_FILES", "Program", "format_job_file"]
