@@ -1,17 +1,18 @@
-"""TensorFlow's devices, for `tfdist env --devices`; a process of its own looks."""
+"""TensorFlow's devices, for `tfdist env --devices`."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Mapping
 
-from tfdist.cluster.hosts.resources import Facts
+# None is a fact that this system does not tell.
+Fact = str | int | float | list[str] | None
+Facts = dict[str, Fact]
 
 _SECONDS = 300.0
-_MARK = "tfdist-devices "
 _LAST_LINES = 5
-
-# What TensorFlow prints itself may come before it on the same line.
+_MARK = "tfdist-devices "
+# TensorFlow may print text of its own before the mark on the same line.
 _LOOK = f"""
 import json
 import tensorflow as tf
@@ -35,16 +36,8 @@ print("\\n{_MARK}" + json.dumps(facts), flush=True)
 """
 
 
-def device_facts(env: Mapping[str, str], *, timeout_seconds: float = _SECONDS) -> Facts:
-    """Return the devices that TensorFlow finds, and how it was built.
-
-    Args:
-        env: The environment for TensorFlow.
-        timeout_seconds: How long it may take. Default 300.
-
-    Returns:
-        What TensorFlow says; or `failed`, with the reason.
-    """
+def device_facts(env: Mapping[str, str], timeout_seconds: float = _SECONDS) -> Facts:
+    """Return the devices that TensorFlow finds in a process of its own."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _LOOK],
@@ -60,5 +53,4 @@ def device_facts(env: Mapping[str, str], *, timeout_seconds: float = _SECONDS) -
             facts: Facts = json.loads(line.removeprefix(_MARK))
             return facts
     said = done.stderr.decode(errors="replace").strip().splitlines()
-    end = [f"exit code {done.returncode}", *said[-_LAST_LINES:]]
-    return {"failed": end}
+    return {"failed": [f"exit code {done.returncode}", *said[-_LAST_LINES:]]}

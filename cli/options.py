@@ -1,9 +1,12 @@
-"""What several commands of `tfdist` share: how they are added, and what they take."""
+"""Options that several commands of `tfdist` share."""
 
 import argparse
 from pathlib import Path
 
 from tfdist_cli.parser import Parser
+
+# The value of --json without a file.
+TO_STDOUT = Path("-")
 
 
 def add_command(
@@ -15,19 +18,7 @@ def add_command(
     epilog: str | None = None,
     usage: str | None = None,
 ) -> Parser:
-    """Add the parser of a command, whose errors name the command.
-
-    Args:
-        commands: What `add_subparsers` has returned.
-        name: The word by which the command is called.
-        summary: What it does, in a line of the help of `tfdist`.
-        description: The same at length, printed as it is.
-        epilog: What its help ends with, printed as it is. Default nothing.
-        usage: How it is called. Default what argparse writes.
-
-    Returns:
-        The parser, which is the attribute `parser` of what it reads.
-    """
+    """Add the parser of a command; it becomes the attribute `parser` of its result."""
     parser = commands.add_parser(
         name,
         help=summary,
@@ -41,13 +32,20 @@ def add_command(
     return parser
 
 
-def add_program(parser: Parser, what: str) -> None:
-    """Add `-m` and the program with its arguments, which end the command's own.
+def add_json(parser: Parser) -> None:
+    """Add `--json [FILE]`."""
+    parser.add_argument(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=TO_STDOUT,
+        metavar="FILE",
+        help="print JSON instead of tables; with a FILE, write the JSON there as well",
+    )
 
-    Args:
-        parser: That of the command; `module` and `command` are what it then reads.
-        what: What the program is, for the help.
-    """
+
+def add_program(parser: Parser, what: str) -> None:
+    """Add `-m` and the program with its arguments, which end the command's own."""
     parser.add_argument(
         "-m",
         dest="module",
@@ -58,10 +56,7 @@ def add_program(parser: Parser, what: str) -> None:
 
 
 def without_dashes(words: list[str]) -> list[str]:
-    """Return a program without the dashes that may stand between it and options.
-
-    Args:
-        words: The program and its arguments, as the parser has read them.
+    """Return a program without the dashes that separate it from the options.
 
     Example:
         >>> without_dashes(["--", "train.py", "--"])
@@ -71,15 +66,7 @@ def without_dashes(words: list[str]) -> list[str]:
 
 
 def check_json(file: Path | None, option: str = "--json") -> None:
-    """Refuse a file for `--json` that cannot be written, before minutes are spent.
-
-    Args:
-        file: Where the JSON is to go; None if nobody wants it.
-        option: Another option that names a file to write. Default "--json".
-
-    Raises:
-        FileNotFoundError: If its folder does not exist.
-    """
+    """Reject an output file that cannot be written, before minutes are spent."""
     if file is not None and not file.parent.is_dir():
         raise FileNotFoundError(
             f"{option} must be a file in a folder that exists. "

@@ -7,8 +7,7 @@ from pathlib import Path
 from textwrap import fill
 
 from tfdist.scaling import Law, ScalingReport, read_run, scaling_report
-from tfdist_cli.bench_options import TO_STDOUT
-from tfdist_cli.options import add_command, check_json
+from tfdist_cli.options import TO_STDOUT, add_command, add_json, check_json
 from tfdist_cli.parser import Parser
 from tfdist_cli.table import format_table
 
@@ -75,14 +74,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         metavar="FILE",
         help="draw the speed-up; the name's ending says how (.png, .svg, .pdf)",
     )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        nargs="?",
-        const=TO_STDOUT,
-        metavar="FILE",
-        help="print JSON instead of the tables; with a FILE, write the JSON there, too",
-    )
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

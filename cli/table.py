@@ -1,20 +1,12 @@
 """Tables in plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True
 ) -> str:
-    """Line cells up in columns: the first to the left, the others to the right.
-
-    Args:
-        header: The names of the columns.
-        rows: The cells of each row, as many as there are names.
-        numbers: False if the others are words, and go to the left, too. Default True.
-
-    Returns:
-        The lines, joined; in Markdown they are a table, too.
+    """Align cells in columns: the first to the left, numbers to the right.
 
     Example:
         >>> print(format_table(["bytes", "ms"], [["1 KiB", "0.5"]]))
@@ -31,6 +23,16 @@ def format_table(
     ]
     lines = (header, ruler, *rows)
     return "\n".join(_line(cells, widths, on_right) for cells in lines)
+
+
+def format_spread(spread: Mapping[str, float]) -> str:
+    """Write a median with its quartiles.
+
+    Example:
+        >>> format_spread({"median": 1.0, "low": 0.9, "high": 1.25})
+        '1.00 [0.90, 1.25]'
+    """
+    return f"{spread['median']:.2f} [{spread['low']:.2f}, {spread['high']:.2f}]"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], on_right: Sequence[bool]) -> str:

@@ -24,7 +24,6 @@ LONG_FUNCTIONS: dict[str, str] = {}
 LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
     [
         "cli",
-        "tfdist/benchmarks",
         "tfdist/compat/keras",
         "tfdist/verify",
     ],

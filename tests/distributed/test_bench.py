@@ -1,25 +1,36 @@
-"""`tfdist bench` with real processes: the shape of what it reports, never a time."""
+"""`tfdist bench` and benchmarks/ with real processes: figures, but no times."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())")
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
 def bench(*arguments):
     """Run `tfdist bench` with --json, and return the figures."""
+    return run(*TFDIST, "bench", *arguments, "--json")["figures"]
+
+
+def script(name, *arguments):
+    """Run a script of benchmarks/ with --json, and return the figures."""
+    return run(sys.executable, SCRIPTS / name, *arguments, "--json")
+
+
+def run(*command):
     done = subprocess.run(
-        [*TFDIST, "bench", *arguments, "--json"],
+        command,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["figures"]
+    return json.loads(done.stdout)
 
 
 def test_the_all_reduce():
@@ -66,7 +77,7 @@ def test_training_on_horovod():
 
 
 def test_backups():
-    figures = bench("backup", "--epochs", "2", "--repeats", "1")
+    figures = script("backup.py", "--epochs", "2", "--repeats", "1")
 
     assert figures["processes"] == 2
     assert set(figures["epoch_seconds"]) == {"none", "tfdist", "steps", "keras"}
@@ -101,7 +112,7 @@ def test_parameter_servers():
 
 def test_input():
     tiny = ("--examples", "16", "--image-size", "64", "--batch-size", "4")
-    figures = bench("input", *tiny, "--repeats", "1", "--cores", "1")
+    figures = script("input.py", *tiny, "--repeats", "1", "--cores", "1")
 
     assert (figures["examples"], figures["image_size"]) == (16, 64)
     assert min(figures["examples_per_second"].values()) > 0

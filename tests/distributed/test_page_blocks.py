@@ -31,7 +31,6 @@ PRELUDES = {
 
 # Blocks that do the same with less: what is replaced in them.
 SMALLER = {
-    "docs/benchmarks.md:python:0": [("range(31)", "range(1)")],
     "docs/scaling.md:python:1": [("256 *", "4 *"), ("epochs=5", "epochs=1")],
 }
 

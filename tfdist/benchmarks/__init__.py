@@ -1,21 +1,9 @@
-"""Measuring speed and memory: what `tfdist bench` runs; TensorFlow is not loaded."""
+"""Measuring speed: the benchmarks behind `tfdist bench`, which load no TensorFlow."""
 
-from tfdist.benchmarks.run import (
-    run_allreduce,
-    run_backup,
-    run_memory,
-    run_training,
-)
-from tfdist.benchmarks.run_horovod import run_horovod_allreduce, run_horovod_training
-from tfdist.benchmarks.run_pipelines import run_input
-from tfdist.benchmarks.run_servers import (
-    JobSetup,
-    run_embedding,
-    run_parameter_server,
-    run_slow_worker,
-)
-from tfdist.benchmarks.sizes import format_size, parse_size
-from tfdist.benchmarks.start import BenchmarkError
+from tfdist.benchmarks.allreduce import format_size, parse_size, run_allreduce
+from tfdist.benchmarks.parameter_server import JobSetup, run_parameter_server
+from tfdist.benchmarks.processes import BenchmarkError
+from tfdist.benchmarks.training import run_training
 
 __all__ = [
     "BenchmarkError",
@@ -23,13 +11,6 @@ __all__ = [
     "format_size",
     "parse_size",
     "run_allreduce",
-    "run_backup",
-    "run_embedding",
-    "run_horovod_allreduce",
-    "run_horovod_training",
-    "run_input",
-    "run_memory",
     "run_parameter_server",
-    "run_slow_worker",
     "run_training",
 ]

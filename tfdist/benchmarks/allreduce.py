@@ -1,97 +1,137 @@
-"""The program that measures the all-reduce in one process of several."""
+"""The benchmark of the all-reduce: latency and bus bandwidth of tensors of any size."""
 
-import sys
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
-import tensorflow as tf
+from tfdist.benchmarks.figures import Calls, medians, ratio, seconds_by_call
+from tfdist.benchmarks.processes import Group, check_at_least, start
+from tfdist.benchmarks.training import HOROVOD_ENV
+from tfdist.scaling import bus_bandwidth
 
-from tfdist.benchmarks.calls import Ways, time_sizes
-from tfdist.benchmarks.program import run_program
-from tfdist.benchmarks.turns import Turn
-from tfdist.cluster import detect
-from tfdist.collectives import Collective, TensorFlowCollective
-
-_FLOAT_BYTES = 4
-# The baseline must not meet the groups and keys of the collective.
-_BASELINE_GROUP = 1_000_000
-_BASELINE_KEY = 1
-_CALL = "an all-reduce of the benchmark"
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(r"(\d+)\s*([A-Za-z]*)")
 
 
-def measure(
-    turn: Turn, *, sizes_bytes: list[int], repeats: int
-) -> list[dict[str, list[float]]]:
-    """Time all-reduces of tensors of several sizes, and those of a baseline.
-
-    The baseline is TensorFlow's own ring on the tensor as a whole, one
-    `CollectiveReduceV2` op. The two alternate, call by call.
+def run_allreduce(
+    size: int,
+    sizes_bytes: Sequence[int],
+    *,
+    repeats: int,
+    collective: str = "tensorflow",
+) -> list[dict[str, Any]]:
+    """Measure the all-reduce beside the one that TensorFlow or Horovod itself offers.
 
     Args:
-        turn: When this process may work.
-        sizes_bytes: The sizes of the tensors.
+        size: How many processes, each on a core of its own; at least 2.
+        sizes_bytes: Sizes of the tensors in bytes, multiples of 4.
         repeats: Timed calls for each size.
+        collective: "tensorflow" or "horovod". Default "tensorflow".
 
     Returns:
-        For each size the seconds of each call: "tfdist", and "single_ring".
+        The figures for each size; see `allreduce_figures` and
+        `horovod_allreduce_figures`.
+
+    Raises:
+        BenchmarkError: If a process has failed.
+        ImportError: If Horovod is needed and not installed.
+        ValueError: If an argument is out of range.
     """
-    collective = TensorFlowCollective(detect())
-
-    def make_ways(size_bytes: int) -> Ways:
-        tensor = make_tensor(size_bytes)
-        ring = tf.function(lambda flat: _single_ring(flat, collective.size))
-
-        def reduce_by_ring() -> None:
-            with collective.call(_CALL):
-                ring(tensor)
-
-        return {
-            "tfdist": reducer_of(collective, tensor),
-            "single_ring": reduce_by_ring,
-        }
-
-    return time_sizes(turn, sizes_bytes, repeats, make_ways)
+    check_at_least(2, size=size)
+    check_at_least(1, repeats=repeats)
+    [ranks] = start([allreduce_group(size, sizes_bytes, repeats, collective)])
+    is_horovod = collective == "horovod"
+    figures_of = horovod_allreduce_figures if is_horovod else allreduce_figures
+    return [
+        figures_of(size_bytes, by_rank)
+        for size_bytes, by_rank in zip(
+            sizes_bytes, zip(*ranks, strict=True), strict=True
+        )
+    ]
 
 
-def make_tensor(size_bytes: int) -> Any:
-    """Make a tensor of float32 numbers.
-
-    Args:
-        size_bytes: Its size, a multiple of 4.
-    """
-    return tf.random.stateless_normal([size_bytes // _FLOAT_BYTES], [0, 0])
-
-
-def reducer_of(collective: Collective, tensor: Any) -> Callable[[], None]:
-    """Return a function that reduces a tensor as a strategy does, inside of a graph.
-
-    Args:
-        collective: What reduces it.
-        tensor: What is summed over all ranks, again in each call.
-    """
-    name = f"benchmark of {tensor.shape}"
-    reduce = tf.function(lambda flat: collective.all_reduce([flat], name=name)[0])
-
-    def reduce_now() -> None:
-        with collective.call(_CALL):
-            reduce(tensor)
-
-    return reduce_now
-
-
-def _single_ring(flat: Any, size: int) -> Any:
-    """Sum a tensor over all processes, by one op."""
-    return tf.raw_ops.CollectiveReduceV2(
-        input=flat,
-        group_size=size,
-        group_key=_BASELINE_GROUP,
-        # TensorFlow binds a key to one shape.
-        instance_key=_BASELINE_KEY + flat.shape.num_elements(),
-        ordering_token=[],
-        merge_op="Add",
-        final_op="Id",
+def allreduce_group(
+    size: int, sizes_bytes: Sequence[int], repeats: int, collective: str
+) -> Group:
+    """Return the group of processes that measures the all-reduce."""
+    return Group(
+        "all-reduce",
+        "tfdist.benchmarks.allreduce_program",
+        {"collective": collective, "sizes_bytes": [*sizes_bytes], "repeats": repeats},
+        size,
+        collective=collective,
+        env=HOROVOD_ENV if collective == "horovod" else {},
     )
 
 
-if __name__ == "__main__":
-    run_program(measure, sys.argv[1:])
+def allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]:
+    """Return the figures of one size on TensorFlow's collective.
+
+    "times_single_ring" says how many times as fast as the single ring it is.
+    """
+    ours, ring = (seconds_by_call(by_rank, name) for name in ("tfdist", "single_ring"))
+    seconds = median(ours)
+    return {
+        "bytes": size_bytes,
+        "seconds": seconds,
+        "bus_bytes_per_second": bus_bandwidth(size_bytes, len(by_rank), seconds),
+        "single_ring_seconds": median(ring),
+        "times_single_ring": ratio(ring, ours),
+    }
+
+
+def horovod_allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]:
+    """Return the figures of one size on Horovod, by the way to call it.
+
+    "share_of_bandwidth" says what share of the bandwidth of direct calls tfdist keeps.
+    """
+    calls = {name: seconds_by_call(by_rank, name) for name in by_rank[0]}
+    seconds = medians(calls)
+    return {
+        "bytes": size_bytes,
+        "seconds": seconds,
+        "bus_bytes_per_second": {
+            name: bus_bandwidth(size_bytes, len(by_rank), value)
+            for name, value in seconds.items()
+        },
+        # With equal bytes the bandwidth is the inverse of the time.
+        "share_of_bandwidth": {
+            name: ratio(values, calls["tfdist"])
+            for name, values in calls.items()
+            if name != "tfdist"
+        },
+    }
+
+
+def parse_size(text: str) -> int:
+    """Read a size in bytes, a multiple of 4, because float32 numbers are moved.
+
+    Example:
+        >>> parse_size("64KiB")
+        65536
+    """
+    match = _SIZE.fullmatch(text.strip())
+    units = {unit.lower(): factor for unit, factor in _UNITS.items()}
+    factor = units.get(match[2].lower()) if match else None
+    size = int(match[1]) * factor if match and factor else 0
+    if size <= 0 or size % 4:
+        raise ValueError(
+            "A size must be a positive multiple of 4 bytes, with a unit: B, KiB, MiB "
+            f"or GiB. Received: {text!r}. Write it as 64KiB or 8MiB."
+        )
+    return size
+
+
+def format_size(size_bytes: int) -> str:
+    """Write a size with the largest unit that keeps it whole.
+
+    Example:
+        >>> format_size(65536)
+        '64 KiB'
+    """
+    unit = max(
+        (unit for unit, factor in _UNITS.items() if unit and size_bytes % factor == 0),
+        key=_UNITS.__getitem__,
+    )
+    return f"{size_bytes // _UNITS[unit]} {unit}"

@@ -1,102 +1,202 @@
-"""The program that measures `fit` under `ParameterServerStrategy`."""
+"""The benchmark of parameter servers: `fit` beside what TensorFlow itself offers."""
 
-import sys
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
-import keras
-import tensorflow as tf
+from tfdist.benchmarks.figures import ratio, spread
+from tfdist.benchmarks.processes import ServerJob, check_at_least, start
 
-from tfdist.benchmarks.epoch_meter import WARM_UP_EPOCHS, EpochMeter
-from tfdist.benchmarks.parameter_server_model import (
-    build_dense,
-    build_embedding,
-    make_dense_dataset,
-    make_embedding_dataset,
-)
-from tfdist.benchmarks.parameter_server_program import MeterMaker, run_task
-from tfdist.cluster import detect
-from tfdist.strategies import ParameterServerStrategy
+LEGACY_KERAS = {"TF_USE_LEGACY_KERAS": "1"}
+BATCH_SIZE = 64
 
-_MODELS = {
-    "dense": (build_dense, make_dense_dataset),
-    "embedding": (build_embedding, make_embedding_dataset),
-}
-
-
-class Meter(EpochMeter, keras.callbacks.Callback):  # type: ignore[misc]
-    """`EpochMeter` as a callback of Keras."""
+# The cost of each epoch, as `EpochMeter.epochs` returns it.
+Epochs = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is trained, and how.
+class JobSetup:
+    """The properties that all jobs of a benchmark share.
 
     Args:
-        model: "dense" or "embedding".
-        optimizer: What trains it.
-        strategy: The options of the strategy.
-        is_sharded: Whether large variables are cut into two parts for each server.
-        source: Who reads the batches: "chief" or "workers".
-        batch_size: Rows of a batch.
-        steps_per_execution: Batches that a worker is given in one go.
-        steps: Batches of an epoch.
-        repeats: How many epochs are measured.
+        workers: Workers of each job.
+        ps: Parameter servers of each job.
+        steps: Steps of an epoch, which is one turn of a job.
+        repeats: How many epochs of each job are measured.
+        source: The tasks that read the batches: "chief" or "workers". Default "chief".
+
+    Raises:
+        ValueError: If a number is too small.
     """
 
-    model: str
-    optimizer: str
-    strategy: dict[str, Any]
-    is_sharded: bool
-    source: str
-    batch_size: int
-    steps_per_execution: int
+    workers: int
+    ps: int
     steps: int
     repeats: int
+    source: str = "chief"
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        numbers = asdict(self)
+        del numbers["source"]
+        check_at_least(1, **numbers)
+
+    def job(self, name: str, program: str, **settings: Any) -> ServerJob:
+        """Return a job of this setup that runs a program."""
+        own = {
+            "source": self.source,
+            "batch_size": BATCH_SIZE,
+            "steps_per_execution": 1,
+            "steps": self.steps,
+            "repeats": self.repeats,
+        }
+        env = LEGACY_KERAS if name == "tf_keras" else {}
+        return ServerJob(name, program, own | settings, self.workers, self.ps, env)
 
 
-def measure(make_meter: MeterMaker, **given: Any) -> dict[str, Any]:
-    """Train, and measure the epochs.
+def run_parameter_server(
+    setup: JobSetup,
+    steps_per_execution: int,
+    *,
+    consistency: str = "async",
+    max_staleness: int | None = None,
+) -> dict[str, Any]:
+    """Measure `fit` under `ParameterServerStrategy` beside what TensorFlow offers.
+
+    Jobs with equally many processes take turns, an epoch at a time:
+
+    - "tfdist": Keras 3 under the strategy;
+    - "tf_keras": TensorFlow's own strategy in `fit` of legacy tf-keras, if that package
+      is installed; its workers read their batches;
+    - "loop": a loop over `ClusterCoordinator.schedule` without metrics, with the same
+      input as tfdist;
+    - "reading_loop": if the chief reads for tfdist, a loop whose workers read.
+
+    A step is a batch of 64 on one worker; with "sync" all workers make one update.
 
     Args:
-        make_meter: Makes the meter of this job from a class.
-        **given: The `Settings`.
+        setup: The size of the jobs.
+        steps_per_execution: Batches that a worker trains on at a time.
+        consistency: See `ParameterServerStrategy`. Default "async".
+        max_staleness: See `ParameterServerStrategy`. Default None.
 
     Returns:
-        What each epoch has taken, under "epochs"; and the "staleness" of all updates.
+        The figures; see `speed_figures`.
+
+    Raises:
+        BenchmarkError: If a process has failed.
+        ValueError: If an argument is out of range.
     """
-    settings = Settings(**given)
-    build, make_dataset = _MODELS[settings.model]
-    strategy = ParameterServerStrategy(**_options(settings))
-    with strategy.scope():
-        model = build(keras, settings.optimizer, settings.steps_per_execution)
+    check_at_least(1, steps_per_execution=steps_per_execution)
+    together = setup.workers if consistency == "sync" else 1
+    _check_steps(setup.steps, steps_per_execution * together)
+    strategy = {"consistency": consistency, "max_staleness": max_staleness}
+    common = {"steps_per_execution": steps_per_execution}
+    jobs = [
+        setup.job(
+            "tfdist",
+            "tfdist.benchmarks.parameter_server_program",
+            strategy=strategy,
+            **common
+            | {
+                "batch_size": BATCH_SIZE * together,
+                "steps": setup.steps // together,
+            },
+        )
+    ]
+    sources = {"loop": setup.source}
+    if find_spec("tf_keras") is not None:
+        sources = {"tf_keras": "workers", **sources}
+    if setup.source == "chief":
+        sources["reading_loop"] = "workers"
+    for name, source in sources.items():
+        program = "tfdist.benchmarks.parameter_server_baselines"
+        baseline = "tf_keras" if name == "tf_keras" else "loop"
+        jobs.append(
+            setup.job(name, program, baseline=baseline, **common, source=source)
+        )
+    reports = {job.name: ranks[0] for job, ranks in zip(jobs, start(jobs), strict=True)}
+    return asdict(setup) | common | strategy | speed_figures(setup.steps, reports)
 
-    def read(context: Any) -> Any:
-        return make_dataset(settings.batch_size)
 
-    data = read if settings.source == "workers" else make_dataset(settings.batch_size)
-    meter = make_meter(Meter)
-    model.fit(
-        data,
-        epochs=settings.repeats + WARM_UP_EPOCHS,
-        steps_per_epoch=settings.steps,
-        callbacks=[meter],
-        verbose=0,
-    )
-    return {"epochs": meter.epochs, "staleness": strategy.staleness()}
+def speed_figures(
+    steps: int, reports: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the speed and the cost of each job, and of tfdist against the others.
+
+    A ratio is taken within each round of turns, which followed each other in seconds.
+    Thrift compares the steps in a second of processor time.
+    """
+    ours = reports["tfdist"]["epochs"]
+    others = {name: one["epochs"] for name, one in reports.items() if name != "tfdist"}
+
+    def against(key: str) -> dict[str, dict[str, float]]:
+        own = [epoch[key] for epoch in ours]
+        return {
+            name: ratio([epoch[key] for epoch in epochs], own)
+            for name, epochs in others.items()
+        }
+
+    return {
+        "jobs": {
+            name: job_figures(steps, report["epochs"])
+            for name, report in reports.items()
+        },
+        "speed_against": against("seconds"),
+        "thrift_against": against("processor_seconds"),
+        "staleness": staleness_figures(reports["tfdist"]["staleness"]),
+    }
 
 
-def _options(settings: Settings) -> dict[str, Any]:
-    """Return the options of the strategy."""
-    cluster = detect()
-    assert cluster is not None
-    if not settings.is_sharded:
-        return settings.strategy
-    partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
-        max_shards=2 * len(cluster.ps)
-    )
-    return settings.strategy | {"variable_partitioner": partitioner}
+def job_figures(steps: int, epochs: Epochs) -> dict[str, Any]:
+    """Return speed, processor time and bytes of the steps of one job, as spreads."""
+    sent = [epoch["sent_bytes"] for epoch in epochs]
+    return {
+        "steps_per_second": spread([steps / epoch["seconds"] for epoch in epochs]),
+        "processor_seconds_per_step": spread(
+            [epoch["processor_seconds"] / steps for epoch in epochs]
+        ),
+        "bytes_per_step": (
+            None if None in sent else spread([count / steps for count in sent])
+        ),
+    }
 
 
-if __name__ == "__main__":
-    run_task(measure, sys.argv[1:])
+def staleness_figures(counts: Mapping[Any, int]) -> dict[str, Any]:
+    """Summarize how many updates gradients have missed.
+
+    JSON makes strings of the keys.
+
+    Example:
+        >>> staleness_figures({"0": 1, "2": 3})["median"]
+        2
+    """
+    histogram = {int(missed): count for missed, count in counts.items()}
+    return {
+        "histogram": histogram,
+        "median": _quantile(histogram, 0.5),
+        "percentile_99": _quantile(histogram, 0.99),
+        "largest": max(histogram, default=0),
+    }
+
+
+def _quantile(histogram: Mapping[int, int], share: float) -> int:
+    """Return the smallest value that a share of all does not exceed."""
+    total = sum(histogram.values())
+    so_far = 0
+    for value in sorted(histogram):
+        so_far += histogram[value]
+        if so_far >= share * total:
+            return value
+    return 0
+
+
+def _check_steps(steps: int, together: int) -> None:
+    """Reject epochs that end within the steps that workers do at a time."""
+    if steps % together:
+        raise ValueError(
+            f"steps must be a multiple of {together}, which are done at a time. "
+            f"Received: steps={steps}. "
+            f"Use {max(1, round(steps / together)) * together}."
+        )

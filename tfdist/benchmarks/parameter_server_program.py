@@ -1,88 +1,74 @@
-"""What the programs of the parameter-server benchmark have in common.
+"""The program that measures `fit` under `ParameterServerStrategy`."""
 
-All processes of a job run the same program: the chief measures, and the others serve
-it, whoever's strategy it uses. So the processes that are compared are the same.
-"""
-
-import json
-import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from tfdist.benchmarks.consumption import processor_seconds, sent_bytes
-from tfdist.benchmarks.program import run_program
-from tfdist.benchmarks.turns import Turn
-from tfdist.cluster import Cluster, detect
-from tfdist.cluster.address import split_address
+import keras
 
-MeterMaker = Callable[..., Any]
-
-
-def pid_file(folder: Path, process: int) -> Path:
-    """Return the file in which a process leaves its id.
-
-    Args:
-        folder: The folder of the benchmark.
-        process: The number of the process, over all jobs.
-    """
-    return folder / f"process.{process}.pid"
+from tfdist.benchmarks.models import build_dense, make_rows
+from tfdist.benchmarks.servers import MeterMaker, run_task
+from tfdist.benchmarks.timers import WARM_UP_EPOCHS, EpochMeter
+from tfdist.strategies import ParameterServerStrategy
 
 
-def warm_file(folder: Path, process: int) -> Path:
-    """Return the file that says that a chief has begun to measure.
+class Meter(EpochMeter, keras.callbacks.Callback):  # type: ignore[misc]
+    """`EpochMeter` as a callback of Keras 3."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of one training.
 
     Args:
-        folder: The folder of the benchmark.
-        process: The number of the chief, over all jobs.
+        source: The tasks that read the batches: "chief" or "workers".
+        batch_size: Rows of a batch.
+        steps_per_execution: Batches that a worker trains on at a time.
+        steps: Batches of an epoch.
+        repeats: How many epochs are measured.
+        strategy: The options of the strategy. Default none.
+        optimizer: Its name. Default "adam".
     """
-    return folder / f"process.{process}.warm"
+
+    source: str
+    batch_size: int
+    steps_per_execution: int
+    steps: int
+    repeats: int
+    strategy: dict[str, Any] = field(default_factory=dict)
+    optimizer: str = "adam"
 
 
-def run_task(measure: Callable[..., Any], arguments: Sequence[str]) -> None:
-    """Measure on the chief; serve it elsewhere.
-
-    Args:
-        measure: Called on the chief with its `Turn`, what makes a meter of its job from
-            a class of meters, and the settings; returns what JSON can hold.
-        arguments: The arguments of the program: the orders as JSON.
-    """
-    orders = json.loads(arguments[0])
-    folder, process = Path(orders["folder"]), orders["process"]
-    cluster = detect()
-    assert cluster is not None
-    pid_file(folder, process).write_text(str(os.getpid()))
-    if cluster.task.type != "chief":
-        from tfdist.strategies.parameter_server.servers import serve
-
-        serve(cluster)
-
-    def measure_job(turn: Turn, **settings: Any) -> Any:
-        def make_meter(kind: MeterMaker) -> Any:
-            pids = _pids(folder, process, cluster)
-            ports = _ports(cluster)
-            return kind(
-                turn,
-                lambda: (processor_seconds(pids), sent_bytes(ports)),
-                warm_file(folder, process).touch,
-            )
-
-        return measure(make_meter, **settings)
-
-    run_program(measure_job, arguments)
+def measure(make_meter: MeterMaker, **settings: Any) -> dict[str, Any]:
+    """Train the dense model; see `train`."""
+    return train(make_meter, build_dense, make_rows, Settings(**settings))
 
 
-def _pids(folder: Path, chief: int, cluster: Cluster) -> list[int]:
-    """Return the ids of all processes of a job, which are numbered from its chief."""
-    count = 1 + len(cluster.workers) + len(cluster.ps)
-    numbers = range(chief, chief + count)
-    return [int(pid_file(folder, number).read_text()) for number in numbers]
+def train(
+    make_meter: MeterMaker,
+    build: Callable[..., Any],
+    make_dataset: Callable[[int], Any],
+    settings: Settings,
+) -> dict[str, Any]:
+    """Train, and return the cost of each epoch and the staleness of all updates."""
+    strategy = ParameterServerStrategy(**settings.strategy)
+    with strategy.scope():
+        model = build(keras, settings.optimizer, settings.steps_per_execution)
+
+    def read(context: Any) -> Any:
+        return make_dataset(settings.batch_size)
+
+    data = read if settings.source == "workers" else make_dataset(settings.batch_size)
+    meter = make_meter(Meter)
+    model.fit(
+        data,
+        epochs=settings.repeats + WARM_UP_EPOCHS,
+        steps_per_epoch=settings.steps,
+        callbacks=[meter],
+        verbose=0,
+    )
+    return {"epochs": meter.epochs, "staleness": strategy.staleness()}
 
 
-def _ports(cluster: Cluster) -> set[int]:
-    """Return where the processes of a job listen."""
-    return {
-        split_address(address)[1]
-        for addresses in cluster.jobs.values()
-        for address in addresses
-    }
+if __name__ == "__main__":
+    run_task(measure)

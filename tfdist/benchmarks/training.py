@@ -1,59 +1,132 @@
-"""The program that measures the steps of one process of the training benchmark."""
+"""The benchmark of training: steps of one process and of several."""
 
-import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
+from tfdist.benchmarks.figures import Blocks, medians, seconds_by_round, spread
+from tfdist.benchmarks.processes import Group, check_at_least, start
+from tfdist.scaling import (
+    strong_scaling_efficiency,
+    waiting_share,
+    weak_scaling_efficiency,
+)
 
-from tfdist.benchmarks.model import build_cnn, make_dataset
-from tfdist.benchmarks.program import run_program
-from tfdist.benchmarks.step_timer import StepTimer
-from tfdist.benchmarks.turns import Turn
-from tfdist.strategies import AllReduceStrategy
+# A process that is stopped between its turns does not answer its peers.
+HOROVOD_ENV = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
 
 
-class BlockTimer(StepTimer, keras.callbacks.Callback):  # type: ignore[misc]
-    """`StepTimer` as a callback of Keras."""
-
-
-def measure(
-    turn: Turn,
-    *,
-    collective: str | None,
+def run_training(
+    size: int,
     batch_size: int,
+    *,
     steps: int,
     repeats: int,
-    compression: str,
-) -> list[list[float]]:
-    """Train, and time the steps.
+    collective: str = "tensorflow",
+    compression: str = "none",
+) -> dict[str, Any]:
+    """Measure the steps of training, of one process and of several.
+
+    Five groups of processes take turns, a block of steps at a time. With n processes
+    and a batch size b:
+
+    - "plain": one process, plain Keras, batches of b;
+    - "alone": one process under `AllReduceStrategy`, batches of b;
+    - "apart": n such processes at the same time, each for itself: all cores are as busy
+      as with a collective, but nothing is communicated;
+    - "weak": n processes together, each with batches of b;
+    - "strong": n processes together that share batches of b.
+
+    The waiting share compares "weak" with "apart": the part of a step that the
+    collective and the wait for the peers take.
 
     Args:
-        turn: When this process may work.
-        collective: That of the `AllReduceStrategy`; None for plain Keras.
-        batch_size: Examples of a step over all processes.
-        steps: Steps of a block, at least 2.
-        repeats: How many blocks.
-        compression: The type in which gradients travel under the strategy.
+        size: How many processes, each on a core of its own; at least 2.
+        batch_size: Examples in a step of one process.
+        steps: Steps in a block; the first is not timed, so at least 2.
+        repeats: How many blocks of each group are timed.
+        collective: "tensorflow" or "horovod". Default "tensorflow".
+        compression: The type in which gradients travel; see `AllReduceStrategy`.
+            Default "none".
 
     Returns:
-        For each block, the seconds of its steps but the first. The block in which
-        TensorFlow compiles is left out.
+        The figures; see `training_figures`.
+
+    Raises:
+        BenchmarkError: If a process has failed.
+        ImportError: If Horovod is needed and not installed.
+        ValueError: If an argument is out of range.
     """
-    scope: AbstractContextManager[Any] = nullcontext()
-    if collective is not None:
-        scope = AllReduceStrategy(collective, compression=compression).scope()
-    with scope:
-        model = build_cnn(keras)
-    timer = BlockTimer(turn, steps)
-    model.fit(
-        make_dataset(batch_size),
-        steps_per_epoch=steps * (repeats + 1),
-        callbacks=[timer],
-        verbose=0,
+    check_at_least(2, size=size, steps=steps)
+    check_at_least(1, batch_size=batch_size, repeats=repeats)
+    if (collective, compression) == ("horovod", "bf16"):
+        raise ValueError(
+            "Horovod does not move bfloat16. Received: compression='bf16'. "
+            "Use 'fp16', or collective='tensorflow'."
+        )
+    settings = {"steps": steps, "repeats": repeats, "compression": compression}
+
+    def group(name: str, batch_size: int, size: int = 1, joined: bool = True) -> Group:
+        own = settings | {"batch_size": batch_size}
+        return training_group(name, own, size, joined=joined, collective=collective)
+
+    groups = [
+        group("plain", batch_size),
+        group("alone", batch_size),
+        group("apart", batch_size, size, joined=False),
+        # Batch sizes are global.
+        group("weak", batch_size * size, size),
+        group("strong", batch_size, size),
+    ]
+    reports = start(groups)
+    blocks = {group.name: ranks for group, ranks in zip(groups, reports, strict=True)}
+    figures = training_figures(batch_size, size, blocks)
+    return {"compression": compression, **figures}
+
+
+def training_group(
+    name: str,
+    settings: Mapping[str, Any],
+    size: int,
+    *,
+    joined: bool = True,
+    collective: str = "tensorflow",
+) -> Group:
+    """Return a group that runs the training program; "plain" uses no strategy."""
+    is_plain = name == "plain"
+    collective = "tensorflow" if is_plain else collective
+    return Group(
+        name,
+        "tfdist.benchmarks.training_program",
+        {**settings, "collective": None if is_plain else collective},
+        size,
+        joined,
+        collective,
+        HOROVOD_ENV if collective == "horovod" else {},
     )
-    return timer.blocks[1:]
 
 
-if __name__ == "__main__":
-    run_program(measure, sys.argv[1:])
+def training_figures(
+    batch_size: int, size: int, steps: Mapping[str, Sequence[Blocks]]
+) -> dict[str, Any]:
+    """Return median steps in seconds and the ratios of the five groups, as spreads.
+
+    A ratio is taken within each round of blocks, which followed each other in seconds.
+    """
+    rounds = {name: seconds_by_round(ranks) for name, ranks in steps.items()}
+
+    def compare(law: Any, name: str, base: str, *arguments: int) -> dict[str, float]:
+        pairs = zip(rounds[name], rounds[base], strict=True)
+        return spread([law(*pair, *arguments) for pair in pairs])
+
+    return {
+        "batch_size": batch_size,
+        "processes": size,
+        "step_seconds": medians(rounds),
+        # With equal batches the ratio of speeds is that of the steps.
+        "speed_against_plain": compare(weak_scaling_efficiency, "alone", "plain"),
+        "weak_efficiency": compare(weak_scaling_efficiency, "weak", "alone"),
+        "strong_efficiency": compare(
+            strong_scaling_efficiency, "strong", "alone", size
+        ),
+        "waiting_share": compare(waiting_share, "weak", "apart"),
+    }

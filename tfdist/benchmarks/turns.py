@@ -1,8 +1,8 @@
-"""Taking turns: of several groups of processes one works while the others sleep.
+"""Turns: one group of processes works while the other groups sleep.
 
-What is compared must meet the same noise. Measured one after the other, two programs
-meet a machine that is busy now and idle later; taking turns every few steps, they do
-not.
+Programs that are compared must meet the same noise. Measured one after the other, two
+programs meet a machine that is busy now and idle later; if they alternate every few
+steps, both meet the same machine.
 """
 
 import contextlib
@@ -13,21 +13,20 @@ import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 _TURN = b"\1"
-# The group of a process, and its number if it is to be stopped between turns.
+# The group of a process, and its id if it is to be stopped between turns.
 _HELLO = struct.Struct("!BI")
 
 
 class TurnKeeper:
-    """Gives the turn to one group of processes after the other, round after round.
+    """A server that gives the turn to one group of processes after the other.
 
-    A group has its turn until each of its processes has passed it on. Processes that
+    A group keeps its turn until each of its processes has passed it on. Processes that
     have ended are left out.
 
     Args:
-        sizes: How many processes each group has.
+        sizes: The number of processes in each group.
 
     Example:
         >>> with TurnKeeper([1]) as keeper, Turn(keeper.port, group=0) as turn:
@@ -45,13 +44,8 @@ class TurnKeeper:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # It wakes the thread if that still waits for processes that never came.
+    def __exit__(self, *error: object) -> None:
+        # This wakes the thread if it still waits for processes that never connected.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -76,14 +70,14 @@ class TurnKeeper:
 
 
 class Turn:
-    """The side of one process.
+    """The connection of one process to the `TurnKeeper`.
 
     Args:
-        port: Where the keeper listens.
+        port: The port of the keeper.
         group: The number of the group of this process.
-        is_stopped: Whether it is stopped by a signal while others have their turn. One
-            that sleeps may have threads that do not, as Horovod's, which asks its peers
-            a thousand times a second for news. Default False.
+        is_stopped: Whether a signal stops the process during the turns of others. The
+            threads of a sleeping process may stay awake: Horovod's asks its peers for
+            work a thousand times a second. Default False.
     """
 
     def __init__(self, port: int, *, group: int, is_stopped: bool = False) -> None:
@@ -94,47 +88,38 @@ class Turn:
     def __enter__(self) -> "Turn":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._connection.close()
 
     def take(self) -> None:
-        """Sleep until it is this group's turn.
-
-        Raises:
-            ConnectionError: If the keeper is gone.
-        """
+        """Sleep until it is this group's turn."""
         if not _receive(self._connection):
             raise ConnectionError(
-                "The process that gives the turns must live as long as this one. "
+                "The process that gives the turns must outlive this one. "
                 "Received: the end of its connection. Start the benchmark again."
             )
 
     def pass_on(self) -> None:
-        """Let the next group work, once all processes of this group are here."""
+        """Let the next group work, once all processes of this group are done."""
         self._connection.sendall(_TURN)
 
 
 @dataclass(frozen=True)
 class _Member:
-    """A process as the keeper sees it; its number is 0 if it is never stopped."""
+    """The keeper's view of a process; the id is 0 if it is never stopped."""
 
     connection: socket.socket
     pid: int
 
     def signal(self, number: signal.Signals) -> None:
-        """Stop the process, or let it go on."""
+        """Stop or continue the process."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 def _give_turn(group: list[_Member]) -> None:
-    """Let the processes of a group work, and wait until all of them pass it on."""
+    """Let the processes of a group work until all of them pass the turn on."""
     for member in [*group]:
         member.signal(signal.SIGCONT)
         try:
@@ -149,7 +134,7 @@ def _give_turn(group: list[_Member]) -> None:
 
 
 def _receive(connection: socket.socket, count: int = 1) -> bytes:
-    """Wait for bytes; return none if the other side is gone."""
+    """Wait for bytes; return none if the other side has closed the connection."""
     try:
         return connection.recv(count, socket.MSG_WAITALL)
     except ConnectionResetError:

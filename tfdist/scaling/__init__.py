@@ -1,21 +1,18 @@
-"""How fast, how well did it scale, by how much: arithmetic without TensorFlow."""
+"""Rates, efficiencies and scaling laws: arithmetic without TensorFlow."""
 
 from tfdist.scaling.laws import (
+    amdahl_speedup,
     bus_bandwidth,
     efficiency,
+    fit_amdahl,
+    fit_gustafson,
+    gustafson_speedup,
     strong_scaling_efficiency,
     waiting_share,
     weak_scaling_efficiency,
 )
-from tfdist.scaling.learning_rates import exponential_multiplier, warmup_multiplier
 from tfdist.scaling.measure import Rate, RateMeter, over_ranks
 from tfdist.scaling.report import Law, ScalingReport, ScalingRow, scaling_report
-from tfdist.scaling.serial_fraction import (
-    amdahl_speedup,
-    fit_amdahl,
-    fit_gustafson,
-    gustafson_speedup,
-)
 from tfdist.scaling.throughput_file import EpochRate, Run, read_run, text_of_run
 
 __all__ = [
@@ -29,7 +26,6 @@ __all__ = [
     "amdahl_speedup",
     "bus_bandwidth",
     "efficiency",
-    "exponential_multiplier",
     "fit_amdahl",
     "fit_gustafson",
     "gustafson_speedup",
@@ -39,6 +35,5 @@ __all__ = [
     "strong_scaling_efficiency",
     "text_of_run",
     "waiting_share",
-    "warmup_multiplier",
     "weak_scaling_efficiency",
 ]

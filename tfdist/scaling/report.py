@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdist.scaling.laws import efficiency
-from tfdist.scaling.serial_fraction import (
+from tfdist.scaling.laws import (
     amdahl_speedup,
+    efficiency,
     fit_amdahl,
     fit_gustafson,
     gustafson_speedup,

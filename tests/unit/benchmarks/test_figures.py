@@ -2,21 +2,24 @@
 
 import pytest
 
-from tfdist.benchmarks.figures import (
-    Spread,
+from tfdist.benchmarks.allreduce import (
     allreduce_figures,
-    memory_figures,
-    spread,
-    training_figures,
+    format_size,
+    horovod_allreduce_figures,
+    parse_size,
 )
+from tfdist.benchmarks.figures import spread
+from tfdist.benchmarks.parameter_server import speed_figures, staleness_figures
+from tfdist.benchmarks.training import training_figures
+
+
+def even(median):
+    return {name: pytest.approx(median) for name in ("median", "low", "high")}
 
 
 def test_a_spread_is_the_median_and_the_quartiles():
-    assert spread([5.0, 1.0, 4.0, 2.0, 3.0]) == Spread(3.0, 2.0, 4.0)
-
-
-def test_the_spread_of_one_figure_is_that_figure():
-    assert spread([2.0]) == Spread(2.0, 2.0, 2.0)
+    assert spread([5.0, 1.0, 4.0, 2.0, 3.0]) == {"median": 3.0, "low": 2.0, "high": 4.0}
+    assert spread([2.0]) == even(2.0)
 
 
 def test_an_all_reduce_ends_when_the_last_rank_has_its_result():
@@ -37,55 +40,101 @@ def test_an_all_reduce_ends_when_the_last_rank_has_its_result():
     }
 
 
-def steps(**overrides):
-    """Return blocks of 100 ms steps of each kind, with those of some replaced."""
-    sizes = {"plain": 1, "alone": 1, "apart": 2, "weak": 2, "strong": 2}
-    return {name: [[[0.1, 0.1]]] * size for name, size in sizes.items()} | overrides
+def test_on_horovod_the_share_of_the_bandwidth_is_taken_call_by_call():
+    ranks = [
+        {"tfdist": [0.002, 0.004], "graph": [0.001, 0.004], "eager": [0.004, 0.001]},
+        {"tfdist": [0.001, 0.002], "graph": [0.002, 0.002], "eager": [0.001, 0.006]},
+    ]
+
+    figures = horovod_allreduce_figures(4_000_000, ranks)
+
+    # Slowest of both: 2 and 4 ms; 2 and 4 ms; 4 and 6 ms.
+    assert figures["seconds"] == pytest.approx(
+        {"tfdist": 0.003, "graph": 0.003, "eager": 0.005}
+    )
+    assert figures["bus_bytes_per_second"]["eager"] == pytest.approx(0.8e9)
+    assert figures["share_of_bandwidth"] == {
+        "graph": even(1.0),
+        "eager": {"median": 1.75, "low": 1.625, "high": 1.875},
+    }
 
 
-def test_ratios_are_taken_within_each_round():
+def test_training_ratios_are_taken_within_each_round_on_the_slowest_rank():
     # The machine is twice as slow in the second round; all are slow alike.
-    alone = [[[0.03, 0.03, 9.9], [0.06, 0.06]]]
-    plain = [[[0.03, 0.03], [0.06, 0.06]]]
-    weak = [[[0.04, 0.04], [0.08, 0.08]], [[0.03, 0.03], [0.07, 0.07]]]
-    strong = [[[0.02, 0.02], [0.04, 0.04]]] * 2
-    apart = [[[0.032, 0.032], [0.064, 0.064]]] * 2
-
     figures = training_figures(
-        64, 2, steps(plain=plain, alone=alone, apart=apart, weak=weak, strong=strong)
+        64,
+        2,
+        {
+            "plain": [[[0.03, 0.03], [0.06, 0.06]]],
+            "alone": [[[0.03, 0.03, 9.9], [0.06, 0.06]]],
+            "apart": [[[0.032, 0.032], [0.064, 0.064]]] * 2,
+            "weak": [[[0.04, 0.04], [0.08, 0.08]], [[0.03, 0.03], [0.07, 0.07]]],
+            "strong": [[[0.02, 0.02], [0.04, 0.04]]] * 2,
+        },
     )
 
-    assert figures["speed_against_plain"]["median"] == pytest.approx(1.0)
-    assert figures["weak_efficiency"]["low"] == pytest.approx(0.75)
-    assert figures["weak_efficiency"]["high"] == pytest.approx(0.75)
-    assert figures["strong_efficiency"]["median"] == pytest.approx(0.75)
-    assert figures["waiting_share"]["median"] == pytest.approx(0.2)
+    assert (figures["batch_size"], figures["processes"]) == (64, 2)
+    assert figures["step_seconds"]["weak"] == pytest.approx(0.06)
+    assert figures["speed_against_plain"] == even(1.0)
+    assert figures["weak_efficiency"] == even(0.75)
+    assert figures["strong_efficiency"] == even(0.75)
+    assert figures["waiting_share"] == even(0.2)
 
 
-def test_step_times_are_medians_on_the_slowest_rank():
-    weak = [[[0.1, 0.2, 0.3]], [[0.1, 0.4, 0.9]]]
-
-    figures = training_figures(512, 2, steps(weak=weak))
-
-    assert figures["step_seconds"] == {
-        "plain": 0.1,
-        "alone": 0.1,
-        "apart": 0.1,
-        "weak": 0.4,
-        "strong": 0.1,
+def epoch(seconds, processor_seconds=1.0, sent_bytes=100):
+    return {
+        "seconds": seconds,
+        "processor_seconds": processor_seconds,
+        "sent_bytes": sent_bytes,
     }
-    assert (figures["batch_size"], figures["processes"]) == (512, 2)
 
 
-def test_memory_that_grows_is_told_from_memory_that_is_there_anyway():
-    # 50 bytes in any case, and 3 for each byte of gradients.
-    figures = memory_figures([100, 400], [(1000, 1350), (1900, 3150)])
+def test_parameter_servers_are_compared_within_each_round():
+    figures = speed_figures(
+        10,
+        {
+            "tfdist": {
+                "epochs": [epoch(1.0, 2.0), epoch(2.0, 4.0), epoch(4.0, 1.0, None)],
+                "staleness": {"0": 30},
+            },
+            "loop": {"epochs": [epoch(1.5, 1.0), epoch(3.0, 2.0), epoch(4.0, 1.0)]},
+        },
+    )
 
-    assert figures["growth_times_gradients"] == pytest.approx(3.0)
-    assert figures["constant_bytes"] == pytest.approx(50.0)
-    assert figures["models"][1] == {
-        "gradient_bytes": 400,
-        "plain_peak_bytes": 1900,
-        "distributed_peak_bytes": 3150,
-        "added_times_gradients": 3.125,
-    }
+    assert figures["jobs"]["tfdist"]["steps_per_second"]["median"] == 5.0
+    assert figures["jobs"]["tfdist"]["bytes_per_step"] is None
+    assert figures["jobs"]["loop"]["processor_seconds_per_step"]["median"] == 0.1
+    assert figures["jobs"]["loop"]["bytes_per_step"]["median"] == 10.0
+    assert figures["speed_against"].keys() == {"loop"}
+    assert figures["speed_against"]["loop"]["median"] == 1.5
+    assert figures["thrift_against"]["loop"]["median"] == 0.5
+
+
+def test_the_histogram_of_the_staleness():
+    figures = staleness_figures({"0": 50, "1": 30, "2": 19, "12": 1})
+
+    assert figures["histogram"] == {0: 50, 1: 30, 2: 19, 12: 1}
+    assert (figures["median"], figures["percentile_99"]) == (0, 2)
+    assert figures["largest"] == 12
+    assert staleness_figures({})["largest"] == staleness_figures({})["median"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64KiB", 65536), (" 8 mib ", 2**23), ("1024", 1024)]
+)
+def test_a_size_is_read_and_written(text, size):
+    assert parse_size(text) == size
+    assert parse_size(format_size(size)) == size
+
+
+@pytest.mark.parametrize("text", ["", "8MB", "1.5KiB", "0", "10", "KiB"])
+def test_a_size_that_is_rejected(text):
+    error = f"A size must be a positive multiple of 4 bytes.* Received: '{text}'. Write"
+    with pytest.raises(ValueError, match=error):
+        parse_size(text)
+
+
+def test_the_largest_unit_that_keeps_a_size_whole():
+    assert [format_size(n) for n in (12, 1536, 2**20, 3 * 2**30)] == [
+        *("12 B", "1536 B", "1 MiB", "3 GiB")
+    ]

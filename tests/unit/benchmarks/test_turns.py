@@ -1,4 +1,4 @@
-"""Who has the turn, and who is left out."""
+"""The order of turns, and the processes that are left out."""
 
 import subprocess
 import sys
@@ -82,20 +82,20 @@ def is_soon_stopped(pid):
     return False
 
 
-def test_the_keeper_ends_although_nobody_came():
+def test_the_keeper_ends_without_any_process():
     with TurnKeeper([1]) as keeper:
         assert keeper.port > 0
 
 
-def test_the_keeper_ends_when_only_some_came():
+def test_the_keeper_ends_before_all_processes_connect():
     with TurnKeeper([2]) as keeper:
         turn = Turn(keeper.port, group=0)
 
-    with turn, pytest.raises(ConnectionError, match="must live as long as this one"):
+    with turn, pytest.raises(ConnectionError, match="must outlive this one"):
         turn.take()
 
 
-def test_nobody_works_before_all_are_there():
+def test_no_process_works_before_all_are_connected():
     with TurnKeeper([1, 1]) as keeper, Turn(keeper.port, group=0) as first:
         taken = threading.Event()
         thread = threading.Thread(target=lambda: (first.take(), taken.set()))

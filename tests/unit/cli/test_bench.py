@@ -1,57 +1,82 @@
-"""`tfdist bench`: what it reads, refuses and prints; nothing is measured."""
+"""`tfdist bench`: its options, errors and tables; nothing is measured."""
 
 import json
 
 import pytest
 
-from tfdist.benchmarks import BenchmarkError
+from tfdist.benchmarks import BenchmarkError, JobSetup
 from tfdist_cli import bench as bench_module
 from tfdist_cli.bench import add_parser
 from tfdist_cli.parser import Parser
 
-HOROVOD_ALLREDUCE = [
-    {
-        "bytes": 1024,
-        "seconds": dict.fromkeys(("tfdist", "graph", "eager"), 0.001),
-        "bus_bytes_per_second": dict.fromkeys(("tfdist", "graph", "eager"), 1e6),
-        "share_of_bandwidth": dict.fromkeys(
-            ("graph", "eager"), {"median": 1.0, "low": 0.9, "high": 1.1}
-        ),
+
+def spread(median):
+    return {"median": median, "low": median - 0.1, "high": median + 0.1}
+
+
+ALLREDUCE = {
+    "bytes": 8 * 2**20,
+    "seconds": 0.0105,
+    "bus_bytes_per_second": 8e8,
+    "single_ring_seconds": 0.021,
+    "times_single_ring": spread(2.0),
+}
+CALLS = ("tfdist", "graph", "eager")
+HOROVOD_ALLREDUCE = {
+    "bytes": 1024,
+    "seconds": dict(zip(CALLS, (0.001, 0.002, 0.003), strict=True)),
+    "bus_bytes_per_second": dict.fromkeys(CALLS, 1e9),
+    "share_of_bandwidth": {"graph": spread(1.0), "eager": spread(0.9)},
+}
+
+
+def training(batch_size):
+    kinds = ("plain", "alone", "apart", "weak", "strong")
+    return {
+        "batch_size": batch_size,
+        "processes": 2,
+        "step_seconds": {kind: i / 1000 for i, kind in enumerate(kinds, 1)},
+        "speed_against_plain": spread(1.0),
+        "weak_efficiency": spread(0.8),
+        "strong_efficiency": spread(0.7),
+        "waiting_share": spread(0.2),
     }
-]
-ALLREDUCE = [
-    {
-        "bytes": 1024,
-        "seconds": 0.001,
-        "bus_bytes_per_second": 1e6,
-        "single_ring_seconds": 0.002,
-        "times_single_ring": {"median": 2.0, "low": 1.9, "high": 2.1},
+
+
+def speed(steps_per_execution, names=("tfdist", "tf_keras", "loop"), sent=2.0):
+    job = {
+        "steps_per_second": spread(100.0),
+        "processor_seconds_per_step": spread(0.0105),
+        "bytes_per_step": sent and spread(sent * 2**20),
     }
-]
+    return {
+        **{"workers": 2, "ps": 1, "source": "chief", "consistency": "async"},
+        "steps_per_execution": steps_per_execution,
+        "jobs": dict.fromkeys(names, job),
+        "speed_against": dict.fromkeys(names[1:], spread(1.5)),
+        "thrift_against": dict.fromkeys(names[1:], spread(1.25)),
+        "staleness": {"median": 1, "percentile_99": 3, "largest": 7},
+    }
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Return what is asked to be measured."""
+    """Return the calls of the benchmarks, which return the figures above."""
     calls = []
 
-    def fake(name, result):
+    def fake(name, result_of):
         def measure(*args, **options):
             calls.append((name, args, options))
-            return result
+            return result_of(*args, **options)
 
         monkeypatch.setattr(bench_module, f"run_{name}", measure)
 
-    fake("allreduce", ALLREDUCE)
-    fake("training", {"batch_size": 64})
-    fake("horovod_allreduce", HOROVOD_ALLREDUCE)
-    fake("horovod_training", {"batch_size": 64})
-    fake("memory", {"models": []})
-    fake("backup", {"processes": 2})
-    for name in ("training", "horovod_training", "memory", "backup"):
-        monkeypatch.setattr(
-            bench_module, f"{name}_table", lambda figures: f"table of {figures}"
-        )
+    def allreduce(*args, collective, **options):
+        return [HOROVOD_ALLREDUCE if collective == "horovod" else ALLREDUCE]
+
+    fake("allreduce", allreduce)
+    fake("training", lambda size, batch_size, **options: training(batch_size))
+    fake("parameter_server", lambda setup, count, **options: speed(count))
     return calls
 
 
@@ -62,73 +87,132 @@ def bench(*arguments):
     return args.func(args)
 
 
+def cells(table):
+    """Return the cells of a table, without its ruler."""
+    header, _, *rows = table.splitlines()
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in (header, *rows)]
+
+
 def test_the_defaults(calls):
-    names = ("allreduce", "training", "memory", "backup")
-    assert [bench(name) for name in names] == [0, 0, 0, 0]
+    names = ("allreduce", "training", "parameter-server")
+    assert [bench(name) for name in names] == [0, 0, 0]
 
     kib, mib = 2**10, 2**20
     sizes = [kib, 16 * kib, 256 * kib, mib, 4 * mib, 8 * mib, 32 * mib, 64 * mib]
-    training = {"steps": 10, "repeats": 10, "compression": "none"}
+    of_training = {
+        **{"steps": 10, "repeats": 10},
+        **{"collective": "tensorflow", "compression": "none"},
+    }
+    of_servers = {"consistency": "async", "max_staleness": None}
+    setup = JobSetup(2, 1, 240, 8)
     assert calls == [
-        ("allreduce", (2, sizes), {"repeats": 30}),
-        ("training", (2, 64), training),
-        ("training", (2, 512), training),
-        ("memory", (2,), {}),
-        ("backup", (2,), {"epochs": 6, "repeats": 16}),
+        ("allreduce", (2, sizes), {"repeats": 30, "collective": "tensorflow"}),
+        ("training", (2, 64), of_training),
+        ("training", (2, 512), of_training),
+        ("parameter_server", (setup, 1), of_servers),
+        ("parameter_server", (setup, 8), of_servers),
     ]
 
 
 def test_every_option_arrives(calls):
     bench("allreduce", "-np", "3", "--sizes", "1KiB,2MiB", "--repeats", "5")
-    training = ["--batch-sizes", "8", "--steps", "4", "--repeats", "5"]
-    bench("training", *training, "--compression", "bf16")
-    bench("memory", "-np", "3")
-    bench("backup", "-np", "3", "--epochs", "4", "--repeats", "5")
+    options = ["--batch-sizes", "8", "--steps", "4", "--repeats", "5"]
+    bench("training", *options, "--compression", "bf16", "--collective", "horovod")
+    bench(
+        *("parameter-server", "--workers", "3", "--ps", "2", "--steps", "16"),
+        *("--input", "workers", "--consistency", "bounded", "--max-staleness", "5"),
+        *("--steps-per-execution", "4", "--repeats", "4"),
+    )
 
     assert calls == [
-        ("allreduce", (3, [1024, 2 * 2**20]), {"repeats": 5}),
-        ("training", (2, 8), {"steps": 4, "repeats": 5, "compression": "bf16"}),
-        ("memory", (3,), {}),
-        ("backup", (3,), {"epochs": 4, "repeats": 5}),
+        (
+            "allreduce",
+            (3, [1024, 2 * 2**20]),
+            {"repeats": 5, "collective": "tensorflow"},
+        ),
+        (
+            "training",
+            (2, 8),
+            {
+                **{"steps": 4, "repeats": 5},
+                **{"collective": "horovod", "compression": "bf16"},
+            },
+        ),
+        (
+            "parameter_server",
+            (JobSetup(3, 2, 16, 4, "workers"), 4),
+            {"consistency": "bounded", "max_staleness": 5},
+        ),
     ]
 
 
-def test_on_horovod_other_things_are_compared(calls, capsys):
-    bench("allreduce", "--collective", "horovod", "--sizes", "1KiB")
-    bench("training", "--collective", "horovod", "--batch-sizes", "8")
-
-    training = {"steps": 10, "repeats": 10, "compression": "none"}
-    assert calls == [
-        ("horovod_allreduce", (2, [1024]), {"repeats": 30}),
-        ("horovod_training", (2, 8), training),
-    ]
-    assert "hvd.allreduce, eager" in capsys.readouterr().out
-
-
-def test_horovod_that_is_not_installed(monkeypatch, capsys):
-    def fail(*arguments, **options):
-        raise ModuleNotFoundError("A Horovod job needs Horovod")
-
-    monkeypatch.setattr(bench_module, "run_horovod_allreduce", fail)
-
-    with pytest.raises(SystemExit, match="2"):
-        bench("allreduce", "--collective", "horovod")
-
-    assert "error: A Horovod job needs Horovod" in capsys.readouterr().err
-
-
-def test_a_table_is_printed(calls, capsys):
+def test_the_table_of_the_all_reduce(calls, capsys):
     bench("allreduce")
 
-    assert "| 1 KiB  |    1.00 ms |" in capsys.readouterr().out
+    assert cells(capsys.readouterr().out)[1:] == [
+        ["8 MiB", "10.50 ms", "0.80 GB/s", "21.00 ms", "2.00 [1.90, 2.10]"]
+    ]
 
 
-def test_json_in_place_of_the_table(calls, capsys):
-    bench("allreduce", "--json")
+def test_the_table_of_the_all_reduce_on_horovod(calls, capsys):
+    bench("allreduce", "--collective", "horovod")
+
+    header, row = cells(capsys.readouterr().out)
+    assert header[3] == "hvd.allreduce, eager"
+    assert row == [
+        "1 KiB",
+        *("1.00 ms, 1.00 GB/s", "2.00 ms, 1.00 GB/s", "3.00 ms, 1.00 GB/s"),
+        *("1.00 [0.90, 1.10]", "0.90 [0.80, 1.00]"),
+    ]
+
+
+def test_the_table_of_training_has_a_column_for_each_batch_size(calls, capsys):
+    bench("training")
+
+    header, *rows = cells(capsys.readouterr().out)
+    assert header == ["2 processes", "batch 64", "batch 512"]
+    assert [row[1] for row in rows] == [
+        *("1.00 ms", "2.00 ms", "3.00 ms", "4.00 ms", "5.00 ms"),
+        *("1.00 [0.90, 1.10]", "0.80 [0.70, 0.90]"),
+        *("0.70 [0.60, 0.80]", "0.20 [0.10, 0.30]"),
+    ]
+    assert all(row[1] == row[2] for row in rows)
+
+
+def test_the_table_of_parameter_servers(calls, capsys):
+    bench("parameter-server")
+
+    header, *rows = cells(capsys.readouterr().out)
+    assert header == [
+        *("2 workers, 1 ps, async, chief reads", "1 in one go", "8 in one go")
+    ]
+    found = {name: column for name, column, _ in rows}
+    assert found["processor time of a step: tfdist"] == "10.50 ms"
+    assert found["bytes of a step: bare loop, same input"] == "2.00 MiB"
+    assert found["thrift against: bare loop, same input"] == "1.25 [1.15, 1.35]"
+    assert found["updates that a gradient missed: median, 99 %, most"] == "1, 3, 7"
+
+
+def test_figures_of_parameter_servers_that_are_missing(monkeypatch, capsys):
+    figures = speed(1, ("tfdist", "loop"), sent=None)
+    monkeypatch.setattr(bench_module, "run_parameter_server", lambda *_, **__: figures)
+
+    bench("parameter-server")
+
+    table = capsys.readouterr().out
+    assert "tf-keras is not installed: pip install tf-keras" in table
+    assert "not counted: no `ss` (iproute2)" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "processes"), [("allreduce", 2), ("parameter-server --workers 3", 5)]
+)
+def test_json_in_place_of_the_table(calls, capsys, arguments, processes):
+    bench(*arguments.split(), "--json")
 
     printed = json.loads(capsys.readouterr().out)
-    assert printed["figures"] == ALLREDUCE
-    assert printed["machine"]["processes"] == 2
+    assert len(printed["figures"]) == len(calls)
+    assert printed["machine"]["processes"] == processes
     assert {"cores", "python", "tensorflow", "keras"} < printed["machine"].keys()
 
 
@@ -137,8 +221,8 @@ def test_json_in_a_file_beside_the_table(calls, capsys, tmp_path):
 
     bench("allreduce", "--json", str(file))
 
-    assert json.loads(file.read_text())["figures"] == ALLREDUCE
-    assert "1 KiB" in capsys.readouterr().out
+    assert json.loads(file.read_text())["figures"] == [ALLREDUCE]
+    assert "8 MiB" in capsys.readouterr().out
 
 
 def test_the_compressions_are_those_of_the_strategy(calls):
@@ -153,28 +237,20 @@ def test_the_compressions_are_those_of_the_strategy(calls):
     ("arguments", "error"),
     [
         ("", "the following arguments are required: BENCHMARK"),
-        ("speed", "invalid choice: 'speed'"),
-        ("allreduce --sizes 8MB", "argument --sizes: A size must be a whole number"),
-        ("allreduce --sizes 1KiB,", "Received: ''. Write it as 64KiB or 8MiB."),
-        ("allreduce --sizes 10", "multiple of 4 bytes"),
-        ("training --batch-sizes 64,0", "A batch size must be a positive whole number"),
-        ("training --batch-sizes x", "Received: 'x'. Write several as 64,512."),
+        ("memory", "invalid choice: 'memory'"),
+        ("allreduce --sizes 8MB", "argument --sizes: A size must be a positive mult"),
+        ("training --batch-sizes 64,0", "hold positive whole numbers. Received: '0'."),
         (
             "training --compression zip",
-            "argument --compression: There is no such compression. Received: 'zip'. "
-            "Use one of none, fp16, bf16.",
+            "--compression must be one of none, fp16, bf16. Received: 'zip'.",
         ),
-        (
-            "allreduce --collective mpi",
-            "There is no such collective. Received: 'mpi'. "
-            "Use one of tensorflow, horovod.",
-        ),
-        ("memory --collective horovod", "unrecognized arguments: --collective"),
         ("training --steps two", "argument --steps: invalid int value: 'two'"),
-        ("memory --json no/such/f.json", "--json must be a file in a folder that exis"),
+        ("training --json no/such/f.json", "--json must be a file in a folder that ex"),
+        ("parameter-server --workers 0", "workers must be at least 1. Received: work"),
+        ("parameter-server -np 2", "unrecognized arguments: -np"),
     ],
 )
-def test_what_is_refused(calls, arguments, error, capsys):
+def test_arguments_that_are_rejected(calls, arguments, error, capsys):
     with pytest.raises(SystemExit, match="2"):
         bench(*arguments.split())
 
@@ -182,19 +258,15 @@ def test_what_is_refused(calls, arguments, error, capsys):
     assert calls == []
 
 
-def test_what_the_benchmark_refuses(capsys):
+def test_an_error_of_a_benchmark(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         bench("allreduce", "-np", "1")
+    assert "tfdist bench allreduce: error: size must be at" in capsys.readouterr().err
 
-    message = capsys.readouterr().err
-    assert message.startswith("tfdist bench allreduce: error: size (-np) must be at")
-
-
-def test_a_benchmark_that_fails(calls, monkeypatch, capsys):
-    def fail(size):
+    def fail(*arguments, **options):
         raise BenchmarkError("plain: rank 0 failed", exit_code=3)
 
-    monkeypatch.setattr(bench_module, "run_memory", fail)
-
-    assert bench("memory") == 3
-    assert capsys.readouterr() == ("", "tfdist bench memory: plain: rank 0 failed\n")
+    monkeypatch.setattr(bench_module, "run_allreduce", fail)
+    assert bench("allreduce") == 3
+    expected = "tfdist bench allreduce: plain: rank 0 failed\n"
+    assert capsys.readouterr() == ("", expected)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist.cluster.hosts.resources import core_facts, memory_facts
+from tfdist.cluster.hosts.resources import cgroup_limit
 
 UNLIMITED = str((1 << 63) - 4096)
 
@@ -23,8 +23,7 @@ def write(tmp_path):
 
 
 def limits(root):
-    cores, memory = core_facts(root), memory_facts(root)
-    return cores["cgroup_limit"], memory["cgroup_limit_bytes"]
+    return cgroup_limit("cpu", root), cgroup_limit("memory", root)
 
 
 def of_version_2(files, path="/job/step"):
@@ -50,7 +49,7 @@ def of_version_1(files, path="/job"):
     ],
 )
 def test_cores_by_version_2(write, files, expected):
-    assert core_facts(write(of_version_2(files)))["cgroup_limit"] == expected
+    assert cgroup_limit("cpu", write(of_version_2(files))) == expected
 
 
 @pytest.mark.parametrize("path", ["/", "/../..", "/pods/of/the/host"])
@@ -58,8 +57,8 @@ def test_a_container_that_sees_only_its_own_group(write, path):
     root = write(of_version_2({"cpu.max": "50000 100000", "memory.max": "9"}, path))
 
     assert (
-        core_facts(root)["cgroup_limit"],
-        memory_facts(root)["cgroup_limit_bytes"],
+        cgroup_limit("cpu", root),
+        cgroup_limit("memory", root),
     ) == (0.5, 9)
 
 
@@ -68,13 +67,13 @@ def test_cores_by_version_1(write, folder):
     files = {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"}
     files = {f"{folder}/{name}": text for name, text in files.items()}
 
-    assert core_facts(write(of_version_1(files)))["cgroup_limit"] == 3.0
+    assert cgroup_limit("cpu", write(of_version_1(files))) == 3.0
 
 
 def test_no_limit_of_cores_by_version_1(write):
     files = {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}
 
-    assert core_facts(write(of_version_1(files)))["cgroup_limit"] == "none"
+    assert cgroup_limit("cpu", write(of_version_1(files))) == "none"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_no_limit_of_cores_by_version_1(write):
     ],
 )
 def test_memory_by_version_2(write, files, expected):
-    assert memory_facts(write(of_version_2(files)))["cgroup_limit_bytes"] == expected
+    assert cgroup_limit("memory", write(of_version_2(files))) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,23 +98,23 @@ def test_memory_by_version_1(write, limits, expected):
         "memory/memory.limit_in_bytes": top,
     }
 
-    assert memory_facts(write(of_version_1(files)))["cgroup_limit_bytes"] == expected
+    assert cgroup_limit("memory", write(of_version_1(files))) == expected
 
 
 def test_both_versions_side_by_side(write):
     files = of_version_1({"unified/cpu.max": "100000 100000"})
 
-    assert core_facts(write(files))["cgroup_limit"] == 1.0
+    assert cgroup_limit("cpu", write(files)) == 1.0
 
 
 def test_a_system_that_does_not_tell(tmp_path):
     assert (
-        core_facts(tmp_path)["cgroup_limit"],
-        memory_facts(tmp_path)["cgroup_limit_bytes"],
+        cgroup_limit("cpu", tmp_path),
+        cgroup_limit("memory", tmp_path),
     ) == (None, None)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/\nwhat is this\n")
     assert (
-        core_facts(tmp_path)["cgroup_limit"],
-        memory_facts(tmp_path)["cgroup_limit_bytes"],
+        cgroup_limit("cpu", tmp_path),
+        cgroup_limit("memory", tmp_path),
     ) == (None, None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist.scaling import exponential_multiplier, warmup_multiplier
+from tfdist.learning_rate import exponential_multiplier, warmup_multiplier
 
 
 @pytest.mark.parametrize(

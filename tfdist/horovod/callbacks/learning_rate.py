@@ -9,7 +9,7 @@ import keras
 from tfdist.callbacks.learning_rate.rates import correct_momentum
 from tfdist.callbacks.learning_rate.schedule import EpochRange
 from tfdist.horovod.native import native
-from tfdist.scaling import exponential_multiplier, warmup_multiplier
+from tfdist.learning_rate import exponential_multiplier, warmup_multiplier
 
 
 class LearningRateScheduleCallback(EpochRange):

@@ -1,0 +1,49 @@
+"""The command line that the scripts of this folder share.
+
+A script that measures in processes of its own is also their program: started with its
+orders as JSON, it measures; otherwise it starts the processes and prints a table.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tfdist.benchmarks import BenchmarkError
+
+# Name, default, help; the default says whether numbers or texts are read.
+Option = tuple[str, Any, str]
+
+
+def is_program() -> bool:
+    """Tell whether this process was started to measure."""
+    return sys.argv[1:2] != [] and sys.argv[1].startswith("{")
+
+
+def run_script(
+    description: str,
+    options: list[Option],
+    measure: Callable[[argparse.Namespace], tuple[Any, str]],
+) -> None:
+    """Read the options, measure, and print the table or, with --json, the figures."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog="How each figure is measured: docs/benchmarks.md",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, not a table")
+    for name, default, text in options:
+        parser.add_argument(
+            name,
+            type=type(default),
+            default=default,
+            help=f"{text} (default: %(default)s)",
+        )
+    args = parser.parse_args()
+    try:
+        figures, table = measure(args)
+    except BenchmarkError as error:
+        sys.exit(f"{parser.prog}: {error}")
+    except (ImportError, ValueError) as error:
+        parser.error(str(error))
+    print(json.dumps(figures, indent=2) if args.json else table)

@@ -1,0 +1,110 @@
+"""The all-reduce of `HorovodStrategy` beside that of torch with Gloo.
+
+It needs Horovod, and torch: pip install torch. Both take turns, ten calls at a time.
+"""
+
+from importlib.util import find_spec
+
+from script import is_program, run_script
+
+from tfdist.benchmarks import format_size, parse_size
+from tfdist.benchmarks.allreduce import allreduce_group
+from tfdist.benchmarks.figures import medians, ratio, seconds_by_call
+from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
+from tfdist.benchmarks.timers import time_sizes
+from tfdist.cluster import detect
+from tfdist.scaling import bus_bandwidth
+from tfdist_cli.table import format_spread, format_table
+
+_SIZES = "1KiB,64KiB,1MiB,8MiB,32MiB"
+_FLOAT_BYTES = 4
+
+
+def measure(turn, *, sizes_bytes, repeats):
+    """Return the seconds of each all-reduce of torch, for each size."""
+    import torch
+    from torch import distributed
+
+    cluster = detect()
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"tcp://{cluster.addresses[0]}",
+        rank=cluster.rank,
+        world_size=cluster.size,
+    )
+
+    def make(size_bytes):
+        # The sum replaces the tensor: a sum of zeros never overflows.
+        tensor = torch.zeros(size_bytes // _FLOAT_BYTES)
+        return {"torch": lambda: distributed.all_reduce(tensor)}
+
+    times = time_sizes(turn, sizes_bytes, repeats, make)
+    distributed.destroy_process_group()
+    return times
+
+
+def measure_all(args):
+    """Measure both in processes that take turns."""
+    if find_spec("torch") is None:
+        raise ImportError(
+            "This benchmark needs torch. Received: an environment without it. "
+            "Run: pip install torch"
+        )
+    check_at_least(2, np=args.np)
+    check_at_least(1, repeats=args.repeats)
+    sizes = [parse_size(size) for size in args.sizes.split(",")]
+    settings = {"sizes_bytes": sizes, "repeats": args.repeats}
+    env = {"GLOO_SOCKET_IFNAME": "lo"}
+    groups = [
+        allreduce_group(args.np, sizes, args.repeats, "horovod"),
+        Group("torch", __file__, settings, args.np, env=env),
+    ]
+    figures = []
+    for size, horovod, torch in zip(
+        sizes, *(zip(*ranks, strict=True) for ranks in start(groups)), strict=True
+    ):
+        calls = {
+            "tfdist": seconds_by_call(horovod, "tfdist"),
+            "torch": seconds_by_call(torch, "torch"),
+        }
+        figures.append(
+            {
+                "bytes": size,
+                "seconds": medians(calls),
+                "bus_bytes_per_second": {
+                    name: bus_bandwidth(size, args.np, seconds)
+                    for name, seconds in medians(calls).items()
+                },
+                "share_of_bandwidth": ratio(calls["torch"], calls["tfdist"]),
+            }
+        )
+    return figures, _table(figures)
+
+
+def _table(figures):
+    rows = [
+        [
+            format_size(row["bytes"]),
+            *(
+                f"{row['seconds'][name] * 1e3:.2f} ms, "
+                f"{row['bus_bytes_per_second'][name] / 1e9:.2f} GB/s"
+                for name in ("tfdist", "torch")
+            ),
+            format_spread(row["share_of_bandwidth"]),
+        ]
+        for row in figures
+    ]
+    header = ["tensor", "through tfdist", "torch with Gloo", "bandwidth against torch"]
+    return format_table(header, rows)
+
+
+if __name__ == "__main__":
+    if is_program():
+        run_program(measure)
+    else:
+        options = [
+            ("-np", 2, "how many processes"),
+            ("--sizes", _SIZES, "sizes of the tensors"),
+            ("--repeats", 30, "timed calls for each size"),
+        ]
+        run_script(__doc__, options, measure_all)

@@ -1,0 +1,256 @@
+"""The processes that are started, and how their reports come back."""
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfdist.benchmarks import processes, servers
+from tfdist.benchmarks.processes import (
+    BenchmarkError,
+    Group,
+    ServerJob,
+    check_at_least,
+    report_file,
+    run_program,
+    start,
+)
+from tfdist.benchmarks.servers import pid_file, run_task, warm_file
+from tfdist.benchmarks.turns import TurnKeeper
+from tfdist.cluster import Cluster, Task, tf_config
+from tfdist.launch import Exit, RunResult
+
+GROUPS = [
+    Group("one", "a.module", {"batch_size": 4}),
+    Group("two", "a/script.py", {"batch_size": 8}, size=2),
+    Group("apart", "a.module", {"batch_size": 4}, size=2, joined=False),
+]
+JOBS = [
+    ServerJob("one", "a.module", {"batch_size": 4}, workers=1, ps=1),
+    ServerJob("two", "a.module", {"batch_size": 8}, 2, 1, env={"OF_ALL": "two"}),
+]
+
+
+class FakeLauncher:
+    """Leaves the orders of each process as its report."""
+
+    specs = ()
+    result = RunResult(())
+
+    def __call__(self, specs, **options):
+        self.specs, self.options = specs, options
+        for spec, orders in zip(specs, self.orders, strict=True):
+            file = report_file(Path(orders["folder"]), orders["process"])
+            file.write_text(json.dumps([spec.rank, orders["settings"]["batch_size"]]))
+        return self.result
+
+    @property
+    def orders(self):
+        return [json.loads(spec.argv[-1]) for spec in self.specs]
+
+    def fail(self, rank, count):
+        exits = [Exit(other, -15, 2.0) for other in range(count)]
+        exits[rank] = Exit(rank, 3, 1.0, ("first line", "second line"))
+        self.result = RunResult(tuple(exits), "failed", failed_rank=rank)
+
+
+@pytest.fixture(autouse=True)
+def launcher(monkeypatch):
+    launcher = FakeLauncher()
+    monkeypatch.setattr(processes, "run", launcher)
+    monkeypatch.setattr(processes, "available_cores", lambda: (4, 5))
+    return launcher
+
+
+def clusters(launcher):
+    return [tf_config.loads(spec.env["TF_CONFIG"]) for spec in launcher.specs]
+
+
+def test_reports_come_back_by_group_and_rank(launcher):
+    assert start(GROUPS) == [[[0, 4]], [[1, 8], [2, 8]], [[3, 4], [4, 4]]]
+    assert launcher.specs[0].argv[1:-1] == ("-m", "a.module")
+    assert launcher.specs[1].argv[1:-1] == ("a/script.py",)
+    assert launcher.options["output"].console is False
+
+
+def test_all_groups_share_the_same_cores_with_one_thread_each(launcher):
+    start(GROUPS)
+
+    assert [spec.cores for spec in launcher.specs] == [(4,), (4,), (5,), (4,), (5,)]
+    assert {spec.env["OMP_NUM_THREADS"] for spec in launcher.specs} == {"1"}
+    assert [orders["group"] for orders in launcher.orders] == [0, 1, 1, 2, 2]
+
+
+def test_a_process_may_have_several_cores(launcher):
+    start([Group("wide", "input", {"batch_size": 4}, cores=2)])
+
+    [spec] = launcher.specs
+    assert (spec.cores, spec.env["OMP_NUM_THREADS"]) == ((4, 5), "2")
+
+
+def test_only_a_joined_group_is_one_job(launcher):
+    start(GROUPS)
+
+    found = clusters(launcher)
+    assert [cluster.size for cluster in found] == [1, 2, 2, 1, 1]
+    assert [cluster.rank for cluster in found] == [0, 0, 1, 0, 0]
+    assert found[1].addresses == found[2].addresses
+    assert found[3].addresses != found[4].addresses
+
+
+def test_horovod_jobs_are_stopped_between_their_turns(launcher):
+    of_horovod = Group(
+        "both", "m", {"batch_size": 2}, 2, collective="horovod", env={"OF_ALL": "x"}
+    )
+
+    start([GROUPS[0], of_horovod])
+
+    first, *both = launcher.specs
+    assert "HOROVOD_SIZE" not in first.env
+    assert [spec.env["HOROVOD_SIZE"] for spec in both] == ["2", "2"]
+    assert [spec.env.get("OF_ALL") for spec in launcher.specs] == [None, "x", "x"]
+    assert [orders["is_stopped"] for orders in launcher.orders] == [False, True, True]
+
+
+def test_each_job_with_servers_is_a_cluster_of_its_own(launcher):
+    assert start(JOBS) == [[[0, 4]], [[3, 8]]]
+
+    found = clusters(launcher)
+    assert [str(cluster.task) for cluster in found] == [
+        *("chief 0", "worker 0", "ps 0"),
+        *("chief 0", "worker 0", "worker 1", "ps 0"),
+    ]
+    assert found[0].chief != found[3].chief == found[4].chief
+    assert [spec.env.get("OF_ALL") for spec in launcher.specs[2:4]] == [None, "two"]
+    assert {spec.env["TF_NUM_INTRAOP_THREADS"] for spec in launcher.specs} == {"1"}
+    # None of them may fail.
+    assert {spec.task for spec in launcher.specs} == {None}
+    assert [spec.rank for spec in launcher.specs] == list(range(7))
+
+
+def test_a_context_is_held_while_the_processes_run(launcher):
+    held = []
+
+    @contextlib.contextmanager
+    def beside(folder):
+        yield held.append(folder)
+        held.append([spec.rank for spec in launcher.specs])
+
+    start(GROUPS[:1], beside)
+
+    assert held == [Path(launcher.orders[0]["folder"]), [0]]
+
+
+def test_more_processes_than_cores(launcher):
+    error = r"core for each process \(-np\). Received: 3 processes and 2 cores"
+    with pytest.raises(ValueError, match=error):
+        start([Group("three", "allreduce", {}, size=3)])
+
+
+@pytest.mark.parametrize(
+    ("groups", "failed", "name"), [(GROUPS, 2, "two"), (JOBS, 5, "two, worker 1")]
+)
+def test_a_failure_names_the_process_and_shows_its_last_lines(
+    launcher, groups, failed, name
+):
+    launcher.fail(failed, 7)
+
+    error = f"{name}: rank {failed} failed with exit code 3.*\n    first line"
+    with pytest.raises(BenchmarkError, match=error) as caught:
+        start(groups)
+
+    assert caught.value.exit_code == 3
+
+
+def test_an_interrupt_is_reported_in_one_line(launcher):
+    exits = tuple(Exit(rank, -2, 2.0) for rank in range(5))
+    launcher.result = RunResult(exits, "signal", "SIGINT")
+
+    with pytest.raises(BenchmarkError, match="SIGINT ended the run") as caught:
+        start(GROUPS)
+
+    assert caught.value.exit_code == 130
+
+
+def test_numbers_that_are_too_small():
+    check_at_least(2, steps=2, repeats=3)
+    with pytest.raises(ValueError, match="repeats must be at least 2. .*repeats=1"):
+        check_at_least(2, steps=2, repeats=1)
+
+
+@pytest.fixture
+def ordered(monkeypatch, tmp_path):
+    """Return the function that gives this process its orders."""
+
+    def order(port, process):
+        orders = {
+            "port": port,
+            "group": 0,
+            "folder": str(tmp_path),
+            "is_stopped": False,
+            "process": process,
+            "settings": {"steps": 3},
+        }
+        monkeypatch.setattr(sys, "argv", ["program", json.dumps(orders)])
+
+    return order
+
+
+def test_a_program_gets_its_settings_and_leaves_its_result(ordered, tmp_path):
+    def measure(turn, *, steps):
+        turn.take()
+        turn.pass_on()
+        return {"seconds": [steps / 4]}
+
+    with TurnKeeper([1]) as keeper:
+        ordered(keeper.port, 3)
+        run_program(measure)
+
+    assert json.loads(report_file(tmp_path, 3).read_text()) == {"seconds": [0.75]}
+
+
+def task(kind):
+    addresses = {"chief": "h:1", "workers": ("h:2",), "ps": ("h:3",)}
+    return lambda: Cluster(task=Task(kind, 0), **addresses)
+
+
+def test_the_chief_measures_all_processes_of_its_job(monkeypatch, ordered, tmp_path):
+    monkeypatch.setattr(servers, "detect", task("chief"))
+    monkeypatch.setattr(servers, "processor_seconds", list)
+    monkeypatch.setattr(servers, "sent_bytes", sorted)
+    for process in (6, 7):
+        pid_file(tmp_path, process).write_text(str(process))
+
+    def measure(make_meter, *, steps):
+        turn, read, on_warm = make_meter(lambda *given: given)
+        turn.take()
+        on_warm()
+        turn.pass_on()
+        return [steps, *read()]
+
+    with TurnKeeper([1]) as keeper:
+        ordered(keeper.port, 5)
+        run_task(measure)
+
+    report = json.loads(report_file(tmp_path, 5).read_text())
+    assert report == [3, [os.getpid(), 6, 7], [1, 2, 3]]
+    assert warm_file(tmp_path, 5).exists()
+
+
+def test_the_other_processes_serve(monkeypatch, ordered, tmp_path):
+    from tfdist.strategies.parameter_server import servers as strategy_servers
+
+    def serve(cluster):
+        raise SystemExit(str(cluster.task))
+
+    monkeypatch.setattr(strategy_servers, "serve", serve)
+    monkeypatch.setattr(servers, "detect", task("worker"))
+    ordered(0, 6)
+
+    with pytest.raises(SystemExit, match="worker 0"):
+        run_task(pytest.fail)
+
+    assert pid_file(tmp_path, 6).read_text() == str(os.getpid())

@@ -1,0 +1,168 @@
+"""The scripts of the folder benchmarks/, as far as they work without processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[3] / "benchmarks"
+SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py") if file.stem != "script")
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Return the function that imports a script."""
+    monkeypatch.syspath_prepend(FOLDER)
+    return import_module
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_has_a_help(name):
+    done = subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "docs/benchmarks.md" in done.stdout
+
+
+def test_numbers_that_are_too_small():
+    done = subprocess.run(
+        [sys.executable, FOLDER / "memory.py", "-np", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "np must be at least 2. Received: np=1." in done.stderr
+
+
+def test_lines_of_code_leave_out_blank_lines_comments_and_docstrings(script):
+    lines_of_code = script("size_of_the_tree").lines_of_code
+
+    source = '"""One.\n\nTwo.\n"""\n\n# Why.\nx = 1  # This one counts.\n'
+    assert lines_of_code(source) == 1
+    assert lines_of_code('def f(\n    a,\n):\n    """Add."""\n    return "#"\n') == 4
+
+
+def test_memory_that_grows_is_told_from_memory_that_does_not(script):
+    # 50 bytes in any case, and 3 for each byte of gradients.
+    figures = script("memory").memory_figures([100, 400], [(1000, 1350), (1900, 3150)])
+
+    assert figures["growth_times_gradients"] == pytest.approx(3.0)
+    assert figures["constant_bytes"] == pytest.approx(50.0)
+    assert figures["models"][1]["added_times_gradients"] == 3.125
+
+
+def test_the_cost_of_a_backup_is_that_on_the_slowest_rank(script):
+    def report(*turns, hold=(), disk=(), sizes=()):
+        saves = {"hold_seconds": hold, "disk_seconds": disk, "bytes": sizes}
+        return {"turns": list(turns), "saves": saves}
+
+    figures = script("backup").backup_figures(
+        {
+            # The machine is twice as slow in the second round.
+            "none": [report([0.5, 0.5], [1.0]), report([0.5], [0.75])],
+            "tfdist": [
+                report([0.5], [1.0], hold=[0.1, 0.2], disk=[0.5, 0.7], sizes=[100] * 2),
+                report([0.625], [1.25], hold=[0.2, 0.1]),
+            ],
+            "keras": [report([0.5], [1.0], hold=[0.1]), report([0.5], [1.0])],
+        }
+    )
+
+    assert figures["epoch_seconds"] == {"none": 0.75, "tfdist": 0.9375, "keras": 0.75}
+    assert figures["cost"]["tfdist"]["median"] == pytest.approx(0.25)
+    saves = figures["saves"]["tfdist"]
+    assert (saves["count"], saves["longest_hold_seconds"]) == (2, 0.2)
+    assert saves["hold_seconds"]["median"] == 0.2
+    assert saves["disk_seconds"]["median"] == pytest.approx(0.6)
+    # Keras writes on the chief alone, while it waits.
+    saves = figures["saves"]["keras"]
+    assert (saves["count"], saves["disk_seconds"], saves["bytes"]) == (1, None, None)
+
+
+def test_input_pipelines_are_compared_within_each_round(script):
+    seconds = {"naive": 4.0, "sequential": 6.0, "tuned": 2.2, "tfdist": 2.0}
+    seconds["cached"] = 0.5
+    feeding = {name: [each, 2 * each] for name, each in seconds.items()}
+    training = {
+        name: [each + 1, 2 * (each + 1)]
+        for name, each in {"none": 0.0, **seconds, "cached": 0.0}.items()
+    }
+
+    figures = script("input").input_figures(12, 5, feeding, training)
+
+    assert figures["examples_per_second"]["naive"] == pytest.approx(12 / 6)
+    assert figures["speed_against"]["tuned"]["median"] == pytest.approx(1.1)
+    # One pass of 2 s, four of 0.5 s.
+    assert figures["run_speed_against"]["naive"]["median"] == pytest.approx(5.0)
+    assert figures["training_examples_per_second"]["none"] == pytest.approx(12 / 1.5)
+    assert figures["input"]["naive"]["is_bound"]
+    assert not figures["input"]["cached"]["is_bound"]
+    assert "none" not in figures["input"]
+
+
+def test_the_speed_that_a_slow_worker_leaves(script):
+    def epochs(seconds):
+        return [{"seconds": seconds}] * 2
+
+    figures = script("slow_worker").kept_speed_figures(
+        12,
+        {"worker": epochs(1.0), "slow_worker": epochs(2.0), "both": epochs(0.8)},
+        "both",
+    )
+
+    assert figures["steps_per_second"]["both"]["median"] == pytest.approx(15.0)
+    assert figures["kept_speed"]["median"] == pytest.approx(15 / 18)
+
+
+def test_each_slowed_process_has_its_share_of_a_period(script):
+    shares = {7: 0.5, 8: 0.25, 9: 0.5}
+    changes = script("slow_worker").changes_of(shares, 12.0)
+
+    times = {(pid, number): seconds for seconds, pid, number in changes}
+    for pid, share in shares.items():
+        on, off = times[pid, signal.SIGCONT], times[pid, signal.SIGSTOP]
+        assert (off - on) % 12.0 == pytest.approx(share * 12.0)
+    assert changes == sorted(changes)
+
+
+def test_slowed_processes_continue_in_the_end(script, monkeypatch):
+    sent, has_begun = [], threading.Event()
+
+    def kill(pid, number):
+        sent.append((pid, number))
+        if len(sent) == 4:
+            has_begun.set()
+
+    monkeypatch.setattr(os, "kill", kill)
+    with script("slow_worker").slowed(lambda: {7: 0.5}):
+        assert has_begun.wait(30)
+
+    assert {number for _, number in sent} == {signal.SIGCONT, signal.SIGSTOP}
+    assert sent[-1] == (7, signal.SIGCONT)
+
+
+def test_horovods_own_optimizer_is_compared_within_each_round(script):
+    figures = script("horovod_optimizer").horovod_figures(
+        {
+            "alone": [0.03, 0.06],
+            "weak": [0.04, 0.08],
+            "their_alone": [0.03, 0.06],
+            "their_weak": [0.05, 0.10],
+        }
+    )
+
+    assert figures["weak_efficiency"]["median"] == pytest.approx(0.75)
+    assert figures["their_weak_efficiency"]["median"] == pytest.approx(0.6)
+    for name in ("efficiency_against_theirs", "speed_against_theirs"):
+        assert figures[name]["median"] == pytest.approx(1.25)

@@ -1,0 +1,109 @@
+"""The program that measures the all-reduce in one process of several."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.benchmarks.processes import run_program
+from tfdist.benchmarks.timers import Functions, time_sizes
+from tfdist.benchmarks.turns import Turn
+from tfdist.cluster import detect
+from tfdist.collectives import Collective, TensorFlowCollective
+
+_FLOAT_BYTES = 4
+# The baseline must not use the groups and keys of the collective.
+_BASELINE_GROUP = 1_000_000
+_BASELINE_KEY = 1
+_CALL = "an all-reduce of the benchmark"
+
+
+def measure(
+    turn: Turn, *, collective: str, sizes_bytes: list[int], repeats: int
+) -> list[dict[str, list[float]]]:
+    """Return the seconds of each all-reduce, for each size, by name.
+
+    "tfdist" alternates with the baselines: TensorFlow's own ring on the whole tensor
+    ("single_ring"), or `hvd.allreduce` in a `tf.function` ("graph") and "eager".
+    """
+    make = {"tensorflow": _with_tensorflow, "horovod": _with_horovod}[collective]
+    return time_sizes(turn, sizes_bytes, repeats, make())
+
+
+def _with_tensorflow() -> Callable[[int], Functions]:
+    """Return the maker of the functions that are timed with TensorFlow's collective."""
+    collective = TensorFlowCollective(detect())
+
+    def make(size_bytes: int) -> Functions:
+        tensor = _make_tensor(size_bytes)
+        ring = tf.function(lambda flat: _single_ring(flat, collective.size))
+
+        def reduce_by_ring() -> None:
+            with collective.call(_CALL):
+                ring(tensor)
+
+        return {
+            "tfdist": _reducer(collective, tensor),
+            "single_ring": reduce_by_ring,
+        }
+
+    return make
+
+
+def _with_horovod() -> Callable[[int], Functions]:
+    """Return the maker of the functions that are timed with Horovod."""
+    import horovod.tensorflow as hvd
+
+    from tfdist.collectives.horovod.collective import HorovodCollective
+
+    collective = HorovodCollective()
+
+    def make(size_bytes: int) -> Functions:
+        tensor = _make_tensor(size_bytes)
+        graph = tf.function(
+            lambda flat: hvd.allreduce(flat, op=hvd.Sum, name=f"graph.{size_bytes}")
+        )
+        return {
+            "tfdist": _reducer(collective, tensor),
+            "graph": lambda: graph(tensor),
+            "eager": lambda: hvd.allreduce(
+                tensor, op=hvd.Sum, name=f"eager.{size_bytes}"
+            ),
+        }
+
+    return make
+
+
+def _make_tensor(size_bytes: int) -> Any:
+    """Return a tensor of random float32 numbers."""
+    return tf.random.stateless_normal([size_bytes // _FLOAT_BYTES], [0, 0])
+
+
+def _reducer(collective: Collective, tensor: Any) -> Callable[[], None]:
+    """Return a function that reduces a tensor in a graph, as a strategy does."""
+    name = f"benchmark of {tensor.shape}"
+    reduce = tf.function(lambda flat: collective.all_reduce([flat], name=name)[0])
+
+    def reduce_now() -> None:
+        with collective.call(_CALL):
+            reduce(tensor)
+
+    return reduce_now
+
+
+def _single_ring(flat: Any, size: int) -> Any:
+    """Sum a tensor over all processes by one op."""
+    return tf.raw_ops.CollectiveReduceV2(
+        input=flat,
+        group_size=size,
+        group_key=_BASELINE_GROUP,
+        # TensorFlow binds a key to one shape.
+        instance_key=_BASELINE_KEY + flat.shape.num_elements(),
+        ordering_token=[],
+        merge_op="Add",
+        final_op="Id",
+    )
+
+
+if __name__ == "__main__":
+    run_program(measure)

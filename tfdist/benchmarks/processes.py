@@ -1,0 +1,220 @@
+"""The processes of a benchmark: what starts them, and what runs inside each.
+
+A program that measures is started with one argument, its orders as JSON, and leaves its
+result as JSON in the folder of the benchmark.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tfdist.benchmarks.turns import Turn, TurnKeeper
+from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
+from tfdist.launch.cores import available_cores
+
+
+@dataclass(frozen=True)
+class Group:
+    """Processes that measure at the same time, each on cores of its own.
+
+    One process of several is compared with one process alone, so each has one core and
+    one thread by default.
+
+    Args:
+        name: Its name in errors.
+        program: The program that measures: a module, or the path of a script.
+        settings: The keyword arguments of the function that measures.
+        size: How many processes. Default 1.
+        joined: Whether they form one job; otherwise each trains alone. Default True.
+        collective: The collective of the job; see `Job`. Default "tensorflow".
+        env: Additional environment variables. Default none.
+        cores: Cores and threads of each process. Default 1.
+    """
+
+    name: str
+    program: str
+    settings: Mapping[str, Any]
+    size: int = 1
+    joined: bool = True
+    collective: str = "tensorflow"
+    env: Mapping[str, str] = field(default_factory=dict)
+    cores: int = 1
+
+    @property
+    def reporters(self) -> int:
+        """The number of processes that take turns and report, from the first on."""
+        return self.size
+
+    def plan(self) -> list[ProcessSpec]:
+        """Return its processes, numbered from 0, without a command."""
+        cores = available_cores()
+        if self.size * self.cores > len(cores):
+            raise ValueError(
+                "A benchmark needs a core for each process (-np). Received: "
+                f"{self.size} processes and {len(cores)} cores. Use fewer processes."
+            )
+        job = Job(
+            (sys.executable,),
+            size=self.size if self.joined else 1,
+            bind_to="none",
+            threads_per_process=self.cores,
+            env=self.env,
+            collective=self.collective,
+        )
+        jobs = 1 if self.joined else self.size
+        planned = [spec for _ in range(jobs) for spec in plan_here(job)]
+        return [
+            replace(spec, cores=tuple(cores[position * self.cores :][: self.cores]))
+            for position, spec in enumerate(planned)
+        ]
+
+
+@dataclass(frozen=True)
+class ServerJob:
+    """A chief that measures, with its workers and parameter servers, on all cores.
+
+    Args:
+        name: Its name in errors.
+        program: The program of all processes; see `Group`.
+        settings: The keyword arguments of the function that measures.
+        workers: How many workers.
+        ps: How many parameter servers.
+        env: Additional environment variables. Default none.
+    """
+
+    name: str
+    program: str
+    settings: Mapping[str, Any]
+    workers: int
+    ps: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    reporters = 1
+    collective = "tensorflow"
+
+    @property
+    def process_count(self) -> int:
+        """The number of processes, with the chief."""
+        return 1 + self.workers + self.ps
+
+    def plan(self) -> list[ProcessSpec]:
+        """Return its processes, numbered from 0, without a command."""
+        return plan_here(
+            Job(
+                (sys.executable,),
+                workers=self.workers,
+                ps=self.ps,
+                bind_to="none",
+                threads_per_process=1,
+                env=self.env,
+            )
+        )
+
+
+class BenchmarkError(RuntimeError):
+    """A benchmark did not finish.
+
+    Args:
+        message: The failure, with the last lines of the process that failed.
+        exit_code: The exit code for a command that reports it.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def start(
+    groups: Sequence[Group | ServerJob],
+    beside: Callable[[Path], AbstractContextManager[Any]] = lambda _: nullcontext(),
+) -> list[list[Any]]:
+    """Run groups side by side on the same cores; they take turns.
+
+    Args:
+        groups: The groups to be measured.
+        beside: Called with the folder of the benchmark; the context that it returns is
+            held while the processes run. Default: nothing.
+
+    Returns:
+        For each group the reports of its processes, by rank; of a `ServerJob` that of
+        the chief.
+
+    Raises:
+        BenchmarkError: If a process has failed.
+        ValueError: If a group needs more cores than there are.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="tfdist-") as name,
+        TurnKeeper([group.reporters for group in groups]) as keeper,
+        beside(Path(name)),
+    ):
+        specs: list[ProcessSpec] = []
+        labels: list[str] = []
+        firsts: list[int] = []
+        for number, group in enumerate(groups):
+            orders = {"port": keeper.port, "group": number, "folder": name}
+            firsts.append(len(specs))
+            for planned in group.plan():
+                # As ranks, none of which may fail: a job could continue without a
+                # worker, but its figures would be spoilt.
+                argv = _command(group, orders | {"process": len(specs)})
+                role = "" if planned.task is None else f", {planned.name}"
+                labels.append(f"{group.name}{role}")
+                specs.append(replace(planned, rank=len(specs), argv=argv, task=None))
+        ended = run(specs, output=Output(console=False), pass_signals_on=True)
+        if ended.reason != "done":
+            raise _failure(ended, labels)
+        return [
+            [
+                json.loads(report_file(Path(name), first + position).read_text())
+                for position in range(group.reporters)
+            ]
+            for first, group in zip(firsts, groups, strict=True)
+        ]
+
+
+def check_at_least(least: int, **arguments: int) -> None:
+    """Raise ValueError if one of the named numbers is too small to measure anything."""
+    for name, value in arguments.items():
+        if value < least:
+            raise ValueError(
+                f"{name} must be at least {least}. Received: {name}={value}. "
+                f"Use {least} or more, or leave it out for the default."
+            )
+
+
+def report_file(folder: Path, process: int) -> Path:
+    """Return the file for the result of a process, numbered over all groups."""
+    return folder / f"process.{process}.json"
+
+
+def run_program(measure: Callable[..., Any]) -> None:
+    """Call a function with the turn and settings of this process; save its result."""
+    orders = json.loads(sys.argv[1])
+    turn = Turn(orders["port"], group=orders["group"], is_stopped=orders["is_stopped"])
+    with turn:
+        result = measure(turn, **orders["settings"])
+    file = report_file(Path(orders["folder"]), orders["process"])
+    file.write_text(json.dumps(result))
+
+
+def _command(group: Group | ServerJob, orders: dict[str, Any]) -> tuple[str, ...]:
+    """Return the command of one process."""
+    module = () if group.program.endswith(".py") else ("-m",)
+    is_stopped = group.collective == "horovod"
+    orders |= {"is_stopped": is_stopped, "settings": dict(group.settings)}
+    return (sys.executable, *module, group.program, json.dumps(orders))
+
+
+def _failure(ended: RunResult, labels: Sequence[str]) -> BenchmarkError:
+    """Return the error that names the process that failed, with its last lines."""
+    if ended.failed_rank is None:
+        return BenchmarkError(ended.headline(), ended.exit_code)
+    failed = ended.exit_of(ended.failed_rank)
+    lines = [f"{labels[ended.failed_rank]}: {failed.describe()}. Its last lines:"]
+    text = "\n".join([*lines, *(f"    {line}" for line in failed.tail)])
+    return BenchmarkError(text, ended.exit_code)

@@ -1,0 +1,139 @@
+"""Timers of calls, steps and epochs, which wait for the turn of their process."""
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+from tfdist.benchmarks.turns import Turn
+
+Functions = Mapping[str, Callable[[], object]]
+
+# TensorFlow traces and connects in the first epoch; caches fill in the second.
+WARM_UP_EPOCHS = 2
+_CALLS_OF_A_TURN = 10
+# They compile, fill the caches, and bring the ranks together after they have slept.
+_WARM_UP_CALLS = 3
+
+
+class StepTimer:
+    """A callback that times the steps of one long `fit`, a block of steps per turn.
+
+    A step lasts from the end of the step before, so that input and callbacks count. The
+    first step of each block is left out, because the process has slept before it. Mix
+    the class with the `Callback` of Keras 3 or of legacy tf-keras.
+
+    Args:
+        turn: The turn of this process.
+        steps: The number of steps in a block.
+    """
+
+    def __init__(self, turn: Turn, steps: int) -> None:
+        super().__init__()
+        self.blocks: list[list[float]] = []
+        self._turn = turn
+        self._block_steps = steps
+        self._last = 0.0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Wait for the turn before a block."""
+        if batch % self._block_steps == 0:
+            self._turn.take()
+            self.blocks.append([])
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Record the step; pass the turn on after a block."""
+        now = perf_counter()
+        if batch % self._block_steps:
+            self.blocks[-1].append(now - self._last)
+        self._last = now
+        if (batch + 1) % self._block_steps == 0:
+            self._turn.pass_on()
+
+
+class EpochMeter:
+    """A callback that measures the epochs of one long `fit`, an epoch per turn.
+
+    Steps of asynchronous training overlap, so that a single step has no duration; an
+    epoch ends when all of its steps have ended. Mix the class with the `Callback` of
+    Keras 3 or of legacy tf-keras, or call it from a loop.
+
+    Args:
+        turn: The turn of this job.
+        read: Returns the processor seconds and the bytes sent by the whole job so far.
+        on_warm: Called before the first epoch that counts. Default: does nothing.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        read: Callable[[], tuple[float, int | None]],
+        on_warm: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__()
+        self._epochs: list[dict[str, Any]] = []
+        self._turn = turn
+        self._read = read
+        self._on_warm = on_warm
+        self._before: tuple[float, float, int | None] = (0.0, 0.0, None)
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """The cost of each epoch after the warm-up; bytes are None if not counted."""
+        return self._epochs[WARM_UP_EPOCHS:]
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Wait for the turn, and read the counters."""
+        if epoch == WARM_UP_EPOCHS:
+            self._on_warm()
+        self._turn.take()
+        self._before = (perf_counter(), *self._read())
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Read the counters again, and pass the turn on."""
+        now = perf_counter()
+        processors, sent = self._read()
+        started, processors_before, sent_before = self._before
+        sent_here = None
+        if sent is not None and sent_before is not None:
+            sent_here = sent - sent_before
+        self._epochs.append(
+            {
+                "seconds": now - started,
+                "processor_seconds": processors - processors_before,
+                "sent_bytes": sent_here,
+            }
+        )
+        self._turn.pass_on()
+
+
+def time_sizes(
+    turn: Turn,
+    sizes_bytes: Sequence[int],
+    repeats: int,
+    make_functions: Callable[[int], Functions],
+) -> list[dict[str, list[float]]]:
+    """Return the seconds of each call of functions, for each size, by name."""
+    # Nothing is timed while processes of another group still start.
+    turn.take()
+    turn.pass_on()
+    return [_time_calls(turn, make_functions(size), repeats) for size in sizes_bytes]
+
+
+def _time_calls(
+    turn: Turn, functions: Functions, repeats: int
+) -> dict[str, list[float]]:
+    """Time functions in alternation, forwards and backwards, a few calls per turn."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    order = [*functions]
+    for first in range(0, repeats, _CALLS_OF_A_TURN):
+        turn.take()
+        for call in range(-_WARM_UP_CALLS, min(_CALLS_OF_A_TURN, repeats - first)):
+            for name in order:
+                start = perf_counter()
+                functions[name]()
+                seconds = perf_counter() - start
+                if call >= 0:
+                    times[name].append(seconds)
+            order.reverse()
+        turn.pass_on()
+    return times

@@ -1,0 +1,241 @@
+"""The configuration of devices: pinning, memory, parts and placement.
+
+TensorFlow takes all of it only before it starts its devices.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from tfdist.cluster import facts
+from tfdist.compat.tensorflow import has_started
+from tfdist.devices.listing import find, parts_of
+
+
+def pin(local_rank: int | None = None, local_size: int | None = None) -> str | None:
+    """Hide from TensorFlow the GPUs of the other processes on this host.
+
+    Every process would otherwise take memory on all of them and compute on the first.
+    A process that sees one GPU only, because its scheduler chose for it, keeps it. The
+    memory of the GPU is taken as it is needed, and not all of it at the start, unless
+    it has a limit.
+
+    `AllReduceStrategy` and `HorovodStrategy` do this by themselves.
+
+    Args:
+        local_rank: The number of this process among those on its host. Default None:
+            `tfdist.local_rank()`.
+        local_size: How many there are. Default None: `tfdist.local_size()`.
+
+    Returns:
+        "GPU:0", as TensorFlow calls the one that is left; None without GPUs.
+
+    Raises:
+        RuntimeError: If TensorFlow has already started all GPUs.
+        ValueError: If there are several GPUs, and fewer than processes.
+
+    Example:
+        >>> pin()  # doctest: +SKIP
+        'GPU:0'
+    """
+    rank = facts.local_rank() if local_rank is None else local_rank
+    size = facts.local_size() if local_size is None else local_size
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return None
+    with _before_start("Each process must choose its GPU", f"local_rank={rank}"):
+        if len(gpus) > 1:
+            gpus = [gpus[_check_place(rank, size, len(gpus))]]
+            tf.config.set_visible_devices(gpus, "GPU")
+        if not tf.config.get_logical_device_configuration(gpus[0]):
+            tf.config.experimental.set_memory_growth(gpus[0], True)
+    return parts_of(gpus[0])[0]
+
+
+def grow_memory() -> tuple[str, ...]:
+    """Let the process take the memory of its GPUs as it needs it, not all at the start.
+
+    So that others find some, too. What was taken once is kept until the process ends;
+    `limit_memory` sets a bound. It holds for all visible GPUs, because TensorFlow does
+    not let it differ between them.
+
+    Returns:
+        The names of the GPUs; none on a machine without.
+
+    Raises:
+        RuntimeError: If TensorFlow has already started its devices.
+        ValueError: If a GPU has a memory limit.
+
+    Example:
+        >>> grow_memory()  # doctest: +SKIP
+        ('GPU:0',)
+    """
+    gpus = tf.config.get_visible_devices("GPU")
+    names = tuple(name for gpu in gpus for name in parts_of(gpu))
+    limited = [
+        name
+        for gpu in gpus
+        if tf.config.get_logical_device_configuration(gpu)
+        for name in parts_of(gpu)
+    ]
+    if limited:
+        raise ValueError(
+            "Memory that has a limit cannot be set to grow. Received: a limit on "
+            f"{', '.join(limited)}. Leave out one of them, or call grow_memory first."
+        )
+    with _before_start("The memory of GPUs must be set to grow", f"{len(gpus)} GPUs"):
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    return names
+
+
+def limit_memory(device: str, memory_mib: int) -> str:
+    """Take no more than a part of a GPU's memory, and leave the rest to others.
+
+    The process takes that much at the start. Several processes share a GPU in this way;
+    they share its time, too.
+
+    Args:
+        device: A name of `physical`, such as "GPU:0".
+        memory_mib: The most that the process takes, in MiB.
+
+    Returns:
+        The name of the logical device.
+
+    Raises:
+        RuntimeError: If TensorFlow has already started its devices.
+        ValueError: If there is no such device, or it is no GPU, or the limit is not
+            positive.
+
+    Example:
+        >>> limit_memory("GPU:0", 4096)  # doctest: +SKIP
+        'GPU:0'
+    """
+    return split(device, memory_limit_mib=[memory_mib])[0]
+
+
+def split(
+    device: str,
+    parts: int | None = None,
+    *,
+    memory_limit_mib: Sequence[int] | None = None,
+) -> tuple[str, ...]:
+    """Make several logical devices of one.
+
+    On a processor, to try on one machine what is meant for several GPUs. On a GPU, to
+    give each part a memory of its own. The parts share what computes: nothing gets
+    faster.
+
+    Args:
+        device: A name of `physical`, such as "CPU:0" or "GPU:0".
+        parts: How many; for a processor, whose memory has no limits. Default None.
+        memory_limit_mib: The memory of each part in MiB, one number a part; for a GPU,
+            which TensorFlow does not split without. Default None.
+
+    Returns:
+        The names of the parts, for `tf.device` and strategies.
+
+    Raises:
+        RuntimeError: If TensorFlow has already started its devices.
+        ValueError: If there is no such device, or it cannot be split like this.
+
+    Example:
+        >>> split("CPU:0", 2)  # doctest: +SKIP
+        ('CPU:0', 'CPU:1')
+    """
+    found = find(device)
+    if found.device_type == "GPU":
+        limits = _check_limits(device, parts, memory_limit_mib)
+    else:
+        limits = [None] * _check_parts(device, parts, memory_limit_mib)
+    configurations = [
+        tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits
+    ]
+    with _before_start("A device must be split or limited", f"device={device!r}"):
+        tf.config.set_logical_device_configuration(found, configurations)
+    return parts_of(found)
+
+
+def log_placement() -> None:
+    """Let TensorFlow print on which device each operation runs.
+
+    The operations of a `tf.function` go to standard output while TensorFlow builds it.
+    Those that run by themselves go to standard error, and only where
+    TF_CPP_MIN_LOG_LEVEL is 0 or not set; `tensor.device` says the same. It stays on
+    until the process ends.
+
+    Raises:
+        RuntimeError: If TensorFlow has already started its devices; then it would
+            print nothing.
+
+    Example:
+        >>> log_placement()  # doctest: +SKIP
+    """
+    with _before_start("Placement must be logged", "log_placement()"):
+        if has_started():
+            raise RuntimeError("an operation has run")
+        tf.debugging.set_log_device_placement(True)
+
+
+@contextmanager
+def _before_start(what: str, received: str) -> Iterator[None]:
+    """Explain an error of TensorFlow that its devices have already started."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{what} before TensorFlow starts its devices. Received: {received} in a "
+            f"TensorFlow that has already started them ({error}). Do it first thing in "
+            "the program, before any strategy, tensor, dataset, layer or model."
+        ) from error
+
+
+def _check_place(rank: int, size: int, gpus: int) -> int:
+    """Return the number of the GPU of a process."""
+    if size > gpus:
+        raise ValueError(
+            "Each process on a host needs a GPU of its own. Received: "
+            f"{size} processes and {gpus} GPUs. Start at most {gpus} processes on this "
+            'host, or hide the GPUs with CUDA_VISIBLE_DEVICES="" to train on its cores.'
+        )
+    if not 0 <= rank < size:
+        raise ValueError(
+            "local_rank must be the number of a process on this host. Received: "
+            f"local_rank={rank}, local_size={size}. Count from 0."
+        )
+    return rank
+
+
+def _check_limits(
+    device: str, parts: int | None, limits: Sequence[int] | None
+) -> list[int | None]:
+    """Return the memory of each part of a GPU."""
+    if not limits or any(limit <= 0 for limit in limits):
+        raise ValueError(
+            "memory_limit_mib must hold a positive number of MiB for each part of a "
+            f"GPU. Received: device={device!r}, memory_limit_mib={limits!r}. Use "
+            f"split({device!r}, memory_limit_mib=[2048, 2048])."
+        )
+    if parts not in (None, len(limits)):
+        raise ValueError(
+            "parts must be as many as the numbers in memory_limit_mib. Received: "
+            f"parts={parts!r}, memory_limit_mib={limits!r}. Leave out parts."
+        )
+    return list(limits)
+
+
+def _check_parts(device: str, parts: int | None, limits: Sequence[int] | None) -> int:
+    """Return the number of parts of a processor."""
+    if limits is not None:
+        raise ValueError(
+            "Memory limits are for GPUs. Received: "
+            f"device={device!r}, memory_limit_mib={limits!r}. Use "
+            f"split({device!r}, {len(limits)}), or a limit of the operating system."
+        )
+    if parts is None or parts < 1:
+        raise ValueError(
+            "parts must be a number of logical devices. Received: "
+            f"device={device!r}, parts={parts!r}. Use split({device!r}, 2)."
+        )
+    return parts
