@@ -17,7 +17,7 @@ from tfdist.launch import (
     shell_lines,
     supposed,
 )
-from tfdist.rendezvous.start_timeout import START_TIMEOUT_VARIABLE
+from tfdist.rendezvous.roll_call import START_TIMEOUT_VARIABLE
 from tfdist_cli.host_options import add_host_options, hosts_given
 from tfdist_cli.parser import Parser
 

@@ -11,7 +11,6 @@ from tfdist.collectives.ops import FlatOps, Group
 from tfdist.compat import tensorflow as compat
 from tfdist.devices import pin
 from tfdist.rendezvous.roll_call import (
-    START_TIMEOUT_SECONDS,
     TIMEOUT_SECONDS,
     call_roll,
 )
@@ -55,7 +54,7 @@ class TensorFlowCollective(FlatMoves, LinkedCollective):
         self,
         cluster: Cluster,
         *,
-        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         communication: str = "auto",
         takes_all_gpus: bool = False,

@@ -14,8 +14,8 @@ from tfdist.collectives.horovod.peers import (
     stop_at_exit,
 )
 from tfdist.horovod.native import native
-from tfdist.rendezvous.meeting import meet, part
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
+from tfdist.rendezvous.lifeline import part
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, meet, start_timeout
 
 # What Horovod makes of all that ends while gradients are on their way.
 _PEER_ERRORS = (tf.errors.UnknownError, tf.errors.AbortedError)
@@ -36,13 +36,13 @@ class Peers:
     """
 
     def __init__(self, process_set: Any) -> None:
-        guests, door = gather_guests(process_set, START_TIMEOUT_SECONDS)
+        guests, door = gather_guests(process_set, start_timeout())
         self._lifeline, hub = meet(
             process_set.rank(),
             guests,
             door,
             stop,
-            start_timeout_seconds=START_TIMEOUT_SECONDS,
+            start_timeout_seconds=start_timeout(),
             timeout_seconds=TIMEOUT_SECONDS,
         )
         self._is_everyone = process_set is native.global_process_set

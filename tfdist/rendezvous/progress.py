@@ -1,4 +1,4 @@
-"""How far the training is, told to the launcher in a way that outlives the process."""
+"""Progress of the training, written for the launcher where it outlives the process."""
 
 import os
 import struct
@@ -8,20 +8,18 @@ from pathlib import Path
 
 PROGRESS_VARIABLE = "TFDIST_PROGRESS_FILE"
 
-# Two numbers, the second of which is written alone after every step.
 _NUMBER = struct.Struct("<q")
 _UNKNOWN = -1
-_SIZE_BYTES = 2 * _NUMBER.size
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How far one start of a job has come, in steps made in total.
+    """Steps of one start of a job, counted over all of its starts.
 
     Args:
-        begun: The steps that were made when it went on, 0 for a fresh training. Default
-            None: it has not come so far, or nobody tells.
-        made: The steps that were made at last. Default None: it has made none itself.
+        begun: The step at which it began, 0 for a fresh training. Default None:
+            unknown.
+        made: The last step that it made. Default None: it has made none.
     """
 
     begun: int | None = None
@@ -29,17 +27,10 @@ class Steps:
 
 
 class Progress:
-    """Writes down each step for the launcher, where a killed process leaves it behind.
+    """File of two numbers that one process writes after each step and another reads.
 
-    It is a file of two numbers of a fixed size, written by system calls of their own:
-    the kernel keeps what was written when the process is killed in the next moment,
-    and no reader sees half a number. A step costs about a microsecond.
-
-    Args:
-        path: The file, as `create` has made it.
-
-    Raises:
-        OSError: If the file cannot be opened.
+    Each number is written by a system call of its own: the kernel keeps it when the
+    process is killed, and no reader sees half of one. A step costs a microsecond.
 
     Example:
         >>> import tempfile
@@ -58,17 +49,7 @@ class Progress:
 
     @classmethod
     def create(cls, path: Path) -> "Progress":
-        """Make the file of one start of a job, in which nothing is known yet.
-
-        Args:
-            path: The file, which must not exist.
-
-        Returns:
-            What reads it, and may write it.
-
-        Raises:
-            OSError: If the file cannot be made.
-        """
+        """Create the file of one start of a job; it must not exist."""
         with open(path, "xb") as file:
             file.write(2 * _NUMBER.pack(_UNKNOWN))
         return cls(path)
@@ -77,17 +58,8 @@ class Progress:
     def from_environment(
         cls, env: Mapping[str, str] | None = None
     ) -> "Progress | None":
-        """Open the file that the launcher has named.
-
-        Args:
-            env: The environment. Default: that of this process.
-
-        Returns:
-            What writes it; None if no launcher wants to know, or if it or its file is
-            gone, so that nobody would read it.
-        """
-        environment = os.environ if env is None else env
-        name = environment.get(PROGRESS_VARIABLE)
+        """Open the file that the launcher has named; None if there is none."""
+        name = (os.environ if env is None else env).get(PROGRESS_VARIABLE)
         if not name:
             return None
         try:
@@ -96,13 +68,10 @@ class Progress:
             return None
 
     def begin(self, step: int) -> None:
-        """Say from where this start of the job goes on.
+        """Note the step at which this start of the job goes on.
 
-        A program may call `fit` several times: the first call of this method counts,
-        and each later one only as a step that was made.
-
-        Args:
-            step: How many steps were made in total, 0 for a fresh training.
+        Only the first call counts: when the program calls `fit` again, the step is one
+        that it has made.
         """
         if self.read().begun is None:
             self._write(step, at=0)
@@ -110,24 +79,19 @@ class Progress:
             self.made(step)
 
     def made(self, step: int) -> None:
-        """Say that a step was made; to be called after each.
-
-        Args:
-            step: How many steps were made in total.
-        """
+        """Note how many steps were made in total."""
         self._write(step, at=_NUMBER.size)
 
     def read(self) -> Steps:
-        """Return what was written last, also by a process that was killed."""
-        data = os.pread(self._descriptor, _SIZE_BYTES, 0)
+        """Return the numbers as they are, also those of a process that was killed."""
+        data = os.pread(self._descriptor, 2 * _NUMBER.size, 0)
         numbers = [number for (number,) in _NUMBER.iter_unpack(data)]
         begun, made = [None if number == _UNKNOWN else number for number in numbers]
         return Steps(begun, made)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def _write(self, step: int, *, at: int) -> None:
-        """Write one of the numbers."""
         os.pwrite(self._descriptor, _NUMBER.pack(step), at)

@@ -4,7 +4,7 @@ import pytest
 
 from tfdist.rendezvous import hub as hub_module
 from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.wire import Reader, receive, send
+from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 10
 REPORT = {"call": 0, "what": "x", "inside": False, "seconds": 0.0, "plan": []}
@@ -31,7 +31,7 @@ class Ends:
     def hear(self, rank, kind):
         """Return the next message of a kind."""
         while True:
-            message = receive(self.ends[rank], Reader())
+            message = receive(self.ends[rank], SECONDS)
             if message["kind"] == kind:
                 return message
 
@@ -104,7 +104,7 @@ def test_a_rank_that_leaves_in_good_order_is_not_lost(ranks):
     send(ends.ends[1], BYE)
     ends.ends[1].close()
 
-    kinds = [receive(ends.ends[0], Reader())["kind"] for _ in range(5)]
+    kinds = [receive(ends.ends[0], SECONDS)["kind"] for _ in range(5)]
 
     assert set(kinds) == {"beat"}
 
@@ -164,7 +164,7 @@ def test_a_silent_rank_is_lost_and_one_that_left_is_not(ranks, monkeypatch):
     failure = None
     while failure is None:
         ends.say(0, kind="beat", report=REPORT)
-        message = receive(ends.ends[0], Reader())
+        message = receive(ends.ends[0], SECONDS)
         failure = message if message["kind"] == "failure" else None
 
     assert "rank 1 (worker 1, h:1) has been silent for 0 s" in failure["text"]
@@ -196,7 +196,7 @@ def test_the_first_failure_is_the_only_one(ranks):
     first = ends.hear(0, "failure")
     ends.ends[2].close()
 
-    kinds = [receive(ends.ends[0], Reader())["kind"] for _ in range(10)]
+    kinds = [receive(ends.ends[0], SECONDS)["kind"] for _ in range(10)]
 
     assert "rank 1" in first["text"]
     assert set(kinds) == {"beat"}
@@ -229,9 +229,9 @@ def test_a_rank_that_goes_while_it_takes_nothing_is_lost_to_the_others(monkeypat
     connections = {0: its, 1: Stuck(fileno=stuck.detach())}
     hub = Hub(connections, {0: "rank 0", 1: "rank 1"}, 600.0)
     with one:
-        assert receive(one, Reader())["kind"] == "beat"
+        assert receive(one, SECONDS)["kind"] == "beat"
         other.close()
-        while (message := receive(one, Reader()))["kind"] == "beat":
+        while (message := receive(one, SECONDS))["kind"] == "beat":
             pass
         assert "rank 1 is gone" in message["text"]
     hub.join(SECONDS)

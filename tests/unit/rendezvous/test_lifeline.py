@@ -9,7 +9,7 @@ from tfdist.rendezvous import hub as hub_module
 from tfdist.rendezvous import lifeline as lifeline_module
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.wire import Reader, receive, send
+from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 10
 HUB = "rank 0 (worker 0, h:0)"
@@ -29,10 +29,10 @@ class Line:
         self.texts.append(text)
         self.failed.set()
 
-    def hear(self, kind, reader=None):
+    def hear(self, kind):
         """Return the next message of a kind."""
         while True:
-            message = receive(self.hub, reader or Reader())
+            message = receive(self.hub, SECONDS)
             if message["kind"] == kind:
                 return message
 

@@ -36,7 +36,7 @@ def listen(address):
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(presence, "PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(presence, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(presence, "RETRY_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_host_whose_name_is_unknown_is_said_to_be(monkeypatch):
 
 
 def test_who_waits_long_is_told_for_whom(monkeypatch, caplog):
-    monkeypatch.setattr(presence, "FIRST_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(presence, "_FIRST_NOTICE_SECONDS", 0.0)
     cluster = make_cluster(workers=1)
     with (
         listen(cluster.ps[0]),

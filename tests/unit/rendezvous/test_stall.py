@@ -1,6 +1,6 @@
 import pytest
 
-from tfdist.rendezvous.stall import Failure, Report, find_failure
+from tfdist.rendezvous.hub import Failure, Report, find_failure
 
 NAMES = {rank: f"rank {rank} (worker {rank}, h{rank}:1)" for rank in range(3)}
 

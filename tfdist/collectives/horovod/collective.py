@@ -19,8 +19,7 @@ from tfdist.collectives.horovod.peers import (
 from tfdist.collectives.linked import LinkedCollective
 from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.meeting import meet
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, meet, start_timeout
 
 
 class HorovodCollective(LinkedCollective, FusingCollective):
@@ -56,7 +55,7 @@ class HorovodCollective(LinkedCollective, FusingCollective):
         self,
         process_set: Any = None,
         *,
-        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         if not hvd.is_initialized():
@@ -68,6 +67,7 @@ class HorovodCollective(LinkedCollective, FusingCollective):
         )
         _check_included(self.process_set)
         rank = self.process_set.rank()
+        start_timeout_seconds = start_timeout(start_timeout_seconds)
         guests, door = gather_guests(self.process_set, start_timeout_seconds)
         lifeline, hub = meet(
             rank,

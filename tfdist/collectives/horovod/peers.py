@@ -11,7 +11,7 @@ import horovod.tensorflow as hvd
 import psutil
 
 from tfdist.cluster.place import Place
-from tfdist.rendezvous.meeting import Guest, open_door
+from tfdist.rendezvous.roll_call import Guest, open_door
 
 # Gloo gives a peer 30 seconds before it takes it for lost.
 _STOP_SECONDS = 40.0

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.cluster.model import Cluster
 from tfdist.rendezvous.presence import check_own_port, wait_for_chief, watch_chief
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS
+from tfdist.rendezvous.roll_call import start_timeout
 from tfdist.rendezvous.watchdog import SILENCE_SECONDS, start_watchdog
 
 _log = logging.getLogger(__name__)
@@ -21,9 +21,7 @@ _JOBS = ("chief", "worker", "ps")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(
-    cluster: Cluster, start_timeout_seconds: float = START_TIMEOUT_SECONDS
-) -> NoReturn:
+def serve(cluster: Cluster, start_timeout_seconds: float | None = None) -> NoReturn:
     """Let the chief use this process until it leaves; then end the process.
 
     A worker computes what the chief sends, a ps holds variables; both are TensorFlow's
@@ -34,7 +32,8 @@ def serve(
 
     Args:
         cluster: Who is in the job; this process must be a worker or a ps.
-        start_timeout_seconds: How long to wait for the chief. Default 300.
+        start_timeout_seconds: How long to wait for the chief. Default:
+            `tfdist run --start-timeout`, or 300.
 
     Raises:
         OSError: If this process cannot listen at its own address.
@@ -47,7 +46,7 @@ def serve(
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
             signal.signal(number, _end)
-    wait_for_chief(cluster, start_timeout_seconds)
+    wait_for_chief(cluster, start_timeout(start_timeout_seconds))
     server = _start(cluster)
     watch_chief(cluster)
     _log.info("The chief has left: the server at %s ends.", server.target)

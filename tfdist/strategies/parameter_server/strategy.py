@@ -10,7 +10,7 @@ from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect
 from tfdist.rendezvous.presence import check_own_port, wait_for_servers
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS
+from tfdist.rendezvous.roll_call import start_timeout
 from tfdist.strategies.parameter_server.checks import check_cluster
 from tfdist.strategies.parameter_server.consistency import (
     check_backup_workers,
@@ -62,7 +62,8 @@ class ParameterServerStrategy(
             many shards it is cut along each axis, as those of
             `tf.distribute.experimental.partitioners`. Only rows can be cut apart.
             Default None: each weight is on one server.
-        start_timeout_seconds: How long to wait for the last process. Default 300.
+        start_timeout_seconds: How long to wait for the last process. Default:
+            `tfdist run --start-timeout`, or 300.
 
     Raises:
         OSError: If this process cannot listen at its own address.
@@ -87,8 +88,9 @@ class ParameterServerStrategy(
         max_staleness: int | None = None,
         backup_workers: int = 0,
         variable_partitioner: Callable[..., Sequence[int]] | None = None,
-        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        start_timeout_seconds: float | None = None,
     ) -> None:
+        start_timeout_seconds = start_timeout(start_timeout_seconds)
         check_consistency(consistency, max_staleness)
         check_partitioner(variable_partitioner)
         compat.check_not_started()
