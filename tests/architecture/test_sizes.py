@@ -30,7 +30,6 @@ LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
         "tfdist/compat/keras",
         "tfdist/launch",
         "tfdist/strategies/parameter_server",
-        "tfdist/verify",
     ],
     "not yet made smaller",
 )
