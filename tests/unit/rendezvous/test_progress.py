@@ -17,10 +17,6 @@ def progress(tmp_path):
     progress.close()
 
 
-def test_nothing_is_known_at_first(progress):
-    assert progress.read() == Steps(None, None)
-
-
 def test_what_was_written_last_is_read(progress):
     progress.begin(50)
     begun = progress.read()
@@ -56,16 +52,6 @@ def test_the_launcher_reads_what_another_process_writes(progress):
     writer.close()
 
     assert progress.read() == Steps(3, 4)
-
-
-def test_this_process_has_an_environment(progress, monkeypatch):
-    monkeypatch.setenv(PROGRESS_VARIABLE, str(progress.path))
-
-    writer = Progress.from_environment()
-    writer.begin(0)
-    writer.close()
-
-    assert progress.read() == Steps(0, None)
 
 
 @pytest.mark.parametrize(

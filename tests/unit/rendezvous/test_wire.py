@@ -38,13 +38,6 @@ def test_messages_that_arrive_together_are_cut_apart():
     assert Reader().feed(data) == [{"i": 0}, {"i": 1}, {"i": 2}]
 
 
-def test_a_message_that_arrives_byte_by_byte_is_put_together():
-    reader = Reader()
-    pieces = [reader.feed(bytes([b])) for b in framed(b'{"a": 1}') * 2]
-
-    assert [message for piece in pieces for message in piece] == [{"a": 1}] * 2
-
-
 def test_receive_takes_nothing_of_the_message_after(pair):
     for i in range(2):
         send(pair[0], {"i": i})
@@ -97,10 +90,3 @@ def test_a_peer_that_trickles_is_waited_for_no_longer(pair):
 
     with pytest.raises(TimeoutError):
         receive(pair[1], 0.05)
-
-
-def test_sending_to_a_peer_that_has_gone_is_an_os_error(pair):
-    pair[1].close()
-
-    with pytest.raises(OSError, match="pipe"):
-        send(pair[0], {})
