@@ -7,11 +7,12 @@ are special: what stands under "agreed" must be equal among the ranks, but may b
 another than on one process; what stands under "by_rank" may be anything.
 
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
-`cells`. To add a row, add it there. `everywhere` lets each run on two processes and on
-two devices of one, and by turns on three processes, with central storage or on the
-devices of several processes; with TFDIST_EVERY_ROW=1 on all of them. TensorFlow and
-Horovod join the processes in turn. Little of a row depends on what joins them, and that
-has tests of its own on two and three of each. Without Horovod, TensorFlow joins all.
+`cells`. To add a row, add it there. `everywhere` gives each row one place in `make test`:
+two or three processes, two devices of one process, central storage, or the devices of
+several processes, in turn. In `make test-all` each row runs on two processes, on two
+devices, and in turn in the other places; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow
+and Horovod join the processes in turn. Little of a row depends on what joins them, and
+that has tests of its own on two and three of each. Without Horovod, TensorFlow joins all.
 
 Rows share their processes, also those of several modules, because starting those takes
 longer than training. A row that raises does not disturb the others, as long as all
@@ -47,6 +48,8 @@ DEVICES = {
     ],
 }
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
+# The column of each row in `make test`, in turn.
+USUAL_COLUMNS = (2, "mirrored", "workers", "central", 3, 2, 2, "mirrored")
 # Whether each row runs in every column.
 EVERY_ROW = "TFDIST_EVERY_ROW" in os.environ
 # Processes take seconds to start, and keep up to 5 MB of each row. Those of plain Keras
@@ -151,7 +154,7 @@ class Cells:
 
 
 def everywhere(rows, *, not_central=()):
-    """Return each row with the columns in which it runs: on processes, and on devices.
+    """Return each row with its columns; all but one of them are for `make test-all`.
 
     Args:
         rows: The rows of a module, by name.
@@ -159,15 +162,17 @@ def everywhere(rows, *, not_central=()):
     """
     chosen = []
     for number, row in enumerate(rows):
-        columns = [2, "mirrored"]
+        columns = {2: True, "mirrored": True}
         # An odd one, which TensorFlow joins, and an even one, which Horovod does.
-        if EVERY_ROW or number % 8 in (1, 4):
-            columns.append(3)
-        if (EVERY_ROW or number % 4 == 3) and row not in not_central:
-            columns.append("central")
-        if EVERY_ROW or number % 8 == 2:
-            columns.append("workers")
-        chosen += [(row, column) for column in columns]
+        columns[3] = EVERY_ROW or number % 8 in (1, 4)
+        columns["central"] = (EVERY_ROW or number % 4 == 3) and row not in not_central
+        columns["workers"] = EVERY_ROW or number % 8 == 2
+        usual = USUAL_COLUMNS[number % len(USUAL_COLUMNS)]
+        if not columns[usual]:
+            usual = 2
+        for column in (column for column, is_chosen in columns.items() if is_chosen):
+            marks = () if column == usual else (pytest.mark.slow,)
+            chosen.append(pytest.param(row, column, marks=marks))
     return chosen
 
 
