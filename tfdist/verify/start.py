@@ -60,7 +60,7 @@ class Orders:
         if self.size < 2:
             raise ValueError(
                 f"size (-np) must be at least 2. Received: size={self.size}. "
-                "They are compared with one process, which need not be counted."
+                "Verification compares them with one process, which is not counted."
             )
         if self.steps < 1:
             raise ValueError(

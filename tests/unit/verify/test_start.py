@@ -134,7 +134,7 @@ def test_what_is_written_is_read(tmp_path):
     [
         (
             {"size": 1},
-            r"size \(-np\) must be at least 2. Received: size=1. They are",
+            r"size \(-np\) must be at least 2. Received: size=1. Verification",
         ),
         ({"steps": 0}, r"steps must be at least 1. Received: steps=0. Leave it out"),
         ({"seed": -1}, r"seed must be from 0 to 2\*\*32 - 1. Received: seed=-1. Leave"),
