@@ -55,7 +55,7 @@ def fork_server(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_start(request):
-    """Fork the Python processes that tests start, from one that has imported TensorFlow.
+    """Fork the Python processes that tests start.
 
     The processes of a module with the marker `new_processes` are started as a user's;
     unless it has the marker `whole_environment` too, they import neither scikit-learn

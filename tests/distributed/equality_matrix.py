@@ -7,12 +7,12 @@ are special: what stands under "agreed" must be equal among the ranks, but may b
 another than on one process; what stands under "by_rank" may be anything.
 
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
-`cells`. To add a row, add it there. `everywhere` gives each row one place in `make test`:
-two or three processes, two devices of one process, central storage, or the devices of
-several processes, in turn. In `make test-all` each row runs on two processes, on two
-devices, and in turn in the other places; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow
-and Horovod join the processes in turn. Little of a row depends on what joins them, and
-that has tests of its own on two and three of each. Without Horovod, TensorFlow joins all.
+`cells`. To add a row, add it there. In `make test` a row runs in one place: on two or
+three processes, on two devices of one, with central storage or on the devices of
+several processes, in turn. In `make test-all` it runs on two processes, on two devices,
+and in turn in the other places; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow and
+Horovod join the processes in turn. Little of a row depends on what joins them, and that
+has tests of its own on two and three of each. Without Horovod, TensorFlow joins all.
 
 Rows share their processes, also those of several modules, because starting those takes
 longer than training. A row that raises does not disturb the others, as long as all
@@ -32,6 +32,10 @@ from equality_rows import Failure, Skipped
 
 # On how many processes rows run, beside plain Keras.
 COLUMNS = (2, 3)
+# What `make test` leaves to `make test-all`.
+SLOW = (pytest.mark.slow,)
+# For tests of what a row ends with, beside the comparison.
+on_sizes = pytest.mark.parametrize("column", [2, pytest.param(3, marks=SLOW)])
 # What joins them in turn. Horovod is where the marker `requires` looks for it.
 COLLECTIVES = ["tensorflow"]
 if shutil.which("horovodrun", path=os.path.dirname(sys.executable)):
@@ -153,11 +157,12 @@ class Cells:
             raise AssertionError("\n".join(lines))
 
 
-def everywhere(rows, *, not_central=()):
-    """Return each row with its columns; all but one of them are for `make test-all`.
+def everywhere(rows, *, variants=(), not_central=()):
+    """Return each row with its columns; `make test` has one of them at most.
 
     Args:
         rows: The rows of a module, by name.
+        variants: The names of those that only `make test-all` runs.
         not_central: The names of those that central storage refuses.
     """
     chosen = []
@@ -171,7 +176,8 @@ def everywhere(rows, *, not_central=()):
         if not columns[usual]:
             usual = 2
         for column in (column for column, is_chosen in columns.items() if is_chosen):
-            marks = () if column == usual else (pytest.mark.slow,)
+            is_usual = column == usual and row not in variants
+            marks = () if is_usual else SLOW
             chosen.append(pytest.param(row, column, marks=marks))
     return chosen
 

@@ -11,6 +11,7 @@ interpreter does by itself is tested where modules have the marker `new_processe
 
 import atexit
 import builtins
+import contextlib
 import gc
 import importlib
 import json
@@ -108,10 +109,8 @@ class Server:
             connection = self._connections.pop(pid)
             if connection.fileno() in self._selector.get_map():
                 self._selector.unregister(connection)
-            try:
+            with contextlib.suppress(OSError):
                 connection.send(b"%d" % status)
-            except OSError:
-                pass
             connection.close()
 
     def _end(self, stdin):
@@ -159,11 +158,8 @@ def prepare(request):
     os.environ.update(request["env"])
     sys.path[:] = request["path"]
     sys.argv[:] = request["argv"]
-    sys.stdin = open(0, closefd=False)
-    line_buffered = bool(os.environ.get("PYTHONUNBUFFERED"))
-    sys.stdout = open(1, "w", closefd=False, buffering=1 if line_buffered else -1)
-    sys.stderr = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)
     random.seed()
     sys.modules["numpy"].random.seed()
 
