@@ -18,7 +18,7 @@ from tfdist.launch import (
     plan_unconnected,
     shell_lines,
 )
-from tfdist.rendezvous.start_timeout import START_TIMEOUT_VARIABLE
+from tfdist.rendezvous.roll_call import START_TIMEOUT_VARIABLE
 from tfdist_cli.host_options import add_host_options, hosts_given
 from tfdist_cli.parser import Parser
 

@@ -1,4 +1,4 @@
-"""`tfdist verify`: whether N processes train a script as one process does."""
+"""`tfdist verify`: check that N processes train a script as one process does."""
 
 import argparse
 import sys
@@ -13,11 +13,11 @@ from tfdist_cli.table import format_table
 _DESCRIPTION = """\
 Check whether several processes train a script as one process does.
 
-The script runs twice from the current folder, with one process and with N, for its
-first steps of training and with all that it does besides, such as writing files. Both
-runs begin with the same seed and train on the same global batches; then weights,
-optimizer, metrics and other state are compared. If they differ, the first variable that
-does is named, with the likely cause and what to do. The script is not changed.
+The script runs twice in the current folder, with one process and with N, for its first
+steps of training and with all of its effects, such as writing files. Both runs begin
+with the same seed and train on the same global batches; then weights, optimizer,
+metrics and other state are compared. If they differ, the report names the first
+variable that does, the likely cause and the remedy. The script is not changed.
 """
 
 _EPILOG = """\
@@ -32,11 +32,7 @@ exit code:
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist verify`.
-
-    Args:
-        commands: What `add_subparsers` has returned.
-    """
+    """Add the parser of `tfdist verify`."""
     parser = add_command(
         commands,
         "verify",
@@ -46,21 +42,13 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         epilog=_EPILOG,
     )
     parser.set_defaults(func=run)
-    _add_options(parser)
-    _add_options_of_numbers(parser)
-    _add_options_of_output(parser)
+    _add_run_options(parser)
+    _add_numeric_options(parser)
     add_program(parser, "the script; all that follows it belongs to it")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out `tfdist verify`.
-
-    Args:
-        args: What the parser has read.
-
-    Returns:
-        The exit code.
-    """
+    """Run `tfdist verify`, and return the exit code."""
     try:
         orders = Orders(
             _script(args.command, module=args.module),
@@ -80,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
         return error.exit_code
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
-    # It needs NumPy, which no other command is to wait for.
-    from tfdist.verify.report import json_of, text_of
+    # Imported late: NumPy would slow down every other command.
+    from tfdist.verify.verdict import json_of, text_of
 
     name = orders.command[0]
     print(text_of(verdict, name, steps=orders.steps, table=format_table))
@@ -90,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if verdict.passed else 1
 
 
-def _add_options(parser: Parser) -> None:
-    """Add the options that say what is compared."""
+def _add_run_options(parser: Parser) -> None:
+    """Add the options of the processes and of the output."""
     parser.add_argument(
         "-np",
         dest="size",
@@ -119,10 +107,22 @@ def _add_options(parser: Parser) -> None:
         metavar="SECONDS",
         help="give up after this time, with exit code 2",
     )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the verdict to a file, too",
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="write what the script prints to DIR/one and DIR/all, a file a rank",
+    )
 
 
-def _add_options_of_numbers(parser: Parser) -> None:
-    """Add the options that say what is computed with."""
+def _add_numeric_options(parser: Parser) -> None:
+    """Add the options of the numbers."""
     parser.add_argument(
         "--float64",
         action="store_true",
@@ -138,24 +138,8 @@ def _add_options_of_numbers(parser: Parser) -> None:
     )
 
 
-def _add_options_of_output(parser: Parser) -> None:
-    """Add the options that say where things are written."""
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="write the verdict to a file, too",
-    )
-    parser.add_argument(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        help="write what the script prints to DIR/one and DIR/all, a file a rank",
-    )
-
-
 def _script(words: list[str], *, module: bool) -> tuple[str, ...]:
-    """Return the script and its arguments; refuse what is no Python."""
+    """Return the script and its arguments; refuse other programs than Python."""
     words = without_dashes(words)
     if words and not module and not words[0].endswith(".py"):
         raise ValueError(

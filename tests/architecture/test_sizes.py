@@ -25,7 +25,6 @@ LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
     [
         "cli",
         "tfdist/compat/keras",
-        "tfdist/verify",
     ],
     "not yet made smaller",
 )

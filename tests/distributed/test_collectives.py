@@ -465,7 +465,7 @@ def quick(monkeypatched):
 
 
 QUICK = {
-    "stall._BELIEVED_SECONDS": 0.5,
+    "hub._BELIEVED_SECONDS": 0.5,
     "lifeline._SEND_PLAN_SECONDS": 0.5,
     "lifeline.BEAT_SECONDS": 0.1,
     "hub.BEAT_SECONDS": 0.1,

@@ -15,7 +15,7 @@ from typing import Any
 
 from tfdist.benchmarks.turns import Turn, TurnKeeper
 from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
-from tfdist.launch.cores import available_cores
+from tfdist.launch.machine import available_cores
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tfdist.collectives.wire_format import TypedCollective
 from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.meeting import part
+from tfdist.rendezvous.lifeline import Lifeline, part
 
 
 class MonitoredCollective(TypedCollective):

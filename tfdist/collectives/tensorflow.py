@@ -11,7 +11,6 @@ from tfdist.collectives.wire_format import TypedCollective, pack, padded_rows, u
 from tfdist.compat import tensorflow as compat
 from tfdist.devices import pin
 from tfdist.rendezvous.roll_call import (
-    START_TIMEOUT_SECONDS,
     TIMEOUT_SECONDS,
     call_roll,
 )
@@ -78,7 +77,7 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
         self,
         cluster: Cluster,
         *,
-        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         communication: str = "auto",
         takes_all_gpus: bool = False,

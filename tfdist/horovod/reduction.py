@@ -16,8 +16,8 @@ from tfdist.gradients.buckets import plan_groups
 from tfdist.horovod.native import native
 from tfdist.horovod.options import ReductionOptions
 from tfdist.horovod.variables import key_of
-from tfdist.rendezvous.meeting import part
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
+from tfdist.rendezvous.lifeline import part
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
 
 # Horovod's errors for gradients that were in flight.
 _PEER_ERRORS = (tf.errors.UnknownError, tf.errors.AbortedError)
@@ -187,7 +187,7 @@ class Peers:
     def __init__(self, process_set: Any) -> None:
         self._lifeline, hub = connect(
             process_set,
-            start_timeout_seconds=START_TIMEOUT_SECONDS,
+            start_timeout_seconds=start_timeout(),
             timeout_seconds=TIMEOUT_SECONDS,
         )
         self._is_everyone = process_set is native.global_process_set

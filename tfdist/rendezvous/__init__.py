@@ -1,1 +1,1 @@
-"""The processes of a job meet, and watch each other."""
+"""Rendezvous of the processes of a job: start handshake, heartbeats, diagnostics."""

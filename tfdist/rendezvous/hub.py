@@ -1,34 +1,59 @@
-"""Rank 0's end of the lifelines: it hears every rank, and tells all what befell one."""
+"""Rank 0's end of the lifelines: heartbeats, exchanges, and diagnosis of stalls."""
 
 import json
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from tfdist.rendezvous.stall import Failure, Report, find_failure
 from tfdist.rendezvous.wire import Message, Reader, send
 
 BEAT_SECONDS = 1.0
-# A process may hold Python's lock for long in one call; a dead one is seen at once,
-# by its closed connection, so only a cut line or a stopped process takes this long.
+# A process may hold Python's lock for long in one call. The connection of a dead one
+# closes at once, so only a cut line or a stopped process takes this long.
 SILENCE_SECONDS = 60.0
 _SEND_SECONDS = 10.0
+# Reports are seconds old, so a difference must last before it counts.
+_BELIEVED_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Position of one rank, sent with every heartbeat.
+
+    Args:
+        call: How many joint calls the rank has entered; ranks in the same call agree.
+        what: The joint call that it is in, or was in last.
+        inside: Whether it is still in that call.
+        seconds: How long it has been inside or outside.
+        plan: The collectives in its graphs, in the order of tracing; empty until the
+            rank has waited for a while.
+    """
+
+    call: int = 0
+    what: str = "nothing yet"
+    inside: bool = False
+    seconds: float = 0.0
+    plan: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Reason why the ranks cannot go on together: "lost", "stalled" or "disagree"."""
+
+    kind: str
+    text: str
 
 
 class Hub:
-    """Joins the lifelines of all ranks.
+    """Thread of rank 0 that serves the lifelines of all ranks, its own included.
 
-    It answers `exchange` when every rank has given its value, and sends one failure to
-    all ranks when one is gone, silent, or waiting in vain.
-
-    Args:
-        connections: A connected socket to each rank, its own included.
-        names: What to call each rank in a message.
-        timeout_seconds: How long a rank may wait for the others.
+    It answers an exchange when every rank has given its value, and sends one failure to
+    all ranks when one is gone, silent, or waits in vain.
     """
 
     def __init__(
@@ -39,7 +64,7 @@ class Hub:
     ) -> None:
         self._connections = dict(connections)
         for connection in self._connections.values():
-            # A rank that takes nothing must not hold up what the others are told.
+            # A rank that reads nothing must not delay messages to the others.
             connection.settimeout(_SEND_SECONDS)
         self._names = names
         self._timeout_seconds = timeout_seconds
@@ -56,15 +81,11 @@ class Hub:
         self._thread.start()
 
     def join(self, timeout_seconds: float) -> None:
-        """Wait until every rank has left, so that none finds its hub gone.
-
-        Args:
-            timeout_seconds: How long to wait for the slowest.
-        """
+        """Wait until every rank has left, so that none finds its hub gone."""
         self._thread.join(timeout_seconds)
 
     def _serve(self) -> None:
-        """Hear and answer until the last rank has gone."""
+        """Serve all connections until the last one closes."""
         with selectors.DefaultSelector() as selector:
             for rank, connection in self._connections.items():
                 selector.register(connection, selectors.EVENT_READ, rank)
@@ -76,10 +97,10 @@ class Hub:
                         selector.unregister(key.fileobj)
                 if time.monotonic() >= next_beat:
                     next_beat = time.monotonic() + BEAT_SECONDS
-                    self._look_around()
+                    self._beat()
 
     def _read(self, rank: int) -> bool:
-        """Take in what a rank sent; False when its connection is closed."""
+        """Read from a rank; return whether its connection is still open."""
         try:
             data = self._connections[rank].recv(1 << 16)
             messages = self._readers[rank].feed(data)
@@ -87,14 +108,14 @@ class Hub:
             data, messages = b"", []
         self._heard[rank] = time.monotonic()
         for message in messages:
-            self._hear(rank, message)
+            self._handle(rank, message)
         if not data:
             self._connections.pop(rank).close()
             if rank not in self._left:
                 self._lose(rank, "is gone: its connection closed")
         return bool(data)
 
-    def _hear(self, rank: int, message: Message) -> None:
+    def _handle(self, rank: int, message: Message) -> None:
         """Act on one message of a rank."""
         kind = message["kind"]
         if kind in ("beat", "bye"):
@@ -107,41 +128,33 @@ class Hub:
         elif kind == "error":
             self._lose(rank, f"has failed with {message['text']}")
         elif kind == "exchange":
-            values = self._values.setdefault(message["key"], {})
+            key = message["key"]
+            values = self._values.setdefault(key, {})
             values[rank] = message["value"]
-            self._answer(message["key"])
+            if len(values) == len(self._names):
+                del self._values[key]
+                ordered = [values[rank] for rank in sorted(values)]
+                self._send_all({"kind": "values", "key": key, "values": ordered})
 
-    def _answer(self, key: str) -> None:
-        """Give everyone the values of an exchange, once the last is there."""
-        values = self._values[key]
-        if len(values) == len(self._names):
-            del self._values[key]
-            ordered = [values[rank] for rank in sorted(values)]
-            self._tell_all({"kind": "values", "key": key, "values": ordered})
-
-    def _look_around(self) -> None:
-        """Beat, and see whether someone is silent or waits in vain."""
-        self._tell_all({"kind": "beat"})
+    def _beat(self) -> None:
+        """Send a heartbeat, and look for a rank that is silent or waits in vain."""
+        self._send_all({"kind": "beat"})
         now = time.monotonic()
         for rank in set(self._connections) - self._left:
             if now - self._heard[rank] > SILENCE_SECONDS:
                 self._lose(rank, f"has been silent for {SILENCE_SECONDS:.0f} s")
-        self._check_exchanges()
+        for key, values in self._values.items():
+            for rank in self._left - set(values):
+                what = json.loads(key)[0]
+                self._lose(rank, f"has ended while others wait for it in {what}")
         failure = find_failure(
             self._reports, self._left, self._names, self._timeout_seconds
         )
         if failure is not None:
             self._fail(failure)
 
-    def _check_exchanges(self) -> None:
-        """Fail when a rank waits for the value of one that has left."""
-        for key, values in self._values.items():
-            for rank in self._left - set(values):
-                what = json.loads(key)[0]
-                self._lose(rank, f"has ended while others wait for it in {what}")
-
     def _lose(self, rank: int, how: str) -> None:
-        """Tell every rank that one is no longer there."""
+        """Fail because a rank is no longer there."""
         text = (
             f"{self._names[rank]} {how}. Look at the end of its log for the cause (a "
             "crash, a signal, no memory left, a cut network), then start all ranks "
@@ -150,21 +163,146 @@ class Hub:
         self._fail(Failure("lost", text))
 
     def _fail(self, failure: Failure) -> None:
-        """Tell every rank, once, why it cannot go on."""
+        """Send the first failure, and no other, to every rank."""
         if not self._failed:
             self._failed = True
-            self._tell_all(
+            self._send_all(
                 {"kind": "failure", "what": failure.kind, "text": failure.text}
             )
 
-    def _tell_all(self, message: Message) -> None:
-        """Send a message to every rank that still listens."""
+    def _send_all(self, message: Message) -> None:
+        """Send a message to every rank that is still connected."""
         for connection in self._connections.values():
             try:
                 send(connection, message)
             except TimeoutError:
-                # Half a message is there; whatever follows would be read as its rest.
+                # Half a message was sent; the peer would read the next as its rest.
                 with suppress(OSError):  # The rank may be gone by now.
                     connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                continue  # Its closed connection is read, and reported, by itself.
+                continue  # The next read finds the connection closed and reports it.
+
+
+def find_failure(
+    reports: Mapping[int, Report],
+    left: Collection[int],
+    names: Mapping[int, str],
+    timeout_seconds: float,
+) -> Failure | None:
+    """Find a rank that waits for something that will not happen; None if there is none.
+
+    Args:
+        reports: The latest report of each rank; the last one of a rank that left.
+        left: The ranks that ended their programs in good order.
+        names: The name of each rank in messages.
+        timeout_seconds: How long a rank may wait for the others.
+    """
+    waiting = {
+        rank: report
+        for rank, report in sorted(reports.items())
+        if report.inside and report.seconds >= _BELIEVED_SECONDS and rank not in left
+    }
+    return (
+        _left_too_early(waiting, reports, left, names)
+        or _different_calls(waiting, names)
+        or _different_plans(waiting, names, timeout_seconds)
+        or _too_long(waiting, reports, names, timeout_seconds)
+    )
+
+
+def _left_too_early(
+    waiting: Mapping[int, Report],
+    reports: Mapping[int, Report],
+    left: Collection[int],
+    names: Mapping[int, str],
+) -> Failure | None:
+    """Find a rank that ended before a call in which another waits for it."""
+    for rank, report in waiting.items():
+        for gone in sorted(left):
+            if reports[gone].call < report.call:
+                return Failure(
+                    "lost",
+                    f"{names[gone]} has ended its program while {names[rank]} waits "
+                    f"for it in {report.what}. Make the same calls on every rank, and "
+                    "look at the log of the one that has ended for the reason.",
+                )
+    return None
+
+
+def _different_calls(
+    waiting: Mapping[int, Report], names: Mapping[int, str]
+) -> Failure | None:
+    """Find two ranks that are in different calls of the same number."""
+    for rank, report in waiting.items():
+        for other, its in waiting.items():
+            if rank < other and report.call == its.call and report.what != its.what:
+                return Failure(
+                    "disagree",
+                    f"The ranks are in different calls: {names[rank]} is in "
+                    f"{report.what}, {names[other]} in {its.what} (joint call "
+                    f"{report.call} on both). Make the same calls, with the same "
+                    "shapes and in the same order, on every rank.",
+                )
+    return None
+
+
+def _different_plans(
+    waiting: Mapping[int, Report], names: Mapping[int, str], timeout_seconds: float
+) -> Failure | None:
+    """Find two ranks that wait too long in one call, with different graphs.
+
+    Different graphs alone are no failure: ranks may trace at different times.
+    """
+    in_order = sorted(waiting.items())
+    for (rank, report), (other, its) in zip(in_order, in_order[1:], strict=False):
+        is_long = max(report.seconds, its.seconds) >= timeout_seconds
+        # A plan that is empty may only not have been sent yet.
+        is_known = bool(report.plan) and bool(its.plan)
+        if not (is_long and is_known and report.call == its.call):
+            continue
+        if report.plan == its.plan:
+            continue
+        pairs = enumerate(zip(report.plan, its.plan, strict=False))
+        shorter = min(len(report.plan), len(its.plan))
+        position = next((i for i, (a, b) in pairs if a != b), shorter)
+        mine, theirs = (
+            plan[position] if position < len(plan) else "missing"
+            for plan in (report.plan, its.plan)
+        )
+        return Failure(
+            "disagree",
+            f"The ranks run different graphs in {report.what}: collective number "
+            f"{position} is {mine} on {names[rank]} and {theirs} on {names[other]}. "
+            "Trace the same operations, with the same shapes and in the same order, "
+            "on every rank.",
+        )
+    return None
+
+
+def _too_long(
+    waiting: Mapping[int, Report],
+    reports: Mapping[int, Report],
+    names: Mapping[int, str],
+    timeout_seconds: float,
+) -> Failure | None:
+    """Find a rank that has waited longer than the timeout."""
+    for rank, report in waiting.items():
+        if report.seconds < timeout_seconds:
+            continue
+        behind = [other for other, its in reports.items() if its.call < report.call]
+        behind = behind or [other for other in reports if other not in waiting]
+        where = "; ".join(_position(reports[other], names[other]) for other in behind)
+        return Failure(
+            "stalled",
+            f"{names[rank]} has waited {report.seconds:.0f} s in {report.what}. "
+            f"{where or 'All ranks are in it'}. Find out what holds them up; if it is "
+            "work that takes so long, raise timeout_seconds of the strategy "
+            f"(now {timeout_seconds:g}).",
+        )
+    return None
+
+
+def _position(report: Report, name: str) -> str:
+    """Describe the position of a rank that others wait for."""
+    state = "is in" if report.inside else "is in no joint call; its last was"
+    return f"{name} {state} {report.what}, for {report.seconds:.0f} s"

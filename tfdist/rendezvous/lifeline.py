@@ -1,4 +1,4 @@
-"""Each rank's connection to rank 0, over which no rank waits in silence for another."""
+"""Heartbeat connection of each rank to rank 0, which turns a hang into an error."""
 
 import json
 import os
@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS
-from tfdist.rendezvous.stall import Failure
+from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS, Failure, Hub
 from tfdist.rendezvous.wire import Reader, send
 
 _ERRORS: dict[str, type[Exception]] = {
@@ -20,26 +19,26 @@ _ERRORS: dict[str, type[Exception]] = {
     "stalled": TimeoutError,
     "disagree": RuntimeError,
 }
-# A report with the whole plan is worth its bytes only when this rank has long waited.
+# The plan is large, and of use only when this rank has waited for long.
 _SEND_PLAN_SECONDS = 3.0
-# A rank that has left is believed to be missed after 3 s, and 2 more are on the way.
+# The hub needs 3 s to notice that a rank has left, and the messages up to 2.
 _REASON_SECONDS = 10.0
 _LONGEST_TEXT = 2000
+_FAREWELL_SECONDS = 1.0
 
 
 class Lifeline:
-    """Tells the other ranks where this one is, and this one what befell the others.
+    """Connection over which a rank reports its position and learns of failures.
 
-    TensorFlow's collectives wait for ever for a peer that is dead or somewhere else.
-    The lifeline notices, through rank 0, and ends the waiting on all ranks with the
-    same words.
+    TensorFlow's collectives wait forever for a peer that is dead or in another call.
+    The lifeline notices this through rank 0, and raises the same error on all ranks.
 
     Args:
         connection: The socket to rank 0's hub.
         rank: This rank.
-        name_of_hub: What to call rank 0 in a message.
-        on_failure: Called once, from another thread, with the reason when the ranks
-            cannot go on: it must wake whoever waits outside of this class.
+        name_of_hub: The name of rank 0 in messages.
+        on_failure: Called once with the reason, from another thread, when the ranks
+            cannot go on: it must interrupt calls that wait outside of this class.
     """
 
     def __init__(
@@ -70,14 +69,7 @@ class Lifeline:
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
-        """Mark a call in which this rank may wait for the others.
-
-        Args:
-            what: The call in words, the same on every rank that makes it.
-
-        Yields:
-            Nothing; the block is the call.
-        """
+        """Mark a block in which this rank may wait for the others."""
         if self._inside == 0:
             self._call, self._what = self._call + 1, what
             self._since = time.monotonic()
@@ -90,32 +82,21 @@ class Lifeline:
                 self._since = time.monotonic()
 
     def traced(self, what: str) -> None:
-        """Note a collective that a graph of this rank holds.
-
-        Args:
-            what: The collective in words, the same on every rank.
-        """
+        """Add a collective to the plan of the graphs that this rank has traced."""
         self._plan.append(what)
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
-        """Give a value and get those of all ranks.
+        """Return the values of all ranks by rank.
+
+        The nth exchange of a name on one rank belongs to the nth on every other.
 
         Args:
-            name: What is exchanged; the nth exchange of a name on one rank belongs to
-                the nth on every other.
-            value: What JSON can hold.
-            joint: Whether this is one of the calls that every rank makes in the same
-                order; False for threads beside them. Default True.
-
-        Returns:
-            The values by rank.
-
-        Raises:
-            ConnectionError: If a rank is gone.
-            RuntimeError: If the ranks make different calls.
-            TimeoutError: If a rank does not come.
+            name: The name of the exchange.
+            value: A value that JSON can hold.
+            joint: Whether all ranks make this call in the same order as their other
+                calls; False for threads that run in parallel. Default True.
         """
-        # Else the others' values might come before anybody asks.
+        # After a failure even an exchange that could still complete must raise.
         self.check()
         key = json.dumps([name, self._exchanges[name]])
         self._exchanges[name] += 1
@@ -128,45 +109,25 @@ class Lifeline:
             return self._values.pop(key)
 
     def check(self) -> None:
-        """Raise if the ranks cannot go on together.
-
-        Raises:
-            ConnectionError: If a rank is gone.
-            RuntimeError: If the ranks make different calls.
-            TimeoutError: If a rank did not come.
-        """
+        """Raise the failure, if the ranks cannot go on together."""
         if self.failure is not None:
             raise _ERRORS[self.failure.kind](self.failure.text)
 
     def wait_for_failure(self) -> None:
-        """Wait a moment for the reason of an error that a peer must have caused.
-
-        Raises:
-            ConnectionError: If a rank is gone.
-            RuntimeError: If the ranks make different calls.
-            TimeoutError: If a rank did not come.
-        """
+        """Wait a moment for the failure behind an error that a peer caused."""
         with self._arrived:
             self._arrived.wait_for(lambda: self.failure is not None, _REASON_SECONDS)
         self.check()
 
     def report_error(self, what: str, error: Exception) -> None:
-        """Tell the others that this rank could not finish a joint call.
-
-        Args:
-            what: The call in words.
-            error: What it raised.
-        """
+        """Tell the others that this rank could not finish a joint call."""
         text = f"{type(error).__name__} in {what}: {error}"
         self._send({"kind": "error", "text": text[:_LONGEST_TEXT]})
 
     def wait_for_all(self, timeout_seconds: float) -> None:
-        """Wait a while until every rank is about to leave.
+        """Wait, for a while, until every rank is about to leave.
 
-        A peer may still be fetching what a collective of this rank has left for it.
-
-        Args:
-            timeout_seconds: How long to wait for the others, which may have more to do.
+        A peer may still be fetching results of a collective from this rank.
         """
         key = json.dumps(["the end", 0])
         self._send({"kind": "exchange", "key": key, "value": None})
@@ -188,7 +149,7 @@ class Lifeline:
             self._connection.shutdown(socket.SHUT_WR)
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Send to the hub; a hub that is gone is noticed by the listener."""
+        """Send to the hub; the listener notices a hub that is gone."""
         try:
             with self._sending:
                 send(self._connection, message)
@@ -196,13 +157,13 @@ class Lifeline:
             return
 
     def _beat(self) -> None:
-        """Report again and again where this rank is."""
+        """Report the position of this rank periodically."""
         while not self._closed and self.failure is None:
             self._send({"kind": "beat", "report": self._report()})
             time.sleep(BEAT_SECONDS)
 
     def _report(self) -> dict[str, Any]:
-        """Say where this rank is."""
+        """Describe the position of this rank."""
         seconds = time.monotonic() - self._since
         long = self._inside > 0 and seconds > _SEND_PLAN_SECONDS
         return {
@@ -214,13 +175,13 @@ class Lifeline:
         }
 
     def _listen(self) -> None:
-        """Hear what rank 0 says until the connection ends."""
+        """Read from the hub until the connection ends."""
         self._connection.settimeout(SILENCE_SECONDS)
         how = "is gone: its connection closed"
         try:
             while data := self._connection.recv(1 << 16):
                 for message in self._reader.feed(data):
-                    self._hear(message)
+                    self._handle(message)
         except TimeoutError:
             how = f"has been silent for {SILENCE_SECONDS:.0f} s"
         except (OSError, ValueError):
@@ -231,7 +192,7 @@ class Lifeline:
             )
             self._fail(Failure("lost", text + "then start all ranks again."))
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         """Act on one message of the hub."""
         if message["kind"] == "values":
             with self._arrived:
@@ -241,10 +202,20 @@ class Lifeline:
             self._fail(Failure(message["what"], message["text"]))
 
     def _fail(self, failure: Failure) -> None:
-        """Wake everyone who waits, once."""
+        """Note the first failure, and wake all waiting threads."""
         with self._arrived:
             if self.failure is not None:
                 return
             self.failure = failure
             self._arrived.notify_all()
         self._on_failure(failure.text)
+
+
+def part(lifeline: Lifeline, hub: Hub | None) -> None:
+    """Take leave of the other ranks before the interpreter exits."""
+    has_failed = hasattr(sys, "last_value")
+    if not has_failed:
+        lifeline.wait_for_all(_FAREWELL_SECONDS)
+    lifeline.close()
+    if hub is not None:
+        hub.join(_FAREWELL_SECONDS)

@@ -1,8 +1,8 @@
-"""Who of a job with parameter servers is there, as open ports tell.
+"""Presence of processes, as the open ports of their addresses show.
 
-Such a job needs no protocol of ours: each process listens at its own address as long as
-it takes part. The chief does so from the beginning, and a server once it has seen the
-chief; so none of them can miss a job that is over at once.
+A job with parameter servers needs no other protocol: each process listens at its own
+address as long as it takes part. The chief does so from the start, and a server once it
+has seen the chief, so no server misses a job that ends at once.
 """
 
 import logging
@@ -14,23 +14,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from tfdist.cluster.address import split_address
+from tfdist.cluster.address import is_loopback, split_address
 from tfdist.cluster.model import Cluster, Task
-from tfdist.rendezvous.roll import (
-    FIRST_NOTICE_SECONDS,
-    NOTICE_SECONDS,
-    check_port,
-    listen,
-)
 
 _log = logging.getLogger(__name__)
 
+RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
-# Nobody listens any more: four probes, and so three seconds, tell it from an accident.
+# Four refused probes, and so three seconds, are no accident.
 REFUSALS = 4
 # The network, or the host, may come back.
 SILENCE_SECONDS = 60.0
-_RETRY_SECONDS = 0.2
+_FIRST_NOTICE_SECONDS = 10.0
+_NOTICE_SECONDS = 30.0
 _ANSWER_SECONDS = 5.0
 _PROBES_AT_A_TIME = 32
 
@@ -38,30 +34,50 @@ _Probe = Callable[[str], OSError | None]
 _ProbeAll = Callable[[_Probe, Iterable[str]], Iterable[OSError | None]]
 
 
-def check_own_port(cluster: Cluster) -> None:
-    """Make sure that TensorFlow will be able to listen where the others look.
+def retry(seconds: float, waiting_for: Callable[[], str]) -> Iterator[float]:
+    """Yield the seconds left until none are; log now and then what is missing."""
+    now = time.monotonic()
+    deadline, notice = now + seconds, now + _FIRST_NOTICE_SECONDS
+    yield seconds
+    while (now := time.monotonic()) < deadline:
+        if now > notice:
+            _log.warning("tfdist roll-call: waiting for %s.", waiting_for())
+            notice = now + _NOTICE_SECONDS
+        yield deadline - now
 
-    Args:
-        cluster: Who is in the job.
 
-    Raises:
-        OSError: If this process cannot listen at its own address.
+def listen(cluster: Cluster) -> socket.socket:
+    """Listen at this process's own address."""
+    listener = _bind(cluster)
+    listener.listen(1024)
+    return listener
+
+
+def check_port(cluster: Cluster, name: str) -> None:
+    """Raise OSError unless TensorFlow will be able to listen at this address.
+
+    The port is only bound: a peer that connects now must not take it for TensorFlow's.
     """
+    try:
+        _bind(cluster).close()
+    except OSError as error:
+        raise OSError(
+            f"This process cannot listen at its own address: {error}. Received: "
+            f"{name}. Stop what uses the port, or give this task another one, on every "
+            "process."
+        ) from error
+
+
+def check_own_port(cluster: Cluster) -> None:
+    """Raise OSError unless TensorFlow will be able to listen at this address."""
     check_port(cluster, _name(cluster.task, cluster.address))
 
 
 def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
     """Wait on the chief until every worker and parameter server listens.
 
-    TensorFlow itself would wait for them for ever and in silence. Meanwhile this
-    process listens at its own address, which is free again afterwards.
-
-    Args:
-        cluster: Who is in the job.
-        timeout_seconds: How long to wait for the last of them.
-
-    Raises:
-        TimeoutError: If one is missing when the time is over.
+    TensorFlow itself would wait forever, in silence. Meanwhile this process listens at
+    its own address, which is free again afterwards.
     """
     servers = {
         address: _name(Task(job, index), address)
@@ -83,15 +99,7 @@ def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
 
 
 def wait_for_chief(cluster: Cluster, timeout_seconds: float) -> None:
-    """Wait on a worker or parameter server until the chief listens.
-
-    Args:
-        cluster: Who is in the job.
-        timeout_seconds: How long to wait for it.
-
-    Raises:
-        TimeoutError: If it is missing when the time is over.
-    """
+    """Wait on a worker or parameter server until the chief listens."""
     address = cluster.addresses[0]
     chief = {address: _name(cluster.task_of(0), address)}
     missing = _wait_for(chief, timeout_seconds)
@@ -109,64 +117,63 @@ def watch_chief(cluster: Cluster) -> None:
     """Return when the chief has left, in good order or not.
 
     Servers outlive their chief, because TensorFlow does not tell them. A chief that
-    hangs still listens, and is waited for.
-
-    Args:
-        cluster: Who is in the job.
+    hangs still listens, so that they wait for it.
     """
-    address = cluster.addresses[0]
     absence = Absence()
-    while not absence.is_final(_probe(address), time.monotonic()):
+    while not absence.is_final(_probe(cluster.addresses[0]), time.monotonic()):
         time.sleep(PROBE_SECONDS)
 
 
 @dataclass
 class Absence:
-    """What the last probes of an address met.
-
-    Args:
-        refusals: How many in a row were refused. Default 0.
-        since: When the first of those in a row failed that failed in any way; None if
-            the last succeeded. Default None.
-    """
+    """Failed probes of an address in a row: the refused ones, and since when."""
 
     refusals: int = 0
     since: float | None = None
 
     def is_final(self, error: OSError | None, now: float) -> bool:
-        """Take in what one more probe met, and say whether to give up.
-
-        Args:
-            error: What was raised; None if somebody listens.
-            now: When, in seconds.
-
-        Returns:
-            Whether whoever had the address must be taken for gone.
-        """
+        """Add the result of a probe; return whether the process must be gone."""
+        if error is None:
+            self.refusals, self.since = 0, None
+            return False
         is_refused = isinstance(error, ConnectionRefusedError)
         self.refusals = self.refusals + 1 if is_refused else 0
-        if error is None:
-            self.since = None
-            return False
-        if self.since is None:
-            self.since = now
+        self.since = now if self.since is None else self.since
         return self.refusals >= REFUSALS or now - self.since >= SILENCE_SECONDS
+
+
+def _bind(cluster: Cluster) -> socket.socket:
+    """Bind this process's own address without listening."""
+    host, port = split_address(cluster.address)
+    is_ipv6 = ":" in host
+    # By its name or outer address a host may not know itself (NAT, containers).
+    bound = host if is_loopback(host) else ""
+    bearer = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
+    try:
+        bearer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_ipv6:
+            bearer.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bearer.bind((bound, port))
+    except BaseException:
+        bearer.close()
+        raise
+    return bearer
 
 
 @contextmanager
 def _listening(cluster: Cluster) -> Iterator[None]:
-    """Let those who probe this process's address find that it is there."""
+    """Listen at this process's address, so that probes find it."""
     with listen(cluster) as listener:
-        threading.Thread(target=_greet, args=(listener,), daemon=True).start()
+        threading.Thread(target=_accept, args=(listener,), daemon=True).start()
         try:
             yield
-        finally:  # Else the thread would wait, and the port be open, for ever.
+        finally:  # Otherwise the thread would keep the port open forever.
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
 
 
-def _greet(listener: socket.socket) -> None:
-    """Take every connection, and end it, until this process listens no more."""
+def _accept(listener: socket.socket) -> None:
+    """Accept and close connections until the listener is closed."""
     while listener.fileno() >= 0:
         with suppress(OSError):
             listener.accept()[0].close()
@@ -175,41 +182,38 @@ def _greet(listener: socket.socket) -> None:
 def _wait_for(
     names: Mapping[str, str], timeout_seconds: float, probe_all: _ProbeAll = map
 ) -> dict[str, OSError]:
-    """Wait until somebody listens at every address; return what failed in the end."""
-    start = time.monotonic()
-    deadline, notice = start + timeout_seconds, start + FIRST_NOTICE_SECONDS
-    missing = list(names)
-    while True:
-        answers = list(zip(missing, probe_all(_probe, missing), strict=True))
-        errors = {address: error for address, error in answers if error is not None}
-        now = time.monotonic()
-        if not errors or now >= deadline:
-            return errors
-        if now >= notice:
-            _log.warning("tfdist roll-call: waiting for %s.", _describe(errors, names))
-            notice = now + NOTICE_SECONDS
-        missing = list(errors)
-        time.sleep(min(_RETRY_SECONDS, deadline - now))
+    """Probe addresses until all of them listen; return the last errors."""
+    errors = dict.fromkeys(names, OSError("not probed yet"))
+    for left in retry(timeout_seconds, lambda: _describe(errors, names)):
+        for address, error in zip([*errors], probe_all(_probe, [*errors]), strict=True):
+            if error is None:
+                del errors[address]
+            else:
+                errors[address] = error
+        if not errors:
+            break
+        time.sleep(min(RETRY_SECONDS, left))
+    return errors
 
 
 def _probe(address: str) -> OSError | None:
-    """Find out whether somebody listens at an address; return what says otherwise."""
+    """Connect to an address; return the error if no other process listens there."""
     place = split_address(address)
     try:
         with socket.create_connection(place, timeout=_ANSWER_SECONDS) as connection:
-            # A port of this host that is free may be connected with itself.
+            # A connection to a free port of this host may end at itself.
             if connection.getsockname() == connection.getpeername():
-                return ConnectionRefusedError("nobody listens there")
+                return ConnectionRefusedError("nothing listens there")
     except OSError as error:
         return error
     return None
 
 
 def _describe(missing: Mapping[str, OSError], names: Mapping[str, str]) -> str:
-    """Name those who are missing, and why they are believed to be."""
+    """Name the missing processes, each with the error of its probe."""
     return "; ".join(f"{names[address]}: {error}" for address, error in missing.items())
 
 
 def _name(task: Task, address: str) -> str:
-    """Name a process as errors do: its task and its address."""
+    """Return the name of a process in errors: its task and its address."""
     return f"{task} ({address})"

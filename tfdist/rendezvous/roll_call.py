@@ -1,128 +1,342 @@
-"""The roll-call: nothing starts before every rank has answered."""
+"""Start handshake: no rank goes on before every rank has answered rank 0."""
 
-import logging
+import math
 import os
+import secrets
+import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
 
 from tfdist.cluster.address import split_address
 from tfdist.cluster.model import Cluster
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.roll import (
-    FIRST_NOTICE_SECONDS,
-    NOTICE_SECONDS,
-    Roll,
-    check_port,
-    name_of,
-)
-from tfdist.rendezvous.start_timeout import start_timeout_seconds
+from tfdist.rendezvous.presence import RETRY_SECONDS, check_port, listen, retry
 from tfdist.rendezvous.wire import Message, Reader, receive, send
 
-_log = logging.getLogger(__name__)
-
-START_TIMEOUT_SECONDS = start_timeout_seconds(300.0)
+START_TIMEOUT_VARIABLE = "TFDIST_START_TIMEOUT"
 TIMEOUT_SECONDS = 600.0
-_RETRY_SECONDS = 0.2
+_START_TIMEOUT_SECONDS = 300.0
+# Rank 0 acknowledges a caller at once, so whatever is slower is another program.
+_ACKNOWLEDGE_SECONDS = 5.0
+# A caller may have started its clock later than rank 0.
+_EXTRA_SECONDS = 10.0
 _REFUSALS = {"absent": TimeoutError, "refused": RuntimeError}
+
+_Place = tuple[str, int]
+
+
+def start_timeout(
+    seconds: float | None = None, env: Mapping[str, str] | None = None
+) -> float:
+    """Return the time for the start: the one given, the launcher's, or 300 s.
+
+    Example:
+        >>> start_timeout(None, {"TFDIST_START_TIMEOUT": "20"}), start_timeout(7)
+        (20.0, 7)
+    """
+    if seconds is not None:
+        return seconds
+    text = (os.environ if env is None else env).get(START_TIMEOUT_VARIABLE)
+    if not text:
+        return _START_TIMEOUT_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"{START_TIMEOUT_VARIABLE} must be a positive number of seconds. "
+            f"Received: {START_TIMEOUT_VARIABLE}={text!r}. "
+            "Give it to `tfdist run --start-timeout`, or unset it."
+        )
+    return seconds
 
 
 def call_roll(
     cluster: Cluster,
     on_failure: Callable[[str], None],
     *,
-    start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+    start_timeout_seconds: float | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> tuple[Lifeline, Hub | None]:
-    """Wait until every rank of a cluster has answered, and tie them together.
+    """Wait for every rank of a cluster; return the lifeline and, on rank 0, the hub.
 
-    Rank 0 listens at its own address until all have come; then the address is free
-    again for TensorFlow, and the connections stay as the ranks' lifelines. So nothing
-    needs a second port.
+    Rank 0 listens at its own address, which is free again for TensorFlow afterwards:
+    the connections stay as the ranks' lifelines, so that no second port is needed.
+    """
+    names = {rank: name_of(cluster, rank) for rank in range(cluster.size)}
+    check_port(cluster, names[cluster.rank])
+    zero = cluster.addresses[0]
+    handshake = _Handshake(
+        cluster.rank,
+        names,
+        run_id=cluster.run_id,
+        addresses=cluster.addresses,
+        seconds=start_timeout(start_timeout_seconds),
+        remedy_for_missing="Check that each of the missing was started, with the same "
+        f"cluster and its own task index, and that it can reach rank 0 at {zero}.",
+        remedy_for_zero="Check that rank 0 was started, with the same cluster, and "
+        "that its address can be reached from this host.",
+    )
+    listener = None if cluster.rank > 0 else listen(cluster)
+    places = [split_address(zero)]
+    return handshake.connect(listener, places, on_failure, timeout_seconds)
+
+
+@dataclass(frozen=True)
+class Guest:
+    """Facts about a rank that Horovod has already brought together with the others.
 
     Args:
-        cluster: Who is in the job; this process must be one of those that train.
-        on_failure: See `Lifeline`.
-        start_timeout_seconds: How long to wait for the last rank. Default 300.
-        timeout_seconds: How long a rank may later wait for the others in one call.
-            Default 600.
-
-    Returns:
-        This rank's lifeline; and rank 0's hub, None on the other ranks.
-
-    Raises:
-        OSError: If this process cannot listen at its own address.
-        RuntimeError: If two processes have the same rank or different clusters.
-        TimeoutError: If a rank is missing when the time is over.
+        rank: Its rank in the job, even where only some ranks of the job meet.
+        host: The name of its host.
+        pid: The number of its process.
+        addresses: Hosts at which rank 0 may be reached, the most likely first.
+        port: The port at which rank 0 listens; 0 on the other ranks.
+        token: A secret that identifies the meeting; "" on the other ranks.
     """
-    deadline = time.monotonic() + start_timeout_seconds
-    _check_own_port(cluster)
-    hello = {
-        "kind": "hello",
-        "rank": cluster.rank,
-        "addresses": list(cluster.addresses),
-        "run_id": cluster.run_id,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
+
+    rank: int
+    host: str
+    pid: int
+    addresses: tuple[str, ...] = ()
+    port: int = 0
+    token: str = ""
+
+
+def open_door(*, is_local: bool) -> tuple[socket.socket, str]:
+    """Open a free port for `meet` on rank 0, and return it with a new token."""
+    host = "127.0.0.1" if is_local else ""
+    return socket.create_server((host, 0), backlog=1024), secrets.token_hex(16)
+
+
+def meet(
+    rank: int,
+    guests: Sequence[Guest],
+    door: socket.socket | None,
+    on_failure: Callable[[str], None],
+    *,
+    start_timeout_seconds: float,
+    timeout_seconds: float,
+) -> tuple[Lifeline, Hub | None]:
+    """Connect ranks that know where rank 0 listens; return as `call_roll` does."""
+    names = {
+        number: f"rank {guest.rank} (process {guest.pid} on {guest.host})"
+        for number, guest in enumerate(guests)
     }
-    names = {rank: name_of(cluster, rank) for rank in range(cluster.size)}
-    if cluster.rank > 0:
-        connection = _answer(cluster, hello, deadline, start_timeout_seconds)
-        return Lifeline(connection, cluster.rank, names[0], on_failure), None
-    connections = Roll(cluster, hello, start_timeout_seconds).take(deadline)
-    mine, connections[0] = socket.socketpair()
-    hub = Hub(connections, names, timeout_seconds)
-    return Lifeline(mine, 0, names[0], on_failure), hub
-
-
-def _answer(
-    cluster: Cluster, hello: Message, deadline: float, timeout_seconds: float
-) -> socket.socket:
-    """Report to rank 0 and wait until everyone has."""
-    reason = "it has not been tried"
-    notice = time.monotonic() + FIRST_NOTICE_SECONDS
-    while (now := time.monotonic()) < deadline:
-        if now > notice:
-            name = name_of(cluster, 0)
-            _log.warning("tfdist roll-call: %s does not answer: %s.", name, reason)
-            notice = now + NOTICE_SECONDS
-        try:
-            connection, reply = _report(cluster.addresses[0], hello, deadline)
-        except (OSError, ValueError) as error:
-            reason = str(error) or type(error).__name__
-            time.sleep(_RETRY_SECONDS)
-            continue
-        if reply["kind"] == "welcome":
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
-        raise _REFUSALS[reply["kind"]](reply["text"])
-    raise TimeoutError(
-        f"{name_of(cluster, 0)} has not answered the roll-call after "
-        f"{timeout_seconds:g} s: {reason}. Present: {name_of(cluster, cluster.rank)}; "
-        "of the others nothing is known here. Check that rank 0 was started, with the "
-        "same cluster, and that its address can be reached from this host."
+    zero = guests[0]
+    handshake = _Handshake(
+        rank,
+        names,
+        run_id=zero.token,
+        seconds=start_timeout_seconds,
+        remedy_for_missing=f"Let their hosts reach {zero.host} by TCP, on any port.",
+        remedy_for_zero=f"Let {zero.host} be reached by TCP, on any port.",
     )
+    places = [(host, zero.port) for host in zero.addresses]
+    return handshake.connect(door, places, on_failure, timeout_seconds)
 
 
-def _report(
-    address: str, hello: Message, deadline: float
-) -> tuple[socket.socket, Message]:
-    """Connect to rank 0, and return the connection and what it says."""
-    connection = socket.create_connection(split_address(address), timeout=5.0)
-    try:
-        # Rank 0 speaks when the last rank has come, or its own time is over.
-        connection.settimeout(deadline - time.monotonic() + 10.0)
-        send(connection, hello)
-        reply = receive(connection, Reader())
-        if reply.get("kind") not in ("welcome", *_REFUSALS):
-            raise ValueError("something else answers there")
-    except BaseException:
-        connection.close()
-        raise
-    return connection, reply
+def name_of(cluster: Cluster, rank: int) -> str:
+    """Return a rank's name in errors: its number, its task and its address."""
+    return f"rank {rank} ({cluster.task_of(rank)}, {cluster.addresses[rank]})"
 
 
-def _check_own_port(cluster: Cluster) -> None:
-    """Make sure that TensorFlow will be able to listen where the others look."""
-    check_port(cluster, name_of(cluster, cluster.rank))
+@dataclass
+class _Handshake:
+    """Handshake of all ranks with rank 0, over which the connections are made."""
+
+    rank: int
+    names: Mapping[int, str]
+    run_id: str
+    seconds: float
+    remedy_for_missing: str
+    remedy_for_zero: str
+    addresses: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self._hello: Message = {
+            "kind": "hello",
+            "rank": self.rank,
+            "addresses": list(self.addresses),
+            "run_id": self.run_id,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+        }
+        self._present: dict[int, socket.socket] = {}
+
+    def connect(
+        self,
+        listener: socket.socket | None,
+        places: Sequence[_Place],
+        on_failure: Callable[[str], None],
+        timeout_seconds: float,
+    ) -> tuple[Lifeline, Hub | None]:
+        """Connect this rank; only rank 0 has a listener, and a hub afterwards."""
+        hub = None
+        if listener is None:
+            connection = self._join(places)
+        else:
+            with listener:
+                connections = self._gather(listener)
+            connection, connections[0] = socket.socketpair()
+            hub = Hub(connections, self.names, timeout_seconds)
+        return Lifeline(connection, self.rank, self.names[0], on_failure), hub
+
+    def _gather(self, listener: socket.socket) -> dict[int, socket.socket]:
+        """Wait on rank 0 for all other ranks; return the connections to them."""
+        readers: dict[socket.socket, Reader] = {}
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            for left in retry(self.seconds, self._missing):
+                if len(self._present) == len(self.names) - 1:
+                    break
+                for key, _ in selector.select(min(1.0, left)):
+                    if key.fileobj is listener:
+                        connection, _ = listener.accept()
+                        readers[connection] = Reader()
+                        selector.register(connection, selectors.EVENT_READ)
+                    elif not self._hear(key.fileobj, readers):  # type: ignore[arg-type]
+                        selector.unregister(key.fileobj)
+        if len(self._present) < len(self.names) - 1:
+            self._give_up()
+        for connection in self._present.values():
+            send(_without_delay(connection), {"kind": "welcome"})
+        return self._present
+
+    def _join(self, places: Sequence[_Place]) -> socket.socket:
+        """Connect to rank 0 at one of its addresses, and wait until all have."""
+        reasons = dict.fromkeys(places, "it has not been tried")
+
+        def state() -> str:
+            texts = [f"{host}: {why}" for (host, _), why in reasons.items()]
+            return "; ".join(texts if len(texts) > 1 else reasons.values())
+
+        for left in retry(self.seconds, lambda: f"{self.names[0]}: {state()}"):
+            for place in places:
+                try:
+                    connection, reply = self._report(place, left + _EXTRA_SECONDS)
+                except (OSError, ValueError) as error:
+                    reasons[place] = str(error) or type(error).__name__
+                    continue
+                if reply["kind"] == "welcome":
+                    return _without_delay(connection)
+                connection.close()
+                raise _REFUSALS[reply["kind"]](reply["text"])
+            time.sleep(min(RETRY_SECONDS, left))
+        raise TimeoutError(
+            f"{self.names[0]} has not answered the roll-call after {self.seconds:g} s: "
+            f"{state()}. Present: {self.names[self.rank]}; of the others nothing is "
+            f"known here. {self.remedy_for_zero}"
+        )
+
+    def _report(self, place: _Place, seconds: float) -> tuple[socket.socket, Message]:
+        """Say hello to whatever listens at a place; return it and its last word."""
+        connection = socket.create_connection(place, timeout=_ACKNOWLEDGE_SECONDS)
+        try:
+            send(connection, self._hello)
+            reply = receive(connection, _ACKNOWLEDGE_SECONDS)
+            if reply.get("kind") == "present":
+                send(connection, {**self._hello, "kind": "confirm"})
+                reply = receive(connection, seconds)
+            if reply.get("kind") not in ("welcome", *_REFUSALS):
+                raise ValueError("something else answers there")
+        except BaseException:
+            connection.close()
+            raise
+        return connection, reply
+
+    def _hear(
+        self, connection: socket.socket, readers: Mapping[socket.socket, Reader]
+    ) -> bool:
+        """Read from a caller; return whether it stays connected."""
+        try:
+            data = connection.recv(1 << 16)
+            for message in readers[connection].feed(data):
+                self._admit(connection, message)
+        except (OSError, ValueError, LookupError, TypeError):
+            data = b""  # Another program, or a caller that has gone.
+        if not data:
+            connection.close()
+            callers = self._present.items()
+            self._present = {r: c for r, c in callers if c is not connection}
+        return bool(data)
+
+    def _admit(self, connection: socket.socket, hello: Message) -> None:
+        """Note a rank as present, or refuse it."""
+        rank = hello["rank"]
+        who = f"process {hello['pid']} on {hello['host']}"
+        if hello["run_id"] != self.run_id:
+            if not self.addresses:
+                raise ValueError("The caller may find its own rank 0 elsewhere.")
+            text = (
+                f"rank 0 at {self.addresses[0]} belongs to another run. "
+                f"Received: rank {rank} ({who}). Give each run ports of its own."
+            )
+            send(connection, {"kind": "refused", "text": text})
+            return
+        if hello["addresses"] != self._hello["addresses"]:
+            text = (
+                "The ranks have different clusters. Received: "
+                f"{self._hello['addresses']} on rank 0, {hello['addresses']} on rank "
+                f"{rank} ({who}). Give every process the same cluster."
+            )
+            self._end(RuntimeError(text), connection)
+        if rank == 0 or rank in self._present:
+            text = (
+                f"Two processes are {self.names[rank]}. Received: the second from "
+                f"{who}. Give every process its own task index."
+            )
+            self._end(RuntimeError(text), connection)
+        if rank not in self.names:
+            raise LookupError(rank)
+        # A caller that was kept waiting has gone, and comes again.
+        if hello["kind"] == "confirm":
+            self._present[rank] = connection
+        else:
+            send(connection, {"kind": "present"})
+
+    def _end(self, error: Exception, *callers: socket.socket) -> NoReturn:
+        """Raise an error here and on every rank that is present."""
+        kind = "absent" if isinstance(error, TimeoutError) else "refused"
+        for connection in (*self._present.values(), *callers):
+            with suppress(OSError):
+                send(connection, {"kind": kind, "text": str(error)})
+        raise error
+
+    def _missing(self) -> str:
+        """Name the ranks that have not answered."""
+        missing = [r for r in self.names if r > 0 and r not in self._present]
+        return "; ".join(f"{self.names[r]}{self._unknown_host(r)}" for r in missing)
+
+    def _unknown_host(self, rank: int) -> str:
+        """Say so if the host of a rank cannot be resolved."""
+        if not self.addresses:
+            return ""
+        host, port = split_address(self.addresses[rank])
+        try:
+            socket.getaddrinfo(host, port)
+        except OSError as error:
+            return f": the name {host!r} is not known ({error})"
+        return ""
+
+    def _give_up(self) -> NoReturn:
+        """Name the ranks that are present and those that are missing."""
+        present = [self.names[rank] for rank in [0, *sorted(self._present)]]
+        text = (
+            f"Only {len(present)} of {len(self.names)} processes have answered the "
+            f"roll-call after {self.seconds:g} s. Present: {'; '.join(present)}. "
+            f"Missing: {self._missing()}. {self.remedy_for_missing}"
+        )
+        self._end(TimeoutError(text))
+
+
+def _without_delay(connection: socket.socket) -> socket.socket:
+    """Let small messages go at once."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection

@@ -1,15 +1,15 @@
-"""The watchdog of a process: it ends the process if that hangs.
+"""Watchdog of a process: it kills the process if that hangs.
 
-Others wait for a process that hangs as if it were slow, while they know at once that
-one has ended. The watchdog is a child of the process and started by path as
+Peers wait for a process that hangs as if it were slow, while they notice at once that
+one has ended. The watchdog is a child of the process, started by path as
 
     python -I -S watchdog.py PARENT TICKS NAME
 
 so that it runs within milliseconds and imports nothing of tfdist. Each byte on its
-standard input is a sign of life, and the end means that the parent is gone. It counts
-ticks of a second during which it could run itself, and kills after TICKS without a
-sign. So a machine, a container or a job that is stopped as a whole goes on unharmed,
-and so does a process that a debugger holds.
+standard input is a heartbeat, and end of file means that the parent is gone. It counts
+ticks of a second in which it could run itself, and kills after TICKS without a
+heartbeat. So a machine, a container or a job that is stopped as a whole goes on
+unharmed, and so does a process that a debugger holds.
 """
 
 import os
@@ -20,22 +20,17 @@ import sys
 import threading
 
 TICK_SECONDS = 1.0
-# A process may be starved for long by what else runs on its machine.
+# Other work on the machine may starve a process for long.
 SILENCE_SECONDS = 30.0
-# Signals for the parent, whose end is enough.
+# Signals that the parent handles; the watchdog ends with it.
 _FOR_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def start_watchdog(name: str, silence_seconds: float) -> None:
-    """Let this process be killed if none of its Python can run for some time.
-
-    Args:
-        name: What to call this process when it is killed.
-        silence_seconds: For how long.
-    """
+    """Have this process killed if its Python cannot run for some time."""
     ticks = max(1, round(silence_seconds / TICK_SECONDS))
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(ticks), name]
-    # The watchdog inherits what is blocked. Ctrl-C may come before it could ignore it.
+    # The watchdog inherits the mask, so that an early Ctrl-C does not end it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_PARENT)
     try:
         dog = subprocess.Popen(
@@ -44,12 +39,12 @@ def start_watchdog(name: str, silence_seconds: float) -> None:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     threading.Thread(
-        target=_give_signs, args=(dog,), name="tfdist watchdog", daemon=True
+        target=_beat, args=(dog,), name="tfdist watchdog", daemon=True
     ).start()
 
 
-def _give_signs(dog: "subprocess.Popen[bytes]") -> None:
-    """Give signs of life until the watchdog is gone."""
+def _beat(dog: "subprocess.Popen[bytes]") -> None:
+    """Send heartbeats until the watchdog is gone."""
     assert dog.stdin is not None
     while dog.poll() is None:
         try:
@@ -60,31 +55,25 @@ def _give_signs(dog: "subprocess.Popen[bytes]") -> None:
 
 
 def watch(parent: int, ticks: int, name: str) -> None:
-    """Wait for the end of the parent, or bring it about.
-
-    Args:
-        parent: Its process number.
-        ticks: After how many ticks without a sign of life it is killed.
-        name: What to call it.
-    """
+    """Wait until the parent ends, or kill it after so many ticks of silence."""
     silent = 0
     while silent < ticks:
         ready, _, _ = select.select([0], [], [], TICK_SECONDS)
         if ready and not os.read(0, 4096):
             return
         silent = 0 if ready or _is_traced(parent) else silent + 1
-    # Until its parent is gone, nobody else can have that number.
+    # While it is still our parent, no other process can have its number.
     if os.getppid() == parent:
         message = (
             f"tfdist: {name} has not run for {ticks * TICK_SECONDS:.0f} s, as if it "
-            "were stopped. It is killed, so that nobody waits for it.\n"
+            "were stopped. It is killed, so that its peers need not wait for it.\n"
         )
         os.write(2, message.encode())
         os.kill(parent, signal.SIGKILL)
 
 
 def _is_traced(process: int) -> bool:
-    """Say whether a debugger holds a process."""
+    """Return whether a debugger holds a process."""
     try:
         with open(f"/proc/{process}/status") as file:
             lines = [line.split() for line in file if line.startswith("TracerPid:")]

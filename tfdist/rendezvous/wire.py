@@ -1,38 +1,20 @@
-"""Messages between processes: JSON objects, each with its length before it."""
+"""Messages between processes: JSON objects, each preceded by its length."""
 
 import json
 import socket
 import struct
+import time
 from typing import Any
 
 Message = dict[str, Any]
 
 _LENGTH = struct.Struct("!I")
-# Far more than any message of ours; a stranger's bytes read as a length are refused.
-_LONGEST_BYTES = 256 * 2**20
-
-
-def send(connection: socket.socket, message: Message) -> None:
-    """Send one message whole.
-
-    Args:
-        connection: A connected stream socket.
-        message: What JSON can hold.
-
-    Raises:
-        OSError: If the other side is gone.
-    """
-    connection.sendall(pack(message))
+# Far above any message of tfdist; other protocols decode to larger lengths.
+_MAX_BYTES = 256 * 2**20
 
 
 def pack(message: Message) -> bytes:
-    r"""Return a message as the bytes that are sent.
-
-    Args:
-        message: What JSON can hold.
-
-    Returns:
-        Its length, and the message as JSON.
+    r"""Encode a message as it is sent.
 
     Example:
         >>> pack({"a": 1})
@@ -42,8 +24,13 @@ def pack(message: Message) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+def send(connection: socket.socket, message: Message) -> None:
+    """Send one whole message; raise OSError if the peer is gone."""
+    connection.sendall(pack(message))
+
+
 class Reader:
-    """Cuts the bytes that arrive into messages.
+    """Incremental decoder of the bytes that arrive on one connection.
 
     Example:
         >>> Reader().feed(bytes([0, 0, 0, 8]) + b'{"a": 1}')
@@ -54,62 +41,42 @@ class Reader:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take what arrived and return the messages that are complete.
-
-        Args:
-            data: Any number of bytes, in the order in which they were sent.
-
-        Returns:
-            The messages, oldest first.
-
-        Raises:
-            ValueError: If the bytes are no messages of ours.
-        """
+        """Return the messages that more bytes complete; raise ValueError if foreign."""
         self._bytes += data
         messages = []
         while len(self._bytes) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._bytes)
-            if length > _LONGEST_BYTES:
-                raise ValueError(
-                    "A peer sent something that is not a tfdist message. "
-                    f"Received: {bytes(self._bytes[:16])!r}. "
-                    "See which other program uses this address."
-                )
+            if length > _MAX_BYTES:
+                raise _foreign(self._bytes[:16])
             if len(self._bytes) < _LENGTH.size + length:
                 break
-            body = bytes(self._bytes[_LENGTH.size : _LENGTH.size + length])
+            body = self._bytes[_LENGTH.size : _LENGTH.size + length]
             del self._bytes[: _LENGTH.size + length]
             message = json.loads(body)
             if not isinstance(message, dict):
-                raise ValueError(
-                    "A peer sent something that is not a tfdist message. "
-                    f"Received: {body[:40]!r}. "
-                    "See which other program uses this address."
-                )
+                raise _foreign(body[:40])
             messages.append(message)
         return messages
 
 
-def receive(connection: socket.socket, reader: Reader) -> Message:
-    """Wait for one message.
-
-    Args:
-        connection: A connected stream socket; its timeout holds.
-        reader: The reader of this connection.
-
-    Returns:
-        The next message.
-
-    Raises:
-        ConnectionError: If the other side closes before a whole message is there.
-        TimeoutError: If the socket's timeout passes.
-        ValueError: If the bytes are no messages of ours.
-    """
-    while True:
+def receive(connection: socket.socket, timeout_seconds: float) -> Message:
+    """Wait for one message; raise OSError or ValueError if none arrives in time."""
+    deadline = time.monotonic() + timeout_seconds
+    reader = Reader()
+    while (left := deadline - time.monotonic()) > 0:
+        connection.settimeout(left)
+        # Byte by byte, so that nothing of the next message is consumed.
         data = connection.recv(1)
         if not data:
             raise ConnectionError("The peer closed the connection.")
-        # Byte by byte, so that nothing of the following message is taken along.
-        messages = reader.feed(data)
-        if messages:
+        if messages := reader.feed(data):
             return messages[0]
+    raise TimeoutError("timed out")
+
+
+def _foreign(data: bytearray) -> ValueError:
+    return ValueError(
+        "A peer sent something that is not a tfdist message. "
+        f"Received: {bytes(data)!r}. "
+        "See which other program uses this address."
+    )

@@ -13,7 +13,7 @@ from tfdist.gradients import (
     check_compression,
     check_horovod_options,
 )
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 from tfdist.strategies.running import StepRunner
@@ -45,7 +45,8 @@ class AllReduceStrategy(StepRunner):
         compression: The type in which float32 and float64 gradients travel: "none" is
             their own; "fp16" and "bf16", which Horovod does not have, take two bytes
             an element. Default "none".
-        start_timeout_seconds: How long to wait for the last process. Default 300.
+        start_timeout_seconds: How long to wait for the last process. Default:
+            `tfdist run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait in one call for the others;
             longer than any work that one of them does alone. Default 600.
 
@@ -77,9 +78,10 @@ class AllReduceStrategy(StepRunner):
         bucket_bytes: int | None = None,
         sparse_as_dense: bool = False,
         compression: str = "none",
-        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
+        start_timeout_seconds = start_timeout(start_timeout_seconds)
         check_seconds("start_timeout_seconds", start_timeout_seconds)
         check_seconds("timeout_seconds", timeout_seconds)
         check_bucket_bytes(bucket_bytes or 0)
@@ -124,7 +126,7 @@ def check_seconds(name: str, value: float) -> None:
 
 def _check_unused(start: float, timeout: float) -> None:
     """Refuse what only a collective that is still to be made could honour."""
-    if (start, timeout) != (START_TIMEOUT_SECONDS, TIMEOUT_SECONDS):
+    if (start, timeout) != (start_timeout(), TIMEOUT_SECONDS):
         raise ValueError(
             "start_timeout_seconds and timeout_seconds are for the collective that the "
             f"strategy makes. Received: start_timeout_seconds={start:g}, "

@@ -10,7 +10,7 @@ from tfdist.gradients import (
     check_compression,
     check_horovod_options,
 )
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
 from tfdist.strategies.allreduce import AllReduceStrategy, check_seconds
 from tfdist.strategies.connecting import connect_horovod
 
@@ -43,7 +43,8 @@ class HorovodStrategy(AllReduceStrategy):
             this process belongs to. Horovod stops for all sets at once, so a process
             waits in the end for those of the others; one that is in no set calls
             `tfdist.horovod.join()` before it ends. Default None: all.
-        start_timeout_seconds: How long to wait for the last process. Default 300.
+        start_timeout_seconds: How long to wait for the last process. Default:
+            `tfdist run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait in one call for the others.
             Default 600.
 
@@ -75,9 +76,10 @@ class HorovodStrategy(AllReduceStrategy):
         num_groups: int = 0,
         groups: Groups = None,
         process_set: Any = None,
-        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
+        start_timeout_seconds = start_timeout(start_timeout_seconds)
         check_seconds("start_timeout_seconds", start_timeout_seconds)
         check_seconds("timeout_seconds", timeout_seconds)
         check_compression(compression)

@@ -1,10 +1,9 @@
-"""A parity certificate: whether N processes train a script as one process does.
+"""Verification that N processes train a script as one process does.
 
-Nothing here is imported by a program that trains. `verify` starts the script under
-`child`, which watches Keras from inside of the process; what was seen is compared here.
+A program that trains imports nothing of this. `verify` starts the script twice under
+`child`, which watches Keras from inside of the process, and compares the recordings.
 """
 
-from tfdist.verify.orders import Orders
-from tfdist.verify.start import VerifyError, verify
+from tfdist.verify.start import Orders, VerifyError, verify
 
 __all__ = ["Orders", "VerifyError", "verify"]

@@ -1,7 +1,7 @@
-"""What runs in each process of a verification: the script, watched.
+"""Process of a verification: it runs the script under a watch.
 
-It is started as `python -m tfdist.verify.child FOLDER [--lone]`; the folder holds the
-orders, and gets what was seen.
+It is started as `python -m tfdist.verify.child FOLDER [--lone]`. It reads its orders
+from the folder and writes its recording there.
 """
 
 import atexit
@@ -15,33 +15,20 @@ import keras
 
 from tfdist.cluster import detect
 from tfdist.compat.keras import install
-from tfdist.verify.forward import ForwardPass
 from tfdist.verify.lone import stand_for
-from tfdist.verify.orders import (
+from tfdist.verify.start import (
     EXIT_CODE_OF_PLAIN_TRAINING,
     LONE_OPTION,
     ORDERS_FILE,
     Orders,
 )
-from tfdist.verify.randomness import switch_off
-from tfdist.verify.recorder import Recorder
-from tfdist.verify.stopping import NotDistributedError, StopTraining
-from tfdist.verify.variables import Names
-from tfdist.verify.watch import Watch
+from tfdist.verify.watch import NotDistributedError, StopTraining, Watch
 
 
 def main(folder: Path, *, lone: bool) -> int:
-    """Run the script until it has taken its steps, and leave what was seen.
-
-    Args:
-        folder: Where the orders are.
-        lone: Whether this process stands for all.
-
-    Returns:
-        The exit code.
-    """
+    """Run the script for its steps, write the recording, and return the exit code."""
     orders = Orders.read(folder / ORDERS_FILE)
-    recorder = _prepare(orders, lone=lone)
+    watch = _prepare(orders, lone=lone)
     try:
         _run(orders)
     except StopTraining:
@@ -52,31 +39,27 @@ def main(folder: Path, *, lone: bool) -> int:
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
-    recorder.recording.write(folder)
+    watch.recording.write(folder)
     _leave_if_threads_would_stay()
     return 0
 
 
-def _prepare(orders: Orders, *, lone: bool) -> Recorder:
-    """Seed this process and put the watch up."""
-    # First tfdist's own patches, once and for all, so that ours lie around them.
+def _prepare(orders: Orders, *, lone: bool) -> Watch:
+    """Seed this process and install the watch."""
+    # First tfdist's own patches, once and for all, so that the watch wraps them.
     install(is_alone=True)
-    recorder = Recorder(0 if lone else detect().rank, orders.steps)
-    names = Names()
-    forward = ForwardPass(names)
-    switch_off(recorder.recording)
-    forward.install()
-    Watch(recorder, forward, names).install()
+    watch = Watch(0 if lone else detect().rank, orders.steps)
+    watch.install()
     if lone:
         stand_for(orders.size)
     keras.utils.set_random_seed(orders.seed)
     if orders.float64:
         keras.config.set_floatx("float64")
-    return recorder
+    return watch
 
 
 def _run(orders: Orders) -> None:
-    """Run the script as `python` would."""
+    """Run the script as the `python` command does."""
     name, *arguments = orders.command
     sys.argv = [name, *arguments]
     if orders.module:
@@ -88,12 +71,12 @@ def _run(orders: Orders) -> None:
 
 
 def _leave_if_threads_would_stay() -> None:
-    """End a process that was stopped in the middle of work that others do for it."""
+    """Exit although the script was stopped while its threads were at work."""
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
     if any(not thread.daemon for thread in others):
         sys.stdout.flush()
         sys.stderr.flush()
-        # The farewell between the ranks is among them.
+        # They include the farewell between the ranks.
         atexit._run_exitfuncs()
         os._exit(0)
 

@@ -1,28 +1,46 @@
-"""How far two runs are apart, and what of that rounding alone may do."""
+"""Comparison of two runs, and what of a difference rounding alone explains."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tfdist.verify.fingerprint import digest
-from tfdist.verify.recording import Recording
+from tfdist.verify.recording import Recording, digest
 
-# By the type that layers compute in, the least exact last: what sums in another order
-# may differ by after one step, relative to the largest entry of a variable.
+KINDS = ("weights", "state", "optimizer", "metrics", "gradients")
+# A gradient that much smaller than the largest one may be all rounding.
+_NOISE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
+# Small sums of large terms lose more to rounding than weights do.
+_GRADIENTS = 100
+# Relative difference after one step that another order of summation explains, by the
+# type that layers compute in.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 2e-2, "float16": 5e-3}
-# An entry below it is nothing but rounding in any of the types.
+# An entry below it is all rounding, in any of the types.
 _FLOOR = 1e-12
 
 
-def coarsest(dtypes: Iterable[str]) -> str:
-    """Return the least exact of some types of numbers.
+@dataclass(frozen=True)
+class Difference:
+    """Difference of a variable between two runs after a step.
 
     Args:
-        dtypes: Names of types; those that are no floats are passed over.
+        name: The variable.
+        kind: One of `KINDS`.
+        step: After which step.
+        amount: The largest difference, relative to the largest entry.
+        is_too_large: Whether it is more than rounding explains.
+    """
 
-    Returns:
-        Its name; "float32" if there is none.
+    name: str
+    kind: str
+    step: int
+    amount: float
+    is_too_large: bool
+
+
+def coarsest(dtypes: Iterable[str]) -> str:
+    """Return the least exact of some types of numbers; float32 if there is none.
 
     Example:
         >>> coarsest(["float32", "int32", "float16"])
@@ -33,16 +51,7 @@ def coarsest(dtypes: Iterable[str]) -> str:
 
 
 def tolerance(dtype: str, step: int) -> float:
-    """Return how far apart two runs may be after a number of steps.
-
-    Each step starts from the differences of the one before and adds its own.
-
-    Args:
-        dtype: The type that layers compute in.
-        step: How many steps were taken.
-
-    Returns:
-        A relative difference.
+    """Return the relative difference that rounding may cause in a number of steps.
 
     Example:
         >>> tolerance("float32", 4)
@@ -54,16 +63,8 @@ def tolerance(dtype: str, step: int) -> float:
 def relative_difference(one: Any, other: Any) -> float:
     """Return the largest difference of two arrays relative to their largest entry.
 
-    Relative to the largest, and not each to its own: entries near zero are made of
-    rounding.
-
-    Args:
-        one: An array of numbers.
-        other: Another.
-
-    Returns:
-        The difference; infinity if shapes differ, or one is not finite where the other
-        is.
+    Not each to its own entry, because entries near zero are all rounding. Infinity if
+    the shapes differ, or an entry is finite in one array only.
 
     Example:
         >>> relative_difference(np.array([0.0, 2.0]), np.array([1e-6, 2.0]))
@@ -86,18 +87,7 @@ def relative_difference(one: Any, other: Any) -> float:
 
 
 def state_of_all(many: Sequence[Recording], step: int) -> dict[str, Any]:
-    """Return the variables of several processes after a step, as if of one.
-
-    Metrics are joined as Keras joins those of replicas; all others are equal on all
-    ranks, or ought to be.
-
-    Args:
-        many: The recordings by rank.
-        step: Which step.
-
-    Returns:
-        The values by name.
-    """
+    """Return the variables of rank 0, and the metrics as Keras combines replicas."""
     first = many[0]
     state = dict(first.states[step])
     for name, entry in first.entries.items():
@@ -112,15 +102,7 @@ def state_of_all(many: Sequence[Recording], step: int) -> dict[str, Any]:
 
 
 def unequal_on_ranks(many: Sequence[Recording], step: int) -> list[str]:
-    """Return the variables that are not the same bit for bit on all ranks.
-
-    Args:
-        many: The recordings by rank.
-        step: After which step.
-
-    Returns:
-        Their names, metrics left out: each rank counts its own rows.
-    """
+    """Return the variables, without metrics, whose bits differ between ranks."""
     first = many[0]
     digests = {
         name: digest(value)
@@ -138,15 +120,7 @@ def unequal_on_ranks(many: Sequence[Recording], step: int) -> list[str]:
 
 
 def combined(many: Sequence[Recording], group: str) -> dict[str, Any]:
-    """Add the gradients of several processes up, as the strategy does.
-
-    Args:
-        many: The recordings by rank.
-        group: "raw_gradients" or "applied_gradients".
-
-    Returns:
-        The gradients of the whole batch, by name.
-    """
+    """Sum the gradients of several processes as the strategy does."""
     rows = [recording.batches[0].rows for recording in many]
     total = sum(rows)
     is_mean = many[0].is_keras_step and total > 0
@@ -160,16 +134,10 @@ def combined(many: Sequence[Recording], group: str) -> dict[str, Any]:
 
 
 def ratio(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float]:
-    """Find the number by which one set of arrays is a multiple of another.
+    """Return the factor between two sets of arrays, and how far they are from it.
 
-    Args:
-        one: Arrays by name.
-        other: Others, of the same names and shapes.
-
-    Returns:
-        The number, and how far they are from it, relative to their size: 0 if they are
-        an exact multiple, 1 if they have nothing in common. (1.0, 0.0) where nothing
-        can be told, because a number is not finite.
+    The distance is 0 for an exact multiple, and 1 for arrays that have nothing in
+    common. The result is (1.0, 0.0) if a number is not finite.
 
     Example:
         >>> ratio({"a": np.array([1.0, 2.0])}, {"a": np.array([2.0, 4.0])})
@@ -188,6 +156,111 @@ def ratio(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, floa
         return 1.0, 0.0 if norm == size else 1.0
     factor = float(flat_one @ flat_other) / norm
     return factor, float(np.linalg.norm(flat_other - factor * flat_one)) / size
+
+
+def common_steps(one: Recording, many: Sequence[Recording]) -> list[int]:
+    """Return, in order, the steps after which every process kept its variables."""
+    return sorted(set(one.states).intersection(*(other.states for other in many)))
+
+
+def dtype_of(one: Recording) -> str:
+    """Return the least exact type that a script computes in."""
+    layers = [layer.dtype for layer in one.layers if layer.variables]
+    weights = [e.dtype for e in one.entries.values() if e.kind == "weights"]
+    return coarsest([*layers, *weights])
+
+
+def noise_only(one: Recording, many: Sequence[Recording]) -> list[str]:
+    """Return the weights whose gradient is zero except for rounding.
+
+    A bias before a normalisation is one. Adam turns even that into full steps, in a
+    random direction.
+    """
+    others = combined(many, "raw_gradients")
+    sizes = {
+        name: max(_largest(gradient), _largest(others[name]))
+        for name, gradient in one.raw_gradients.items()
+        if name in others
+    }
+    # With loss scaling the first gradients may overflow.
+    largest = max((size for size in sizes.values() if np.isfinite(size)), default=0.0)
+    limit = _NOISE[dtype_of(one)] * largest
+    return [
+        name
+        for name, size in sizes.items()
+        if size <= limit
+        and relative_difference(one.raw_gradients[name], others[name]) > 1e-3
+    ]
+
+
+def differences(one: Recording, many: Sequence[Recording]) -> list[Difference]:
+    """Compare all kept variables, in the order of steps and of the forward pass."""
+    dtype, noise = dtype_of(one), noise_only(one, many)
+    found = []
+    for step in common_steps(one, many):
+        limit = tolerance(dtype, step)
+        mine, theirs = one.states[step], state_of_all(many, step)
+        shift = max((_apart(mine[n], theirs[n]) for n in noise if n in mine), default=0)
+        for name in ordered(one):
+            if name not in mine or _is_of(name, noise):
+                continue
+            kind = one.entries[name].kind
+            amount = relative_difference(mine[name], theirs.get(name, np.empty(0)))
+            too_large = amount > limit
+            # The mean in a normalisation moves as far as the bias before it.
+            is_moved = too_large and shift > 0 and name.endswith("moving_mean")
+            if is_moved and _apart(mine[name], theirs[name]) <= 2 * shift:
+                continue
+            found.append(Difference(name, kind, step, amount, too_large))
+        if step == 1:
+            found += _of_gradients(one, many)
+    return found
+
+
+def ordered(one: Recording) -> list[str]:
+    """Return the names of all variables in the order of the forward pass."""
+    met = [name for layer in one.layers for name in layer.variables]
+    others = sorted(
+        (name for name in one.entries if name not in set(met)),
+        key=lambda name: KINDS.index(one.entries[name].kind),
+    )
+    return [name for name in met if name in one.entries] + others
+
+
+def _of_gradients(one: Recording, many: Sequence[Recording]) -> list[Difference]:
+    """Compare the first gradients of the optimizer.
+
+    Small steps on large weights would hide a difference, and so would an optimizer with
+    steps of one length.
+    """
+    limit = _GRADIENTS * tolerance(dtype_of(one), 1)
+    theirs, noise = combined(many, "applied_gradients"), noise_only(one, many)
+    found = []
+    for name in ordered(one):
+        mine = one.applied_gradients.get(name)
+        if mine is None or name in noise or name not in theirs:
+            continue
+        amount = relative_difference(mine, theirs[name])
+        found.append(Difference(name, "gradients", 1, amount, amount > limit))
+    return found
+
+
+def _largest(array: Any) -> float:
+    """Return the largest entry, infinity if one is not finite."""
+    largest = float(np.abs(array).max(initial=0.0))
+    return largest if np.isfinite(largest) else float("inf")
+
+
+def _apart(mine: Any, theirs: Any) -> float:
+    """Return the largest absolute difference, infinity if the shapes differ."""
+    if mine.shape != theirs.shape:
+        return float("inf")
+    return float(np.abs(mine - theirs).max(initial=0.0))
+
+
+def _is_of(name: str, weights: Sequence[str]) -> bool:
+    """Return whether a variable is one of some weights, or a slot of one."""
+    return any(name == w or w.replace("/", "_") in name for w in weights)
 
 
 def _is_float(array: Any) -> bool:

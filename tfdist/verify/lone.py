@@ -1,10 +1,9 @@
-"""One process that stands for all: the script sees N, and one process trains.
+"""Lone process that stands for N: the script sees N processes, and one trains.
 
-A script may ask how many processes there are and choose its global batch size by that.
-Its one process must hear the same number, or it would train on other batches. So it
-gets the environment of rank 0 of N, and a strategy that is alone all the same. Inside
-of a step, where a script divides by the number of replicas what will be summed over
-them, there is one.
+A script may choose its global batch size by the number of processes, so its one process
+must see the same number, or it would train on other batches. It gets the environment of
+rank 0 of N, and a strategy that is alone all the same. Inside of a step, where a script
+divides by the number of replicas what is summed over them, there is one.
 """
 
 import functools
@@ -15,37 +14,27 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster, facts
 from tfdist.collectives import SingleCollective
+from tfdist.compat.watching import replace
 from tfdist.data.sharding import rows_of
 from tfdist.strategies import AllReduceStrategy, connecting, horovod
 
 
 class LoneCollective(SingleCollective):
-    """Takes the place of the collective of N processes, and waits for none.
-
-    Args:
-        cluster: Who would take part.
-        timeouts: How long to wait for them.
-    """
+    """Replacement for the collective of N processes, which waits for none."""
 
     def __init__(self, cluster: Cluster, **timeouts: float) -> None:
         del cluster, timeouts
 
 
 def stand_for(size: int) -> None:
-    """Let this process train alone, and tell the script of N processes.
-
-    Args:
-        size: N.
-    """
-    setattr(connecting, "TensorFlowCollective", LoneCollective)  # noqa: B010
+    """Train alone in this process, while the script sees N processes."""
+    replace(connecting, "TensorFlowCollective", LoneCollective)
     for module in (connecting, horovod):
-        setattr(module, "connect_horovod", _connect_nobody)  # noqa: B010
+        replace(module, "connect_horovod", _connect_alone)
     rank_of_pipeline = [0]
 
-    def num_replicas_in_sync(strategy: Any) -> int:
-        return 1 if _runs_step() else size
-
-    def size_of_job() -> int:
+    def size_now(strategy: Any = None) -> int:
+        del strategy
         return 1 if _runs_step() else size
 
     def distribute(
@@ -59,27 +48,20 @@ def stand_for(size: int) -> None:
         rank_of_pipeline[0] = 0
         return join(parts)
 
-    AllReduceStrategy.num_replicas_in_sync = property(num_replicas_in_sync)
-    AllReduceStrategy.distribute_datasets_from_function = distribute
-    for name, fact in (("size", size_of_job), ("rank", lambda: rank_of_pipeline[0])):
-        setattr(facts, name, functools.wraps(getattr(facts, name))(fact))
+    replace(AllReduceStrategy, "num_replicas_in_sync", property(size_now))
+    replace(AllReduceStrategy, "distribute_datasets_from_function", distribute)
+    for name, fact in (("size", size_now), ("rank", lambda: rank_of_pipeline[0])):
+        replace(facts, name, functools.wraps(getattr(facts, name))(fact))
 
 
-def _connect_nobody(process_set: Any = None, **timeouts: float) -> SingleCollective:
-    """Take the place of `connect_horovod`."""
+def _connect_alone(process_set: Any = None, **timeouts: float) -> SingleCollective:
+    """Replace `connect_horovod`."""
     del process_set, timeouts
     return SingleCollective()
 
 
 def join(parts: list[Any]) -> Any:
-    """Make the datasets of N processes one: each batch is theirs, put together.
-
-    Args:
-        parts: The batches of each process; where one has no more, the others go on.
-
-    Returns:
-        A dataset of the global batches.
-    """
+    """Concatenate the batches of N processes; one that ends early gives no rows."""
 
     def endless(part: Any) -> Any:
         empty = tf.nest.map_structure(_no_rows, part.element_spec)
@@ -91,7 +73,7 @@ def join(parts: list[Any]) -> Any:
     def wrap(_: Any, batches: Any) -> Any:
         return (concatenate(*batches),)
 
-    # Beside a number a tuple is not spread out.
+    # `map` passes a tuple as one argument if there is a number before it.
     joined = tf.data.Dataset.zip(tuple(map(endless, parts))).enumerate().map(wrap)
     has_rows = joined.take_while(lambda batch: rows_of(batch) > 0)
     return has_rows.map(lambda batch: batch)
@@ -100,16 +82,13 @@ def join(parts: list[Any]) -> Any:
 def _no_rows(spec: Any) -> Any:
     """Return an empty batch of a spec, with 0 for each unknown dimension."""
     lengths = [0, *(length or 0 for length in spec.shape[1:])]
-    return tf.zeros(lengths, spec.dtype) if spec.dtype != tf.string else _text(lengths)
-
-
-def _text(lengths: list[int]) -> Any:
-    """Return an empty tensor of strings."""
-    return tf.fill(lengths, "")
+    if spec.dtype == tf.string:
+        return tf.fill(lengths, "")
+    return tf.zeros(lengths, spec.dtype)
 
 
 def _runs_step() -> bool:
-    """Say whether a strategy runs a step in this thread just now."""
+    """Return whether a strategy is running a step in this thread."""
     return bool(
         tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
     )

@@ -1,38 +1,95 @@
-"""Running the script as one process and as several, and judging what was seen."""
+"""Verification: run a script as one process and as several, and compare them."""
 
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
 from tfdist.launch.horovod import check_installed
 from tfdist.launch.job import RESERVED_VARIABLES
-from tfdist.verify.orders import (
-    EXIT_CODE_OF_PLAIN_TRAINING,
-    LONE_OPTION,
-    ORDERS_FILE,
-    Orders,
-)
 
 if TYPE_CHECKING:
     from tfdist.verify.recording import Recording
     from tfdist.verify.verdict import Verdict
 
-# It imports TensorFlow, so it is not imported here.
+# Shared with the child, which imports TensorFlow and so is not imported here.
+ORDERS_FILE = "orders.json"
+LONE_OPTION = "--lone"
+EXIT_CODE_OF_PLAIN_TRAINING = 86
 _CHILD = "tfdist.verify.child"
 _COULD_NOT_RUN = 2
 
 
-class VerifyError(RuntimeError):
-    """The script could not be verified.
+@dataclass(frozen=True)
+class Orders:
+    """Orders for the processes of a verification: the script, and how to run it.
 
     Args:
-        message: What has happened, with the last lines of the process that failed.
-        exit_code: What a command that reports it should return. Default 2.
+        command: The script, or the module, and its arguments.
+        size: How many processes are compared with one. Default 2.
+        steps: After how many steps of training the script is stopped. Default 10.
+        module: Whether the first word of the command is a module. Default False.
+        float64: Whether Keras computes in float64 unless the script sets a type.
+            Default False.
+        seed: The seed of every process before the script. Default 1.
+        collective: The engine, "tensorflow" or "horovod". Default "tensorflow".
+
+    Raises:
+        ValueError: If a number is impossible.
+
+    Example:
+        >>> Orders(("train.py",), steps=3).steps
+        3
+    """
+
+    command: tuple[str, ...]
+    size: int = 2
+    steps: int = 10
+    module: bool = False
+    float64: bool = False
+    seed: int = 1
+    collective: str = "tensorflow"
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that would verify nothing."""
+        if self.size < 2:
+            raise ValueError(
+                f"size (-np) must be at least 2. Received: size={self.size}. "
+                "Verification compares them with one process, which is not counted."
+            )
+        if self.steps < 1:
+            raise ValueError(
+                f"steps must be at least 1. Received: steps={self.steps}. "
+                "Leave it out for the default."
+            )
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(
+                f"seed must be from 0 to 2**32 - 1. Received: seed={self.seed}. "
+                "Leave it out for the default."
+            )
+
+    def write(self, file: Path) -> None:
+        """Write the orders to a file."""
+        file.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> "Orders":
+        """Read orders from a file."""
+        fields = json.loads(file.read_text())
+        return cls(**fields | {"command": tuple(fields["command"])})
+
+
+class VerifyError(RuntimeError):
+    """Error for a script that could not be verified.
+
+    Args:
+        message: The reason, with the last lines of the process that failed.
+        exit_code: The exit code of a command that reports it. Default 2.
     """
 
     def __init__(self, message: str, exit_code: int = _COULD_NOT_RUN) -> None:
@@ -46,24 +103,24 @@ def verify(
     timeout_seconds: float | None = None,
     output_directory: Path | None = None,
 ) -> "Verdict":
-    """Train a script with one process and with several, and compare.
+    """Train a script with one process and with several, and compare the results.
 
-    The script runs twice, for the steps that are wanted, in the current folder and with
-    all that it does besides, such as writing files.
+    The script runs twice in the current folder, up to the last step that is wanted, and
+    with all of its effects, such as writing files.
 
     Args:
-        orders: The script and how far it is run.
-        timeout_seconds: How long both runs may take together. Default None: for ever.
-        output_directory: Where logs of what the processes print are left, in the
-            folders `one` and `all`. Default None: nowhere.
+        orders: The script, and how to run it.
+        timeout_seconds: How long both runs may take together. Default None: no limit.
+        output_directory: A folder for the output of the processes, in the folders
+            `one` and `all`. Default None: the output is dropped.
 
     Returns:
-        Whether they agree, and if not, where and why.
+        The verdict: whether they agree, and if not, where and why.
 
     Raises:
-        ImportError: If it is to be Horovod that joins the processes, and there is none.
+        ImportError: If Horovod is wanted and not installed.
         VerifyError: If the script failed, or trained under no strategy of tfdist.
-        ValueError: If an argument is impossible.
+        ValueError: If an argument is out of range.
         OSError: If a folder cannot be written.
 
     Example:
@@ -78,9 +135,9 @@ def verify(
             f"timeout_seconds={timeout_seconds}. Leave it out for no limit."
         )
     if orders.collective == "horovod":
-        # Before the one process has run for nothing.
+        # Before the run of one process, which would be wasted.
         check_installed()
-    # NumPy would slow down every command of which this is one.
+    # Imported late: NumPy would slow down every command of `tfdist`.
     from tfdist.verify.verdict import judge
 
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -96,26 +153,21 @@ def verify(
 
 
 def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
-    """Work out the processes of both runs, by the folder of each."""
+    """Plan the processes of both runs, by folder."""
     command = (sys.executable, "-m", _CHILD)
     job = Job(command, size=orders.size, collective=orders.collective)
     several = plan_here(job)
     [alone] = plan_here(Job(command, size=1))
-    # The one process is to see what rank 0 sees, but for Horovod, which would wait.
+    # The one process sees the environment of rank 0, except Horovod's: it would wait.
     identity = {
         name: value
         for name, value in several[0].env.items()
         if name in RESERVED_VARIABLES and not name.startswith("HOROVOD_")
     }
     one, many = folder / "one", folder / "all"
+    argv, env = (*command, str(one), LONE_OPTION), {**alone.env, **identity}
     return {
-        one: [
-            replace(
-                alone,
-                argv=(*command, str(one), LONE_OPTION),
-                env={**alone.env, **identity},
-            )
-        ],
+        one: [replace(alone, argv=argv, env=env)],
         many: [replace(spec, argv=(*command, str(many))) for spec in several],
     }
 
@@ -126,7 +178,7 @@ def _record(
     deadline: float | None,
     logs: Path | None,
 ) -> "list[Recording]":
-    """Run the processes of one run, and read what each has seen."""
+    """Run the processes of one run, and return their recordings."""
     from tfdist.verify.recording import Recording
 
     if logs is not None:
@@ -149,7 +201,7 @@ def _record(
 
 
 def _describe(ended: RunResult, who: str) -> str:
-    """Say how a run failed, and what was printed last."""
+    """Describe how a run failed, with the last lines of its output."""
     if ended.failed_rank is None:
         return f"With {who}: {ended.headline()}"
     failed = ended.exit_of(ended.failed_rank)
@@ -160,7 +212,7 @@ def _describe(ended: RunResult, who: str) -> str:
 
 
 def _not_distributed(received: str) -> str:
-    """Say that tfdist has no part in the training."""
+    """Describe a training in which tfdist has no part."""
     return (
         "The script must train under a strategy of tfdist. "
         f"Received: {received.removeprefix('tfdist verify: ')}. Make the strategy with "
@@ -170,5 +222,5 @@ def _not_distributed(received: str) -> str:
 
 
 def _exit_code(ended: RunResult) -> int:
-    """Return 2 whatever was wrong with the script, but what Ctrl-C returns for it."""
+    """Return 2, or the exit code of Ctrl-C."""
     return ended.exit_code if ended.reason == "signal" else _COULD_NOT_RUN

@@ -1,4 +1,4 @@
-"""Which variables a step has, what they are called, and how they are read."""
+"""Variables of a step: which ones there are, their names, and their values."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,20 +12,15 @@ _SHORT_FLOATS = (tf.float16, tf.bfloat16)
 
 
 class Names:
-    """Gives each variable a name of its own, in the order in which they are met."""
+    """Unique names of variables, given in the order in which they are met."""
 
     def __init__(self) -> None:
-        # The variables are held, so that no other gets the identity of one.
+        # Holds the variables, so that no other gets the identity of one.
         self._names: dict[int, tuple[Any, str]] = {}
         self._taken: dict[str, int] = {}
 
     def of(self, variable: Any, name: str | None = None) -> str:
-        """Return the name of a variable.
-
-        Args:
-            variable: Of Keras or TensorFlow.
-            name: What it is called if it has no name yet. Default: its path.
-        """
+        """Return the name of a variable; a new one is called `name`, or by its path."""
         known = self._names.get(id(variable))
         if known is not None:
             return known[1]
@@ -37,23 +32,20 @@ class Names:
 
 
 def path_of(variable: Any) -> str:
-    """Return what the library calls a variable."""
+    """Return the name that Keras or TensorFlow gives to a variable."""
     return str(getattr(variable, "path", None) or variable.name)
 
 
 def entries_of(
     model: Any, layers: Sequence[Any], optimizers: Sequence[Any], applied: Sequence[Any]
 ) -> Iterator[tuple[str, Entry, Any]]:
-    """Return every variable of a step once, with what is to be known of it.
+    """Yield each variable of a step once, with its path and its entry.
 
     Args:
         model: The model whose step it is; None in a custom loop.
         layers: The layers of the forward pass.
         optimizers: The optimizers that were applied.
         applied: The variables that they update.
-
-    Yields:
-        A name, the entry, and the variable.
     """
     seen: set[int] = set()
     groups: list[tuple[str, Sequence[Any]]] = []
@@ -77,19 +69,19 @@ def entries_of(
 
 
 def to_tensor(value: Any) -> Any:
-    """Return a dense tensor that NumPy can hold."""
+    """Return a dense tensor of a type that NumPy has."""
     tensor = tf.convert_to_tensor(value)
     short = tensor.dtype in _SHORT_FLOATS
     return tf.cast(tensor, tf.float32) if short else tensor
 
 
 def to_array(variable: Any) -> Any:
-    """Read a variable now."""
+    """Return the current value of a variable."""
     return np.array(to_tensor(variable))
 
 
 def _is_comparable(variable: Any) -> bool:
-    """Leave out each rank's own part of a sum, and what holds no numbers."""
+    """Exclude variables without numbers, and each rank's own part of a sum."""
     dtype = tf.as_dtype(variable.dtype)
     is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
     return is_number and "gradient_accumulator" not in path_of(variable)

@@ -1,35 +1,46 @@
-"""The verdict on two runs."""
+"""Verdict on two runs, and its report."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
-from tfdist.verify.cause import Cause
-from tfdist.verify.compare import tolerance, unequal_on_ranks
-from tfdist.verify.data_causes import cause_of_data
-from tfdist.verify.differences import (
+from tfdist.verify.causes import Cause, cause_of_data, cause_of_difference
+from tfdist.verify.compare import (
     KINDS,
     Difference,
     common_steps,
     differences,
     dtype_of,
     ordered,
+    tolerance,
+    unequal_on_ranks,
 )
 from tfdist.verify.recording import Recording
-from tfdist.verify.training_causes import cause_of_difference
 
-_GRADIENT = "the gradient of "
+_WIDTH = 88
+_KINDS = {
+    "weights": "weights",
+    "state": "other state of layers",
+    "optimizer": "optimizer",
+    "metrics": "metrics",
+    "gradients": "gradients of the first step",
+}
+
+Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 
 
 @dataclass(frozen=True)
 class Group:
-    """What was compared of one kind.
+    """Result of the comparison for one kind of variables.
 
     Args:
         kind: One of `KINDS`.
         variables: How many there are.
         largest: The largest relative difference after the last step, of gradients
             after the first.
-        where: In which variable that is.
+        where: The variable that has it.
     """
 
     kind: str
@@ -40,10 +51,10 @@ class Group:
 
 @dataclass(frozen=True)
 class First:
-    """Where two runs come apart.
+    """First variable that differs, in the order of the forward pass.
 
     Args:
-        name: The first variable that differs, in the order of the forward pass.
+        name: The variable.
         layer: The layer that holds it, with its class; empty if none does.
         amount: The relative difference, after the step at which it began.
         step: That step.
@@ -61,7 +72,7 @@ class First:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether several processes train as one does.
+    """Verdict whether several processes train as one does.
 
     Args:
         passed: Whether they do.
@@ -69,13 +80,12 @@ class Verdict:
         steps: After how many steps they were compared.
         rows: The rows of the global batch of the first step.
         dtype: The type that the script computes in.
-        tolerance: How far apart rounding may bring the runs.
-        groups: What was compared.
-        first: Where the difference begins; None if no variable differs.
+        tolerance: The relative difference that rounding explains.
+        groups: The results of the comparison.
+        first: The first variable that differs, if there is one.
         cause: The likely cause, if they do not agree.
-        switched_off: Layers that draw random numbers and were switched off.
-        noise: What was left out because it is made of rounding alone: weights whose
-            gradient is, and means that move with them.
+        switched_off: Random layers that were switched off.
+        noise: Variables that were left out because they are all rounding.
         unequal: Variables that are not equal on all ranks.
         was_jitted: Whether `jit_compile` was switched off.
     """
@@ -96,15 +106,7 @@ class Verdict:
 
 
 def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
-    """Compare what one process has seen with what several have.
-
-    Args:
-        one: The one process.
-        many: The others, by rank.
-
-    Returns:
-        The verdict.
-    """
+    """Compare the recording of one process with those of several, by rank."""
     steps = common_steps(one, many)
     found = differences(one, many)
     too_large = [difference for difference in found if difference.is_too_large]
@@ -132,7 +134,7 @@ def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
 
 
 def _left_out(one: Recording, compared: Sequence[str]) -> list[str]:
-    """Return what layers hold and was not compared."""
+    """Return the variables of layers that were not compared."""
     kinds = {name: entry.kind for name, entry in one.entries.items()}
     return [
         name
@@ -142,7 +144,7 @@ def _left_out(one: Recording, compared: Sequence[str]) -> list[str]:
 
 
 def _groups(last: Sequence[Difference]) -> tuple[Group, ...]:
-    """Sum up the differences after the last step by kind."""
+    """Summarize the differences after the last step by kind."""
     groups = []
     for kind in KINDS:
         own = [difference for difference in last if difference.kind == kind]
@@ -158,7 +160,7 @@ def _first(
     found: Sequence[Difference],
     steps: Sequence[int],
 ) -> First | None:
-    """Find the first variable of the first step that has a difference."""
+    """Describe the first variable of the first step with a difference."""
     if not too_large:
         return None
     first = too_large[0]
@@ -168,11 +170,116 @@ def _first(
         for d in found
         if (d.name, d.kind, d.step) == (first.name, first.kind, steps[-1])
     ]
+    prefix = "the gradient of " if first.kind == "gradients" else ""
     return First(
-        name=f"{_GRADIENT if first.kind == 'gradients' else ''}{first.name}",
+        name=f"{prefix}{first.name}",
         layer=f"{layers[0].name} ({layers[0].type})" if layers else "",
         amount=first.amount,
         step=first.step,
         before=max((step for step in steps if step < first.step), default=0),
         last_amount=last[0] if last else first.amount,
     )
+
+
+def text_of(verdict: Verdict, script: str, *, steps: int, table: Table) -> str:
+    """Format a verdict for people; `table` aligns its cells."""
+    rows = [
+        [_KINDS[group.kind], str(group.variables), f"{group.largest:.1e}", group.where]
+        for group in verdict.groups
+    ]
+    header = ["compared", "variables", "largest relative difference", "in"]
+    parts = [_headline(verdict, script), table(header, rows)]
+    if verdict.first is not None:
+        parts.append(_begin(verdict.first))
+    if verdict.cause is not None:
+        parts.append(_filled(f"Likely cause: {verdict.cause.name}."))
+        parts.append(_filled(verdict.cause.evidence, "  "))
+        parts.append(_filled(f"Fix: {verdict.cause.fix}", "  "))
+    parts.append(_filled(" ".join(_notes(verdict, steps))))
+    return "\n".join(parts)
+
+
+def json_of(verdict: Verdict) -> str:
+    """Format a verdict as JSON; null for a number that is not finite."""
+    return json.dumps(_finite(asdict(verdict)), indent=2, allow_nan=False)
+
+
+def _headline(verdict: Verdict, script: str) -> str:
+    steps = f"{verdict.steps} step{'s' if verdict.steps > 1 else ''}"
+    if verdict.passed:
+        largest = max(verdict.groups, key=lambda group: group.largest)
+        return (
+            f"PASS: {verdict.size} processes train {script} as one does ({steps}).\n"
+            f"Largest relative difference: {largest.largest:.1e} in {largest.where}."
+        )
+    return (
+        f"FAIL: {verdict.size} processes do not train {script} as one does ({steps})."
+    )
+
+
+def _begin(first: First) -> str:
+    """Describe where the difference begins."""
+    layer = f" of layer {first.layer}" if first.layer else ""
+    where = f"at step {first.step}"
+    if first.step - first.before > 1:
+        where = f"between step {first.before + 1} and step {first.step}"
+    return _filled(
+        f"First variable that differs, in the order of the forward pass: {first.name}"
+        f"{layer}, by {first.amount:.1e} relative to its largest entry. It began "
+        f"{where}; after the last step it is {first.last_amount:.1e}."
+    )
+
+
+def _notes(verdict: Verdict, steps: int) -> list[str]:
+    """List the conditions of the verdict."""
+    notes = [
+        f"Tolerance: {verdict.tolerance:.0e} ({verdict.dtype}, {verdict.steps} steps)."
+    ]
+    if verdict.passed:
+        notes.append(
+            f"The global batches were the same ({verdict.rows} rows in the first "
+            "step), and all ranks ended with the same bits."
+        )
+    if verdict.unequal:
+        notes.append(f"Not equal on all ranks: {_some(verdict.unequal)}.")
+    if verdict.switched_off:
+        notes.append(
+            "Layers that draw random numbers were switched off: "
+            f"{_some(verdict.switched_off)}."
+        )
+    if verdict.noise:
+        notes.append(
+            f"Left out, because it is made of rounding alone: {_some(verdict.noise)}."
+        )
+    if verdict.was_jitted:
+        notes.append("jit_compile was switched off.")
+    if verdict.steps < steps:
+        notes.append(f"The script ended before {steps} steps.")
+    return notes
+
+
+def _some(items: Sequence[str]) -> str:
+    """Name at most four."""
+    more = f" and {len(items) - 4} more" if len(items) > 4 else ""
+    return f"{', '.join(items[:4])}{more}"
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _finite(value: object) -> object:
+    """Replace numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    is_lost = isinstance(value, float) and not math.isfinite(value)
+    return None if is_lost else value

@@ -1,162 +1,112 @@
-"""Watching Keras train: what each step gets and leaves, without changing the step."""
+"""Recording of what each training step gets and computes, without changing it."""
 
-import functools
+import hashlib
+import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import watching
+from tfdist.compat.tensorflow import global_seed
+from tfdist.compat.watching import unseen
+from tfdist.data.sharding import Shard
 from tfdist.strategies import AllReduceStrategy
-from tfdist.verify.autograph import unseen
-from tfdist.verify.forward import ForwardPass
-from tfdist.verify.recorder import Recorder
-from tfdist.verify.recording import Recording
-from tfdist.verify.seeds import current_seeds
-from tfdist.verify.step import WatchedStep
-from tfdist.verify.stopping import StopTraining, refuse_plain_training
-from tfdist.verify.variables import Names, entries_of, to_array, to_tensor
+from tfdist.verify.recording import Layer, Recording, batch_of
+from tfdist.verify.variables import Names, entries_of, path_of, to_array, to_tensor
+
+
+class StopTraining(BaseException):
+    """End of the script after enough steps; no `except Exception` catches it."""
+
+
+class NotDistributedError(BaseException):
+    """End of a script that trains outside of every strategy of tfdist."""
 
 
 class Watch:
-    """Puts itself between the script, Keras and the strategy.
+    """Observer of the script, of Keras and of the strategy in one process.
 
     Args:
-        recorder: What remembers.
-        forward: What follows the forward pass.
-        names: The names of variables.
+        rank: The rank of this process.
+        steps: How many steps are wanted.
     """
 
-    def __init__(self, recorder: Recorder, forward: ForwardPass, names: Names) -> None:
-        self._recorder = recorder
-        self._forward = forward
-        self._names = names
-        self._step: WatchedStep | None = None
+    def __init__(self, rank: int, steps: int) -> None:
+        self.recording = Recording(rank)
+        self._wanted_steps = steps
+        self._names = Names()
+        self._forward = _ForwardPass(self._names)
+        self._step: _Step | None = None
 
     def install(self) -> None:
-        """Replace the entrances: steps, gradients, updates, calls of functions."""
-        self._watch_run()
-        self._watch_gradients()
-        self._watch_updates()
-        self._watch_functions()
-        self._watch_datasets()
-        _switch_jit_off(self._recorder.recording)
+        """Patch Keras, TensorFlow and the strategy."""
+        recording, forward = self.recording, self._forward
+        met: list[Any] = []
 
-    def _watch_run(self) -> None:
-        """Watch the strategy run a step."""
-        original = AllReduceStrategy.run
+        def note_switched_off(layer: Any) -> None:
+            if not any(layer is other for other in met):
+                met.append(layer)
+                recording.switched_off.append(path_of(layer))
 
-        # No `do_not_convert` here: autograph has to reach the function that is run.
-        def run(
-            strategy: Any,
-            fn: Any,
-            args: Any = (),
-            kwargs: Any = None,
-            options: Any = None,
-        ) -> Any:
-            self._begin(fn, args)
-            result = original(strategy, fn, args, kwargs, options)
-            self._end()
-            return result
+        def note_jit() -> None:
+            recording.was_jitted = True
 
-        _replace(AllReduceStrategy, "run", run)
+        watching.switch_random_layers_off(note_switched_off)
+        watching.watch_layers(forward.enter, forward.leave)
+        watching.watch_draws(forward.draw)
+        watching.watch_run(AllReduceStrategy, self._begin, self._end)
+        watching.watch_gradients(self._see_gradients)
+        watching.watch_updates(self._see_update)
+        watching.watch_functions(self._stop_if_enough)
+        watching.switch_jit_off(note_jit)
+        distribute = AllReduceStrategy.distribute_datasets_from_function
 
-    def _watch_gradients(self) -> None:
-        """Watch the loss and the gradients, before anybody touches them."""
-        original = tf.GradientTape.gradient
+        def note_own_datasets(strategy: Any, *args: Any, **kwargs: Any) -> Any:
+            recording.own_datasets = True
+            return distribute(strategy, *args, **kwargs)
 
-        @unseen
-        @functools.wraps(original)
-        def gradient(
-            tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            result = original(tape, target, sources, *args, **kwargs)
-            if self._step is not None and isinstance(sources, list | tuple):
-                self._step.see_gradients(target, sources, result)
-            return result
+        name = "distribute_datasets_from_function"
+        watching.replace(AllReduceStrategy, name, note_own_datasets)
 
-        _replace(tf.GradientTape, "gradient", gradient)
+    @property
+    def _has_enough(self) -> bool:
+        return self.recording.steps >= self._wanted_steps
 
-    def _watch_updates(self) -> None:
-        """Watch what optimizers get, through either entrance."""
-        optimizers = keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer
-        for optimizer in optimizers:
-            if "apply" in vars(optimizer) or optimizer is optimizers[0]:
-                _replace(optimizer, "apply", self._watched_apply(optimizer.apply))
-        original = keras.optimizers.Optimizer.apply_gradients
-
-        # An optimizer that overrides `apply` is seen here.
-        @unseen
-        @functools.wraps(original)
-        def apply_gradients(
-            self_: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            pairs = [*grads_and_vars]
-            self._see_update(self_, [g for g, _ in pairs], [v for _, v in pairs])
-            return original(self_, pairs, *args, **kwargs)
-
-        _replace(optimizers[0], "apply_gradients", apply_gradients)
-
-    def _watched_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an optimizer's `apply` that is watched."""
-
-        @unseen
-        @functools.wraps(original)
-        def apply(
-            self_: Any, grads: Any, trainable_variables: Any = None, **kwargs: Any
-        ) -> Any:
-            self._see_update(self_, grads, [*(trainable_variables or ())])
-            return original(self_, grads, trainable_variables, **kwargs)
-
-        return apply
+    def _see_gradients(self, target: Any, sources: Any, gradients: Any) -> None:
+        """Note the loss and the gradients before the script changes them."""
+        if self._step is not None and isinstance(sources, list | tuple):
+            self._step.see_gradients(target, sources, gradients)
 
     def _see_update(self, optimizer: Any, gradients: Any, variables: list[Any]) -> None:
         """Note the outermost update of a step, and the optimizers inside of it."""
         if self._step is None:
-            refuse_plain_training(optimizer)
+            _refuse_plain_training(optimizer)
         elif not self._step.optimizers:
-            self._recorder.start(self._values(variables), current_seeds())
+            if not self.recording.seeds:
+                self.recording.seeds = current_seeds()
+                # Even while a function is being traced.
+                with tf.init_scope():
+                    values = {self._names.of(v): to_array(v) for v in variables}
+                self.recording.initial = values
             self._step.see_update(optimizer, gradients, variables)
         elif not any(optimizer is other for other in self._step.optimizers):
             self._step.optimizers.append(optimizer)
 
-    def _watch_functions(self) -> None:
-        """Stop the script after a call of a compiled function, when that is enough."""
-        function = type(tf.function(lambda: None))
-        original = function.__call__
-
-        @functools.wraps(original)
-        def call(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self_, *args, **kwargs)
-            self._stop_if_enough()
-            return result
-
-        _replace(function, "__call__", call)
-
-    def _watch_datasets(self) -> None:
-        """Note that the script shards its data itself."""
-        original = AllReduceStrategy.distribute_datasets_from_function
-
-        @functools.wraps(original)
-        def distribute(strategy: Any, *args: Any, **kwargs: Any) -> Any:
-            self._recorder.recording.own_datasets = True
-            return original(strategy, *args, **kwargs)
-
-        _replace(AllReduceStrategy, "distribute_datasets_from_function", distribute)
-
     @unseen
     def _begin(self, fn: Any, args: Sequence[Any]) -> None:
         """Begin to watch a step."""
-        self._step = WatchedStep(fn, args[0] if args else None, self._names)
+        self._step = _Step(fn, args[0] if args else None, self._names)
         self._forward.begin()
 
     @unseen
     def _end(self) -> None:
-        """End a step: let its results be taken when it is computed."""
+        """End a step: have its results recorded when it is computed."""
         step, self._step = self._step, None
-        recording = self._recorder.recording
+        recording = self.recording
         self._forward.end(recording, is_training=bool(step and step.optimizers))
         if step is None or not step.optimizers:
             return
@@ -187,51 +137,179 @@ class Watch:
         self._stop_if_enough()
 
     def _take(self, parts: Any, names: Any, entries: Any) -> None:
-        """Hand the arrays of a step to the recorder, unless it has enough."""
-        if self._recorder.has_enough:
+        """Record the arrays of a step, unless there are enough."""
+        if self._has_enough:
             return
         leaves, own, loss, raw, applied, values = parts
-        copies = [[np.array(array) for array in arrays] for arrays in (raw, applied)]
-        for group, keys, arrays in zip(
-            ("raw_gradients", "applied_gradients"), names, copies, strict=True
-        ):
-            self._recorder.take(group, dict(zip(keys, arrays, strict=True)))
+        groups = ("raw_gradients", "applied_gradients")
+        for group, keys, arrays in zip(groups, names, (raw, applied), strict=True):
+            if not getattr(self.recording, group):
+                copies = [np.array(array) for array in arrays]
+                setattr(self.recording, group, dict(zip(keys, copies, strict=True)))
         state = {
             name: (entry, np.asarray(value))
             for (name, entry), value in zip(entries, values, strict=True)
         }
-        self._recorder.end_step(
-            leaves,
-            int(own[0]) if own else None,
+        self.recording.end_step(
+            batch_of(leaves, int(own[0]) if own else None),
             float(loss[0]) if loss else None,
             state,
+            self._wanted_steps,
         )
 
     def _stop_if_enough(self) -> None:
         """Leave the script, between two calls that it makes."""
         is_between = tf.executing_eagerly() and self._step is None
         is_script = threading.current_thread() is threading.main_thread()
-        if is_between and is_script and self._recorder.has_enough:
+        if is_between and is_script and self._has_enough:
             raise StopTraining
 
-    def _values(self, variables: Sequence[Any]) -> dict[str, Any]:
-        """Read variables as they are now, also while a function is being traced."""
-        if self._recorder.recording.seeds:
-            return {}
-        with tf.init_scope():
-            return {self._names.of(v): to_array(v) for v in variables}
+
+class _Step:
+    """Tensors of one step, collected while it is traced or run eagerly."""
+
+    def __init__(self, fn: Any, data: Any, names: Names) -> None:
+        trainer = getattr(fn, "__self__", None)
+        self.model = trainer if isinstance(trainer, keras.Model) else None
+        self.optimizers: list[Any] = []
+        self.variables: list[Any] = []
+        self.loss: Any = None
+        self.raw: dict[str, Any] = {}
+        self.applied: dict[str, Any] = {}
+        self._data = data
+        self._names = names
+
+    @property
+    def custom_steps(self) -> list[str]:
+        """The methods of Keras that the model overrides."""
+        return [
+            name
+            for name in ("train_step", "compute_loss")
+            if self.model is not None
+            and getattr(type(self.model), name) is not getattr(keras.Model, name)
+        ]
+
+    def see_gradients(self, target: Any, sources: Any, gradients: Any) -> None:
+        """Note the loss and the gradients of the first tape."""
+        if self.raw:
+            return
+        self.raw = self._by_name(sources, gradients)
+        if tf.is_tensor(target) and target.shape.rank == 0 and _is_here(target):
+            self.loss = target
+
+    def see_update(self, optimizer: Any, gradients: Any, variables: Any) -> None:
+        """Note what the optimizer gets."""
+        self.optimizers.append(optimizer)
+        self.variables += variables
+        self.applied = self._by_name(variables, gradients)
+
+    def batch(self) -> tuple[list[Any], Any]:
+        """Return the tensors of the batch that have rows, and how many rows count."""
+        is_shard = isinstance(self._data, Shard)
+        data = self._data.data if is_shard else self._data
+        tensors = [
+            leaf.row_lengths() if isinstance(leaf, tf.RaggedTensor) else leaf
+            for leaf in tf.nest.flatten(data)
+            if isinstance(leaf, tf.Tensor | tf.RaggedTensor | np.ndarray)
+        ]
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        leaves = [t for t in tensors if t.dtype != tf.variant and t.shape.rank != 0]
+        return leaves, self._data.own if is_shard else None
+
+    def _by_name(self, variables: Any, gradients: Any) -> dict[str, Any]:
+        """Return the gradients that exist where the step ends."""
+        return {
+            self._names.of(variable): to_tensor(gradient)
+            for variable, gradient in zip(variables, gradients, strict=False)
+            if gradient is not None and _is_here(gradient)
+        }
 
 
-def _switch_jit_off(recording: Recording) -> None:
-    """Let models compile without XLA, in which nothing could be watched."""
+class _ForwardPass:
+    """Layers that a step calls, in the order in which their calls end."""
 
-    def note(model: Any, value: Any) -> None:
-        del model
-        recording.was_jitted = recording.was_jitted or value is True
+    def __init__(self, names: Names) -> None:
+        self.layers: list[Any] = []
+        self._names = names
+        self._is_in_step = False
+        self._stack: list[Any] = []
+        self._draws: list[str] = []
 
-    keras.Model.jit_compile = property(lambda model: False, note)
+    def begin(self) -> None:
+        """Begin to follow a step."""
+        self._is_in_step = True
+        self._stack, self.layers, self._draws = [], [], []
+
+    def end(self, recording: Recording, *, is_training: bool) -> None:
+        """End a step, and record it if it updates weights."""
+        self._is_in_step = False
+        if not is_training:
+            return
+        known = {name for layer in recording.layers for name in layer.variables}
+        met = {layer.name for layer in recording.layers}
+        for layer in self.layers:
+            names = [self._names.of(variable) for variable in layer.weights]
+            own = [name for name in names if name not in known]
+            known.update(own)
+            path, kind = path_of(layer), type(layer).__name__
+            if path not in met or own:
+                recording.layers.append(Layer(path, kind, layer.compute_dtype, own))
+            is_norm = isinstance(layer, keras.layers.BatchNormalization)
+            if is_norm and layer.trainable and not layer.synchronized:
+                _add(recording.batch_norms, path)
+        for draw in self._draws:
+            _add(recording.draws, draw)
+
+    @unseen
+    def enter(self, layer: Any) -> None:
+        """Note that the call of a layer begins."""
+        if self._is_in_step:
+            self._stack.append(layer)
+
+    @unseen
+    def leave(self, layer: Any) -> None:
+        """Note that the call of a layer ends."""
+        if self._is_in_step and self._stack:
+            self._stack.pop()
+            if not any(layer is other for other in self.layers):
+                self.layers.append(layer)
+
+    def draw(self, what: str) -> None:
+        """Note that the innermost layer draws random numbers."""
+        if not self._is_in_step:
+            return
+        where = "the training step, outside of any layer,"
+        if self._stack:
+            layer = self._stack[-1]
+            where = f"the layer {path_of(layer)!r} ({type(layer).__name__})"
+        self._draws.append(f"{where} with {what}")
 
 
-def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Put a function into the place of a method."""
-    setattr(owner, name, function)
+def current_seeds() -> list[str]:
+    """Return TensorFlow's seed, and digests of Python's and NumPy's random states."""
+    numpy_state: Any = np.random.get_state()
+    texts = (repr(random.getstate()), repr(numpy_state[1:3]))
+    digests = [hashlib.blake2b(text.encode(), digest_size=8) for text in texts]
+    return [str(global_seed()), *(digest.hexdigest() for digest in digests)]
+
+
+def _refuse_plain_training(optimizer: Any) -> None:
+    """End a script that trains without tfdist; other strategies raise themselves."""
+    if not tf.distribute.has_strategy():
+        raise NotDistributedError(
+            f"the optimizer {optimizer.name!r} was applied outside of every strategy "
+            "of tfdist"
+        )
+
+
+def _is_here(tensor: Any) -> bool:
+    """Return whether a tensor belongs to the graph that is being built."""
+    if tf.executing_eagerly():
+        return True
+    part = tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
+    return getattr(part, "graph", None) is tf.compat.v1.get_default_graph()
+
+
+def _add(items: list[str], item: str) -> None:
+    if item not in items:
+        items.append(item)

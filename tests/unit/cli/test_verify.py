@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.verify import Orders, VerifyError
-from tfdist.verify.cause import Cause
+from tfdist.verify.causes import Cause
 from tfdist.verify.verdict import Group, Verdict
 from tfdist_cli import verify as verify_module
 from tfdist_cli.main import main

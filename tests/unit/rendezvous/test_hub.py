@@ -3,8 +3,8 @@ import socket
 import pytest
 
 from tfdist.rendezvous import hub as hub_module
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.wire import Reader, receive, send
+from tfdist.rendezvous.hub import Failure, Hub, Report, find_failure
+from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 10
 REPORT = {"call": 0, "what": "x", "inside": False, "seconds": 0.0, "plan": []}
@@ -31,7 +31,7 @@ class Ends:
     def hear(self, rank, kind):
         """Return the next message of a kind."""
         while True:
-            message = receive(self.ends[rank], Reader())
+            message = receive(self.ends[rank], SECONDS)
             if message["kind"] == kind:
                 return message
 
@@ -92,40 +92,14 @@ def test_everyone_hears_of_a_rank_whose_connection_closed(ranks):
         )
 
 
-def test_what_is_no_message_counts_as_a_lost_rank(ranks):
-    ends = ranks(2)
-    ends.ends[1].sendall(b"GET / HTTP/1.1\r\n\r\n")
-
-    assert "rank 1 (worker 1, h:1) is gone" in ends.hear(0, "failure")["text"]
-
-
 def test_a_rank_that_leaves_in_good_order_is_not_lost(ranks):
     ends = ranks(2)
     send(ends.ends[1], BYE)
     ends.ends[1].close()
 
-    kinds = [receive(ends.ends[0], Reader())["kind"] for _ in range(5)]
+    kinds = [receive(ends.ends[0], SECONDS)["kind"] for _ in range(5)]
 
     assert set(kinds) == {"beat"}
-
-
-def test_the_hub_ends_when_the_last_has_left(ranks):
-    ends = ranks(2)
-    for end in ends.ends:
-        send(end, BYE)
-        end.close()
-    ends.hub.join(SECONDS)
-
-    assert not ends.hub._thread.is_alive()
-
-
-def test_a_rank_that_ends_with_an_error_is_reported_with_it(ranks):
-    ends = ranks(2)
-    send(ends.ends[1], {**BYE, "error": "ValueError: bad weather"})
-
-    text = ends.hear(0, "failure")["text"]
-
-    assert "rank 1 (worker 1, h:1) has ended with ValueError: bad weather." in text
 
 
 def test_a_rank_that_cannot_finish_a_call_is_reported_with_the_reason(ranks):
@@ -135,16 +109,6 @@ def test_a_rank_that_cannot_finish_a_call_is_reported_with_the_reason(ranks):
     text = ends.hear(0, "failure")["text"]
 
     assert "rank 1 (worker 1, h:1) has failed with InvalidArgumentError in" in text
-
-
-def test_who_waits_for_the_value_of_a_rank_that_left_hears_of_it(ranks):
-    ends = ranks(2)
-    ends.say(0, kind="exchange", key='["barrier end", 0]', value=None)
-    send(ends.ends[1], BYE)
-
-    text = ends.hear(0, "failure")["text"]
-
-    assert "has ended while others wait for it in barrier end" in text
 
 
 def test_a_value_given_before_leaving_counts(ranks):
@@ -164,7 +128,7 @@ def test_a_silent_rank_is_lost_and_one_that_left_is_not(ranks, monkeypatch):
     failure = None
     while failure is None:
         ends.say(0, kind="beat", report=REPORT)
-        message = receive(ends.ends[0], Reader())
+        message = receive(ends.ends[0], SECONDS)
         failure = message if message["kind"] == "failure" else None
 
     assert "rank 1 (worker 1, h:1) has been silent for 0 s" in failure["text"]
@@ -196,7 +160,7 @@ def test_the_first_failure_is_the_only_one(ranks):
     first = ends.hear(0, "failure")
     ends.ends[2].close()
 
-    kinds = [receive(ends.ends[0], Reader())["kind"] for _ in range(10)]
+    kinds = [receive(ends.ends[0], SECONDS)["kind"] for _ in range(10)]
 
     assert "rank 1" in first["text"]
     assert set(kinds) == {"beat"}
@@ -229,10 +193,157 @@ def test_a_rank_that_goes_while_it_takes_nothing_is_lost_to_the_others(monkeypat
     connections = {0: its, 1: Stuck(fileno=stuck.detach())}
     hub = Hub(connections, {0: "rank 0", 1: "rank 1"}, 600.0)
     with one:
-        assert receive(one, Reader())["kind"] == "beat"
+        assert receive(one, SECONDS)["kind"] == "beat"
         other.close()
-        while (message := receive(one, Reader()))["kind"] == "beat":
+        while (message := receive(one, SECONDS))["kind"] == "beat":
             pass
         assert "rank 1 is gone" in message["text"]
     hub.join(SECONDS)
     assert not hub._thread.is_alive()
+
+
+NAMES = {rank: f"rank {rank} (worker {rank}, h{rank}:1)" for rank in range(3)}
+
+
+def find(reports, left=(), timeout_seconds=600.0):
+    return find_failure(dict(enumerate(reports)), left, NAMES, timeout_seconds)
+
+
+def inside(call, what="step", seconds=10.0, plan=()):
+    return Report(call, what, True, seconds, plan)
+
+
+def outside(call, what="step", seconds=10.0):
+    return Report(call, what, False, seconds)
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        [Report(), Report()],
+        [inside(3), inside(3)],
+        [inside(3), outside(2)],
+        [inside(3, seconds=599.0), inside(2, "other", seconds=599.0)],
+        [inside(3, "a", seconds=2.9), inside(3, "b", seconds=10.0)],
+        [inside(3, "a"), outside(3, "b")],
+    ],
+    ids=["start", "together", "late", "behind", "just now", "through"],
+)
+def test_who_may_still_come_is_waited_for(reports):
+    assert find(reports) is None
+
+
+def test_a_rank_that_left_before_a_call_is_named():
+    failure = find([inside(5, "all_reduce 'a'"), outside(4)], left=[1])
+
+    assert failure == Failure(
+        "lost",
+        "rank 1 (worker 1, h1:1) has ended its program while rank 0 (worker 0, h0:1) "
+        "waits for it in all_reduce 'a'. Make the same calls on every rank, and look "
+        "at the log of the one that has ended for the reason.",
+    )
+
+
+def test_a_rank_that_left_after_the_call_is_not_missed():
+    assert find([inside(5), outside(5)], left=[1]) is None
+
+
+def test_different_calls_of_the_same_number_are_named_with_their_ranks():
+    failure = find([inside(7, "all_reduce 'a'"), outside(6), inside(7, "barrier")])
+
+    assert failure is not None
+    assert failure.kind == "disagree"
+    assert (
+        "rank 0 (worker 0, h0:1) is in all_reduce 'a', rank 2 (worker 2, h2:1) in "
+        "barrier (joint call 7 on both). Make the same calls" in failure.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "words"),
+    [
+        (("a", "b"), ("a", "c"), "number 1 is b on rank 0 .* and c on rank 1"),
+        (("a",), ("a", "c"), "number 1 is missing on rank 0 .* and c on rank 1"),
+        (("x", "c"), ("a",), "number 0 is x on rank 0 .* and a on rank 1"),
+    ],
+)
+def test_different_graphs_are_named_at_their_first_difference(mine, theirs, words):
+    failure = find(
+        [inside(2, seconds=40, plan=mine), inside(2, seconds=31, plan=theirs)],
+        timeout_seconds=30.0,
+    )
+
+    assert failure is not None
+    assert failure.kind == "disagree"
+    with pytest.raises(
+        RuntimeError, match=f"different graphs in step: .*{words}.*Trace the same"
+    ):
+        raise RuntimeError(failure.text)
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        [inside(2, seconds=599, plan=p) for p in (("a",), ("b",))],
+        [inside(2, seconds=599, plan=p) for p in (("a",), ("a", "b"))],
+        [inside(2, seconds=599, plan=p) for p in (("a",), ())],
+    ],
+    ids=["other", "longer", "not told yet"],
+)
+def test_ranks_may_trace_at_different_times_while_nobody_waits_too_long(reports):
+    assert find(reports, timeout_seconds=600.0) is None
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        [inside(2, seconds=40, plan=("a",)), inside(1, seconds=40, plan=("b",))],
+        [inside(2, seconds=40, plan=("a",)), inside(2, seconds=40, plan=("a",))],
+        [inside(2, seconds=40, plan=("a",)), outside(2, seconds=40)],
+    ],
+    ids=["other call", "equal", "through"],
+)
+def test_graphs_are_to_blame_where_they_differ_in_one_call(reports):
+    failure = find(reports, timeout_seconds=30.0)
+
+    assert failure is not None
+    assert failure.kind == "stalled"
+
+
+def test_ranks_are_named_in_order_whoever_came_first():
+    reports = [inside(2, seconds=40, plan=p) for p in (("a",), ("b",))]
+    late_zero = {1: reports[1], 0: reports[0]}
+
+    failure = find_failure(late_zero, (), NAMES, 30.0)
+
+    assert failure is not None
+    assert "is a on rank 0 (worker 0, h0:1) and b on rank 1" in failure.text
+
+
+def test_who_waits_too_long_is_told_who_is_behind():
+    failure = find(
+        [inside(9, "fit", 61.0), outside(8, "evaluate", 62.0), inside(9, "fit", 61.0)],
+        timeout_seconds=60.0,
+    )
+
+    assert failure == Failure(
+        "stalled",
+        "rank 0 (worker 0, h0:1) has waited 61 s in fit. rank 1 (worker 1, h1:1) is in "
+        "no joint call; its last was evaluate, for 62 s. Find out what holds them up; "
+        "if it is work that takes so long, raise timeout_seconds of the strategy "
+        "(now 60).",
+    )
+
+
+def test_when_nobody_is_behind_those_who_are_out_are_named():
+    failure = find([inside(9, "b", 61.0), outside(9, "b", 60.0)], timeout_seconds=60.0)
+
+    assert failure is not None
+    assert "rank 1 (worker 1, h1:1) is in no joint call" in failure.text
+
+
+def test_when_all_wait_that_is_said():
+    failure = find([inside(9, "b", 61.0), inside(9, "b", 61.0)], timeout_seconds=60.0)
+
+    assert failure is not None
+    assert "All ranks are in it" in failure.text

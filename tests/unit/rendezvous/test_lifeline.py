@@ -9,7 +9,7 @@ from tfdist.rendezvous import hub as hub_module
 from tfdist.rendezvous import lifeline as lifeline_module
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.wire import Reader, receive, send
+from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 10
 HUB = "rank 0 (worker 0, h:0)"
@@ -29,10 +29,10 @@ class Line:
         self.texts.append(text)
         self.failed.set()
 
-    def hear(self, kind, reader=None):
+    def hear(self, kind):
         """Return the next message of a kind."""
         while True:
-            message = receive(self.hub, reader or Reader())
+            message = receive(self.hub, SECONDS)
             if message["kind"] == kind:
                 return message
 
@@ -76,15 +76,6 @@ def test_a_call_within_a_call_is_not_counted(line):
 
     assert (within["call"], within["what"]) == (1, "outer")
     assert (after["call"], after["what"]) == (1, "outer")
-
-
-def test_a_call_that_raises_is_left(line):
-    with pytest.raises(KeyError), line.lifeline.call("one"):
-        raise KeyError
-    with line.lifeline.call("two"):
-        report = report_when(line, lambda report: report["inside"])
-
-    assert (report["call"], report["what"]) == (2, "two")
 
 
 def test_the_plan_is_sent_only_after_a_long_wait(line, monkeypatch):
@@ -190,13 +181,6 @@ def test_a_hub_that_goes_away_is_a_lost_rank(line):
         line.lifeline.check()
 
 
-def test_a_hub_that_sends_rubbish_is_a_lost_rank(line):
-    line.hub.sendall(b"GET / HTTP/1.1\r\n\r\n")
-
-    assert line.failed.wait(SECONDS)
-    assert line.texts[0].startswith(f"{HUB} is gone")
-
-
 def test_a_silent_hub_is_a_lost_rank(monkeypatch):
     monkeypatch.setattr(lifeline_module, "SILENCE_SECONDS", 0.2)
     line = Line()
@@ -234,15 +218,6 @@ def test_an_error_within_a_call_is_told(line):
     line.lifeline.report_error("step", KeyError("weights"))
 
     assert line.hear("error")["text"] == "KeyError in step: 'weights'"
-
-
-def test_sending_to_a_hub_that_has_gone_raises_nothing(line):
-    line.hub.close()
-    assert line.failed.wait(SECONDS)
-
-    line.lifeline.report_error("step", KeyError("weights"))
-
-    assert len(line.texts) == 1
 
 
 @pytest.fixture
@@ -284,15 +259,6 @@ def test_a_rank_that_left_ends_the_exchange_of_the_others(ranks):
                 values.result(SECONDS)
 
 
-def test_when_all_have_left_the_hub_ends_at_once(ranks):
-    lifelines, hub = ranks
-    for lifeline in lifelines:
-        lifeline.close()
-    hub.join(SECONDS)
-
-    assert not hub._thread.is_alive()
-
-
 def test_ranks_leave_together(ranks):
     lifelines, _ = ranks
     with ThreadPoolExecutor() as pool:
@@ -301,12 +267,3 @@ def test_ranks_leave_together(ranks):
         others = [pool.submit(rank.wait_for_all, SECONDS) for rank in lifelines[1:]]
         for future in [first, *others]:
             future.result(SECONDS / 2)
-
-
-def test_a_rank_that_leaves_early_waits_no_longer_than_it_may(ranks):
-    lifelines, _ = ranks
-    lifelines[0].wait_for_all(0.05)
-    lifelines[0].close()
-
-    for rank in lifelines[1:]:
-        rank.check()

@@ -1,15 +1,14 @@
-import re
 import socket
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
 
-from tfdist.rendezvous import meeting
-from tfdist.rendezvous.meeting import Guest, meet, open_door, part
-from tfdist.rendezvous.wire import Reader, receive, send
+from tfdist.rendezvous import roll_call
+from tfdist.rendezvous.lifeline import part
+from tfdist.rendezvous.roll_call import Guest, meet, open_door
+from tfdist.rendezvous.wire import send
 
 SECONDS = 20
 
@@ -80,14 +79,13 @@ def joined(futures):
     return lines
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_ranks_that_know_of_each_other_are_tied_together(of_ranks, order):
+def test_ranks_that_know_of_each_other_are_connected(of_ranks):
     ranks = of_ranks(3)
-    futures = {rank: ranks.comes(rank) for rank in order}
+    futures = [ranks.comes(rank) for rank in range(3)]
 
-    joined([futures[rank] for rank in range(3)])
+    joined(futures)
 
-    hubs = [futures[rank].result()[1] for rank in range(3)]
+    hubs = [future.result()[1] for future in futures]
     assert [hub is None for hub in hubs] == [False, True, True]
 
 
@@ -122,30 +120,6 @@ def test_a_rank_that_has_failed_waits_for_nobody_and_says_why(of_ranks, monkeypa
         lines[0].exchange("more", None)
 
 
-def test_a_rank_that_goes_is_named_by_host_and_process(of_ranks):
-    ranks = of_ranks(2)
-    futures = [ranks.comes(rank) for rank in range(2)]
-    lines = joined(futures)
-
-    lines[1]._connection.shutdown(socket.SHUT_RDWR)
-
-    with pytest.raises(
-        ConnectionError, match=r"rank 6 \(process 71 on there\) is gone"
-    ):
-        lines[0].exchange("more", None)
-    assert any(
-        "rank 6 (process 71 on there) is gone" in text for text in ranks.failures
-    )
-
-
-def test_the_door_is_shut_afterwards(of_ranks):
-    ranks = of_ranks(2)
-    joined([ranks.comes(rank) for rank in range(2)])
-
-    with pytest.raises(ConnectionRefusedError), ranks.knock():
-        pass
-
-
 def test_each_meeting_has_a_door_and_a_token_of_its_own():
     doors = [open_door(is_local=is_local) for is_local in (True, True, False)]
     with ExitStack() as stack:
@@ -155,7 +129,6 @@ def test_each_meeting_has_a_door_and_a_token_of_its_own():
 
         assert [address for address, _ in places] == ["127.0.0.1"] * 2 + ["0.0.0.0"]
         assert len({port for _, port in places}) == 3
-        assert not any(door.get_inheritable() for door, _ in doors)
     assert len({token for _, token in doors}) == 3
     assert all(len(token) == 32 for _, token in doors)
 
@@ -166,9 +139,10 @@ def test_the_ranks_that_do_not_come_are_named(of_ranks):
 
     with pytest.raises(
         TimeoutError,
-        match=r"Not every rank has come to rank 5 \(process 70 on here\)\. Received: "
-        r"no connection from rank 6 \(process 71 on there\); rank 8 \(process 73 on "
-        r"there\)\. Let these hosts reach that one by TCP, on any port\.",
+        match=r"Only 2 of 4 processes have answered the roll-call after 1 s\. Present: "
+        r"rank 5 \(process 70 on here\); rank 7 \(process 72 on there\)\. Missing: "
+        r"rank 6 \(process 71 on there\); rank 8 \(process 73 on there\)\. Let their "
+        r"hosts reach here by TCP, on any port\.",
     ):
         futures[0].result(SECONDS)
 
@@ -180,9 +154,9 @@ def test_a_rank_zero_that_cannot_be_reached_is_named_with_the_reasons(of_ranks):
 
     with pytest.raises(
         TimeoutError,
-        match=r"rank 5 \(process 70 on here\) cannot be reached from rank 6 \(process "
-        r"71 on there\)\. Received: 127\.0\.0\.1: .*refused; 127\.0\.0\.2: .*refused"
-        r"\. Let that host be reached by TCP, on any port\.",
+        match=r"rank 5 \(process 70 on here\) has not answered the roll-call after "
+        r"0\.5 s: 127\.0\.0\.1: .*refused; 127\.0\.0\.2: .*refused\. Present: rank 6 "
+        r"\(process 71 on there\); .* Let here be reached by TCP, on any port\.",
     ):
         future.result(SECONDS)
 
@@ -199,83 +173,26 @@ def test_a_rank_of_another_meeting_is_not_let_in(of_ranks):
     chief = ranks.comes(0)
     stranger = ranks.comes(1, seconds=0.5, token="another")
 
-    with pytest.raises(TimeoutError, match="127.0.0.1: The peer closed the connection"):
+    with pytest.raises(TimeoutError, match="0.5 s: The peer closed the connection"):
         stranger.result(SECONDS)
 
     joined([chief, ranks.comes(1)])
 
 
-@pytest.mark.parametrize("rank", [0, 2, None, "1", [], {}])
-def test_a_rank_that_nobody_waits_for_is_not_let_in(of_ranks, rank):
+def test_an_address_at_which_nothing_is_said_is_left_soon(of_ranks, monkeypatch):
+    monkeypatch.setattr(roll_call, "_ACKNOWLEDGE_SECONDS", 0.1)
     ranks = of_ranks(2)
-    chief = ranks.comes(0)
-    with ranks.knock() as stranger:
-        send(stranger, {"rank": rank, "token": ranks.token})
-        assert stranger.recv(1) == b""
+    with socket.create_server(("127.0.0.2", ranks.port)):
+        addresses = ("127.0.0.2", "127.0.0.1")
 
-    joined([chief, ranks.comes(1)])
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2[]", b"\0\0\0\2{}", b"\0\0\0\2\xff\xfe"],
-)
-def test_a_stranger_does_not_end_the_meeting(of_ranks, data):
-    ranks = of_ranks(2)
-    chief = ranks.comes(0)
-    with ranks.knock() as stranger:
-        stranger.sendall(data)
-        assert is_hung_up(stranger)
-
-    joined([chief, ranks.comes(1)])
-
-
-def test_a_stranger_that_says_nothing_is_not_waited_for_long(of_ranks, monkeypatch):
-    monkeypatch.setattr(meeting, "_TRY_SECONDS", 0.1)
-    ranks = of_ranks(2)
-    with ranks.knock(), ranks.knock() as slow:
-        slow.sendall(b"\0\0")
-
-        joined([ranks.comes(rank) for rank in range(2)])
+        joined([ranks.comes(0), ranks.comes(1, addresses=addresses)])
 
 
 def test_a_rank_that_had_to_wait_too_long_may_come_again(of_ranks):
     """Its first connection is still in the queue when rank 0 gets to it."""
     ranks = of_ranks(2)
     with ranks.knock() as first:
-        send(first, {"rank": 1, "token": ranks.token})
+        hello = {"kind": "hello", "rank": 1, "run_id": ranks.token, "addresses": []}
+        send(first, {**hello, "pid": 71, "host": "there"})
 
     joined([ranks.comes(0), ranks.comes(1)])
-
-
-def test_something_else_at_the_address_of_rank_zero_is_no_answer(of_ranks):
-    def echo(door):
-        while True:
-            try:
-                connection, _ = door.accept()
-            except OSError:
-                return
-            with connection:
-                send(connection, receive(connection, Reader()))
-
-    ranks = of_ranks(2)
-    door = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=echo, args=(door,), daemon=True)
-    thread.start()
-    future = ranks.comes(1, seconds=0.5, port=door.getsockname()[1])
-
-    with pytest.raises(
-        TimeoutError, match=re.escape("127.0.0.1: something else answers there")
-    ):
-        future.result(SECONDS)
-    door.shutdown(socket.SHUT_RDWR)
-    door.close()
-    thread.join(SECONDS)
-
-
-def is_hung_up(connection):
-    """Tell whether the other side closes without a word."""
-    try:
-        return connection.recv(1) == b""
-    except ConnectionError:
-        return True

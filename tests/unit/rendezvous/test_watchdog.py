@@ -67,7 +67,7 @@ def test_a_process_that_hangs_is_killed(start, hang):
     assert process.returncode == -signal.SIGKILL
     assert errors == (
         "tfdist: worker 3 has not run for 2 s, as if it were stopped. It is killed, so "
-        "that nobody waits for it.\n"
+        "that its peers need not wait for it.\n"
     )
 
 

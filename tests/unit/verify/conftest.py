@@ -5,8 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from tfdist.verify.fingerprint import digest
-from tfdist.verify.recording import Batch, Entry, Layer, Recording
+from tfdist.verify.recording import Batch, Entry, Layer, Recording, digest
 
 ENTRIES = {
     "m/dense/kernel": Entry("weights", "float32"),

@@ -1,43 +1,95 @@
-"""Recordings go to a file and come back."""
-
-from dataclasses import replace
+"""Recordings, their files and their fingerprints."""
 
 import numpy as np
+import pytest
 
-from tfdist.verify.recording import Recording
+from tfdist.verify import recording as recording_module
+from tfdist.verify.recording import Batch, Entry, Recording, batch_of, digest, joined
 
-ARRAYS = ("initial", "raw_gradients", "applied_gradients")
+X = np.arange(12, dtype=np.float32).reshape(6, 2)
+Y = np.array([b"a", b"b", b"c", b"d", b"e", b"f"], dtype=object)
+
+
+@pytest.mark.parametrize("bounds", [(0, 2, 6), (0, 6, 6), (0, 1, 2, 6)])
+def test_parts_add_up(bounds):
+    parts = [
+        batch_of([X[start:stop], Y[start:stop]])
+        for start, stop in zip(bounds, bounds[1:], strict=False)
+    ]
+
+    whole = batch_of([X, Y])
+    assert joined(parts).fingerprint == whole.fingerprint
+    assert joined(parts).rows == whole.rows == whole.distinct == 6
+
+
+def test_the_order_of_rows_does_not_matter():
+    assert batch_of([X[::-1], Y[::-1]]) == batch_of([X, Y])
+
+
+@pytest.mark.parametrize("other", [[X + 1, Y], [X, Y[::-1]], [X[:5], Y[:5]]])
+def test_other_rows_show(other):
+    assert batch_of(other).fingerprint != batch_of([X, Y]).fingerprint
+
+
+def test_rows_that_do_not_count_are_left_out():
+    assert batch_of([X], 2) == batch_of([X[:2]])
+    assert batch_of([X], 0) == Batch(0, 0, 0)
+
+
+def test_equal_rows_are_counted_once():
+    assert batch_of([np.ones((4, 2))]).distinct == 1
+
+
+def test_a_digest_tells_bits_apart():
+    assert np.array_equal(digest(X), digest(X.copy()))
+    assert not np.array_equal(digest(np.array([0.0])), digest(np.array([-0.0])))
 
 
 def test_what_is_written_is_read(runs, tmp_path):
     one, _ = runs
-    one.switched_off, one.was_jitted, one.losses = ["drop"], True, [None, 2.0]
-
     one.write(tmp_path)
+
     back = Recording.read(tmp_path, 0)
 
-    for group in ARRAYS:
-        assert_equal(getattr(back, group), getattr(one, group))
-    assert back.states.keys() == one.states.keys()
+    assert back.entries == one.entries
     for step, state in one.states.items():
-        assert_equal(back.states[step], state)
-    assert without_arrays(back) == without_arrays(one)
+        assert back.states[step].keys() == state.keys()
+        assert all(np.array_equal(back.states[step][n], state[n]) for n in state)
+    assert Recording.read(tmp_path, 1) is None
 
 
-def assert_equal(one, other):
-    assert one.keys() == other.keys()
-    assert all(np.array_equal(one[name], other[name]) for name in one)
+def take_steps(recording, count, wanted):
+    for number in range(count):
+        weight = np.array([number, 1.0])
+        state = {
+            "w": (Entry("weights", "float64"), weight),
+            "m": (Entry("metrics", "float64", "sum"), np.array(number)),
+        }
+        recording.end_step(batch_of([X], 1), 0.5 * number, state, wanted)
+        weight += 100.0  # The buffer belongs to TensorFlow.
 
 
-def without_arrays(recording):
-    return replace(
-        recording, initial={}, raw_gradients={}, applied_gradients={}, states={}
-    )
+def test_every_step_is_kept():
+    recording = Recording()
+    take_steps(recording, 3, wanted=3)
+
+    assert recording.steps == 3
+    assert [recording.states[step]["w"][0] for step in (1, 2, 3)] == [0, 1, 2]
+    assert [batch.rows for batch in recording.batches] == [1, 1, 1]
+    assert recording.losses == [0.0, 0.5, 1.0]
 
 
-def test_what_no_process_has_left(tmp_path):
-    assert Recording.read(tmp_path, 0) is None
+def test_of_large_states_the_first_and_the_last_are_kept(monkeypatch):
+    monkeypatch.setattr(recording_module, "_STATES_BYTES", 40)
+    recording = Recording()
+    take_steps(recording, 3, wanted=4)
+
+    assert [*recording.states] == [1, 3]
 
 
-def test_steps_are_counted():
-    assert Recording().steps == 0
+def test_other_ranks_keep_digests_but_for_metrics():
+    recording = Recording(rank=1)
+    take_steps(recording, 2, wanted=2)
+
+    assert recording.states[2]["w"].dtype == np.uint8
+    assert recording.states[2]["m"] == 1

@@ -7,7 +7,7 @@ import pytest
 
 from tfdist.launch import Exit, RunResult
 from tfdist.verify import Orders, VerifyError, start, verify
-from tfdist.verify.orders import EXIT_CODE_OF_PLAIN_TRAINING
+from tfdist.verify.start import EXIT_CODE_OF_PLAIN_TRAINING
 
 ORDERS = Orders(("train.py",), size=2, steps=2)
 
@@ -120,3 +120,26 @@ def test_a_script_that_does_not_train(launcher):
 
     with pytest.raises(VerifyError, match="Received: no step in one process. Make the"):
         verify(ORDERS)
+
+
+def test_what_is_written_is_read(tmp_path):
+    orders = Orders(("a.py", "--b"), size=3, steps=4, module=True, float64=True, seed=7)
+    orders.write(tmp_path / "orders")
+
+    assert Orders.read(tmp_path / "orders") == orders
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            {"size": 1},
+            r"size \(-np\) must be at least 2. Received: size=1. Verification",
+        ),
+        ({"steps": 0}, r"steps must be at least 1. Received: steps=0. Leave it out"),
+        ({"seed": -1}, r"seed must be from 0 to 2\*\*32 - 1. Received: seed=-1. Leave"),
+    ],
+)
+def test_what_is_refused(arguments, error):
+    with pytest.raises(ValueError, match=error):
+        Orders(("a.py",), **arguments)

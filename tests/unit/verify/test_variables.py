@@ -1,10 +1,13 @@
-"""Which variables are compared, and under which name."""
+"""Variables that are compared, their names, and the states of random numbers."""
+
+import random
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdist.verify.variables import Names, entries_of, to_array, to_tensor
+from tfdist.verify.watch import current_seeds
 
 
 def make_model():
@@ -56,3 +59,24 @@ def test_what_numpy_cannot_hold_is_made_wider():
 
     assert to_tensor(short).dtype == tf.float32
     assert to_array(slices).tolist() == [0.0, 2.0, 0.0]
+
+
+def test_the_same_seed_gives_the_same_states():
+    keras.utils.set_random_seed(3)
+    first = current_seeds()
+    keras.utils.set_random_seed(3)
+
+    assert current_seeds() == first
+    assert first[0] == "3"
+
+
+def test_each_generator_shows():
+    keras.utils.set_random_seed(3)
+    first = current_seeds()
+    random.random()
+    second = current_seeds()
+    np.random.random()
+    third = current_seeds()
+
+    assert [a == b for a, b in zip(first, second, strict=True)] == [True, False, True]
+    assert [a == b for a, b in zip(second, third, strict=True)] == [True, True, False]

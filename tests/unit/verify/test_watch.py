@@ -11,21 +11,15 @@ def train_watched(kind):
 
     from tfdist.compat.keras import install
     from tfdist.strategies import AllReduceStrategy
-    from tfdist.verify.forward import ForwardPass
-    from tfdist.verify.recorder import Recorder
-    from tfdist.verify.stopping import NotDistributedError, StopTraining
-    from tfdist.verify.variables import Names
-    from tfdist.verify.watch import Watch
+    from tfdist.verify.watch import NotDistributedError, StopTraining, Watch
 
     class Noise(keras.layers.Layer):
         def call(self, inputs):
             return inputs + tf.random.normal(tf.shape(inputs))
 
     install(is_alone=True)
-    recorder, names = Recorder(0, steps=3), Names()
-    forward = ForwardPass(names)
-    forward.install()
-    Watch(recorder, forward, names).install()
+    watch = Watch(0, steps=3)
+    watch.install()
     x, y = np.arange(24, dtype="float32").reshape(12, 2), np.ones((12, 1), "float32")
 
     def fit():
@@ -49,7 +43,7 @@ def train_watched(kind):
             fit()
     except (StopTraining, NotDistributedError) as error:
         end = type(error).__name__
-    return end, recorder.recording
+    return end, watch.recording
 
 
 def check(recording):

@@ -16,7 +16,7 @@ from tfdist.collectives.wire_format import prevent_constant_folding, without_bfl
 from tfdist.compat.tensorflow import local_device, run_always
 from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
 
 # Puts an operation on tensors into the graph, under a name.
 _Operation = Callable[[list[Any], str], list[Any]]
@@ -55,7 +55,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         self,
         process_set: Any = None,
         *,
-        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         if not hvd.is_initialized():
@@ -65,6 +65,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         self.process_set = (
             hvd.global_process_set if process_set is None else process_set
         )
+        start_timeout_seconds = start_timeout(start_timeout_seconds)
         check_included(self.process_set)
         lifeline, hub = connect(
             self.process_set,

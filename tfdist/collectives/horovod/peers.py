@@ -13,7 +13,7 @@ import psutil
 from tfdist.cluster.membership import Membership
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.meeting import Guest, meet, open_door
+from tfdist.rendezvous.roll_call import Guest, meet, open_door
 
 # Gloo waits 30 seconds before it considers a peer lost.
 _STOP_SECONDS = 40.0

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdist.cluster.model import Cluster
 from tfdist.rendezvous.presence import check_own_port, wait_for_chief, watch_chief
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS
+from tfdist.rendezvous.roll_call import start_timeout
 from tfdist.rendezvous.watchdog import SILENCE_SECONDS, start_watchdog
 
 _log = logging.getLogger(__name__)
@@ -25,9 +25,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SERVER = re.compile(r"/job:ps/replica:0/task:(\d+)")
 
 
-def serve(
-    cluster: Cluster, start_timeout_seconds: float = START_TIMEOUT_SECONDS
-) -> NoReturn:
+def serve(cluster: Cluster, start_timeout_seconds: float | None = None) -> NoReturn:
     """Run a TensorFlow server in this worker or ps until the chief leaves, then exit.
 
     A TensorFlow server cannot be stopped, so it ends with its process: with code 0 when
@@ -41,7 +39,7 @@ def serve(
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
             signal.signal(number, _end)
-    wait_for_chief(cluster, start_timeout_seconds)
+    wait_for_chief(cluster, start_timeout(start_timeout_seconds))
     server = _start(cluster)
     watch_chief(cluster)
     _log.info("The chief has left: the server at %s ends.", server.target)

@@ -10,7 +10,7 @@ from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect
 from tfdist.rendezvous.presence import check_own_port, wait_for_servers
-from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS
+from tfdist.rendezvous.roll_call import start_timeout
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
@@ -58,7 +58,8 @@ class ParameterServerStrategy(
             the number of shards along each axis, like those in
             `tf.distribute.experimental.partitioners`. Only the first axis can be split.
             Default None: each weight is on one server.
-        start_timeout_seconds: The time to wait for all processes. Default 300.
+        start_timeout_seconds: How long to wait for the last process. Default:
+            `tfdist run --start-timeout`, or 300.
 
     Raises:
         OSError: If this process cannot listen at its own address.
@@ -83,8 +84,9 @@ class ParameterServerStrategy(
         max_staleness: int | None = None,
         backup_workers: int = 0,
         variable_partitioner: Callable[..., Sequence[int]] | None = None,
-        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        start_timeout_seconds: float | None = None,
     ) -> None:
+        start_timeout_seconds = start_timeout(start_timeout_seconds)
         check_consistency(consistency, max_staleness)
         check_partitioner(variable_partitioner)
         compat.check_not_started()

@@ -1,11 +1,69 @@
-"""Causes that lie in the training, each told by its evidence."""
+"""Likely causes, each told by its evidence."""
 
 import numpy as np
 import pytest
 
-from tfdist.verify.training_causes import cause_of_difference
+from tfdist.verify.causes import cause_of_data, cause_of_difference
+from tfdist.verify.recording import Batch
 
 KERNEL = "m/dense/kernel"
+
+
+def test_the_same_data(runs):
+    assert cause_of_data(*runs) is None
+
+
+def test_an_unsharded_dataset(runs):
+    one, many = runs
+    one.batches = [Batch(8, 60, 4)]
+    for recording in many:
+        recording.own_datasets, recording.batches = True, [Batch(4, 30, 4)]
+
+    cause = cause_of_data(one, many)
+
+    assert cause.name == "an unsharded dataset"
+    assert "In step 1 all 2 ranks were given the same 4 rows." in cause.evidence
+    assert "dataset.shard(context.num_input_pipelines" in cause.fix
+
+
+def test_equal_rows_by_chance_are_no_copies(runs):
+    one, many = runs
+    one.batches = [Batch(8, 60, 1)]
+    for recording in many:
+        recording.own_datasets, recording.batches = True, [Batch(4, 30, 1)]
+
+    assert cause_of_data(one, many) is None
+
+
+def test_another_global_batch_size(runs):
+    one, many = runs
+    one.batches[1] = Batch(9, 31, 9)
+
+    cause = cause_of_data(one, many)
+
+    assert cause.name == "another global batch size"
+    assert "In step 2 one process had 9 rows, and 2 had 4 (3 + 1)." in cause.evidence
+
+
+def test_other_data(runs):
+    one, many = runs
+    one.batches[1] = Batch(4, 99, 4)
+
+    cause = cause_of_data(one, many)
+
+    assert cause.name == "other data"
+    assert cause.evidence.startswith("In step 2 the 4 rows of all ranks were not")
+
+
+def test_another_number_of_steps(runs):
+    one, many = runs
+    for recording in many:
+        del recording.batches[1]
+
+    cause = cause_of_data(one, many)
+
+    assert cause.name == "another number of steps"
+    assert "One process took 2 steps; the ranks took 1, 1." in cause.evidence
 
 
 def set_gradients(many, *values, group="raw_gradients"):
@@ -21,13 +79,6 @@ def test_other_initial_weights(runs):
     runs[1][0].initial[KERNEL] = np.array([1.0, 2.5])
 
     assert name_of(runs) == "initial weights that the seed does not reach"
-
-
-def test_other_initial_weights_because_of_a_seed(runs):
-    runs[1][0].initial[KERNEL] = np.array([1.0, 2.5])
-    runs[1][1].seeds = ["1", "a", "c"]
-
-    assert name_of(runs) == "a seed that differs by rank"
 
 
 def test_batch_normalisation(runs):
@@ -115,3 +166,20 @@ def test_batch_normalisation_whose_gradients_agree(runs):
     runs[1][0].batch_norms = ["m/norm"]
 
     assert name_of(runs) == "batch normalisation that is not synchronised"
+
+
+@pytest.mark.parametrize(
+    ("number", "generator"),
+    [(0, "tf.random (by rank: 1, 5)"), (1, "Python's random"), (2, "np.random")],
+)
+def test_seeds_that_differ(runs, number, generator):
+    one, many = runs
+    many[1].seeds[number] = "5"
+    assert cause_of_data(one, many) is None
+    many[0].initial[KERNEL] = np.array([1.0, 2.5])
+    many[0].batches[0].fingerprint += 1
+
+    for cause in (cause_of_data(one, many), cause_of_difference(one, many)):
+        assert cause.name == "a seed that differs by rank"
+        assert cause.evidence.endswith(f"with different seeds of {generator}.")
+    assert cause.evidence.startswith("Before the first step m/dense/kernel was not")

@@ -1,26 +1,104 @@
-"""Causes that lie in the training: losses, layers, gradients, updates."""
+"""Likely causes of a difference, told from the recordings."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tfdist.verify.cause import Cause, blame_seeds
-from tfdist.verify.compare import combined, ratio, relative_difference
-from tfdist.verify.differences import dtype_of
-from tfdist.verify.recording import Recording
+from tfdist.verify.compare import combined, dtype_of, ratio, relative_difference
+from tfdist.verify.recording import Batch, Recording, joined
 
-# From here on two gradients are not the same but for rounding.
+# A larger difference of two gradients is more than rounding.
 _SAME_GRADIENTS = {"float64": 1e-7, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
 
 
-def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:
-    """Find why variables differ although the global batches were the same.
+@dataclass(frozen=True)
+class Cause:
+    """Likely cause of a difference.
 
     Args:
-        one: What the one process has seen.
-        many: What several have, by rank.
-
-    Returns:
-        The likely cause; at worst one that says what is ruled out.
+        name: A short name.
+        evidence: The facts that point to it.
+        fix: The change of the script that removes it.
     """
+
+    name: str
+    evidence: str
+    fix: str
+
+
+def cause_of_data(one: Recording, many: Sequence[Recording]) -> Cause | None:
+    """Compare the batches step by step; return None if they were the same."""
+    for step, batch in enumerate(one.batches[: many[0].steps]):
+        parts = [r.batches[step] for r in many if step < r.steps]
+        if len(parts) < len(many):
+            break
+        whole = joined(parts)
+        is_same = (whole.rows, whole.fingerprint) == (batch.rows, batch.fingerprint)
+        if _are_copies(parts) and (many[0].own_datasets or not is_same):
+            return _unsharded(step + 1, parts)
+        if whole.rows != batch.rows:
+            return _other_rows(step + 1, batch, whole, parts)
+        if whole.fingerprint != batch.fingerprint:
+            return _seeds_or(many, _other_data(step + 1, batch))
+    if any(recording.steps != one.steps for recording in many):
+        return _other_steps(one, many)
+    return None
+
+
+def _are_copies(parts: Sequence[Batch]) -> bool:
+    """Return whether all ranks have the same rows, and not by chance."""
+    first = parts[0]
+    same = all(part.fingerprint == first.fingerprint for part in parts)
+    return len(parts) > 1 and same and first.distinct > 1
+
+
+def _unsharded(step: int, parts: Sequence[Batch]) -> Cause:
+    return Cause(
+        "an unsharded dataset",
+        f"In step {step} all {len(parts)} ranks were given the same {parts[0].rows} "
+        "rows.",
+        "In the function given to strategy.distribute_datasets_from_function, call "
+        "dataset.shard(context.num_input_pipelines, context.input_pipeline_id) before "
+        "batch, and batch by context.get_per_replica_batch_size(global_batch_size). Or "
+        "give the whole dataset to fit: the strategy shards it. What train_on_batch is "
+        "given must be each rank's own rows.",
+    )
+
+
+def _other_rows(step: int, one: Batch, whole: Batch, parts: Sequence[Batch]) -> Cause:
+    rows = " + ".join(str(part.rows) for part in parts)
+    return Cause(
+        "another global batch size",
+        f"In step {step} one process had {one.rows} rows, and {len(parts)} had "
+        f"{whole.rows} ({rows}).",
+        "Give fit, or strategy.experimental_distribute_dataset, the whole dataset in "
+        "global batches, on every rank the same, and leave the sharding to the "
+        "strategy.",
+    )
+
+
+def _other_data(step: int, batch: Batch) -> Cause:
+    return Cause(
+        "other data",
+        f"In step {step} the {batch.rows} rows of all ranks were not those of one "
+        "process.",
+        "Read and shuffle the data alike on every rank: give random operations a seed, "
+        "do not shard by tfdist.rank() what the strategy shards, and use no "
+        "AutoShardPolicy.FILE to compare.",
+    )
+
+
+def _other_steps(one: Recording, many: Sequence[Recording]) -> Cause:
+    counts = ", ".join(str(recording.steps) for recording in many)
+    return Cause(
+        "another number of steps",
+        f"One process took {one.steps} steps; the ranks took {counts}.",
+        "Let steps_per_epoch and the length of the dataset depend on the global batch "
+        "size alone.",
+    )
+
+
+def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:
+    """Return the likely cause of different variables after equal global batches."""
     different = [
         name
         for name, value in one.initial.items()
@@ -28,12 +106,12 @@ def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:
         and relative_difference(value, many[0].initial[name]) > 0
     ]
     if different:
-        return blame_seeds(many, _other_start(different[0]))
+        return _seeds_or(many, _other_start(different[0]))
     raw = combined(many, "raw_gradients")
     factor, rest = ratio(one.raw_gradients, raw)
     limit = _SAME_GRADIENTS[dtype_of(one)]
     if rest > limit:
-        return _of_forward_pass(many[0], blame_seeds(many, _other_gradients(many[0])))
+        return _of_forward_pass(many[0], _seeds_or(many, _other_gradients(many[0])))
     if abs(factor - 1) > limit:
         return _not_averaged(factor, one, many)
     names = [n for n in raw if n in one.raw_gradients]
@@ -56,7 +134,7 @@ def _other_start(name: str) -> Cause:
 
 
 def _of_forward_pass(seen: Recording, otherwise: Cause) -> Cause:
-    """Blame what each rank computes from its own rows, if there is such a thing."""
+    """Return a cause in what each rank computes from its own rows, if there is one."""
     if seen.draws:
         return Cause(
             "random numbers in a step",
@@ -138,3 +216,24 @@ def _later(seen: Recording) -> Cause:
         f"times.{what} Variables that the script assigns in a step, each rank must "
         "assign alike.",
     )
+
+
+def _seeds_or(many: Sequence[Recording], other: Cause) -> Cause:
+    """Return a cause in the seeds if these differ by rank, otherwise `other`."""
+    for generator, states in zip(
+        ("tf.random", "Python's random", "np.random"),
+        zip(*(recording.seeds for recording in many), strict=False),
+        strict=False,
+    ):
+        if len(set(states)) > 1:
+            shown = (
+                f" (by rank: {', '.join(states)})" if generator == "tf.random" else ""
+            )
+            return Cause(
+                "a seed that differs by rank",
+                f"{other.evidence} The ranks began to train with different seeds of "
+                f"{generator}{shown}.",
+                "Give keras.utils.set_random_seed the same number on every rank: the "
+                "strategy lets the ranks draw differently where they must.",
+            )
+    return other

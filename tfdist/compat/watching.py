@@ -1,0 +1,210 @@
+"""Patches for `tfdist verify`, which watches a training and keeps its results."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Note = Callable[[Any], None]
+
+_GENERATOR_METHODS = ("normal", "truncated_normal", "uniform", "uniform_full_int")
+_RANDOM_FUNCTIONS = (
+    *("categorical", "gamma", "normal", "poisson"),
+    *("shuffle", "truncated_normal", "uniform"),
+)
+_CELLS = ("GRUCell", "LSTMCell", "SimpleRNNCell")
+_NOISE = (
+    *("AlphaDropout", "Dropout", "GaussianDropout", "GaussianNoise"),
+    *("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"),
+)
+# Not RandomCrop: without it the shape would be another.
+_AUGMENTATIONS = {name for name in dir(keras.layers) if name.startswith("Random")}
+_AUGMENTATIONS |= {"AugMix", "CutMix", "MixUp", "RandAugment", "Solarization"}
+_AUGMENTATIONS -= {"RandomCrop"}
+
+
+def unseen(function: _Function) -> _Function:
+    """Exclude a function from autograph, with all that it calls."""
+    marked: _Function = tf.autograph.experimental.do_not_convert(function)
+    return marked
+
+
+def replace(owner: Any, name: str, value: Any) -> None:
+    """Replace an attribute of a class or module."""
+    setattr(owner, name, value)
+
+
+def watch_run(
+    strategy: type, begin: Callable[[Any, Any], None], end: Callable[[], None]
+) -> None:
+    """Call `begin` and `end` around each step that a class of strategies runs."""
+    original = strategy.run  # type: ignore[attr-defined]
+
+    # No `do_not_convert` here: autograph has to reach the function that is run.
+    def run(
+        self: Any, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None
+    ) -> Any:
+        begin(fn, args)
+        result = original(self, fn, args, kwargs, options)
+        end()
+        return result
+
+    replace(strategy, "run", run)
+
+
+def watch_layers(enter: _Note, leave: _Note) -> None:
+    """Call `enter` and `leave` around the call of each layer."""
+    original = keras.layers.Layer.__call__
+
+    # No `do_not_convert` here: in a custom loop autograph goes through layers.
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        enter(layer)
+        result = original(layer, *args, **kwargs)
+        leave(layer)
+        return result
+
+    replace(keras.layers.Layer, "__call__", call)
+
+
+def watch_gradients(see: Callable[[Any, Any, Any], None]) -> None:
+    """Call `see` with target, sources and gradients of each `tape.gradient`."""
+    original = tf.GradientTape.gradient
+
+    @unseen
+    @functools.wraps(original)
+    def gradient(
+        tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        result = original(tape, target, sources, *args, **kwargs)
+        see(target, sources, result)
+        return result
+
+    replace(tf.GradientTape, "gradient", gradient)
+
+
+def watch_updates(see: Callable[[Any, Any, list[Any]], None]) -> None:
+    """Call `see` with optimizer, gradients and variables before each update."""
+    for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+        if "apply" in vars(owner) or owner is keras.optimizers.Optimizer:
+            replace(owner, "apply", _watched_apply(owner.apply, see))
+    original = keras.optimizers.Optimizer.apply_gradients
+
+    # An optimizer that overrides `apply` is seen here.
+    @unseen
+    @functools.wraps(original)
+    def apply_gradients(
+        self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        pairs = [*grads_and_vars]
+        see(self, [gradient for gradient, _ in pairs], [v for _, v in pairs])
+        return original(self, pairs, *args, **kwargs)
+
+    replace(keras.optimizers.Optimizer, "apply_gradients", apply_gradients)
+
+
+def _watched_apply(original: Any, see: Callable[[Any, Any, list[Any]], None]) -> Any:
+    @unseen
+    @functools.wraps(original)
+    def apply(
+        self: Any, grads: Any, trainable_variables: Any = None, **kwargs: Any
+    ) -> Any:
+        see(self, grads, [*(trainable_variables or ())])
+        return original(self, grads, trainable_variables, **kwargs)
+
+    return apply
+
+
+def watch_functions(after: Callable[[], None]) -> None:
+    """Call `after` when a compiled function returns to its caller."""
+    function = type(tf.function(lambda: None))
+    original = function.__call__
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        after()
+        return result
+
+    replace(function, "__call__", call)
+
+
+def watch_draws(note: Callable[[str], None]) -> None:
+    """Call `note` with a name before random numbers are drawn."""
+    owners = [(keras.random.SeedGenerator, "next", "a seed of Keras")]
+    owners.append((tf.nn, "dropout", "tf.nn.dropout"))
+    for name in dir(tf.random):
+        if name in _RANDOM_FUNCTIONS or name.startswith("stateless_"):
+            owners.append((tf.random, name, f"tf.random.{name}"))
+    for name in dir(tf.image):
+        if name.startswith(("random_", "stateless_random_")):
+            owners.append((tf.image, name, f"tf.image.{name}"))
+    for name in _GENERATOR_METHODS:
+        owners.append((tf.random.Generator, name, "a tf.random.Generator"))
+    for owner, name, what in owners:
+        replace(owner, name, _watched_draw(getattr(owner, name), what, note))
+
+
+def _watched_draw(original: Any, what: str, note: Callable[[str], None]) -> Any:
+    @unseen
+    @functools.wraps(original)
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        note(what)
+        return original(*args, **kwargs)
+
+    return draw
+
+
+def switch_jit_off(note: Callable[[], None]) -> None:
+    """Compile models without XLA, inside of which nothing can be watched."""
+
+    def write(model: Any, value: Any) -> None:
+        del model
+        if value is True:
+            note()
+
+    replace(keras.Model, "jit_compile", property(lambda model: False, write))
+
+
+def switch_random_layers_off(note: _Note) -> None:
+    """Have the random layers of Keras return their inputs, and note each that does."""
+    for name in (*_NOISE, *_AUGMENTATIONS):
+        # Some exist only in later releases of Keras.
+        layer = getattr(keras.layers, name, None)
+        if layer is not None:
+            replace(layer, "call", _identity(note, casts=name in _AUGMENTATIONS))
+    for name in _CELLS:
+        cell = getattr(keras.layers, name)
+        for rate in ("dropout", "recurrent_dropout"):
+            replace(cell, f"get_{rate}_mask", _mask_of_ones(note, rate))
+
+
+def _identity(note: _Note, *, casts: bool) -> Any:
+    """Return a `call` that returns its inputs, images as floats."""
+
+    @unseen
+    def call(self: Any, inputs: Any, training: Any = False) -> Any:
+        del training
+        note(self)
+        is_image = casts and not isinstance(inputs, dict)
+        return keras.ops.cast(inputs, self.compute_dtype) if is_image else inputs
+
+    return call
+
+
+def _mask_of_ones(note: _Note, rate: str) -> Any:
+    """Return a replacement for the dropout mask of a recurrent cell."""
+
+    @unseen
+    def mask(self: Any, step_input: Any) -> Any:
+        if not getattr(self, rate):
+            return None
+        note(self)
+        ones = keras.ops.ones_like(step_input)
+        # Some cells need a mask for each gate.
+        count = getattr(self, "dropout_mask_count", None)
+        return ones if count is None else [ones] * count
+
+    return mask
