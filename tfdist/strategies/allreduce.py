@@ -14,9 +14,9 @@ from tfdist.gradients import (
     check_horovod_options,
 )
 from tfdist.rendezvous.roll_call import START_TIMEOUT_SECONDS, TIMEOUT_SECONDS
+from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
-from tfdist.strategies.running import StepRunner
 
 
 class AllReduceStrategy(StepRunner):

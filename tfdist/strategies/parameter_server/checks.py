@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from tfdist.cluster import Cluster
-from tfdist.compat.keras.caveats import synchronized_layers
+from tfdist.compat.keras.compile_checks import synchronized_layers
 from tfdist.compat.keras.learning_rates import optimizers_of
 
 

@@ -1,26 +1,27 @@
 """What parameter servers do inside of Keras."""
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.collectives.base import check_root_rank
+from tfdist.compat.keras import KerasHooks
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies.parameter_server.checks import check_graph, check_trainer
 from tfdist.strategies.parameter_server.inputs import WorkerInput
 from tfdist.strategies.parameter_server.losses import naming_lost_servers
 from tfdist.strategies.parameter_server.predicting import BatchesAhead, Predicting
 from tfdist.strategies.parameter_server.training import Training
-from tfdist.training.checks import check_built
+from tfdist.training.hooks import check_built
 
 # As in tfdist.collectives.keys: neighbouring parts get distant numbers.
 _SPREAD = 0x9E3779B1
 
 
-class ServerKerasHooks:
+class ServerKerasHooks(KerasHooks):
     """The answers to `tfdist.compat.keras.KerasHooks`.
 
     The chief alone runs Keras; workers run what it sends them. So nothing need be
@@ -33,8 +34,6 @@ class ServerKerasHooks:
     rank = 0
     is_alone = False
     has_peers = False
-    updates_once = False
-    are_reduced = False
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
@@ -110,39 +109,6 @@ class ServerKerasHooks:
                 self._batches.predicting.abandon()
             self._predicting, self._batches = before
 
-    def build(self, trainer: Any, *, is_single_step: bool) -> None:
-        """Start a model: its variables are on the servers, once."""
-        del trainer, is_single_step
-
-    def call_of(
-        self, trainer: Any, what: str, *, is_joint: bool
-    ) -> AbstractContextManager[None]:
-        """Mark a call of a model's function."""
-        del trainer, what, is_joint
-        return nullcontext()
-
-    def complete_gradients(
-        self, gradients: Sequence[Any], variables: Sequence[Any]
-    ) -> list[Any]:
-        """Return the gradients: no others have any."""
-        del variables
-        return list(gradients)
-
-    def weigh_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return the gradients: they are those of the whole batch."""
-        return list(gradients)
-
-    def reduce_gradients(
-        self, gradients: Sequence[Any], *, is_weighed: bool = False
-    ) -> list[Any]:
-        """Return the gradients: they are sums already."""
-        del is_weighed
-        return list(gradients)
-
-    def gradients_are_reduced(self) -> AbstractContextManager[None]:
-        """Mark a block in which an optimizer gets gradients that are sums."""
-        return nullcontext()
-
     def scale_loss_of(self, optimizer: Any) -> Any:
         """Wrap an optimizer that is to update a model in float16."""
         return LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
@@ -191,10 +157,6 @@ class ServerKerasHooks:
             "AllReduceStrategy."
         )
 
-    def note_assigned(self, variable: Any) -> None:
-        """Note that a variable is assigned: the scope of the step does."""
-        del variable
-
     @contextmanager
     def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
         """Mark a `fit` of a model; what is under way when it fails is forgotten."""
@@ -208,22 +170,3 @@ class ServerKerasHooks:
         # Callbacks and Keras itself use what is on the servers, too.
         with naming_lost_servers(self._strategy.cluster, abandon):
             yield
-
-    def training_begins(
-        self, trainer: Any, *, watches_begin: bool, watches_end: bool
-    ) -> None:
-        """Agree on nothing: only the chief has callbacks."""
-        del trainer, watches_begin, watches_end
-
-    def restored(self, trainer: Any, *, restores: bool) -> bool:
-        """Say that nobody else need restore anything."""
-        del trainer, restores
-        return False
-
-    def first_epoch(self, epoch: int | None) -> int | None:
-        """Return the first epoch."""
-        return epoch
-
-    def decisions(self, trainer: Any) -> None:
-        """Return what is agreed on: nothing."""
-        del trainer

@@ -12,9 +12,10 @@ from keras.src.random.seed_generator import SeedGenerator
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfdist.compat.keras import epoch_iterator, install
+from tfdist.compat.keras import input as epoch_iterator
+from tfdist.compat.keras import install
 from tfdist.compat.keras import trainer as patches
-from tfdist.compat.keras.data_adapters import without_rows
+from tfdist.compat.keras.input import without_rows
 from tfdist.data.sharding import Shard
 from tfdist.strategies import AllReduceStrategy
 
@@ -286,6 +287,9 @@ class Hooks:
     def predicting(self, model):
         self.asked.append("predicting")
         return self._within("predict")
+
+    def epoch_ended(self, model):
+        self.asked.append("epoch ended")
 
     def metrics_result(self, model, result, logs):
         return {"of all": result(logs)}

@@ -170,9 +170,8 @@ def test_a_loss_is_scaled_by_our_scale(hooks):
 def test_gradients_stay_what_they_are(hooks):
     gradients = (tf.constant(1.0), None)
 
-    assert hooks.complete_gradients(gradients, []) == list(gradients)
-    assert hooks.weigh_gradients(gradients) == list(gradients)
-    assert hooks.reduce_gradients(gradients, is_weighed=True) == list(gradients)
+    assert hooks.prepare_gradients(gradients, []) == list(gradients)
+    assert hooks.reduce_gradients(gradients) == list(gradients)
 
 
 def test_nothing_is_agreed_on(hooks, model):
