@@ -1,4 +1,4 @@
-"""What tfdist needs of TensorFlow and TensorFlow does not publish.
+"""Private symbols of TensorFlow.
 
 Each entry says what would let us delete it. `tests/unit/compat/test_tensorflow.py`
 fails when TensorFlow changes one of them.

@@ -1,4 +1,4 @@
-"""Each rank its rows of a global batch."""
+"""Shards: the rows of a global batch, or of a dataset, that belong to one rank."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ _OFF = tf.data.experimental.AutoShardPolicy.OFF
 
 
 class Shard(NamedTuple):
-    """What one rank gets of a global batch.
+    """One rank's part of a global batch.
 
     Attributes:
         data: The structure of the global batch, with this rank's rows only.
@@ -30,7 +30,7 @@ class Shard(NamedTuple):
 
 
 def shard_of(data: Any, *, is_joint: bool) -> Shard:
-    """Return what a step is given as a shard, also a batch that nobody has cut.
+    """Return what a step is given as a shard, also a batch that was not cut.
 
     Args:
         data: A `Shard`, or a batch of this rank's own.
@@ -54,7 +54,7 @@ def split(shard: Shard, count: int) -> list[Shard]:
         count: How many devices it has.
 
     Returns:
-        A shard for each device. As long as nobody is sure that there are as many rows
+        A shard for each device. Unless it is certain that there are as many rows
         as devices, one without rows of its own has a stand-in.
     """
     is_sure = not shard.stand_in and not isinstance(shard.rows, tuple)

@@ -114,7 +114,7 @@ class AllReduceStrategy(StepRunner):
 
 
 def check_seconds(name: str, value: float) -> None:
-    """Refuse a time that nobody could keep."""
+    """Refuse a time that is not positive and finite."""
     if not 0 < value < math.inf:
         raise ValueError(
             f"{name} must be positive and finite. Received: {name}={value!r}. "

@@ -24,7 +24,7 @@ class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ign
     batches too, are the values over all rows.
 
     The default devices are the GPUs of this machine, or else its CPUs, of which there
-    is one as long as nobody splits it: see `tfdist.devices.split`.
+    is one unless it is split: see `tfdist.devices.split`.
 
     Args:
         devices: The devices, such as ["GPU:0", "GPU:1"]. Default None: all GPUs, or

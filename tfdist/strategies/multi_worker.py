@@ -75,7 +75,7 @@ class MultiWorkerMirroredStrategy(
 
     @property
     def cluster_resolver(self) -> Any:
-        """Who takes part, for TensorFlow."""
+        """The resolver of the cluster, for TensorFlow."""
         return self._cluster_resolver
 
 

@@ -1,4 +1,4 @@
-"""The mechanism that strategies with one replica a process share."""
+"""The mechanism of strategies with one replica in each process."""
 
 from typing import Any
 

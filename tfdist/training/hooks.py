@@ -68,7 +68,7 @@ class ReplicaHooks(RankGradients):
         """
         has_rows = is_joint and not shard.stand_in
         if trainer is not None and isinstance(shard.rows, tuple):
-            # Nobody has looked how many rows it has.
+            # The ranks have not counted its rows yet.
             has_rows = False
             name = name_in_graph("rows of the batch")
             shard = shard._replace(

@@ -1,4 +1,4 @@
-"""What the ranks of a job are fed: the same batches, of which each takes its rows."""
+"""Input pipelines: this rank's rows of every global batch."""
 
 import random
 import zlib
@@ -332,7 +332,7 @@ def together(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
         A dataset whose batches are so many times as large.
 
     Raises:
-        ValueError: If nobody knows how many rows the dataset was batched by.
+        ValueError: If the batch size of the dataset is unknown.
     """
     batch_size = static_batch_size(dataset)
     if batch_size is None:

@@ -177,7 +177,7 @@ class CreatedVariables:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of variables that wait for equal values."""
         return len(self._created)
 
     def add(self, variable: Any) -> None:
@@ -189,7 +189,7 @@ class CreatedVariables:
         """Give those made since the last time rank 0's values, on all ranks."""
         if self._collective.size == 1 or not self._created:
             return
-        # What is garbage must be so on every rank.
+        # Collect garbage, so that all ranks track the same variables.
         gc.collect()
         created = self._alive(0)
         self._created.clear()

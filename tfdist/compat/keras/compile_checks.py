@@ -1,4 +1,4 @@
-"""What a model is compiled with, looked at by the strategy that it was made for."""
+"""Checks of a compiled model: refused options, and caveats of several ranks."""
 
 import functools
 from collections.abc import Callable

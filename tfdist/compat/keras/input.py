@@ -1,4 +1,4 @@
-"""Keras's iterator over epochs: this rank's shards, from any place in the data on."""
+"""Data adapters and the iterator over epochs: this rank's shards, resumable."""
 
 import functools
 import inspect
@@ -129,7 +129,7 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
                 if begin == 0 or is_whole:
                     self._read(iterator)
                 if not (is_whole or is_counted):
-                    # Nobody would say that it has ended.
+                    # No error marks the end of such an epoch.
                     self.data_adapter.on_epoch_end()
                     return
 

@@ -1,11 +1,11 @@
-"""Putting the patches on, once."""
+"""Installation of the patches, once in a process."""
 
 import functools
 
 from tfdist.compat.keras import versions
 
-# Before the patches are imported: a symbol that is missing would end that, and nobody
-# would be told of versions.
+# Before the patches are imported: a missing symbol would raise there, without a word of
+# versions.
 versions.check_symbols()
 
 

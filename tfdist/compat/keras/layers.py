@@ -1,4 +1,4 @@
-"""Batch normalization: where the moments of a batch come from."""
+"""Layers: batch normalization over ranks, and regularizers of activities."""
 
 from collections.abc import Callable
 from typing import Any

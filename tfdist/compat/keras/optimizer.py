@@ -102,7 +102,7 @@ def call_once(sums: Sequence[Any], call: Callable[[Any, Sequence[Any]], None]) -
 
 
 def check_replica_context(optimizer: Any) -> None:
-    """Refuse gradients of which nobody knows whether they are one rank's or all's.
+    """Refuse gradients that may be one rank's or the sums of all.
 
     Args:
         optimizer: Which is given them.

@@ -1,4 +1,4 @@
-"""What tfdist needs of Keras's inside, and the versions in which it was tested.
+"""Private symbols of Keras that tfdist uses, and the versions tested.
 
 An entry stands here for each symbol that a file beside this one replaces or imports.
 """

@@ -1,4 +1,4 @@
-"""What a strategy of several devices in each process does inside of Keras."""
+"""The hooks of a strategy of several devices in each process."""
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ class MirroredKerasHooks(StrategyKerasHooks):
     """The answers to `tfdist.compat.keras.KerasHooks` of all devices of a process.
 
     A step runs once on each device, on its part of the rows of this process. What lies
-    between the steps is the affair of the processes.
+    between the steps is done once for each process.
 
     Args:
         collective: How the processes talk.
