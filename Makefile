@@ -12,15 +12,17 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13; do \
     "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
         && echo "$$name" && break; done)
 
+# Two processes of pytest run the files of tests in turn; the equality matrix is one of
+# them as a whole, since its modules share processes.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+
 # What the oldest TensorFlow and Keras of pyproject.toml must pass: the patches, and how
-# two processes train, by TensorFlow's collectives and by Horovod's in turn. Three
-# processes, and the rest, are for `make test`.
+# two processes train, by TensorFlow's collectives and by Horovod's in turn.
 OLDEST_TESTS := tests/unit/compat tests/unit/strategies \
     $(addprefix tests/distributed/test_,strategy.py equality_fit.py \
-    equality_optimizers.py) -k "not [3 and not -3 and not -workers] and not -central] \
-    and not (optimizers and -mirrored])"
+    equality_optimizers.py)
 
-.PHONY: help demo test test-oldest lint types docs bench clean
+.PHONY: help demo test test-all test-slow test-oldest lint types docs bench clean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -28,19 +30,22 @@ help: ## list what there is to make
 demo: $(VENV)/examples.installed ## train the digits model on two processes of this machine
 	$(BIN)/tfdist run -np 2 examples/digits_allreduce.py
 
-# Tests of one process run two at a time; those of several have the machine to themselves.
 # TESTS is what to hand to pytest instead: make test TESTS="tests/unit -k cluster".
-test: $(VENV)/horovod.built ## run every test
+test: $(VENV)/horovod.built ## run the tests: every engine, every option, in minutes
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/architecture tests/unit tests/malformed
-	$(BIN)/python -m pytest tests/distributed
+	$(PYTEST) -m "not slow"
 endif
+
+test-all: test test-slow test-oldest ## run every test, the oldest versions too
+
+test-slow: $(VENV)/horovod.built ## run what `make test` leaves to `make test-all`
+	$(PYTEST) -m slow
 
 test-oldest: ## run a part of the tests with the oldest TensorFlow and Keras
 	PIP_CONSTRAINT=tests/oldest.txt $(MAKE) test VENV=.venv-oldest \
-	    TESTS='$(or $(TESTS),$(OLDEST_TESTS))'
+	    TESTS='$(or $(TESTS),-n 2 --dist loadgroup -m "not slow" $(OLDEST_TESTS))'
 
 lint: $(VENV)/dev.installed ## check style and imports
 	$(BIN)/ruff check .

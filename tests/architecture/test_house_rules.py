@@ -36,6 +36,10 @@ def name_of(path):
     return str(path.relative_to(ROOT))
 
 
+def docstring_of(path):
+    return ast.get_docstring(ast.parse(path.read_text()))
+
+
 def imported_or_assigned(statement):
     """Tell whether a top-level statement only re-exports."""
     return isinstance(statement, ast.Import | ast.ImportFrom) or (
@@ -55,15 +59,20 @@ def imported_names(path):
     return names
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_every_file_says_what_it_is_for(path):
-    assert ast.get_docstring(ast.parse(path.read_text()))
-    assert path.stem not in NAMES_WITHOUT_A_NOUN
+def offenders(paths, is_wrong):
+    """Return the names of the files about which `is_wrong(path)` is true."""
+    return [name_of(path) for path in paths if is_wrong(path)]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_nothing_is_left_to_do(path):
-    assert re.findall(r"\b(TODO|FIXME|XXX|HACK)\b", path.read_text()) == []
+def test_every_file_says_what_it_is_for():
+    assert not offenders(SOURCES, lambda path: not docstring_of(path))
+    assert not offenders(SOURCES, lambda path: path.stem in NAMES_WITHOUT_A_NOUN)
+
+
+def test_nothing_is_left_to_do():
+    note = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+    assert not offenders(SOURCES, lambda path: note.search(path.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -90,25 +99,21 @@ def test_init_files_only_re_export(path):
         assert ast.literal_eval(names.value) == sorted(ast.literal_eval(names.value))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_the_environment_is_touched_where_it_belongs(path):
-    if not name_of(path).startswith(ENVIRONMENT):
-        found = re.findall(r"os\.environ|os\.getenv|os\.putenv", path.read_text())
+def test_the_environment_is_touched_where_it_belongs():
+    """Elsewhere, take `env` as an argument, or ask tfdist.cluster."""
+    variable = re.compile(r"os\.environ|os\.getenv|os\.putenv")
+    elsewhere = [path for path in SOURCES if not name_of(path).startswith(ENVIRONMENT)]
 
-        assert found == [], "take `env` as an argument, or ask tfdist.cluster"
+    assert not offenders(elsewhere, lambda path: variable.search(path.read_text()))
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if name_of(path).startswith("tfdist/")],
-    ids=name_of,
-)
-def test_the_inside_does_not_use_the_lazy_front(path):
+def test_the_inside_does_not_use_the_lazy_front():
     """Through it any layer could reach any other, unseen by the import contracts."""
     facts = ("rank", "size", "local_rank", "local_size", "is_chief")
     front = {"tfdist", *(f"tfdist.{fact}" for fact in facts)}
+    library = [path for path in SOURCES if name_of(path).startswith("tfdist/")]
 
-    assert front.isdisjoint(imported_names(path))
+    assert not offenders(library, lambda path: front & imported_names(path))
 
 
 def test_no_test_sleeps_and_hopes():

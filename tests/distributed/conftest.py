@@ -1,6 +1,8 @@
 """What all tests of several processes share, and the modules of the equality matrix."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from equality_matrix import Matrix
 MATRIX_SECONDS = 3000
 # Where Python looks for `sitecustomize`.
 STARTUP = str(Path(__file__).with_name("startup"))
+FORK_SERVER = Path(__file__).with_name("fork_server.py")
 
 
 def pytest_collection_modifyitems(items):
@@ -35,14 +38,34 @@ def cells(request, matrix):
     return matrix.cells(request.module)
 
 
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory):
+    """The socket of a process from which others are forked; see `fork_server.py`."""
+    socket = tmp_path_factory.mktemp("fork_server") / "socket"
+    with subprocess.Popen(
+        [sys.executable, FORK_SERVER, socket],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout.readline() == "ready\n"
+        yield str(socket)
+        server.stdin.close()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def quick_start(request):
-    """Let the processes that tests start import no more than they need.
+    """Fork the Python processes that tests start.
 
-    A module that starts programs which need scikit-learn or matplotlib has the marker
-    `whole_environment`.
+    The processes of a module with the marker `new_processes` are started as a user's;
+    unless it has the marker `whole_environment` too, they import neither scikit-learn
+    nor matplotlib.
     """
+    markers = request.node.get_closest_marker
     with pytest.MonkeyPatch.context() as patch:
-        if request.node.get_closest_marker("whole_environment") is None:
-            patch.setenv("PYTHONPATH", STARTUP, prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", STARTUP, prepend=os.pathsep)
+        if markers("new_processes") is None:
+            patch.setenv("TESTS_FORK_SERVER", request.getfixturevalue("fork_server"))
+        elif markers("whole_environment") is None:
+            patch.setenv("TESTS_WITHOUT_EXTRAS", "1")
         yield

@@ -7,9 +7,10 @@ are special: what stands under "agreed" must be equal among the ranks, but may b
 another than on one process; what stands under "by_rank" may be anything.
 
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
-`cells`. To add a row, add it there. `everywhere` lets each run on two processes and on
-two devices of one, and by turns on three processes, with central storage or on the
-devices of several processes; with TFDIST_EVERY_ROW=1 on all of them. TensorFlow and
+`cells`. To add a row, add it there. In `make test` a row runs in one place: on two or
+three processes, on two devices of one, with central storage or on the devices of
+several processes, in turn. In `make test-all` it runs on two processes, on two devices,
+and in turn in the other places; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow and
 Horovod join the processes in turn. Little of a row depends on what joins them, and that
 has tests of its own on two and three of each. Without Horovod, TensorFlow joins all.
 
@@ -31,6 +32,10 @@ from equality_rows import Failure, Skipped
 
 # On how many processes rows run, beside plain Keras.
 COLUMNS = (2, 3)
+# What `make test` leaves to `make test-all`.
+SLOW = (pytest.mark.slow,)
+# For tests of what a row ends with, beside the comparison.
+on_sizes = pytest.mark.parametrize("column", [2, pytest.param(3, marks=SLOW)])
 # What joins them in turn. Horovod is where the marker `requires` looks for it.
 COLLECTIVES = ["tensorflow"]
 if shutil.which("horovodrun", path=os.path.dirname(sys.executable)):
@@ -47,6 +52,8 @@ DEVICES = {
     ],
 }
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
+# The column of each row in `make test`, in turn.
+USUAL_COLUMNS = (2, "mirrored", "workers", "central", 3, 2, 2, "mirrored")
 # Whether each row runs in every column.
 EVERY_ROW = "TFDIST_EVERY_ROW" in os.environ
 # Processes take seconds to start, and keep up to 5 MB of each row. Those of plain Keras
@@ -150,24 +157,28 @@ class Cells:
             raise AssertionError("\n".join(lines))
 
 
-def everywhere(rows, *, not_central=()):
-    """Return each row with the columns in which it runs: on processes, and on devices.
+def everywhere(rows, *, variants=(), not_central=()):
+    """Return each row with its columns; `make test` has one of them at most.
 
     Args:
         rows: The rows of a module, by name.
+        variants: The names of those that only `make test-all` runs.
         not_central: The names of those that central storage refuses.
     """
     chosen = []
     for number, row in enumerate(rows):
-        columns = [2, "mirrored"]
+        columns = {2: True, "mirrored": True}
         # An odd one, which TensorFlow joins, and an even one, which Horovod does.
-        if EVERY_ROW or number % 8 in (1, 4):
-            columns.append(3)
-        if (EVERY_ROW or number % 4 == 3) and row not in not_central:
-            columns.append("central")
-        if EVERY_ROW or number % 8 == 2:
-            columns.append("workers")
-        chosen += [(row, column) for column in columns]
+        columns[3] = EVERY_ROW or number % 8 in (1, 4)
+        columns["central"] = (EVERY_ROW or number % 4 == 3) and row not in not_central
+        columns["workers"] = EVERY_ROW or number % 8 == 2
+        usual = USUAL_COLUMNS[number % len(USUAL_COLUMNS)]
+        if not columns[usual]:
+            usual = 2
+        for column in (column for column, is_chosen in columns.items() if is_chosen):
+            is_usual = column == usual and row not in variants
+            marks = () if is_usual else SLOW
+            chosen.append(pytest.param(row, column, marks=marks))
     return chosen
 
 

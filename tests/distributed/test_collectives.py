@@ -461,7 +461,7 @@ def quick(monkeypatched):
 
     for name, value in monkeypatched.items():
         module, _, constant = name.rpartition(".")
-        setattr(importlib.import_module(f"tfdist.cluster.{module}"), constant, value)
+        setattr(importlib.import_module(f"tfdist.rendezvous.{module}"), constant, value)
 
 
 QUICK = {

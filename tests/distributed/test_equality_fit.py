@@ -341,11 +341,29 @@ ROWS = {
     "several calls of fit": several_calls,
     "custom loop": custom_loop,
 }
+# Of each, another row of `make test` has the subject too.
+VARIANTS = [
+    "even batches",
+    "functional",
+    "subclassed",
+    "one row more than a batch",
+    "validation_freq",
+    "steps_per_epoch, data that runs out",
+    "jit_compile",
+    "auto_scale_loss",
+    "sample_weight by output",
+    "train_step and test_step, plain loss",
+    "train_step, eager",
+    "compute_loss",
+    "train_on_batch, accumulated",
+]
 
 
 @pytest.mark.parametrize(
     ("row", "column"),
-    everywhere(ROWS, not_central=["jit_compile", "jit_compile, clipped"]),
+    everywhere(
+        ROWS, variants=VARIANTS, not_central=["jit_compile", "jit_compile, clipped"]
+    ),
 )
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

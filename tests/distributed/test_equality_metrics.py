@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from equality_clusters import PLAIN
-from equality_matrix import COLUMNS, everywhere
+from equality_matrix import everywhere, on_sizes
 from equality_models import arrays, compiled, data, state
 
 # By the kind of model that has such outputs: metrics, and their arguments.
@@ -220,14 +220,20 @@ ROWS = {
     ),
     "of its own": of_its_own,
 }
+# Of each, another row of `make test` has the subject too.
+VARIANTS = [
+    "regression, weights",
+    "top, sparse",
+    "classes",
+]
 
 
-@pytest.mark.parametrize(("row", "column"), everywhere(ROWS))
+@pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@on_sizes
 @pytest.mark.parametrize("count", COUNTS)
 def test_counts_are_exact(cells, column, count):
     (right,) = cells.by_rank("binary", PLAIN)

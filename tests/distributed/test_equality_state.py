@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import COLUMNS, everywhere
+from equality_matrix import everywhere, on_sizes
 from equality_models import (
     ONE_ROW_LEFT,
     arrays,
@@ -224,12 +224,20 @@ def assert_same(one, other, rtol=0.0):
         np.testing.assert_allclose(array, right, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize(("row", "column"), everywhere(ROWS))
+# Of each, another row of `make test` has the subject too.
+VARIANTS = [
+    "moving statistics, even",
+    "twice from one seed",
+    "restarted at random",
+]
+
+
+@pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@on_sizes
 @pytest.mark.parametrize("row", [row for row in ROWS if row.startswith("moving")])
 def test_the_file_holds_the_statistics_of_every_rank(cells, column, row):
     for ended in cells.by_rank(row, column):
@@ -237,7 +245,7 @@ def test_the_file_holds_the_statistics_of_every_rank(cells, column, row):
         assert_same(ended["agreed"]["epochs"][-1], ended["agreed"]["weights"])
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@on_sizes
 def test_each_rank_drops_other_units(cells, column):
     by_rank = [ended["by_rank"] for ended in cells.by_rank("masks of dropout", column)]
 
@@ -246,7 +254,7 @@ def test_each_rank_drops_other_units(cells, column):
         assert len({mask[:rows].tobytes() for mask in drawn}) == len(drawn)
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@on_sizes
 def test_one_seed_gives_one_training(cells, column):
     # What Horovod fuses depends on time, and with it the order in which three add up.
     rtol = 1e-12 if column == 3 else 0.0
@@ -256,7 +264,7 @@ def test_one_seed_gives_one_training(cells, column):
         assert not np.allclose(first[0], other[0])
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@on_sizes
 @pytest.mark.parametrize("row", ["restarted", "restarted at random"])
 def test_a_restart_changes_nothing(cells, column, row):
     for ended in cells.by_rank(row, column):

@@ -189,8 +189,13 @@ ROWS = {
     "a layer that a step makes": made_by_the_step,
     "statistics of one rank": normalized_here_and_there,
 }
+# Of each, another row of `make test` has the subject too.
+VARIANTS = [
+    "single batches alone",
+    "a layer that a step makes",
+]
 
 
-@pytest.mark.parametrize(("row", "column"), everywhere(ROWS))
+@pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

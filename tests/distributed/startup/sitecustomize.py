@@ -1,11 +1,17 @@
-"""What Python runs first in the processes that tests start.
+"""Start-up of the Python processes that distributed tests start; see `conftest.py`."""
 
-Keras imports matplotlib and scikit-learn only because they are installed. Without them
-a process starts in two thirds of the time, and the tests start hundreds.
-"""
-
+import os
 import sys
 
-for package in ("matplotlib", "sklearn"):
-    # To import it is an error now, as where it is not installed.
-    sys.modules[package] = None
+if socket_path := os.environ.get("TESTS_FORK_SERVER"):
+    sys.path.insert(0, os.path.dirname(__file__))
+    import fork_client
+
+    del sys.path[0]
+    fork_client.run_forked(socket_path)
+
+if "TESTS_WITHOUT_EXTRAS" in os.environ:
+    # Keras imports these only because they are installed, which takes a third of the
+    # start of a process. To import them is now an error.
+    for package in ("matplotlib", "sklearn"):
+        sys.modules[package] = None

@@ -1,0 +1,69 @@
+"""The proxy of a forked process; imports only what starts in milliseconds."""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+FORWARDED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
+
+def run_forked(socket_path):
+    """Run this process's program in a forked process, if it is one; then exit as it."""
+    program = program_of(sys.orig_argv)
+    if program is None:
+        return
+    request = {
+        **program,
+        "env": dict(os.environ),
+        "cwd": os.getcwd(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "ignored": [s for s in FORWARDED if signal.getsignal(s) == signal.SIG_IGN],
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(socket_path)
+        for number in FORWARDED:
+            signal.signal(number, lambda n, _: connection.send(bytes([n])))
+        # One packet may be too small for the environment: it goes through a file.
+        file = os.memfd_create("request")
+        os.write(file, json.dumps(request).encode())
+        socket.send_fds(connection, [b"start"], [file, 0, 1, 2])
+        status = connection.recv(64)
+    end_as(int(status) if status else signal.SIGKILL)
+
+
+def program_of(argv):
+    """Return what Python was asked to run, None if that is no script or program."""
+    arguments, unsafe_path = list(argv[1:]), True
+    while arguments and arguments[0] in ("-P", "-u"):
+        unsafe_path &= arguments.pop(0) != "-P"
+    if not arguments:
+        return None
+    if arguments[0] == "-c":
+        code, argv, folder = arguments[1], ["-c", *arguments[2:]], ""
+    elif arguments[0].endswith(".py"):
+        code, argv = None, arguments
+        folder = os.path.dirname(os.path.realpath(arguments[0]))
+    else:
+        return None
+    path = [folder] if unsafe_path else []
+    return {"code": code, "argv": argv, "path": [*path, *sys.path]}
+
+
+def end_as(status):
+    """End as a process with this status of `waitpid` has ended."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        signal.pause()
+    os._exit(os.WEXITSTATUS(status))
