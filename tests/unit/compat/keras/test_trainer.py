@@ -2,6 +2,7 @@
 
 import inspect
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -403,7 +404,7 @@ def test_building_takes_no_data(hooks):
 
 def test_a_validation_within_fit_is_built_already(hooks):
     model = compiled()
-    model._eval_epoch_iterator = iterator = object()
+    model._eval_epoch_iterator = iterator = SimpleNamespace()
 
     patches._build_equal(model, iterator)
 
