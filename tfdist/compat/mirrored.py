@@ -1,4 +1,4 @@
-"""What tfdist needs of TensorFlow's mirrored strategy and TensorFlow does not publish.
+"""Private symbols of TensorFlow's mirrored strategy.
 
 Deletable when `tf.distribute` publishes mirrored variables, or a base class for
 strategies that keep one copy of each variable on every device.

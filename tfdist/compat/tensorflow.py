@@ -1,10 +1,11 @@
-"""What tfdist needs of TensorFlow and TensorFlow does not publish.
+"""Private symbols of TensorFlow.
 
 Each entry says what would let us delete it. `tests/unit/compat/test_tensorflow.py`
 fails when TensorFlow changes one of them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
@@ -13,6 +14,8 @@ from tensorflow.python.distribute import device_util as _device_util
 from tensorflow.python.distribute import distribute_lib as _distribute_lib
 from tensorflow.python.distribute import input_ops as _input_ops
 from tensorflow.python.eager import context as _context
+
+from tfdist.cluster.model import Cluster
 
 # Deletable when tf.distribute publishes a base class for strategies of others.
 StrategyExtended = _distribute_lib.StrategyExtendedV1
@@ -171,3 +174,46 @@ def global_seed() -> int | None:
     """
     seed: int | None = _context.global_seed()
     return seed
+
+
+def cluster_resolver(cluster: Cluster) -> Any:
+    """Give TensorFlow's own strategies the cluster that tfdist has found.
+
+    With it they run wherever `tfdist.cluster.detect` knows the scheduler, without
+    TF_CONFIG, and on addresses that were checked.
+
+    Args:
+        cluster: The cluster, as this process sees it.
+
+    Returns:
+        A `tf.distribute.cluster_resolver.ClusterResolver`, for the argument
+        `cluster_resolver` of a strategy; that of a process alone has no addresses.
+
+    Example:
+        >>> resolver = cluster_resolver(Cluster(workers=("a:2222", "b:2222")))
+        >>> resolver.task_type, resolver.task_id, resolver.cluster_spec().as_dict()
+        ('worker', 0, {'worker': ['a:2222', 'b:2222']})
+    """
+    jobs = {job: list(addresses) for job, addresses in cluster.jobs.items()}
+    return _ClusterResolver(
+        tf.train.ClusterSpec(jobs),
+        task_type=cluster.task.type,
+        task_id=cluster.task.index,
+        rpc_layer="grpc",
+    )
+
+
+class _ClusterResolver(tf.distribute.cluster_resolver.SimpleClusterResolver):  # type: ignore[misc]
+    """One that counts the GPUs of this process where TensorFlow does with TF_CONFIG.
+
+    Deletable when `SimpleClusterResolver` counts them itself.
+    """
+
+    def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+    ) -> dict[str, int]:
+        """Count the GPUs of this process, all that a process can know of."""
+        return {"GPU": _context.num_gpus()}

@@ -1,6 +1,6 @@
 """Feeding the ranks: sharding, and a fast pipeline for TFRecord files."""
 
-from tfdist.data.rank_part import shard
+from tfdist.data.sharding import shard
 from tfdist.data.tfds import read_tfds
 from tfdist.data.tfrecord import tfrecord_dataset
 from tfdist.data.writing import write_tfrecords

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.data.rank_part import mark
+from tfdist.data.sharding import mark
 
 _BATCHES_AHEAD = 2
 

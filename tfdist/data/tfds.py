@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tfdist.data.feeding import Feeding
 from tfdist.data.partition import check_batch, check_examples
-from tfdist.data.rank_part import rank_and_size
-from tfdist.data.sharding import share
+from tfdist.data.sharding import rank_and_size, share
 
 
 def read_tfds(

@@ -10,10 +10,9 @@ from absl import logging
 
 from tfdist.data.feeding import Feeding
 from tfdist.data.partition import check_batch, check_examples, part_of, pieces_of
-from tfdist.data.rank_part import rank_and_size
 from tfdist.data.record_index import Damage, FileIndex, index_files
 from tfdist.data.records import Piece, read, without_damages
-from tfdist.data.sharding import share
+from tfdist.data.sharding import rank_and_size, share
 
 # Of each rank, so that reading them in another order mixes what lies side by side.
 _PIECES = 16

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives.base import name_in_graph
-from tfdist.compat.keras.normalization import SharedBatchNormalization
+from tfdist.compat.keras.layers import SharedBatchNormalization
 from tfdist.horovod.native import native
 
 

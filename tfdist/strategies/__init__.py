@@ -1,17 +1,17 @@
 """How to train: the strategies."""
 
-from tfdist.compat.cluster_resolver import cluster_resolver
+from tfdist.compat.tensorflow import cluster_resolver
 from tfdist.strategies.allreduce import AllReduceStrategy
 from tfdist.strategies.builtin import (
     CentralStorageStrategy,
     MirroredStrategy,
     OneDeviceStrategy,
+    TPUStrategy,
 )
 from tfdist.strategies.horovod import HorovodStrategy
 from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 from tfdist.strategies.parameter_server import ParameterServerStrategy
 from tfdist.strategies.registry import create
-from tfdist.strategies.tpu import TPUStrategy
 
 __all__ = [
     "AllReduceStrategy",

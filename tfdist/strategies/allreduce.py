@@ -14,9 +14,9 @@ from tfdist.gradients import (
     check_horovod_options,
 )
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
+from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
-from tfdist.strategies.running import StepRunner
 
 
 class AllReduceStrategy(StepRunner):
@@ -116,7 +116,7 @@ class AllReduceStrategy(StepRunner):
 
 
 def check_seconds(name: str, value: float) -> None:
-    """Refuse a time that nobody could keep."""
+    """Refuse a time that is not positive and finite."""
     if not 0 < value < math.inf:
         raise ValueError(
             f"{name} must be positive and finite. Received: {name}={value!r}. "

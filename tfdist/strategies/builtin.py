@@ -5,14 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
+from tfdist.collectives import Collective, SingleCollective
 from tfdist.compat import mirrored as compat
-from tfdist.compat.keras import install
-from tfdist.gradients import GradientReducer
-from tfdist.strategies.joining import of_devices
-from tfdist.strategies.mirrored import CentralStorageExtended
+from tfdist.compat.keras import install, options_done_wrong
+from tfdist.gradients import BUCKET_BYTES, GradientReducer
+from tfdist.strategies.base import StepRunner
+from tfdist.strategies.mirrored import CentralStorageExtended, MirroredReplicasExtended
 from tfdist.strategies.process_replica import ProcessReplicaExtended
-from tfdist.strategies.running import StepRunner
 
 
 class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ignore[misc]
@@ -25,7 +24,7 @@ class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ign
     batches too, are the values over all rows.
 
     The default devices are the GPUs of this machine, or else its CPUs, of which there
-    is one as long as nobody splits it: see `tfdist.devices.split`.
+    is one unless it is split: see `tfdist.devices.split`.
 
     Args:
         devices: The devices, such as ["GPU:0", "GPU:1"]. Default None: all GPUs, or
@@ -184,3 +183,92 @@ def full_names(argument: str, devices: Sequence[str] | None) -> list[str]:
             "with tfdist.devices.split, before TensorFlow starts."
         )
     return names
+
+
+class TPUStrategy(tf.distribute.TPUStrategy):  # type: ignore[misc]
+    """TensorFlow's own, which refuses what it would do wrong under Keras 3.
+
+    It takes the arguments of `tf.distribute.TPUStrategy` and is one. The steps of Keras
+    are TensorFlow's and Keras's own here: what `tfdist` does on other devices needs
+    collectives that a TPU does not have. What Keras 3 does wrong under them without a
+    message is therefore an error when a model is compiled: clipping, which comes before
+    the sum over replicas; loss scaling, which looks at one replica alone; gradient
+    accumulation, and moving averages of weights.
+
+    It was tried without a TPU only, as far as that goes.
+
+    Args:
+        tpu_cluster_resolver: See `tf.distribute.TPUStrategy`. Default None.
+        experimental_device_assignment: See there. Default None.
+        experimental_spmd_xla_partitioning: See there. Default False.
+
+    Raises:
+        RuntimeError: If TensorFlow sees no TPU.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: Any = None,
+        experimental_device_assignment: Any = None,
+        experimental_spmd_xla_partitioning: bool = False,
+    ) -> None:
+        if not tf.config.list_logical_devices("TPU"):
+            raise RuntimeError(
+                "TPUStrategy needs a TPU that TensorFlow has been connected to. "
+                "Received: no logical device of type TPU. Call tf.config."
+                "experimental_connect_to_cluster(resolver) and tf.tpu.experimental."
+                "initialize_tpu_system(resolver) first; on other devices use "
+                "MirroredStrategy."
+            )
+        super().__init__(
+            tpu_cluster_resolver,
+            experimental_device_assignment,
+            experimental_spmd_xla_partitioning,
+        )
+        install(is_alone=True)
+
+    def check_compiled(self, model: Any) -> None:
+        """Refuse what Keras 3 would do wrong under this strategy.
+
+        Args:
+            model: A model that has just been compiled.
+
+        Raises:
+            ValueError: If its optimizer clips, scales the loss, accumulates gradients
+                or averages weights.
+        """
+        wrong = options_done_wrong(model)
+        if wrong:
+            raise ValueError(
+                "Keras 3 cannot do this right on the replicas of a TPU. Received: an "
+                f"optimizer with {', '.join(wrong)}. Leave it out, or train on GPUs "
+                "under MirroredStrategy."
+            )
+
+
+def of_devices(
+    strategy: Any,
+    collective: Collective,
+    devices: Sequence[str],
+    cross_device_ops: Any = None,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> Any:
+    """Return the extended part of a strategy; for one device, that which costs nothing.
+
+    Args:
+        strategy: The public strategy.
+        collective: How the processes talk.
+        devices: The full names of the devices of this process.
+        cross_device_ops: See `MirroredReplicasExtended`. Default None.
+        bucket_bytes: How many bytes of gradients travel together. Default 25 MiB.
+    """
+
+    def reducer(collective: Collective) -> GradientReducer:
+        return GradientReducer(collective, bucket_bytes=bucket_bytes)
+
+    if len(devices) == 1:
+        (device,) = devices
+        return ProcessReplicaExtended(strategy, collective, reducer(collective), device)
+    return MirroredReplicasExtended(
+        strategy, collective, reducer, devices, cross_device_ops
+    )

@@ -8,12 +8,12 @@ import tensorflow as tf
 from tfdist.cluster.detect import detect
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.compat import mirrored as compat
-from tfdist.compat.cluster_resolver import cluster_resolver as resolver_of
 from tfdist.compat.keras import install
+from tfdist.compat.tensorflow import cluster_resolver as resolver_of
 from tfdist.gradients import BUCKET_BYTES
+from tfdist.strategies.base import StepRunner
+from tfdist.strategies.builtin import of_devices
 from tfdist.strategies.connecting import check_trains, connect
-from tfdist.strategies.joining import of_devices
-from tfdist.strategies.running import StepRunner
 
 
 class MultiWorkerMirroredStrategy(
@@ -75,7 +75,7 @@ class MultiWorkerMirroredStrategy(
 
     @property
     def cluster_resolver(self) -> Any:
-        """Who takes part, for TensorFlow."""
+        """The resolver of the cluster, for TensorFlow."""
         return self._cluster_resolver
 
 

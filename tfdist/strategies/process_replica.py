@@ -1,6 +1,5 @@
-"""The mechanism that strategies with one replica a process share."""
+"""The mechanism of strategies with one replica in each process."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -9,12 +8,13 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_device
 from tfdist.gradients import GradientReducer
+from tfdist.strategies.base import CollectiveExtended
 from tfdist.training.hooks import StrategyKerasHooks
-from tfdist.training.pipeline import RankDataset, shard_plain
-from tfdist.training.replica_context import WeighingReplicaContext
+from tfdist.training.input import RankDataset, shard_plain
+from tfdist.training.step import WeighingReplicaContext
 
 
-class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
+class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ignore[misc]
     """Holds plain variables on one device; a `Collective` joins the processes.
 
     Args:
@@ -35,7 +35,7 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
     ) -> None:
         super().__init__(strategy)
         self.collective = collective
-        self.keras_hooks = StrategyKerasHooks(collective, reducer)
+        self.process_hooks = StrategyKerasHooks(collective, reducer)
         self._device = device or local_device()
         self._variable_device = variable_device or self._device
 
@@ -59,21 +59,6 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
         """Each process has variables of its own."""
         return True
 
-    @property
-    def should_checkpoint(self) -> bool:
-        """The chief alone writes files."""
-        return self.collective.rank == 0
-
-    @property
-    def should_save_summary(self) -> bool:
-        """The chief alone writes files."""
-        return self.collective.rank == 0
-
-    @property
-    def _num_replicas_in_sync(self) -> int:
-        """All processes; 1 in a Keras step, which then leaves the losses unscaled."""
-        return 1 if self.keras_hooks.in_step else self.collective.size
-
     def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
         """Return where optimizers put what belongs to no variable."""
         del var_list
@@ -87,29 +72,8 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
         """Read a variable."""
         return tf.identity(variable)
 
-    def step(
-        self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]
-    ) -> Any:
-        """Run a step of Keras; see `StepHooks.run_step`.
-
-        Args:
-            run: `tf.distribute.Strategy.run`.
-            fn: The step.
-            args: Its arguments, first the batch.
-        """
-        rest = tuple(args[1:])
-        return self.keras_hooks.run_step(lambda data: run(fn, (data, *rest)), args[0])
-
-    def start_equal(self) -> None:
-        """Give the variables made since the last time rank 0's values, on all ranks."""
-        self.keras_hooks.created.start_equal()
-
     def _use_merge_call(self) -> bool:
         """One replica needs no meeting of several."""
-        return False
-
-    def _in_multi_worker_mode(self) -> bool:
-        """Keras takes no way of its own for several workers."""
         return False
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
@@ -120,28 +84,17 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
             device = self._variable_device
         with tf.device(device):
             variable = next_creator(**kwargs)
-        self.keras_hooks.created.add(variable)
+        self.process_hooks.created.add(variable)
         return variable
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
         """Accept any variable: all are on this process's device."""
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        hooks = self.keras_hooks
+        hooks = self.process_hooks
         context = WeighingReplicaContext(self._container_strategy(), hooks.rank, hooks)
         with tf.device(self._device), context:
             return fn(*args, **kwargs)
-
-    def _replica_ctx_all_reduce(
-        self, reduce_op: Any, value: Any, options: Any = None
-    ) -> Any:
-        del options
-        flat = tf.nest.flatten(value)
-        reduction = reduce_op.name.lower()
-        reduced = self.collective.all_reduce(
-            flat, reduction, name=name_in_graph(f"replica/{reduction}")
-        )
-        return tf.nest.pack_sequence_as(value, reduced)
 
     def _reduce_to(
         self, reduce_op: Any, value: Any, destinations: Any, options: Any
@@ -155,13 +108,7 @@ class ProcessReplicaExtended(StrategyExtended):  # type: ignore[misc]
         self, value: Any, destinations: Any, axis: Any, options: Any
     ) -> Any:
         del destinations, options
-        value = tf.convert_to_tensor(value)
-        dimensions = list(range(value.shape.rank))
-        dimensions[0], dimensions[axis] = dimensions[axis], dimensions[0]
-        rows = self.collective.all_gather(
-            tf.transpose(value, dimensions), name=name_in_graph("gather")
-        )
-        return tf.transpose(rows, dimensions)
+        return self._gather_over_processes(tf.convert_to_tensor(value), axis)
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         del destinations

@@ -13,11 +13,11 @@ from tfdist.strategies.builtin import (
     CentralStorageStrategy,
     MirroredStrategy,
     OneDeviceStrategy,
+    TPUStrategy,
 )
 from tfdist.strategies.horovod import HorovodStrategy
 from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 from tfdist.strategies.parameter_server import ParameterServerStrategy
-from tfdist.strategies.tpu import TPUStrategy
 
 # Name -> what makes it, and what it is in one line.
 STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {

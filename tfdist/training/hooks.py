@@ -1,47 +1,138 @@
-"""What a strategy of several processes does inside of Keras."""
+"""The hooks of a strategy of several processes, of which each trains one replica."""
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster.detect import LateTFConfig
 from tfdist.collectives import Collective
-from tfdist.collectives.base import check_root_rank
-from tfdist.compat.keras.caveats import caveats
+from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.ops import SPREAD
+from tfdist.compat.keras import KerasHooks
+from tfdist.data.sharding import Shard, cut_rows, shard_of
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
-from tfdist.training.checks import check_built
-from tfdist.training.decisions import Decisions
+from tfdist.training.fit import RankFits
+from tfdist.training.gradients import RankGradients
 from tfdist.training.input import Feed
-from tfdist.training.state import average_state, start_equal
-from tfdist.training.step import state_of_layers
-from tfdist.training.step_hooks import StepHooks
+from tfdist.training.metrics import gather_rows, join_rows
+from tfdist.training.state import CreatedVariables, put_back
+from tfdist.training.step import Step
+
+# Steps, each with its outputs; and values that metrics returned in the first of them,
+# each with its metric, and its name if the metric returns several by name.
+Made = list[tuple[Step, Any]]
+Noted = list[tuple[Any, Any, str | None]]
 
 
-class StrategyKerasHooks(StepHooks):
-    """The answers to `tfdist.compat.keras.KerasHooks`.
+class ReplicaHooks(RankGradients):
+    """The hooks of one replica within a step of Keras.
 
     Args:
-        collective: How the processes talk.
+        collective: How the replicas of all processes talk.
         reducer: How gradients travel.
     """
 
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
         super().__init__(collective, reducer)
-        self._feed = Feed(collective)
-        self._late_tf_config = LateTFConfig()
-        self._started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        # The rank from which a `fit` starts, until it has started.
-        self._root_ranks: weakref.WeakKeyDictionary[Any, int] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._fits: weakref.WeakKeyDictionary[Any, Decisions | None] = (
-            weakref.WeakKeyDictionary()
-        )
+        # The positions of layer state that may differ between ranks, by model.
+        self._apart: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other replica."""
+        return self._collective.size == 1
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step of Keras is being traced, or run eagerly."""
+        return self.step is not None
+
+    def make_step(
+        self, call: Callable[[Any], Any], shard: Shard, trainer: Any, *, is_joint: bool
+    ) -> tuple[Step, Any]:
+        """Make a step on the rows of a shard.
+
+        Args:
+            call: Runs the step on a batch.
+            shard: The rows.
+            trainer: The model whose step it is, None in predictions.
+            is_joint: Whether all ranks make this step together.
+
+        Returns:
+            The step, and what it returned.
+        """
+        has_rows = is_joint and not shard.stand_in
+        if trainer is not None and isinstance(shard.rows, tuple):
+            # The ranks have not counted its rows yet.
+            has_rows = False
+            name = name_in_graph("rows of the batch")
+            shard = shard._replace(
+                rows=self._collective.all_reduce([shard.own], name=name)[0]
+            )
+        collective = self._collective if is_joint else None
+        step = Step(shard, trainer, collective, has_rows=has_rows)
+        undo: AbstractContextManager[None] = nullcontext()
+        if trainer is not None and shard.stand_in:
+            undo = put_back(step)
+        with self._making(step), undo, step.compiled():
+            return step, call(shard.data)
+
+    def share(self) -> Any:
+        """Return this rank's share of the step's global batch, a float64 scalar."""
+        assert self.step is not None
+        return self.step.share()
+
+    def sum_over_ranks(self, value: Any, what: str) -> Any:
+        """Sum a value of the step over the ranks that have rows."""
+        assert self.step is not None
+        return self.step.sum(value, what)
+
+    def note_assigned(self, variable: Any) -> None:
+        """Note that a variable is assigned, if it is so in a step."""
+        if self.step is not None:
+            self.step.note_assigned(variable)
+
+    def fold_seed(self, seed: Any) -> Any:
+        """Make a random seed this rank's own, within steps; rank 0's stays."""
+        if self.step is None or self._collective.rank == 0:
+            return seed
+        spread = (self._collective.rank * SPREAD) & 0xFFFFFFFF
+        return tf.bitwise.bitwise_xor(seed, tf.constant([spread, 0], seed.dtype))
+
+    @contextmanager
+    def _making(self, step: Step) -> Iterator[None]:
+        """Let the hooks know the step; keep what it left different between ranks."""
+        self.step = step
+        try:
+            yield
+            if state := step.state():
+                self._apart.setdefault(step.trainer, set()).update(state)
+        finally:
+            self.step = None
+
+
+class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
+    """The answers to `tfdist.compat.keras.KerasHooks`.
+
+    Args:
+        collective: How the processes talk.
+        reducer: How gradients travel.
+        devices: How many devices of this process share its rows. Default 1.
+    """
+
+    def __init__(
+        self, collective: Collective, reducer: GradientReducer, devices: int = 1
+    ) -> None:
+        ReplicaHooks.__init__(self, collective, reducer)
+        RankFits.__init__(self, collective)
+        self._feed = Feed(collective, devices)
+        self.created = CreatedVariables(collective)
+        # The call of Keras in progress: a model, None for predictions, and whether all
+        # ranks make it together.
+        self._call: tuple[Any, bool] | None = None
 
     @property
     def rank(self) -> int:
@@ -49,41 +140,18 @@ class StrategyKerasHooks(StepHooks):
         return self._collective.rank
 
     @property
-    def is_alone(self) -> bool:
-        """Whether there is no other process."""
-        return self._collective.size == 1
-
-    @property
     def has_peers(self) -> bool:
         """Whether other processes run the same calls of Keras, on their own rows."""
-        return not self.is_alone
+        return self._collective.size > 1
+
+    @property
+    def is_called(self) -> bool:
+        """Whether Keras, and not a custom loop, calls `Strategy.run`."""
+        return self._call is not None
 
     def distribute(self, adapter: Any) -> tf.data.Dataset:
         """Return this rank's `Shard`s of what a Keras data adapter holds."""
         return self._feed.distribute(adapter)
-
-    def function_of(self, trainer: Any, step: Any, *, is_training: bool) -> None:
-        """Let Keras's own function make the steps, on this rank's rows."""
-
-    def predict_function_of(self, trainer: Any) -> None:
-        """Let Keras's own function predict, from this rank's rows."""
-
-    def build(self, trainer: Any, *, is_single_step: bool) -> None:
-        """Start a model from equal states; for single steps only the first time."""
-        start = trainer.optimizer or trainer
-        started = self._started.get(trainer, lambda: None)()
-        if is_single_step and started is start:
-            return
-        if trainer not in self._started and self.rank == 0:
-            for caveat in caveats(trainer):
-                warnings.warn(f"{caveat} See docs/guarantees.md.", stacklevel=2)
-        self._started[trainer] = weakref.ref(start)
-        self.synchronize(trainer)
-
-    def synchronize(self, trainer: Any) -> None:
-        """Give all ranks the variables of the rank that a `fit` is to start from."""
-        root_rank = self._root_ranks.pop(trainer, 0)
-        start_equal(trainer, self._collective, root_rank)
 
     @contextmanager
     def predicting(self, trainer: Any) -> Iterator[None]:
@@ -119,61 +187,61 @@ class StrategyKerasHooks(StepHooks):
         """Wrap an optimizer that is to update a model in float16."""
         return LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
 
-    def metrics_result(
-        self, trainer: Any, result: Callable[[Any], Any], logs: Any
-    ) -> Any:
-        """Call `result(logs)` with the metric states of all ranks."""
-        if variables := state_of_layers(trainer):
-            mine = sorted(self._apart.get(trainer, ()))
-            by_rank = self._collective.exchange("state that differs", mine)
-            apart = sorted({i for positions in by_rank for i in positions})
-            if apart:
-                average_state([variables[i] for i in apart], self._collective)
-        return self._metrics.result(trainer, result, logs)
+    def run_step(self, call: Callable[[Any], Any], data: Any) -> Any:
+        """Run a step of the call of Keras in progress, on this process's rows.
 
-    def metrics_reset(self, trainer: Any) -> None:
-        """Let all that was begun be counted: nothing is under way between steps."""
+        `data` is a `Shard`, or a batch of this rank's own (`train_on_batch`).
+        """
+        trainer, is_joint = self._called()
+        shard = shard_of(data, is_joint=is_joint)
+        known = self.created.count
+        made, noted = self._make_steps(call, shard, trainer, is_joint=is_joint)
+        if trainer is not None:
+            logs = self._join_logs(trainer, made, noted)
+            if is_joint:
+                self.created.start_equal_since(known)
+                share = tf.add_n([step.share() for step, _ in made])
+                self._metrics.note_share(trainer, share, logs)
+            return logs
+        if not is_joint:
+            return made[0][1]
+        own = [cut_rows(outputs, 0, step.shard.own) for step, outputs in made]
+        return gather_rows(join_rows(own), self._collective)
 
-    @contextmanager
-    def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
-        """Mark a `fit` of a model, which all ranks make together."""
-        if warning := self._late_tf_config.warning():
-            warnings.warn(warning, stacklevel=2)
-        check_root_rank(root_rank, self._collective.size)
-        self._root_ranks[trainer] = root_rank
-        self._fits[trainer] = None
-        try:
-            yield
-        finally:
-            self._fits.pop(trainer, None)
-            self._root_ranks.pop(trainer, None)
+    def _make_steps(
+        self, call: Callable[[Any], Any], shard: Shard, trainer: Any, *, is_joint: bool
+    ) -> tuple[Made, Noted]:
+        """Make a step on each device of this process: here the only one."""
+        return [self.make_step(call, shard, trainer, is_joint=is_joint)], []
 
-    def training_begins(
-        self, trainer: Any, *, watches_begin: bool, watches_end: bool
-    ) -> None:
-        """Let the ranks agree on what callbacks decide in this `fit`."""
-        if trainer in self._fits:
-            self._fits[trainer] = Decisions(
-                trainer,
-                self._collective,
-                watches_begin=watches_begin,
-                watches_end=watches_end,
+    def _join_logs(self, trainer: Any, made: Made, noted: Noted) -> Any:
+        """Join what the devices returned."""
+        return made[0][1]
+
+    def _called(self) -> tuple[Any, bool]:
+        """Return the model whose call is going on, and whether all ranks make it."""
+        if self._call is None:
+            raise RuntimeError(
+                "A step of fit, evaluate or predict must run in the function that "
+                "Keras makes for it. Received: one of their batches, in another call "
+                "of strategy.run. Let a make_train_function, make_test_function or "
+                "make_predict_function of your own wrap what that of Keras makes."
             )
+        return self._call
 
-    def restored(self, trainer: Any, *, restores: bool) -> bool:
-        """Start equal again, if a callback of any rank may have restored something."""
-        if trainer not in self._fits:
-            return False
-        if not any(self._collective.exchange("callbacks that restore", restores)):
-            return False
-        self.synchronize(trainer)
-        return True
 
-    def first_epoch(self, epoch: int | None) -> int | None:
-        """Return the epoch in which rank 0 begins."""
-        first: int | None = self._collective.exchange("the first epoch", epoch)[0]
-        return first
+def check_built(trainer: Any) -> None:
+    """Refuse to predict with a model that has no weights yet.
 
-    def decisions(self, trainer: Any) -> Decisions | None:
-        """Return what is being agreed on in the `fit` of a model, if it is in one."""
-        return self._fits.get(trainer)
+    Args:
+        trainer: The model.
+
+    Raises:
+        ValueError: If it is not built.
+    """
+    if not trainer.built:
+        raise ValueError(
+            f"The model {trainer.name!r} has no weights to predict with. Received: "
+            "predict on a model that is not built. Call model.build, fit or "
+            "evaluate first, or load weights."
+        )

@@ -1,7 +1,7 @@
 """The metrics of all ranks, computed once an epoch from the states of each."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.collectives.base import name_in_graph
 from tfdist.compat.mirrored import value_here
 
 
@@ -144,3 +145,38 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and (
         value.shape.rank == 0 and value.dtype.is_floating
     )
+
+
+def gather_rows(outputs: Any, collective: Collective) -> Any:
+    """Join the rows of all ranks, in the order of the ranks.
+
+    Args:
+        outputs: A structure of tensors, also ragged ones, of this rank's rows.
+        collective: How the ranks talk.
+
+    Returns:
+        The same structure, of the rows of all ranks.
+    """
+
+    def gather(leaf: Any) -> Any:
+        if isinstance(leaf, tf.RaggedTensor):
+            return tf.RaggedTensor.from_row_lengths(
+                gather(leaf.values), gather(leaf.row_lengths())
+            )
+        return collective.all_gather(leaf, name=name_in_graph("predictions"))
+
+    return tf.nest.map_structure(gather, outputs)
+
+
+def join_rows(outputs: Sequence[Any]) -> Any:
+    """Join the rows that the devices of this process have.
+
+    Args:
+        outputs: Structures of tensors, also ragged ones, by device.
+
+    Returns:
+        The same structure, of all rows.
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *outputs)

@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.data.feeding import Feeding
-from tfdist.data.rank_part import is_rank_part
+from tfdist.data.sharding import is_rank_part
 
 
 def feeding(**options):

@@ -7,7 +7,7 @@ import tensorflow_datasets as tfds
 from absl import logging as absl_logging
 from sklearn.datasets import load_digits
 
-from tfdist.data.rank_part import is_rank_part
+from tfdist.data.sharding import is_rank_part
 from tfdist.data.tfds import read_tfds
 
 

@@ -7,7 +7,7 @@ from absl import logging
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tfdist.data.rank_part import is_rank_part
+from tfdist.data.sharding import is_rank_part
 from tfdist.data.tfrecord import tfrecord_dataset
 
 

@@ -5,12 +5,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.collectives import SingleCollective
 from tfdist.compat.mirrored import copies_here
+from tfdist.data.sharding import Shard
 from tfdist.strategies import (
     CentralStorageStrategy,
     MirroredStrategy,
     OneDeviceStrategy,
+    TPUStrategy,
 )
+from tfdist.strategies.builtin import of_devices
+from tfdist.strategies.mirrored import MirroredReplicasExtended
+from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 X = np.random.RandomState(1).normal(size=(22, 4)).astype("float32")
 Y = X @ np.ones((4, 1), "float32")
@@ -258,3 +264,73 @@ def test_a_function_s_dataset_must_say_its_batch_size(two_cpus):
 
     with pytest.raises(ValueError, match="that a function makes for each device must"):
         model.fit(data, verbose=0)
+
+
+def test_without_a_tpu_it_says_so():
+    with pytest.raises(
+        RuntimeError,
+        match=r"TPUStrategy needs a TPU that TensorFlow has been connected to\. "
+        r"Received: no logical device of type TPU\. Call tf\.config",
+    ):
+        TPUStrategy()
+
+
+def test_what_keras_would_do_wrong_is_refused():
+    strategy = TPUStrategy.__new__(TPUStrategy)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(clipnorm=1.0), "mse")
+
+    with pytest.raises(
+        ValueError,
+        match=r"Keras 3 cannot do this right on the replicas of a TPU\. Received: an "
+        r"optimizer with clipnorm=1\.0\. Leave it out, or train on GPUs",
+    ):
+        strategy.check_compiled(model)
+    model.compile("adam", "mse")
+    strategy.check_compiled(model)
+
+
+def test_one_device_has_plain_variables(two_cpus):
+    strategy = tf.distribute.get_strategy()
+    extended = of_devices(strategy, SingleCollective(), two_cpus[1:])
+
+    assert isinstance(extended, ProcessReplicaExtended)
+    assert extended.worker_devices == (two_cpus[1],)
+
+
+def test_several_have_copies(two_cpus):
+    class Strategy(tf.distribute.Strategy):
+        _collective_key_base = 5000
+
+        def __init__(self):
+            super().__init__(of_devices(self, SingleCollective(), two_cpus))
+
+    extended = Strategy().extended
+    assert isinstance(extended, MirroredReplicasExtended)
+    assert list(extended.worker_devices) == two_cpus
+
+
+def test_a_function_of_a_custom_loop_runs_in_each_replica(two_cpus):
+    strategy = MirroredStrategy(two_cpus)
+
+    @tf.function
+    def step(value):
+        return strategy.run(lambda one: one + 1.0, args=(value,))
+
+    results = strategy.experimental_local_results(step(tf.constant(1.0)))
+    assert [float(result) for result in results] == [2.0, 2.0]
+
+
+def test_steps_of_keras_go_to_the_extended_part(monkeypatch):
+    strategy = OneDeviceStrategy("CPU:0")
+    monkeypatch.setattr(
+        strategy.extended, "step", lambda run, fn, args: ("step", run(fn, (1,)), args)
+    )
+    shard = Shard((), (), (), ())
+
+    assert strategy.run(lambda one: one + 1, args=(shard,)) == ("step", 2, (shard,))
+    assert strategy.run(lambda one: one + 1, args=(1,)) == 2
+
+
+def test_the_collective_is_that_of_the_processes(two_cpus):
+    assert MirroredStrategy(two_cpus).collective.size == 1

@@ -10,8 +10,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfdist.collectives import SingleCollective
-from tfdist.training.input import Feed
-from tfdist.training.pipeline import RankDataset
+from tfdist.training.input import Feed, RankDataset
 
 
 class Rank(SingleCollective):

@@ -1,10 +1,13 @@
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdist.data.sharding import Shard
-from tfdist.training.step import Step, state_of_layers
+from tfdist.strategies import AllReduceStrategy
+from tfdist.training.step import Step, WeighingReplicaContext, state_of_layers
 
 
 def shard(own, rows, *stand_in):
@@ -234,3 +237,89 @@ def test_what_a_branch_does_is_not_certain():
 
     assert found == [True, False, True]
     assert step(1, 1).is_certain
+
+
+Op = tf.distribute.ReduceOp
+
+
+class NotingStep:
+    """A step that notes what it is to reduce, and doubles it."""
+
+    def __init__(self, is_joint=True):
+        self.is_joint = is_joint
+        self.asked = []
+
+    def all_reduce(self, values, *, is_mean):
+        self.asked.append(is_mean)
+        return [value * 2 for value in values]
+
+
+def reduced_in(step, operation, value):
+    """All-reduce a value in the replica of a process that makes a step of Keras."""
+    hooks = SimpleNamespace(rank=0, step=step)
+    context = WeighingReplicaContext(AllReduceStrategy(), 0, hooks)
+    with context:
+        return context.all_reduce(operation, value)
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_mean"),
+    [(Op.MEAN, True), ("MEAN", True), (Op.SUM, False), ("SUM", False)],
+)
+def test_in_a_step_the_step_reduces(operation, is_mean):
+    step = NotingStep()
+
+    assert float(reduced_in(step, operation, tf.constant(3.0))) == 6.0
+    assert step.asked == [is_mean]
+
+
+def test_a_structure_is_reduced_at_once_and_stays_what_it_is():
+    step = NotingStep()
+
+    found = reduced_in(step, Op.SUM, {"a": tf.constant(1.0), "b": [2.0, tf.ones([2])]})
+
+    assert float(found["a"]) == 2.0
+    assert float(found["b"][0]) == 4.0
+    assert found["b"][1].numpy().tolist() == [2.0, 2.0]
+    assert len(step.asked) == 1
+
+
+def test_outside_of_a_step_tensorflow_reduces():
+    assert float(reduced_in(None, Op.SUM, tf.constant(3.0))) == 3.0
+
+
+def slices():
+    return tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+
+
+@pytest.mark.parametrize("make", [lambda: tf.constant(3), slices])
+def test_integers_and_slices_are_left_to_tensorflow(make):
+    step, value = NotingStep(), make()
+
+    found = reduced_in(step, Op.SUM, value)
+
+    assert type(found) is type(value)
+    assert step.asked == []
+
+
+def test_a_step_of_one_rank_alone_reduces_nothing():
+    step = NotingStep(is_joint=False)
+
+    assert float(reduced_in(step, Op.SUM, tf.constant(3.0))) == 3.0
+    assert step.asked == []
+
+
+def test_it_is_the_replica_of_its_rank():
+    hooks = SimpleNamespace(rank=0, step=None)
+    context = WeighingReplicaContext(AllReduceStrategy(), 0, hooks)
+
+    assert context.replica_id_in_sync_group == 0
+    assert isinstance(context, tf.distribute.ReplicaContext)
+
+
+def test_a_strategy_runs_functions_in_it():
+    strategy = AllReduceStrategy()
+
+    assert isinstance(
+        strategy.run(tf.distribute.get_replica_context), WeighingReplicaContext
+    )

@@ -5,10 +5,10 @@ only under such a strategy. `tests/unit/compat/keras/` fails when Keras changes 
 that one of them replaces.
 """
 
+from tfdist.compat.keras.compile_checks import options_done_wrong
 from tfdist.compat.keras.hooks import KerasHooks
 from tfdist.compat.keras.install import install
 from tfdist.compat.keras.loss_scaling import apply_reduced, current_scale
-from tfdist.compat.keras.wrong_options import options_done_wrong
 
 __all__ = [
     "KerasHooks",

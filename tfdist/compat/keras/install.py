@@ -1,11 +1,11 @@
-"""Putting the patches on, once."""
+"""Installation of the patches, once in a process."""
 
 import functools
 
 from tfdist.compat.keras import versions
 
-# Before the patches are imported: a symbol that is missing would end that, and nobody
-# would be told of versions.
+# Before the patches are imported: a missing symbol would raise there, without a word of
+# versions.
 versions.check_symbols()
 
 
@@ -31,15 +31,14 @@ def _patch() -> None:
     """Put every patch on."""
     from tfdist.compat.keras import (
         callbacks,
-        compiling,
-        epoch_iterator,
+        compile_checks,
+        input,
+        layers,
         loss_scaling,
-        losses,
-        metrics,
+        losses_and_metrics,
         optimizer,
         own_reduction,
         pure_step,
-        regularizers,
         saving,
         sharded_optimizer,
         trainer,
@@ -48,17 +47,16 @@ def _patch() -> None:
 
     versions.warn_if_untested()
     callbacks.patch()
-    epoch_iterator.patch()
+    input.patch()
+    layers.patch()
     loss_scaling.patch()
-    losses.patch()
-    metrics.patch()
+    losses_and_metrics.patch()
     optimizer.patch()
     own_reduction.patch()
     pure_step.patch()
-    regularizers.patch()
     trainer.patch()
     saving.patch()
     sharded_optimizer.patch()
     variables.patch()
     # Last, to see what the others have made of it.
-    compiling.patch()
+    compile_checks.patch()

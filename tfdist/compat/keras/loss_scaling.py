@@ -51,8 +51,7 @@ def apply_reduced(
     if hooks is not None and hooks.updates_once and not hooks.are_reduced:
         apply_once(optimizer, grads, variables, apply)
     elif hooks is not None:
-        grads = hooks.complete_gradients(grads, variables)
-        grads = hooks.reduce_gradients(grads)
+        grads = hooks.reduce_gradients(hooks.prepare_gradients(grads, variables))
         with hooks.gradients_are_reduced():
             apply(grads)
     elif isinstance(inner, OwnReduction):

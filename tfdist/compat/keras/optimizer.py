@@ -15,9 +15,7 @@ from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
 from tfdist.compat.keras.learning_rates import inner_optimizers
 
 _apply = BaseOptimizer.apply
-_overwrite = BaseOptimizer._overwrite_variables_directly_with_gradients
 _filter_empty_gradients = BaseOptimizer._filter_empty_gradients
-_backend_apply_gradients = BaseOptimizer._backend_apply_gradients
 _clip_gradients = BaseOptimizer._clip_gradients
 _all_reduce_sum_gradients = TFOptimizer._all_reduce_sum_gradients
 
@@ -25,9 +23,7 @@ _all_reduce_sum_gradients = TFOptimizer._all_reduce_sum_gradients
 def patch() -> None:
     """Put the hooks of the strategy into Keras's optimizers."""
     BaseOptimizer.apply = _apply_where_variables_are
-    BaseOptimizer._overwrite_variables_directly_with_gradients = _refuse_overwriting
-    BaseOptimizer._filter_empty_gradients = _complete_then_filter
-    BaseOptimizer._backend_apply_gradients = _weigh_then_accumulate
+    BaseOptimizer._filter_empty_gradients = _prepare_then_filter
     BaseOptimizer._clip_gradients = _reduce_then_clip
     TFOptimizer._all_reduce_sum_gradients = _already_reduced
 
@@ -75,7 +71,7 @@ def apply_once(
     check_replica_context(optimizer)
     hooks = current_hooks()
     assert hooks is not None
-    sums = hooks.reduce_gradients(hooks.complete_gradients(grads, variables))
+    sums = hooks.reduce_gradients(hooks.prepare_gradients(grads, variables))
 
     def apply_reduced(strategy: Any, sums: Sequence[Any]) -> None:
         of_process = any_hooks_of(strategy)
@@ -106,7 +102,7 @@ def call_once(sums: Sequence[Any], call: Callable[[Any, Sequence[Any]], None]) -
 
 
 def check_replica_context(optimizer: Any) -> None:
-    """Refuse gradients of which nobody knows whether they are one rank's or all's.
+    """Refuse gradients that may be one rank's or the sums of all.
 
     Args:
         optimizer: Which is given them.
@@ -136,46 +132,36 @@ def _apply_where_variables_are(
     apply_once(self, grads, variables, lambda sums: _apply(self, sums, variables))
 
 
-def _refuse_overwriting(self: Any, grads: Sequence[Any], variables: Any) -> Any:
-    """Refuse variables whose gradients are new values, which no sum of ranks is."""
-    if current_hooks() is not None:
-        for variable in variables:
-            if getattr(variable, "overwrite_with_gradient", False):
-                raise ValueError(
-                    "With several processes a variable cannot be overwritten with its "
-                    f"gradient. Received: {variable.path}. Train without float8 "
-                    "quantization, or on one process."
-                )
-    return _overwrite(self, grads, variables)
-
-
-def _complete_then_filter(
+def _prepare_then_filter(
     self: Any, grads: Sequence[Any], variables: Sequence[Any]
 ) -> Any:
-    """Fill in what only other ranks have, before missing gradients are dropped."""
+    """Prepare before missing gradients are dropped, and gradients are accumulated."""
     if any_hooks_of(tf.distribute.get_strategy()) is not None:
         adopt(self)
     hooks = current_hooks()
     if hooks is not None:
         check_replica_context(self)
-        grads = hooks.complete_gradients(grads, variables)
+        grads = hooks.prepare_gradients(grads, variables)
+        _refuse_overwriting(grads, variables)
     return _filter_empty_gradients(self, grads, variables)
 
 
-def _weigh_then_accumulate(self: Any, grads: Sequence[Any], variables: Any) -> None:
-    """Weigh before the accumulators: each micro-step has its own share."""
-    hooks = current_hooks()
-    if hooks is not None and self.gradient_accumulation_steps:
-        grads = hooks.weigh_gradients(grads)
-    _backend_apply_gradients(self, grads, variables)
+def _refuse_overwriting(grads: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Refuse variables whose gradients are new values, which no sum of ranks is."""
+    for grad, variable in zip(grads, variables, strict=True):
+        if grad is not None and getattr(variable, "overwrite_with_gradient", False):
+            raise ValueError(
+                "With several processes a variable cannot be overwritten with its "
+                f"gradient. Received: {variable.path}. Train without float8 "
+                "quantization, or on one process."
+            )
 
 
 def _reduce_then_clip(self: Any, grads: Sequence[Any]) -> Any:
     """Reduce, once a step or once an accumulated step, and only then clip."""
     hooks = current_hooks()
     if hooks is not None:
-        is_weighed = bool(self.gradient_accumulation_steps)
-        grads = hooks.reduce_gradients(grads, is_weighed=is_weighed)
+        grads = hooks.reduce_gradients(grads)
     return _clip_gradients(self, grads)
 
 

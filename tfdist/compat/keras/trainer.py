@@ -12,12 +12,12 @@ from keras.src.random.seed_generator import SeedGenerator
 from keras.src.trainers.trainer import Trainer
 
 from tfdist.compat.keras.callbacks import resuming_of, root_rank_of
-from tfdist.compat.keras.data_adapters import is_composite, without_rows
 from tfdist.compat.keras.hooks import (
     any_hooks_of_model,
     current_hooks,
     hooks_of_model,
 )
+from tfdist.compat.keras.input import is_composite, without_rows
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt
 from tfdist.compat.keras.positions import current_position, resumed_by
@@ -59,6 +59,8 @@ def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> Non
     if hooks is None and not _must_be_built_to_resume(self, iterator):
         _maybe_symbolic_build(self, iterator, data_batch)
         return
+    if iterator is not None:
+        iterator.trainer = self
     if iterator is not None and iterator is getattr(self, "_eval_epoch_iterator", None):
         return  # A validation within fit: the model is built, and equal.
     if iterator is None:

@@ -108,7 +108,7 @@ def _sizes_of_shards(variable: Any, extended: Any) -> Sequence[int]:
     if beside is not None:
         return beside.sizes
     if not variable.trainable:
-        # Counts, seeds and statistics are small, and nobody looks up their rows.
+        # Counts, seeds and statistics are small, and their rows are not looked up.
         return [1]
     sizes: Sequence[int] = extended.sizes_of_shards(
         variable.path, tf.TensorShape(variable._shape), tf.as_dtype(variable._dtype)

@@ -1,4 +1,4 @@
-"""What tfdist needs of Keras's inside, and the versions in which it was tested.
+"""Private symbols of Keras that tfdist uses, and the versions tested.
 
 An entry stands here for each symbol that a file beside this one replaces or imports.
 """
@@ -93,12 +93,10 @@ SYMBOLS = {
     },
     "keras.src.optimizers.base_optimizer": {
         "BaseOptimizer._apply_weight_decay": "self variables",
-        "BaseOptimizer._backend_apply_gradients": "self grads trainable_variables",
         "BaseOptimizer._clip_gradients": "self grads",
         "BaseOptimizer._filter_empty_gradients": "self grads vars",
         "BaseOptimizer._get_current_learning_rate": "self",
         "BaseOptimizer._get_variable_index": "self variable",
-        "BaseOptimizer._overwrite_variables_directly_with_gradients": "self grads vars",
         "BaseOptimizer._update_model_variables_moving_average": (
             "self trainable_variables"
         ),

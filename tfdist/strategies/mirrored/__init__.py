@@ -1,6 +1,8 @@
 """Several devices in each process, with a copy of every variable on each."""
 
-from tfdist.strategies.mirrored.central import CentralStorageExtended
-from tfdist.strategies.mirrored.extended import MirroredReplicasExtended
+from tfdist.strategies.mirrored.extended import (
+    CentralStorageExtended,
+    MirroredReplicasExtended,
+)
 
 __all__ = ["CentralStorageExtended", "MirroredReplicasExtended"]

@@ -10,14 +10,15 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.replica import ReplicaCollective
 from tfdist.compat import mirrored as compat
+from tfdist.compat.tensorflow import UpdateContext
 from tfdist.gradients import GradientReducer
-from tfdist.strategies.mirrored.keras_hooks import MirroredKerasHooks
-from tfdist.training.kept_parts import together, with_own_part
-from tfdist.training.pipeline import shard_plain
-from tfdist.training.step_hooks import StepHooks
+from tfdist.strategies.base import CollectiveExtended
+from tfdist.strategies.mirrored.hooks import MirroredKerasHooks
+from tfdist.training.hooks import ReplicaHooks
+from tfdist.training.input import shard_plain, together, with_own_part
 
 
-class MirroredReplicasExtended(compat.MirroredExtended):  # type: ignore[misc]
+class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # type: ignore[misc]
     """TensorFlow's mirrored variables, and a `Collective` that joins all devices.
 
     TensorFlow's own replicas meet to update variables, which is not possible in
@@ -33,6 +34,8 @@ class MirroredReplicasExtended(compat.MirroredExtended):  # type: ignore[misc]
         cross_device_ops: What sums values over the devices of a process that is alone;
             see `tf.distribute.MirroredStrategy`. Default None: collective ops.
     """
+
+    process_hooks: MirroredKerasHooks
 
     def __init__(
         self,
@@ -50,64 +53,45 @@ class MirroredReplicasExtended(compat.MirroredExtended):  # type: ignore[misc]
             for number in range(len(devices))
         ]
         self._replicas = replicas
-        self._process_hooks = MirroredKerasHooks(
-            collective, replicas, reducer, strategy
-        )
+        self.process_hooks = MirroredKerasHooks(collective, replicas, reducer, strategy)
         if collective.size > 1:
             # TensorFlow's collectives would look for these devices in all processes.
             cross_device_ops = tf.distribute.ReductionToOneDevice()
         super().__init__(strategy, list(devices), cross_device_ops)
 
     @property
-    def keras_hooks(self) -> StepHooks:
+    def keras_hooks(self) -> ReplicaHooks:
         """The answers of the replica in which this is asked, or of the process."""
+        number = self._number_here()
+        return (
+            self.process_hooks
+            if number is None
+            else self.process_hooks.replicas[number]
+        )
+
+    @property
+    def joined(self) -> Collective:
+        """Joins all replicas; asked in a replica, from its place."""
+        return self._replicas[self._number_here() or 0]
+
+    def _number_here(self) -> int | None:
+        """Return the number of the device in whose replica this is asked, if any."""
         replica = tf.distribute.get_replica_context()
         if replica is None or replica.strategy is not self._container_strategy():
-            return self._process_hooks
-        number: int = replica._replica_id
-        return self._process_hooks.replicas[number]
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """The chief alone writes files."""
-        return self.collective.rank == 0
-
-    @property
-    def should_save_summary(self) -> bool:
-        """The chief alone writes files."""
-        return self.collective.rank == 0
-
-    @property
-    def _num_replicas_in_sync(self) -> int:
-        """All replicas; 1 in a Keras step, which then leaves the losses unscaled."""
-        return 1 if self.keras_hooks.in_step else self._replicas[0].size
+            return None
+        return int(replica._replica_id)
 
     def step(
         self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]
     ) -> Any:
-        """Run a step of Keras; see `MirroredKerasHooks.run_step`.
-
-        Args:
-            run: `tf.distribute.Strategy.run`.
-            fn: The step.
-            args: Its arguments, first the batch.
-        """
+        """Run a step of Keras; its hooks enter the replicas by themselves."""
         del run
-        rest = tuple(args[1:])
-        return self._process_hooks.run_step(lambda data: fn(data, *rest), args[0])
-
-    def start_equal(self) -> None:
-        """Give the variables made since the last time rank 0's values, on all ranks."""
-        self._process_hooks.created.start_equal()
+        return super().step(lambda fn, args: fn(*args), fn, args)
 
     def _use_merge_call(self) -> bool:
         """Replicas need no meeting; what happens outside of them is TensorFlow's."""
         is_outside = tf.distribute.in_cross_replica_context()
-        return bool(is_outside) and not self._process_hooks.are_reduced
-
-    def _in_multi_worker_mode(self) -> bool:
-        """Keras takes no way of its own for several workers."""
-        return False
+        return bool(is_outside) and not self.process_hooks.are_reduced
 
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any
@@ -121,22 +105,10 @@ class MirroredReplicasExtended(compat.MirroredExtended):  # type: ignore[misc]
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         variable = super()._create_variable(next_creator, **kwargs)
-        self._process_hooks.created.add(variable)
+        self.process_hooks.created.add(variable)
         if compat.is_building():
-            self._process_hooks.unequal.append(weakref.ref(variable))
+            self.process_hooks.unequal.append(weakref.ref(variable))
         return variable
-
-    def _replica_ctx_all_reduce(
-        self, reduce_op: Any, value: Any, options: Any = None
-    ) -> Any:
-        del options
-        replica = tf.distribute.get_replica_context()
-        flat = tf.nest.flatten(value)
-        reduction = reduce_op.name.lower()
-        reduced = self._replicas[replica._replica_id].all_reduce(
-            flat, reduction, name=name_in_graph(f"replica/{reduction}")
-        )
-        return tf.nest.pack_sequence_as(value, reduced)
 
     def _reduce_to(
         self, reduce_op: Any, value: Any, destinations: Any, options: Any
@@ -157,13 +129,7 @@ class MirroredReplicasExtended(compat.MirroredExtended):  # type: ignore[misc]
         here = super()._gather_to_implementation(value, destinations, axis, options)
         if self.collective.size == 1:
             return here
-        here = self._local_results(here)[0]
-        dimensions = list(range(here.shape.rank))
-        dimensions[0], dimensions[axis] = dimensions[axis], dimensions[0]
-        rows = self.collective.all_gather(
-            tf.transpose(here, dimensions), name=name_in_graph("gather")
-        )
-        return tf.transpose(rows, dimensions)
+        return self._gather_over_processes(self._local_results(here)[0], axis)
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if self.collective.size > 1:
@@ -205,3 +171,58 @@ class MirroredReplicasExtended(compat.MirroredExtended):  # type: ignore[misc]
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return int(replica_id_in_sync_group) % len(self._replicas)
+
+
+class CentralStorageExtended(MirroredReplicasExtended):
+    """Keeps weights, and what optimizers keep of each, on one device.
+
+    What layers change as they compute, such as moving statistics, has a copy on every
+    device, as under a mirrored strategy.
+
+    Args:
+        parameter_device: The full name of the device of the weights.
+        *args: See `MirroredReplicasExtended`.
+    """
+
+    def __init__(self, parameter_device: str, *args: Any) -> None:
+        self._parameter_device = parameter_device
+        super().__init__(*args)
+        for hooks in (self.process_hooks, *self.process_hooks.replicas):
+            hooks.updates_once = True
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """The device of the weights."""
+        return (self._parameter_device,)
+
+    def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+        beside = kwargs.get("colocate_with")
+        is_of_weight = isinstance(beside, tf.Variable) and not _has_copies(beside)
+        is_weight = kwargs.get("trainable") is not False and (
+            kwargs.get("synchronization") != tf.VariableSynchronization.ON_READ
+        )
+        if not (is_of_weight or is_weight):
+            return super()._create_variable(next_creator, **kwargs)
+        kwargs.pop("colocate_with", None)
+        with tf.device(self._parameter_device):
+            variable = next_creator(**kwargs)
+        self.process_hooks.created.add(variable)
+        return variable
+
+    def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
+        """Accept weights, too."""
+        if _has_copies(colocate_with_variable):
+            super()._validate_colocate_with_variable(colocate_with_variable)
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        if _has_copies(var):
+            return super()._update(var, fn, args, kwargs, group)
+        # What else is read, such as a learning rate, is the first device's copy.
+        with tf.device(self._parameter_device), UpdateContext(0):
+            result = fn(var, *args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+
+def _has_copies(variable: Any) -> bool:
+    """Say whether every device has a copy of a variable."""
+    return isinstance(variable, tf.distribute.DistributedValues)

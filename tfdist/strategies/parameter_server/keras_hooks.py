@@ -1,8 +1,8 @@
 """The hooks that replace steps and predictions of Keras under parameter servers."""
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -10,17 +10,18 @@ import tensorflow as tf
 
 from tfdist.collectives.base import check_root_rank
 from tfdist.collectives.ops import SPREAD
-from tfdist.compat.keras.caveats import synchronized_layers
+from tfdist.compat.keras import KerasHooks
+from tfdist.compat.keras.compile_checks import synchronized_layers
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies.parameter_server.predict import BatchesAhead, PredictFunction
 from tfdist.strategies.parameter_server.servers import naming_lost_servers
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
-from tfdist.training.checks import check_built
+from tfdist.training.hooks import check_built
 
 
-class ServerKerasHooks:
+class ServerKerasHooks(KerasHooks):
     """The implementation of `tfdist.compat.keras.KerasHooks`.
 
     Only the chief runs Keras, so there is nothing to agree on among processes, and a
@@ -30,8 +31,6 @@ class ServerKerasHooks:
     rank = 0
     is_alone = False
     has_peers = False
-    updates_once = False
-    are_reduced = False
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
@@ -103,35 +102,6 @@ class ServerKerasHooks:
                 self._batches.function.abandon()
             self._predicting, self._batches = before
 
-    def build(self, trainer: Any, *, is_single_step: bool) -> None:
-        """Do nothing: there is one copy of the variables."""
-
-    def call_of(
-        self, trainer: Any, what: str, *, is_joint: bool
-    ) -> AbstractContextManager[None]:
-        """Mark a call of a model's function."""
-        return nullcontext()
-
-    def complete_gradients(
-        self, gradients: Sequence[Any], variables: Sequence[Any]
-    ) -> list[Any]:
-        """Return the gradients, which are complete."""
-        return list(gradients)
-
-    def weigh_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return the gradients, which are those of the whole batch."""
-        return list(gradients)
-
-    def reduce_gradients(
-        self, gradients: Sequence[Any], *, is_weighed: bool = False
-    ) -> list[Any]:
-        """Return the gradients, which are sums already."""
-        return list(gradients)
-
-    def gradients_are_reduced(self) -> AbstractContextManager[None]:
-        """Mark a block in which an optimizer gets gradients that are sums."""
-        return nullcontext()
-
     def scale_loss_of(self, optimizer: Any) -> Any:
         """Wrap an optimizer for a model in float16."""
         return LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
@@ -179,9 +149,6 @@ class ServerKerasHooks:
             "AllReduceStrategy."
         )
 
-    def note_assigned(self, variable: Any) -> None:
-        """Do nothing: `PureScope` records assignments."""
-
     @contextmanager
     def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
         """Mark a `fit` of a model, whose steps in flight are dropped if it fails."""
@@ -194,22 +161,6 @@ class ServerKerasHooks:
         # Callbacks and Keras itself access variables on the servers, too.
         with naming_lost_servers(self._strategy.cluster, abandon):
             yield
-
-    def training_begins(
-        self, trainer: Any, *, watches_begin: bool, watches_end: bool
-    ) -> None:
-        """Do nothing: only the chief has callbacks."""
-
-    def restored(self, trainer: Any, *, restores: bool) -> bool:
-        """Return False: there are no other ranks to restore."""
-        return False
-
-    def first_epoch(self, epoch: int | None) -> int | None:
-        """Return the epoch unchanged."""
-        return epoch
-
-    def decisions(self, trainer: Any) -> None:
-        """Return None: there are no decisions to agree on."""
 
 
 def check_trainer(trainer: Any, strategy: Any) -> None:

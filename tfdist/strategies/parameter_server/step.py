@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdist.compat.keras.metrics import noted_results
-from tfdist.compat.keras.moving_averages import momentum_of
+from tfdist.compat.keras.layers import momentum_of
+from tfdist.compat.keras.losses_and_metrics import noted_results
 from tfdist.compat.keras.pure_step import PureScope, captured
 from tfdist.compat.keras.sharded import shards_of, split_gradient
 from tfdist.compat.parameter_server import LateValue

@@ -12,7 +12,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
-from tfdist.compat.keras import data_adapters
+from tfdist.compat.keras import input as data_adapters
 
 X = np.arange(10.0)
 

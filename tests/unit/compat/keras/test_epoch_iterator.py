@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
 from tfdist.compat.keras import install
-from tfdist.compat.keras.epoch_iterator import ShardIterator
+from tfdist.compat.keras.input import ShardIterator
 from tfdist.compat.keras.positions import Position, Resumes, resumed_by
 from tfdist.strategies import AllReduceStrategy
 from tfdist.strategies.parameter_server.worker_input import WorkerInput

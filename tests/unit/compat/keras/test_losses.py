@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from keras.src.losses import loss as loss_module
 
-from tfdist.compat.keras import losses
+from tfdist.compat.keras import losses_and_metrics as losses
 
 REDUCTIONS = ["sum_over_batch_size", "mean", "sum", "mean_with_sample_weight"]
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from keras.src.metrics.reduction_metrics import Mean, Sum
 
-from tfdist.compat.keras import metrics
+from tfdist.compat.keras import losses_and_metrics as metrics
 
 
 class Hooks:

@@ -2,6 +2,7 @@
 
 import inspect
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -12,9 +13,10 @@ from keras.src.random.seed_generator import SeedGenerator
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfdist.compat.keras import epoch_iterator, install
+from tfdist.compat.keras import input as epoch_iterator
+from tfdist.compat.keras import install
 from tfdist.compat.keras import trainer as patches
-from tfdist.compat.keras.data_adapters import without_rows
+from tfdist.compat.keras.input import without_rows
 from tfdist.data.sharding import Shard
 from tfdist.strategies import AllReduceStrategy
 
@@ -287,6 +289,9 @@ class Hooks:
         self.asked.append("predicting")
         return self._within("predict")
 
+    def epoch_ended(self, model):
+        self.asked.append("epoch ended")
+
     def metrics_result(self, model, result, logs):
         return {"of all": result(logs)}
 
@@ -399,7 +404,7 @@ def test_building_takes_no_data(hooks):
 
 def test_a_validation_within_fit_is_built_already(hooks):
     model = compiled()
-    model._eval_epoch_iterator = iterator = object()
+    model._eval_epoch_iterator = iterator = SimpleNamespace()
 
     patches._build_equal(model, iterator)
 

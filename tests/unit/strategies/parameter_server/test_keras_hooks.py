@@ -108,6 +108,13 @@ def test_a_model_that_is_not_built_cannot_predict(hooks):
 # What there is nobody to agree with on.
 
 
+def test_gradients_stay_what_they_are(hooks):
+    gradients = (tf.constant(1.0), None)
+
+    assert hooks.prepare_gradients(gradients, []) == list(gradients)
+    assert hooks.reduce_gradients(gradients) == list(gradients)
+
+
 def test_nothing_is_agreed_on(hooks, model):
     with (
         hooks.call_of(model, "train_step", is_joint=True),

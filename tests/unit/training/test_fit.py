@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from tfdist.training.decisions import Decisions
+from tfdist.training.fit import Decisions
 
 
 def model(*rates):

@@ -1,8 +1,63 @@
-"""What of a model depends on which rows of a batch are together on one rank."""
+"""Checks of a compiled model: refused options, and caveats of several ranks."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras.src.trainers.trainer import Trainer
+
+from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.keras.own_reduction import optimizers_in
+
+
+def patch() -> None:
+    """Let strategies refuse what they would do wrong, before any work starts."""
+    Trainer.compile = _then_checked(Trainer.compile)
+
+
+def _then_checked(compile: Callable[..., None]) -> Callable[..., None]:
+    """Return Keras's function, after which the strategy looks at the model."""
+
+    @functools.wraps(compile)
+    def compile_then_check(self: Any, *args: Any, **kwargs: Any) -> None:
+        compile(self, *args, **kwargs)
+        strategy = getattr(self, "_distribute_strategy", None)
+        check = getattr(strategy, "check_compiled", None)
+        if check is not None:
+            check(self)
+
+    return compile_then_check
+
+
+# Clipping comes before the sum over replicas; the others let replicas meet in a branch
+# of a graph, which TensorFlow refuses when it is traced.
+_OPTIONS = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "gradient_accumulation_steps",
+    "use_ema",
+)
+
+
+def options_done_wrong(model: Any) -> list[str]:
+    """Return the options of a model's optimizers that need the hooks of tfdist.
+
+    Args:
+        model: A compiled model.
+
+    Returns:
+        Each as it was given, such as "clipnorm=1.0"; empty if there are none.
+    """
+    found = []
+    for held in optimizers_of(model):
+        for optimizer in optimizers_in(held):
+            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                found.append("loss scaling")
+            values = ((name, getattr(optimizer, name, None)) for name in _OPTIONS)
+            found += [f"{name}={value!r}" for name, value in values if value]
+    return found
 
 
 def caveats(model: Any) -> list[str]:

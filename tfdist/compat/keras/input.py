@@ -1,21 +1,25 @@
-"""Keras's iterator over epochs: this rank's shards, from any place in the data on."""
+"""Data adapters and the iterator over epochs: this rank's shards, resumable."""
 
-from collections.abc import Iterator
+import functools
+import inspect
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.trainers.data_adapters import (
+    py_dataset_adapter,
+)
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from tfdist.compat.keras.data_adapters import (
-    adapter_of,
-    is_input_function,
-    seeded,
-    shares_batches,
-)
-from tfdist.compat.keras.hooks import any_hooks_of, hooks_of
+from tfdist.compat.keras.hooks import any_hooks_of, hooks_of, hooks_of_model
 from tfdist.compat.keras.positions import current_position
+from tfdist.compat.tensorflow import global_seed
 
 
 def patch() -> None:
@@ -30,6 +34,8 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
     """
 
     data_adapter: Any
+    # The model whose epochs of `fit` or `evaluate` these are.
+    trainer: Any = None
     # How many batches of an epoch were given out.
     steps = 0
     # The first epoch, if it begins in its midst.
@@ -63,6 +69,15 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
             # Ranks that were given parts of different lengths take equally many steps.
             self.data_adapter = TFDatasetAdapter(self._distributed_dataset)
             self._num_batches = self.data_adapter.num_batches
+
+    @contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+        """End an epoch as Keras does, and then make the state of layers equal."""
+        with super().catch_stop_iteration():
+            yield
+        hooks = None if self.trainer is None else hooks_of_model(self.trainer)
+        if hooks is not None:
+            hooks.epoch_ended(self.trainer)
 
     def check_can_begin(self, *, within_epochs: bool) -> None:
         """Refuse data that cannot be read past.
@@ -108,13 +123,13 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         is_whole = bool(self.steps_per_epoch) or shares_batches(self.data_adapter)
         # Keras's own count of such data is too high: its epochs end with an error.
         is_counted = self.data_adapter.num_batches is not None
-        with self.catch_stop_iteration():
+        with super().catch_stop_iteration():
             # Newer versions of Keras give the last step of an execution, too.
             for begin, *_, iterator in super()._enumerate_iterator():
                 if begin == 0 or is_whole:
                     self._read(iterator)
                 if not (is_whole or is_counted):
-                    # Nobody would say that it has ended.
+                    # No error marks the end of such an epoch.
                     self.data_adapter.on_epoch_end()
                     return
 
@@ -148,3 +163,130 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         for execution in super()._enumerate_iterator() if begun is None else begun:
             self.steps = execution[0] + self.steps_per_execution
             yield execution
+
+
+def holds_dataset(adapter: Any) -> bool:
+    """Say whether an adapter holds a dataset of the user's."""
+    return isinstance(adapter, TFDatasetAdapter)
+
+
+def is_input_function(data: Any) -> bool:
+    """Say whether data is a function that makes the dataset of a process.
+
+    Keras itself takes no functions.
+    """
+    return inspect.isroutine(data) or isinstance(data, functools.partial)
+
+
+def adapter_of(dataset: Any, beside: Mapping[str, Any]) -> TFDatasetAdapter:
+    """Return the adapter of what a strategy has made of a user's data.
+
+    Args:
+        dataset: The data, a `tf.distribute.DistributedDataset`.
+        beside: What else `fit` was given, by name; the targets and the weights of
+            examples must not be among it.
+    """
+    for name, what in (("y", "targets"), ("sample_weight", "sample weights")):
+        if beside.get(name) is not None:
+            raise ValueError(
+                f"{name} must not be given beside a dataset of a strategy, whose "
+                f"batches hold the {what}. Received: {name} of type "
+                f"{type(beside[name]).__name__}. Let the dataset give (x, y) or "
+                "(x, y, sample_weight)."
+            )
+    return TFDatasetAdapter(dataset, beside.get("class_weight"))
+
+
+def is_composite(spec: Any) -> bool:
+    """Say whether a spec is of what Keras's symbolic tensors cannot stand for."""
+    return isinstance(spec, tf.RaggedTensorSpec | tf.SparseTensorSpec)
+
+
+def without_rows(value: Any) -> Any:
+    """Turn a batch into its spec, for any number of rows."""
+    if value is None:
+        return None
+    if isinstance(value, tf.RaggedTensor):
+        shape = [None, *value.shape[1:]]
+        return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank)
+    if isinstance(value, tf.SparseTensor):
+        return tf.SparseTensorSpec([None, *value.shape[1:]], value.dtype)
+    array = tf.convert_to_tensor(value)
+    return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
+
+
+def shuffles_arrays(adapter: Any) -> bool:
+    """Say whether an adapter draws a permutation of arrays in TensorFlow."""
+    return isinstance(adapter, ArrayDataAdapter) and bool(adapter._shuffle)
+
+
+def shuffles_batches(adapter: Any) -> bool:
+    """Say whether an adapter draws a permutation of batches in Python."""
+    return isinstance(adapter, PyDatasetAdapter) and bool(adapter.shuffle)
+
+
+def shares_batches(adapter: Any) -> bool:
+    """Say whether an epoch gets what another one has left, instead of beginning anew.
+
+    So it is with generators, and where batches are made ahead by workers of Keras.
+    """
+    if isinstance(adapter, PyDatasetAdapter):
+        return adapter.enqueuer is not None
+    return not isinstance(adapter, ArrayDataAdapter | TFDatasetAdapter)
+
+
+def may_leave_ranks_empty(adapter: Any, size: int) -> bool:
+    """Say whether a batch of an adapter may have fewer rows than there are ranks."""
+    if not isinstance(adapter, ArrayDataAdapter):
+        return True
+    rows = [adapter.batch_size, adapter.partial_batch_size or adapter.batch_size]
+    return bool(min(rows) < size)
+
+
+@contextmanager
+def agreed_permutations(seed: int) -> Iterator[None]:
+    """Let an adapter that is made into a dataset here shuffle from a given seed.
+
+    Every epoch has a new permutation, the same on every rank.
+
+    Args:
+        seed: What all ranks agreed on.
+
+    Yields:
+        Nothing; the block makes the dataset.
+    """
+    generator = tf.random.Generator.from_seed(seed)
+    original = tf.random.shuffle
+
+    def shuffle(value: Any, *_: Any, **__: Any) -> Any:
+        seeds = generator.make_seeds(1)[:, 0]
+        return tf.random.experimental.stateless_shuffle(value, seeds)
+
+    tf.random.shuffle = shuffle
+    try:
+        yield
+    finally:
+        tf.random.shuffle = original
+
+
+def seeded(seed: int | None) -> AbstractContextManager[None]:
+    """Let arrays be shuffled as once before, unless the user has set a seed for it.
+
+    Args:
+        seed: What the permutations are to come from; None for Keras's own.
+
+    Returns:
+        A context, in which an adapter is to be made into a dataset.
+    """
+    if seed is None or global_seed() is not None:
+        return nullcontext()
+    return agreed_permutations(seed)
+
+
+def agree_on_batches(seed: int) -> None:
+    """Let Python's permutations of batches come from a given seed, on every rank.
+
+    Args:
+        seed: What all ranks agreed on.
+    """
+    py_dataset_adapter.random = random.Random(seed)

@@ -1,0 +1,136 @@
+import keras
+import pytest
+
+from tfdist.compat.keras.compile_checks import (
+    caveats,
+    options_done_wrong,
+    synchronized_layers,
+)
+from tfdist.strategies import CentralStorageStrategy, OneDeviceStrategy
+
+
+def model(*layers, loss="mse"):
+    made = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+    made.compile("sgd", loss)
+    return made
+
+
+def test_a_model_whose_rows_are_apart_has_no_caveat():
+    norm = keras.layers.BatchNormalization(synchronized=True)
+
+    assert caveats(model(norm, keras.layers.LayerNormalization())) == []
+
+
+def test_statistics_of_a_process_are_named_by_their_layers():
+    norms = [keras.layers.BatchNormalization(name=f"norm{i}") for i in range(5)]
+
+    (caveat,) = caveats(model(keras.Sequential(norms)))
+
+    assert "rows in norm0, norm1, norm2 and 2 more. Make it" in caveat
+
+
+def test_a_frozen_normalization_takes_no_statistics():
+    norm = keras.layers.BatchNormalization(trainable=False)
+
+    assert caveats(model(norm)) == []
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "dice",
+        keras.losses.Tversky(),
+        keras.losses.Dice(),
+        keras.losses.dice,
+        [keras.losses.tversky],
+    ],
+)
+def test_a_ratio_over_the_rows_is_named(loss):
+    assert "a ratio over the rows" in caveats(model(loss=loss))[0]
+
+
+@pytest.mark.parametrize(
+    "loss", [keras.losses.Dice(axis=(1,)), keras.losses.Huber(), "mae", None]
+)
+def test_a_mean_over_the_rows_is_not(loss):
+    assert caveats(model(loss=loss)) == []
+
+
+@pytest.mark.parametrize("loss", ["circle", keras.losses.Circle()])
+def test_a_loss_of_pairs_is_named(loss):
+    assert "compares rows with one another" in caveats(model(loss=loss))[0]
+
+
+def test_a_model_that_is_not_compiled_has_no_loss():
+    assert caveats(keras.Sequential([keras.layers.Dense(1)])) == []
+
+
+def test_layers_that_need_the_whole_batch_are_named():
+    layers = [
+        keras.layers.BatchNormalization(),
+        keras.layers.BatchNormalization(synchronized=True, name="whole"),
+        keras.layers.Dense(1),
+    ]
+    inner = keras.Sequential([keras.Input((2,)), *layers])
+    model = keras.Sequential([keras.Input((2,)), inner])
+
+    assert synchronized_layers(model) == ["whole"]
+
+
+def unchecked_model():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+def test_a_strategy_looks_at_what_was_compiled(two_cpus, monkeypatch):
+    seen = []
+    strategy = CentralStorageStrategy(two_cpus)
+    monkeypatch.setattr(strategy, "check_compiled", seen.append)
+    with strategy.scope():
+        made = unchecked_model()
+        made.compile("sgd", "mse")
+
+    assert seen == [made]
+
+
+def test_what_a_strategy_refuses_is_an_error_of_compile(two_cpus):
+    with CentralStorageStrategy(two_cpus).scope():
+        made = unchecked_model()
+        with pytest.raises(ValueError, match="XLA cannot compile a step whose weights"):
+            made.compile("sgd", "mse", jit_compile=True)
+
+
+def test_a_strategy_that_refuses_nothing_is_not_asked():
+    with OneDeviceStrategy("CPU:0").scope():
+        made = unchecked_model()
+        made.compile("sgd", "mse", jit_compile=True)
+
+    assert made.jit_compile
+
+
+def compiled(optimizer):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"clipnorm": 1.0}, ["clipnorm=1.0"]),
+        ({"clipvalue": 0.5}, ["clipvalue=0.5"]),
+        ({"global_clipnorm": 2.0}, ["global_clipnorm=2.0"]),
+        ({"gradient_accumulation_steps": 4}, ["gradient_accumulation_steps=4"]),
+        ({"use_ema": True}, ["use_ema=True"]),
+        ({"weight_decay": 0.1}, []),
+        ({}, []),
+    ],
+)
+def test_options_are_named_as_they_were_given(options, named):
+    assert options_done_wrong(compiled(keras.optimizers.Adam(**options))) == named
+
+
+def test_loss_scaling_and_what_is_inside_of_it_are_found():
+    inner = keras.optimizers.SGD(clipnorm=1.0)
+    model = compiled(keras.optimizers.LossScaleOptimizer(inner))
+
+    assert options_done_wrong(model) == ["loss scaling", "clipnorm=1.0"]

@@ -1,0 +1,78 @@
+"""Layers: batch normalization over ranks, and regularizers of activities."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfdist.compat.keras.hooks import current_hooks
+
+
+class SharedBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
+    """Normalizes in training by moments that `average` combines over ranks."""
+
+    def average(self, moments: Any) -> Any:
+        """Return the average of a tensor over all ranks.
+
+        Args:
+            moments: The mean of the batch, and the mean of its squares.
+        """
+        raise NotImplementedError
+
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        """Return the mean and the variance over all ranks."""
+        mean, variance = super()._moments(inputs, mask)
+        square = keras.ops.square(mean) + variance
+        mean, square = keras.ops.unstack(
+            self.average(keras.ops.stack([mean, square])), 2
+        )
+        # What is left of an almost constant channel may lie below zero.
+        variance = keras.ops.maximum(square - keras.ops.square(mean), 0)
+        return mean, variance
+
+
+def momentum_of(model: Any, variable: Any) -> float | None:
+    """Return how much of a moving average each step keeps.
+
+    Args:
+        model: A model.
+        variable: A variable of Keras.
+
+    Returns:
+        The momentum of the batch normalization whose moving mean or variance it is;
+        None if it is neither.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization) and any(
+            variable is own for own in layer.non_trainable_variables
+        ):
+            return float(layer.momentum)
+    return None
+
+
+_ADDS_UP = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14)
+
+
+def patch() -> None:
+    """Put the share of the rank into Keras's own regularizers."""
+    for regularizer in (
+        keras.regularizers.L1,
+        keras.regularizers.L2,
+        keras.regularizers.L1L2,
+    ):
+        regularizer.__call__ = _of_all_rows(regularizer.__call__)
+
+
+def _of_all_rows(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a penalty that the share of the rank turns into that of all rows."""
+
+    def call(self: Any, x: Any) -> Any:
+        penalty = original(self, x)
+        hooks = current_hooks()
+        is_of_weights = isinstance(x, keras.Variable)
+        if hooks is None or not hooks.in_step or is_of_weights or not _ADDS_UP:
+            return penalty
+        share = keras.ops.cast(hooks.share(), penalty.dtype)
+        return keras.ops.divide_no_nan(penalty, share)
+
+    return call

@@ -1,0 +1,112 @@
+"""The base of strategies of one and of several devices in each process."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives import Collective
+from tfdist.collectives.base import name_in_graph
+from tfdist.data.sharding import Shard
+from tfdist.training.hooks import StrategyKerasHooks
+
+
+class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
+    """Strategies that run steps of Keras by the hooks of `CollectiveExtended`."""
+
+    @property
+    def collective(self) -> Collective:
+        """Moves tensors and values between the processes."""
+        collective: Collective = self.extended.collective
+        return collective
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Call a function in each replica; see `tf.distribute.Strategy.run`.
+
+        Args:
+            fn: The function.
+            args: Its arguments. Default none.
+            kwargs: Its keyword arguments. Default none.
+            options: A `tf.distribute.RunOptions`. Default None.
+
+        Returns:
+            What the function returns here.
+        """
+        run = super().run
+        hooks = self.extended.keras_hooks
+        if hooks.is_called or any(isinstance(arg, Shard) for arg in args):
+            return self.extended.step(
+                lambda fn, args: run(fn, args, kwargs, options), fn, args
+            )
+        self.extended.process_hooks.created.start_equal()
+        return run(fn, args, kwargs, options)
+
+
+class CollectiveExtended(tf.distribute.StrategyExtended):  # type: ignore[misc]
+    """Joins processes, each with one or several replicas, by a `Collective`."""
+
+    collective: Collective
+    # The hooks of this process; those of a replica are `keras_hooks` within it.
+    process_hooks: StrategyKerasHooks
+
+    @property
+    def joined(self) -> Collective:
+        """Joins all replicas; asked in a replica, from its place."""
+        return self.collective
+
+    @property
+    def keras_hooks(self) -> Any:
+        """The answers of the replica in which this is asked, or of the process."""
+        return self.process_hooks
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """The chief alone writes files."""
+        return self.collective.rank == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        """The chief alone writes files."""
+        return self.collective.rank == 0
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        """All replicas; 1 in a Keras step, which then leaves the losses unscaled."""
+        return 1 if self.keras_hooks.in_step else self.joined.size
+
+    def step(
+        self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]
+    ) -> Any:
+        """Run a step of Keras, whose first argument is the batch, on each device."""
+        data, *rest = args
+        return self.process_hooks.run_step(lambda rows: run(fn, (rows, *rest)), data)
+
+    def _in_multi_worker_mode(self) -> bool:
+        """Keras takes no way of its own for several workers."""
+        return False
+
+    def _replica_ctx_all_reduce(
+        self, reduce_op: Any, value: Any, options: Any = None
+    ) -> Any:
+        del options
+        flat = tf.nest.flatten(value)
+        reduction = reduce_op.name.lower()
+        reduced = self.joined.all_reduce(
+            flat, reduction, name=name_in_graph(f"replica/{reduction}")
+        )
+        return tf.nest.pack_sequence_as(value, reduced)
+
+    def _gather_over_processes(self, value: Any, axis: Any) -> Any:
+        """Join the values of all processes along an axis."""
+        dimensions = list(range(value.shape.rank))
+        dimensions[0], dimensions[axis] = dimensions[axis], dimensions[0]
+        rows = self.collective.all_gather(
+            tf.transpose(value, dimensions), name=name_in_graph("gather")
+        )
+        return tf.transpose(rows, dimensions)

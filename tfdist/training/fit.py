@@ -1,0 +1,189 @@
+"""A `fit` on all ranks: its start, what callbacks decide, and the end of an epoch."""
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tfdist.cluster.detect import LateTFConfig
+from tfdist.collectives import Collective
+from tfdist.collectives.base import check_root_rank
+from tfdist.compat.keras.compile_checks import caveats
+from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
+from tfdist.training.metrics import MetricsOfRanks
+from tfdist.training.state import average_state, start_equal
+from tfdist.training.step import state_of_layers
+
+
+class RankFits:
+    """The answers to `tfdist.compat.keras.hooks.FitHooks` over a collective.
+
+    Args:
+        collective: How the processes talk.
+    """
+
+    # The positions of layer state that may differ between ranks, by model.
+    _apart: weakref.WeakKeyDictionary[Any, Any]
+
+    def __init__(self, collective: Collective) -> None:
+        self._collective = collective
+        self._metrics = MetricsOfRanks(collective)
+        self._late_tf_config = LateTFConfig()
+        self._started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        # The rank from which a `fit` starts, until it has started.
+        self._root_ranks: weakref.WeakKeyDictionary[Any, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._fits: weakref.WeakKeyDictionary[Any, Decisions | None] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @contextmanager
+    def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
+        """Mark a `fit` of a model, which all ranks make together."""
+        if warning := self._late_tf_config.warning():
+            warnings.warn(warning, stacklevel=2)
+        check_root_rank(root_rank, self._collective.size)
+        self._root_ranks[trainer] = root_rank
+        self._fits[trainer] = None
+        try:
+            yield
+        finally:
+            self._fits.pop(trainer, None)
+            self._root_ranks.pop(trainer, None)
+
+    def build(self, trainer: Any, *, is_single_step: bool) -> None:
+        """Start a model from equal states; for single steps only the first time."""
+        start = trainer.optimizer or trainer
+        started = self._started.get(trainer, lambda: None)()
+        if is_single_step and started is start:
+            return
+        if trainer not in self._started and self._collective.rank == 0:
+            for caveat in caveats(trainer):
+                warnings.warn(f"{caveat} See docs/guarantees.md.", stacklevel=2)
+        self._started[trainer] = weakref.ref(start)
+        self.synchronize(trainer)
+
+    def synchronize(self, trainer: Any) -> None:
+        """Give all ranks the variables of the rank from which a `fit` starts."""
+        root_rank = self._root_ranks.pop(trainer, 0)
+        start_equal(trainer, self._collective, root_rank)
+
+    def training_begins(
+        self, trainer: Any, *, watches_begin: bool, watches_end: bool
+    ) -> None:
+        """Agree on which batches callbacks of any rank may decide something."""
+        if trainer in self._fits:
+            self._fits[trainer] = Decisions(
+                trainer,
+                self._collective,
+                watches_begin=watches_begin,
+                watches_end=watches_end,
+            )
+
+    def restored(self, trainer: Any, *, restores: bool) -> bool:
+        """Start equal again, if a callback of any rank may have restored something."""
+        if trainer not in self._fits:
+            return False
+        if not any(self._collective.exchange("callbacks that restore", restores)):
+            return False
+        self.synchronize(trainer)
+        return True
+
+    def first_epoch(self, epoch: int | None) -> int | None:
+        """Return the epoch in which rank 0 begins."""
+        first: int | None = self._collective.exchange("the first epoch", epoch)[0]
+        return first
+
+    def decisions(self, trainer: Any) -> "Decisions | None":
+        """Return the decisions of the `fit` of a model, None outside of one."""
+        return self._fits.get(trainer)
+
+    def epoch_ended(self, trainer: Any) -> None:
+        """Average the layer state that only steps in branches or of some ranks set."""
+        variables = state_of_layers(trainer)
+        if not variables:
+            return
+        mine = sorted(self._apart.get(trainer, ()))
+        by_rank = self._collective.exchange("state that differs", mine)
+        apart = sorted({i for positions in by_rank for i in positions})
+        if apart:
+            average_state([variables[i] for i in apart], self._collective)
+
+    def metrics_result(
+        self, trainer: Any, result: Callable[[Any], Any], logs: Any
+    ) -> Any:
+        """Call `result(logs)` with the metric states of all ranks."""
+        return self._metrics.result(trainer, result, logs)
+
+
+class Decisions:
+    """The decisions of one `fit`, on which all ranks agree.
+
+    One rank that stops stops all. The learning rate is that of the rank that changed
+    it; of several that did, the first. Agreeing costs a small message at the beginning
+    and the end of an epoch; and one a batch if a callback looks at batches, because it
+    may decide there.
+
+    Args:
+        model: What is trained.
+        collective: How the ranks talk.
+        watches_begin: Whether a callback of this rank looks at beginnings of batches.
+        watches_end: Whether one looks at their ends.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        collective: Collective,
+        *,
+        watches_begin: bool,
+        watches_end: bool,
+    ) -> None:
+        self._model, self._collective = model, collective
+        watched = collective.exchange(
+            "callbacks that look at batches", [watches_begin, watches_end]
+        )
+        self._votes_at_begin, self._votes_at_end = map(any, zip(*watched, strict=True))
+        self._stops = False
+        self._wishes_to_stop = False
+        self._rates = self._own_rates()
+
+    def batch_begins(self) -> None:
+        """Agree before a batch, if any rank may have decided something."""
+        if self._votes_at_begin:
+            self.agree()
+
+    def batch_ended(self) -> None:
+        """Agree after a batch, or put a lonely decision off to the epoch's end."""
+        if self._votes_at_end:
+            self.agree()
+            return
+        self._wishes_to_stop |= self._model.stop_training
+        self._model.stop_training = self._stops
+
+    def agree(self) -> None:
+        """Let the decisions of every rank hold on all."""
+        stops = bool(self._model.stop_training or self._wishes_to_stop)
+        by_rank = self._collective.exchange("decisions", [stops, self._own_rates()])
+        self._stops = any(stops for stops, _ in by_rank)
+        self._wishes_to_stop = False
+        self._model.stop_training = self._stops
+        changed = [rates for _, rates in by_rank if rates != self._rates]
+        if changed:
+            self._rates = changed[0]
+            for variable, rate in zip(self._variables(), self._rates, strict=True):
+                variable.assign(rate)
+
+    def _own_rates(self) -> list[float]:
+        """Return this rank's learning rates, as far as they can be set."""
+        return [float(variable.numpy()) for variable in self._variables()]
+
+    def _variables(self) -> list[Any]:
+        """Return the variables of the learning rates."""
+        return [
+            variable
+            for optimizer in optimizers_of(self._model)
+            for variable in learning_rate_variables(optimizer)
+        ]

@@ -1,0 +1,105 @@
+"""Gradients of one rank: prepared, and summed over ranks."""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives import Collective
+from tfdist.collectives.base import name_in_graph
+from tfdist.gradients import GradientReducer, weigh, with_sums_dense
+from tfdist.training.step import Step, state_of_layers
+
+
+class RankGradients:
+    """The answers to `tfdist.compat.keras.hooks.GradientHooks` over a collective.
+
+    The state of layers that a step has assigned travels with the gradients.
+
+    Args:
+        collective: How the processes talk.
+        reducer: How gradients travel.
+    """
+
+    # Whether the devices of this process share the variables of optimizers.
+    updates_once = False
+
+    def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
+        self._collective = collective
+        self._reducer = reducer
+        # The step that is being traced, or run eagerly.
+        self.step: Step | None = None
+        self.are_reduced = False
+        # The positions of layer state that the ranks agreed to reduce, by model and by
+        # what this rank assigns.
+        self._agreed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def prepare_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        """Fill in gradients that only other ranks have, and weigh all by rows.
+
+        A custom loop divides its loss by the global batch size, as everywhere in
+        tf.distribute: its gradients are not weighed.
+        """
+        if self.are_reduced:
+            return list(gradients)
+        # Eager code cannot see where a gradient comes from.
+        is_summed = self.step is not None and self.step.has_sparse_data()
+        is_summed &= tf.executing_eagerly()
+        gradients = [with_sums_dense(g, is_summed=is_summed) for g in gradients]
+        gradients = self._reducer.complete(gradients, variables, "the optimizer")
+        if self.step is None:
+            return gradients
+        weight = self._reducer.weight(self.step.share())
+        return weigh(gradients, weight, is_positive=self.step.has_rows)
+
+    def reduce_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Sum prepared gradients over ranks, and with them the state of layers."""
+        if self.are_reduced:
+            return list(gradients)
+        step = self.step
+        state = [] if step is None else self._agreed_state(step)
+        values = [tf.convert_to_tensor(variable) for variable in state]
+        if step is not None:
+            values = weigh(values, step.share(), is_positive=step.has_rows)
+        results = self._reducer.reduce(
+            gradients,
+            name_in_graph("gradients"),
+            beside=values,
+            are_shares=step is not None,
+        )
+        if step is not None:
+            step.reduced_state(state, results[len(gradients) :])
+        return results[: len(gradients)]
+
+    @contextmanager
+    def gradients_are_reduced(self) -> Iterator[None]:
+        """Mark a block in which an optimizer gets gradients that are already sums."""
+        self.are_reduced = True
+        try:
+            yield
+        finally:
+            self.are_reduced = False
+
+    def _agreed_state(self, step: Step) -> list[Any]:
+        """Return the state of layers that any rank has assigned in a step.
+
+        A layer that only some ranks use changes its state there only. A graph asks the
+        others once, as it does for gradients. Within a branch, such as that of
+        accumulated gradients, nothing is returned: it may not be taken in every step.
+        """
+        trainer = step.trainer
+        if trainer is None or not (step.is_joint and step.is_certain):
+            return []
+        variables = state_of_layers(trainer)
+        if not variables:
+            return []
+        mine = tuple(step.state())
+        known = self._agreed.setdefault(trainer, {})
+        if tf.executing_eagerly() or mine not in known:
+            by_rank = self._collective.exchange("state of layers", mine)
+            known[mine] = sorted({i for positions in by_rank for i in positions})
+        return [variables[i] for i in known[mine]]
