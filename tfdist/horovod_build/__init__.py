@@ -1,7 +1,4 @@
-"""Building Horovod for the installed TensorFlow, and checking an installed one.
-
-Standard library only. TensorFlow and Horovod are imported in other processes.
-"""
+"""Building and checking Horovod for the installed TensorFlow."""
 
 from tfdist.horovod_build.build import default_log, install
 from tfdist.horovod_build.installed import BuildError

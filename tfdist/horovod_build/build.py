@@ -1,4 +1,4 @@
-"""Building and installing Horovod, from the first check to the first all-reduce."""
+"""Building and installing Horovod, from the first check to a trial all-reduce."""
 
 import os
 import re
@@ -39,7 +39,7 @@ from tfdist.horovod_build.toolchain import (
 )
 
 _LOG = "tfdist/horovod-install.log"
-# A text of the compiler or linker, and the package that it misses.
+# A pattern in the output of the compiler or linker, and the remedy.
 _MISSING = (
     (
         r"\bmpi\.h|find (?:-lmpi|MPI)|MPI_C|MPI is not installed",
@@ -62,12 +62,7 @@ _MISSING = (
 def install(
     env: Mapping[str, str], *, log: Path, stream: TextIO, force: bool = False
 ) -> None:
-    """Build Horovod for the installed TensorFlow, install it, and try it.
-
-    Horovod's source stays as it is. A build that fails leaves the Horovod that was
-    there before. The output of the commands goes to `stream` and to `log`. BuildError
-    is raised if something is missing, fails, or does not work.
-    """
+    """Build, install and try Horovod for the installed TensorFlow, or raise BuildError."""
     tensorflow = find_tensorflow()
     if not force and _already_works(tensorflow, env, stream):
         return
@@ -85,7 +80,7 @@ def install(
 
 
 def default_log(env: Mapping[str, str], home: Path) -> Path:
-    """Return the default path of the log, among the user's caches."""
+    """Return the default path of the log, in the user's cache."""
     caches = env.get("XDG_CACHE_HOME")
     return (Path(caches) if caches else home / ".cache") / _LOG
 
@@ -93,7 +88,7 @@ def default_log(env: Mapping[str, str], home: Path) -> Path:
 def _already_works(
     tensorflow: TensorFlow, env: Mapping[str, str], stream: TextIO
 ) -> bool:
-    """Return whether there is nothing to do, and print that or the reason."""
+    """Return whether a fitting Horovod works, and print that or the reason to build."""
     horovod = find_installed()
     if horovod is None:
         return False
@@ -147,7 +142,7 @@ def _build(
 def _run(
     command: Sequence[str], env: Mapping[str, str], log: Path, stream: TextIO
 ) -> None:
-    """Run a command; if it fails, name the package that is missing."""
+    """Run a command; if it fails, name the missing package."""
     code, output = run_streamed(command, env, log, stream)
     if code != 0:
         advice = [text for pattern, text in _MISSING if re.search(pattern, output)]
@@ -161,7 +156,7 @@ def _run(
 def run_streamed(
     command: Sequence[str], env: Mapping[str, str], log: Path, stream: TextIO
 ) -> tuple[int, str]:
-    """Run a command whose output goes to a stream and a log; return code and output."""
+    """Run a command, copying output to a stream and a log; return code and output."""
     lines = []
     with (
         log.open("a", encoding="utf-8") as file,
@@ -202,7 +197,7 @@ def _new_log(path: Path) -> Path:
 def _print_plan(
     stream: TextIO, tensorflow: TensorFlow, toolchain: Toolchain, log: Path
 ) -> None:
-    """Print the programs of the build."""
+    """Print the programs that the build uses."""
     mpi = f"built in ({toolchain.mpi})" if toolchain.mpi else "not built in"
     rows = (
         ("compiler", f"{toolchain.compiler}, {toolchain.cxx}"),
@@ -225,5 +220,5 @@ def _success(tensorflow: TensorFlow, parts: tuple[str, ...]) -> str:
 
 
 def _say(stream: TextIO, text: str) -> None:
-    """Print a line at once, even into a pipe."""
+    """Print a line and flush it."""
     print(text, file=stream, flush=True)

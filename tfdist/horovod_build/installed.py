@@ -1,4 +1,4 @@
-"""The TensorFlow and the Horovod of this environment, found without imports."""
+"""The TensorFlow and the Horovod of this environment, found without importing them."""
 
 import importlib
 import importlib.util
@@ -13,14 +13,14 @@ COULD_NOT_START = 2
 
 
 class BuildError(RuntimeError):
-    """Horovod could not be built, or does not work."""
+    """A failure to build Horovod or to run it."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
 
-# The same package is published under several names.
+# Distributions that provide TensorFlow.
 _DISTRIBUTIONS = (
     "tensorflow",
     "tensorflow-cpu",
@@ -45,7 +45,7 @@ class TensorFlow:
 
 
 def find_tensorflow() -> TensorFlow:
-    """Find TensorFlow."""
+    """Find the installed TensorFlow, or raise BuildError."""
     importlib.invalidate_caches()
     spec = importlib.util.find_spec("tensorflow")
     version = _version()
@@ -67,12 +67,12 @@ def find_tensorflow() -> TensorFlow:
 
 
 def same_version(one: str, other: str) -> bool:
-    """Return whether two versions are equal, as TensorFlow or pip write them."""
+    """Return whether two versions are equal, as written by TensorFlow or pip."""
     return _normalized(one) == _normalized(other)
 
 
 def _version() -> str | None:
-    """Return the version that the package says of itself."""
+    """Return the version of the installed TensorFlow, or None."""
     for name in _DISTRIBUTIONS:
         try:
             return metadata.version(name)
@@ -82,17 +82,17 @@ def _version() -> str | None:
 
 
 def _normalized(version: str) -> str:
-    """Write a version as pip does."""
+    """Return a version in pip's spelling."""
     return version.replace("-dev", ".dev").replace("-", "")
 
 
-# What `horovodrun --check-build` calls each, and where its library is.
+# The frameworks of `horovodrun --check-build`, and their libraries.
 _LIBRARIES = {
     "TensorFlow": "tensorflow/mpi_lib",
     "PyTorch": "torch/mpi_lib_v2",
     "MXNet": "mxnet/mpi_lib",
 }
-# Names of classes that are in a library only if it was built with that part.
+# Class names that a library contains only if it was built with that part.
 _NAMES_IN = {
     "gloo": b"GlooController",
     "mpi": b"MPIController",
@@ -111,7 +111,7 @@ class Installed:
 
 
 def find_installed() -> Installed | None:
-    """Find Horovod."""
+    """Find the installed Horovod, or return None."""
     importlib.invalidate_caches()
     try:
         distribution = metadata.distribution("horovod")
@@ -124,7 +124,7 @@ def find_installed() -> Installed | None:
 
 
 def tensorflow_of(folder: Path) -> str | None:
-    """Return the TensorFlow that a Horovod was built for, None if not recorded."""
+    """Return the TensorFlow version that a Horovod was built for, or None."""
     try:
         noted = json.loads((folder / "metadata.json").read_text())
     except (OSError, ValueError):
@@ -134,7 +134,7 @@ def tensorflow_of(folder: Path) -> str | None:
 
 
 def frameworks_of(folder: Path) -> tuple[str, ...]:
-    """List the frameworks whose library is there."""
+    """Return the frameworks whose library exists."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return tuple(
         name
@@ -144,7 +144,7 @@ def frameworks_of(folder: Path) -> tuple[str, ...]:
 
 
 def parts_in(folder: Path) -> tuple[str, ...] | None:
-    """Return the parts in the library of a Horovod, without loading it, or None."""
+    """Return the parts built into Horovod's library, without loading it, or None."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     library = folder / f"{_LIBRARIES['TensorFlow']}{suffix}"
     try:

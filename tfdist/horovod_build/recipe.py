@@ -9,7 +9,7 @@ from tfdist.horovod_build.installed import COULD_NOT_START, BuildError, TensorFl
 
 HOROVOD_VERSION = "0.28.1"
 
-# Each is left out where the environment holds its opposite.
+# Defaults, each dropped if the environment sets its opposite.
 _DEFAULTS = {
     "HOROVOD_WITH_TENSORFLOW": "HOROVOD_WITHOUT_TENSORFLOW",
     "HOROVOD_WITHOUT_PYTORCH": "HOROVOD_WITH_PYTORCH",
@@ -17,8 +17,8 @@ _DEFAULTS = {
     "HOROVOD_WITH_GLOO": "HOROVOD_WITHOUT_GLOO",
 }
 
-# Newer ones no longer install what `setup_requires` names, as Horovod's setup.py does;
-# the packages after it are what that names.
+# Newer setuptools ignore the `setup_requires` of Horovod's setup.py, which names the
+# packages that follow.
 _BUILD_TOOLS = (
     "setuptools>=77,<81",
     "wheel",
@@ -27,16 +27,16 @@ _BUILD_TOOLS = (
     "psutil",
     "pyyaml",
 )
-# Horovod's copy of Gloo asks for policies that CMake 4 has dropped.
+# Horovod's copy of Gloo needs policies that CMake 4 removed.
 _CMAKE = "cmake>=3.13,<4"
-# Python dropped distutils, which Horovod's runner imports; setuptools stands in for it.
+# Horovod's runner imports distutils, which setuptools provides since Python 3.12.
 _RUNNER_NEEDS = 'setuptools; python_version >= "3.12"'
 
-# What a make hands to those that it starts; ours is not one of its own.
+# Variables that a parent make sets for its submakes, of which ours is none.
 _OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
-# Options whose effect an installed Horovod can tell: the part that each is about, and
-# whether it asks for it.
+# Options that an installed Horovod can be checked against: variable, value, part, and
+# whether the part is wanted.
 _OPTIONS = (
     ("HOROVOD_WITH_GLOO", "1", "gloo", True),
     ("HOROVOD_WITHOUT_GLOO", "1", "gloo", False),
@@ -61,10 +61,7 @@ class Ground:
 
 
 def build_environment(env: Mapping[str, str], ground: Ground) -> dict[str, str]:
-    """Return the environment in which Horovod is built.
-
-    Variables that the user has set stay: HOROVOD_* and MAKEFLAGS.
-    """
+    """Return the build environment, which keeps the user's HOROVOD_* and MAKEFLAGS."""
     defaults = {
         name: "1" for name, opposite in _DEFAULTS.items() if opposite not in env
     }
@@ -73,35 +70,28 @@ def build_environment(env: Mapping[str, str], ground: Ground) -> dict[str, str]:
         **defaults,
         **inherited,
         "CC": ground.cc,
-        # Horovod passes options of make to whatever CMake has chosen.
+        # Horovod passes options of make to any generator.
         "CMAKE_GENERATOR": "Unix Makefiles",
         "CPLUS_INCLUDE_PATH": _path(ground.include, env.get("CPLUS_INCLUDE_PATH")),
         "CXX": ground.cxx,
         "HOROVOD_CMAKE": str(ground.cmake),
         "MAKEFLAGS": _make_flags(env, ground.jobs),
         "PYTHONPATH": _path([ground.tools], env.get("PYTHONPATH")),
-        # TensorFlow is imported on the way, and has much to say on stderr.
+        # The build imports TensorFlow, which logs much to stderr.
         "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }
 
 
 def tools_command(python: str, folder: Path, *, with_cmake: bool) -> list[str]:
-    """Return the command that fetches the packages that Horovod's setup.py needs.
-
-    It goes to a folder of its own: the environment of the user stays as it is, and
-    newer versions that may be there do not come into it.
-    """
+    """Return the command that installs the build tools into a separate folder."""
     packages = [*_BUILD_TOOLS, *([_CMAKE] if with_cmake else [])]
     return [*_pip(python, "install"), "--target", str(folder), *packages]
 
 
 def wheel_command(python: str, folder: Path) -> list[str]:
-    """Return the command that compiles Horovod into a wheel.
-
-    A wheel of an earlier build would fit by its name, whatever TensorFlow it was
-    built for: neither pip's cache nor an index may provide one.
-    """
+    """Return the command that compiles Horovod into a wheel."""
     return [
+        # Use no cached or published wheel: its name does not tell its TensorFlow.
         *_pip(python, "wheel"),
         "--verbose",
         "--use-pep517",
@@ -115,7 +105,7 @@ def wheel_command(python: str, folder: Path) -> list[str]:
 
 
 def install_commands(python: str, wheel: Path) -> list[list[str]]:
-    """Return the commands that install a wheel, in turn."""
+    """Return the commands that install a wheel, in order."""
     return [
         [*_pip(python, "install"), "--force-reinstall", "--no-deps", str(wheel)],
         [*_pip(python, "install"), str(wheel), _RUNNER_NEEDS],
@@ -135,30 +125,27 @@ def unfulfilled(env: Mapping[str, str], parts: Sequence[str]) -> str | None:
 
 
 def _make_flags(env: Mapping[str, str], jobs: int) -> str:
-    """Return the flags that the user has set for make, or a number of jobs.
-
-    In a recipe of another make the variable is that make's, with its targets' variables
-    in it; of them only the number of jobs is taken.
-    """
+    """Return the user's flags for make, or the number of jobs."""
     flags = env.get("MAKEFLAGS", "")
     if flags and "MAKELEVEL" not in env:
         return flags
+    # Below another make, MAKEFLAGS is that make's: take only its number of jobs.
     found = re.search(r"(?:^|\s)-j(\d+)", flags)
     return f"-j{found[1] if found else jobs}"
 
 
 def _pip(python: str, command: str) -> list[str]:
-    """Return the beginning of every command of pip."""
+    """Return the common start of all pip commands."""
     quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar=off"]
     return [python, "-m", "pip", command, *quiet]
 
 
 def _path(folders: Sequence[Path], before: str | None) -> str:
-    """Put folders in front of a list of folders."""
+    """Prepend folders to a search path."""
     return ":".join([*map(str, folders), *([before] if before else [])])
 
 
-# Where Horovod looks for the headers of XLA, and where TensorFlow keeps them now.
+# The folders where Horovod expects XLA's headers, and where TensorFlow has them now.
 _OLD_FOLDER, _NEW_FOLDER = "tensorflow/compiler/xla", "xla"
 _XLA_HEADERS = (
     "client/xla_builder.h",
@@ -169,7 +156,7 @@ _XLA_HEADERS = (
 )
 _MOVED = {"client/xla_builder.h": "hlo/builder/xla_builder.h"}
 
-# Headers that TensorFlow's own headers include, under `external`.
+# Folders of third-party headers that TensorFlow's headers include.
 _EXTERNAL = {
     "external/farmhash_archive/src": "farmhash.h",
     "external/highwayhash": "highwayhash/arch_specific.h",
@@ -177,11 +164,8 @@ _EXTERNAL = {
 
 
 def forwarding_headers(tensorflow: TensorFlow) -> dict[str, str]:
-    """Return the headers that forward from the old places to the new ones.
-
-    What decides is whether a file is there, not the version: TensorFlow moves headers
-    between releases, and back.
-    """
+    """Return headers that forward from the old paths to the new ones."""
+    # Check files, not versions: TensorFlow moves headers between releases, and back.
     texts = {}
     for name in _XLA_HEADERS:
         if not (tensorflow.include / _OLD_FOLDER / name).is_file():
@@ -191,7 +175,7 @@ def forwarding_headers(tensorflow: TensorFlow) -> dict[str, str]:
 
 
 def write_headers(tensorflow: TensorFlow, folder: Path) -> list[Path]:
-    """Write the forwarding headers, and list where the compiler has to look."""
+    """Write the forwarding headers, and return the include folders."""
     for name, text in forwarding_headers(tensorflow).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +189,7 @@ def write_headers(tensorflow: TensorFlow, folder: Path) -> list[Path]:
 
 
 def _new_place(tensorflow: TensorFlow, name: str) -> str:
-    """Find a header of XLA that is not where Horovod looks for it."""
+    """Return the current path of an XLA header."""
     places = [_MOVED.get(name, name), name]
     for place in places:
         if (tensorflow.include / _NEW_FOLDER / place).is_file():

@@ -1,4 +1,4 @@
-"""The check of an installed Horovod: its parts, and an all-reduce of two processes."""
+"""Checking an installed Horovod: its parts, and an all-reduce of two processes."""
 
 import json
 import os
@@ -24,13 +24,13 @@ from tfdist.horovod_build.installed import (
 _INSTALL = "Run: tfdist horovod install"
 _FRAMEWORKS = ("TensorFlow", "PyTorch", "MXNet")
 _CONTROLLERS = ("gloo", "mpi")
-# MPI's launcher is another package than what Horovod is linked with.
+# MPI's launcher is a separate package from the library.
 _NO_MPIRUN = "no mpirun on PATH, which starts processes for it"
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a check of the installed Horovod; `problem` is None if it works."""
+    """The result of a check of Horovod; `problem` is None if it works."""
 
     horovod: Installed | None
     tensorflow: TensorFlow | None = None
@@ -64,7 +64,7 @@ class Report:
 
 
 def check(env: Mapping[str, str]) -> Report:
-    """Read what is built into Horovod, and try it on two processes."""
+    """Check which parts Horovod was built with, and try it on two processes."""
     horovod = find_installed()
     try:
         tensorflow = find_tensorflow()
@@ -84,7 +84,7 @@ def check(env: Mapping[str, str]) -> Report:
 
 
 def mismatch(horovod: Installed | None, tensorflow: TensorFlow) -> str | None:
-    """Return why a Horovod does not fit a TensorFlow, None if it does."""
+    """Return why a Horovod does not fit a TensorFlow, or None if it does."""
     if horovod is None:
         return (
             f"Horovod must be installed. Received: an environment without. {_INSTALL}"
@@ -104,7 +104,7 @@ def mismatch(horovod: Installed | None, tensorflow: TensorFlow) -> str | None:
 
 
 def _marks(names: Sequence[str], present: Sequence[str]) -> str:
-    """List the names that are present, then the others."""
+    """Return the names that are present, then the absent ones, in words."""
     there = ", ".join(name for name in names if name in present) or "none"
     absent = ", ".join(name for name in names if name not in present)
     return f"{there} (not {absent})" if absent else there
@@ -115,7 +115,7 @@ _GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Ended:
-    """The exit code of a program, None if its time was up, and its output."""
+    """The output of a program, and its exit code, None after a timeout."""
 
     code: int | None
     output: str
@@ -129,7 +129,7 @@ class Ended:
 def run_child(
     command: Sequence[str], env: Mapping[str, str], *, timeout_seconds: float
 ) -> Ended:
-    r"""Run a program in a session of its own, for a limited time."""
+    """Run a program in a new session, with a time limit."""
     with subprocess.Popen(
         command,
         env=env,
@@ -151,7 +151,7 @@ def run_child(
 
 
 def _end(process: "subprocess.Popen[str]") -> str:
-    """Terminate a program, then kill what is left; return its output."""
+    """Terminate a program, then kill its session; return its output."""
     process.terminate()
     try:
         output, _ = process.communicate(timeout=_GRACE_SECONDS)
@@ -164,7 +164,7 @@ def _end(process: "subprocess.Popen[str]") -> str:
 _PROBE_SECONDS = 120.0
 _TRIAL_SECONDS = 180.0
 
-# The parts that Horovod reports, by the prefix of its function.
+# Horovod's parts, by the prefix of the function that reports each.
 PARTS = {
     "gloo": "Gloo",
     "mpi": "MPI",
@@ -182,7 +182,7 @@ built = [n for n in {list(PARTS)} if getattr(horovod, n + "_built")()]
 print("\\ntfdist-probe " + json.dumps(built), flush=True)
 """
 
-# Each rank contributes its number plus one, so the sum is 3.
+# Each rank contributes its rank plus one, so the sum is 3.
 _TRIAL = """
 import horovod.tensorflow as horovod
 import tensorflow as tf
@@ -197,7 +197,7 @@ _RIGHT = {("0", "2", "3.0", "3.0"), ("1", "2", "3.0", "3.0")}
 
 
 def probe(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Load Horovod in another process, and ask it what is built in."""
+    """Load Horovod in another process, and return its parts."""
     ended = run_child(
         [sys.executable, "-P", "-c", _PROBE],
         _environment(env),
@@ -214,10 +214,7 @@ def probe(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def try_all_reduce(parts: tuple[str, ...], env: Mapping[str, str]) -> str:
-    """Let two processes add up through Horovod, started by Horovod's own runner.
-
-    They compute on the CPU: two processes need not have two GPUs.
-    """
+    """Run an all-reduce on two processes, on the CPU; return the controller."""
     controller = "gloo" if "gloo" in parts else "mpi"
     with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
         program = Path(folder, "trial.py")
@@ -241,14 +238,14 @@ def try_all_reduce(parts: tuple[str, ...], env: Mapping[str, str]) -> str:
 
 
 def is_right(output: str) -> bool:
-    """Return whether both processes have reported the right sum."""
-    # mpirun may put the tag of the next line directly behind a number.
+    """Return whether both processes reported the right sum."""
+    # mpirun may print the tag of the next line directly after a number.
     report = r"tfdist-trial (\d+) (\d+) ([\d.]+) ([\d.]+)"
     return set(re.findall(report, output)) == _RIGHT
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a trial: on the CPU, and without chatter."""
+    """Return the environment of a trial: CPU only, few log lines."""
     return {**env, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
@@ -262,7 +259,7 @@ def _how(ended: Ended, seconds: float) -> str:
 
 
 def _advice(controller: str) -> str:
-    """Return the advice for the most frequent cause."""
+    """Return advice on the most frequent cause."""
     if controller == "mpi":
         return "Check that mpirun runs two processes here: mpirun -np 2 hostname"
     return (

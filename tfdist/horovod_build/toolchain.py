@@ -1,4 +1,4 @@
-"""The compilers and programs that build Horovod, and the environment it goes to."""
+"""The compilers and programs that build Horovod, and the target environment."""
 
 import importlib.util
 import re
@@ -15,13 +15,13 @@ from tfdist.horovod_build.installed import COULD_NOT_START, BuildError
 
 _OLDEST = (3, 13)
 _FIRST_UNFIT = (4,)
-# The program in the package of PyPI, which its script would start by way of Python.
+# The binary in PyPI's package, without its Python wrapper.
 _IN_PACKAGE = Path("cmake/data/bin/cmake")
 
 
 @dataclass(frozen=True)
 class CMake:
-    """The CMake that will build Horovod."""
+    """The CMake for the build; `path` is None if PyPI provides it."""
 
     path: Path | None
     description: str
@@ -47,7 +47,7 @@ def find_cmake(env: Mapping[str, str]) -> CMake:
 
 
 def why_unfit(version: str | None) -> str | None:
-    """Return why a CMake cannot build Horovod, None if it can."""
+    """Return why a CMake cannot build Horovod, or None if it can."""
     if version is None:
         return "does not run"
     numbers = tuple(int(number) for number in version.split("."))
@@ -59,16 +59,14 @@ def why_unfit(version: str | None) -> str | None:
 
 
 def brought_cmake(tools: Path) -> Path:
-    """Return the program in the package that pip has installed."""
+    """Return the path of the CMake that pip installed."""
     return tools / _IN_PACKAGE
 
 
 def write_front(cmake: Path, path: Path) -> Path:
-    """Write a script that calls CMake and leaves debugging symbols out.
-
-    Horovod wants them always. They take a third of the time of a build, and make the
-    library 58 MB large instead of 2 MB.
-    """
+    """Write a script that calls CMake without debugging symbols."""
+    # Horovod always asks for symbols, which take a third of the build time and grow the
+    # library from 2 MB to 58 MB.
     program = shlex.quote(str(cmake))
     path.write_text(
         "#!/bin/sh\n"
@@ -80,7 +78,7 @@ def write_front(cmake: Path, path: Path) -> Path:
 
 
 def _version_of(program: str) -> str | None:
-    """Ask a CMake for its version; a script may be there whose package is not."""
+    """Return the version of a CMake, or None if it does not run."""
     try:
         told = subprocess.run(
             [program, "--version"], capture_output=True, text=True, check=True
@@ -104,7 +102,7 @@ _WITHOUT_ROOT = (
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The compilers, CMake and MPI that will build Horovod; `mpi` may be None."""
+    """The compilers, CMake and MPI that build Horovod; `mpi` may be None."""
 
     cxx: str
     cc: str
@@ -129,7 +127,7 @@ def find_toolchain(env: Mapping[str, str]) -> Toolchain:
 
 
 def _check_horovod_variables(env: Mapping[str, str]) -> None:
-    """Refuse variables that would only fail minutes later, or be ignored."""
+    """Refuse variables that would fail only minutes later, or be ignored."""
     if env.get("HOROVOD_WITHOUT_TENSORFLOW") == "1":
         raise BuildError(
             "tfdist needs Horovod's part for TensorFlow. Received: "
@@ -149,7 +147,7 @@ def _check_horovod_variables(env: Mapping[str, str]) -> None:
 def _find_compiler(
     env: Mapping[str, str], language: str, variable: str, names: Sequence[str]
 ) -> str:
-    """Find a compiler where CMake would."""
+    """Find a compiler by CMake's rules."""
     path = env.get("PATH")
     named = env.get(variable)
     if named:
@@ -173,7 +171,7 @@ def _find_compiler(
 
 
 def _try_compiler(cxx: str, env: Mapping[str, str]) -> str:
-    """Compile a line of C++17; return the name of the compiler."""
+    """Compile a line of C++17; return the compiler's name."""
     command = shlex.split(cxx)
     told = subprocess.run(
         [*command, "--version"], env=env, capture_output=True, text=True, check=False
@@ -199,7 +197,7 @@ def _try_compiler(cxx: str, env: Mapping[str, str]) -> str:
 
 
 def _find_mpi(env: Mapping[str, str]) -> str | None:
-    """Find MPI, which Horovod builds in where it is there."""
+    """Find MPI's compiler, or return None to build without MPI."""
     if env.get("HOROVOD_WITHOUT_MPI") == "1":
         return None
     for name in _MPI_NAMES:
@@ -221,7 +219,7 @@ _MARK = "EXTERNALLY-MANAGED"
 
 
 def check_target(env: Mapping[str, str]) -> None:
-    """Check that pip can install here, before minutes are spent on compiling."""
+    """Check that pip can install here, before minutes of compilation."""
     if importlib.util.find_spec("pip") is None:
         raise BuildError(
             "pip must be installed: it builds Horovod and installs it. Received: "
@@ -244,7 +242,7 @@ def check_target(env: Mapping[str, str]) -> None:
         )
 
 
-# The package of Debian and Ubuntu, and that of Fedora.
+# The packages of Debian and Ubuntu, and of Fedora.
 _PACKAGES = {
     "c compiler": ("gcc", "gcc"),
     "c++ compiler": ("g++", "gcc-c++"),
@@ -254,6 +252,6 @@ _PACKAGES = {
 
 
 def how_to_install(what: str) -> str:
-    """Return how something is installed on Debian, Ubuntu and Fedora."""
+    """Return the install commands for Debian, Ubuntu and Fedora."""
     debian, fedora = _PACKAGES[what]
     return f"Debian and Ubuntu: apt-get install {debian}; Fedora: dnf install {fedora}."

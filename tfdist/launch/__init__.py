@@ -1,4 +1,4 @@
-"""Starting the processes of a job, and leaving none behind."""
+"""Starting the processes of a job, supervising them, and cleaning up after them."""
 
 from tfdist.launch.command import resolve_command
 from tfdist.launch.horovod import TUNING_OPTIONS, tuning_variables

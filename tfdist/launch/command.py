@@ -1,4 +1,4 @@
-"""The program to start, found from the words on the command line."""
+"""Resolution of the command line's words into the program to start."""
 
 import importlib.machinery
 import importlib.util
@@ -9,11 +9,7 @@ from collections.abc import Sequence
 
 
 def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[str, ...]:
-    """Return the program as a path, and its arguments; raise if it does not exist.
-
-    A file that ends in `.py`, or a module, runs with this interpreter; anything else
-    is looked up as a shell would.
-    """
+    """Return the program's path and its arguments; run `.py` files with this Python."""
     if not command:
         raise ValueError(
             "The command is missing. Received: no program to run. "
@@ -34,7 +30,7 @@ def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[st
 
 
 def _check_module(name: str) -> None:
-    """Look for the outermost package only: looking deeper would import it."""
+    """Refuse a missing module; check only its top-level package, to import nothing."""
     package = name.partition(".")[0]
     found = package and (
         importlib.util.find_spec(package) is not None
@@ -48,7 +44,7 @@ def _check_module(name: str) -> None:
 
 
 def _find_program(name: str) -> str:
-    """Return the path of a program, looked up as a shell does."""
+    """Return the path of a program, searching PATH like a shell."""
     program = shutil.which(name)
     if program is not None:
         return program

@@ -1,4 +1,4 @@
-"""Events that a loop waits for: signals, wake-ups from other threads, timers."""
+"""Events for the launcher's loop: signals, wake-ups from other threads, timers."""
 
 import contextlib
 import signal
@@ -6,8 +6,9 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-# These end a run; the others are passed on to the ranks. Ctrl-Z is among them because
-# the ranks, in sessions of their own, do not get it from the terminal.
+# Ending signals stop the run; the others are forwarded to the ranks. SIGTSTP is
+# forwarded because the ranks run in their own sessions, which the terminal does not
+# signal.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (
     *ENDING_SIGNALS,
@@ -20,15 +21,12 @@ PASSED_ON = (
 
 @contextlib.contextmanager
 def received_signals(numbers: Iterable[signal.Signals]) -> Iterator[socket.socket]:
-    """Yield a socket from which the number of each signal is read as a byte.
-
-    Signals that this process was told to ignore, as by `nohup`, stay ignored. Raises
-    ValueError outside the main thread, where Python handles no signals.
-    """
+    """Yield a socket that receives each signal's number as a byte; main thread only."""
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     with reading, writing:
-        # Python writes the byte by itself; the handler only has to exist.
+        # Python writes the byte itself; a handler only has to exist. Ignored signals,
+        # as under `nohup`, stay ignored.
         before = {
             number: signal.signal(number, lambda number, frame: None)
             for number in numbers
@@ -51,7 +49,7 @@ class WakeUp:
         self._writing.setblocking(False)
 
     def send(self, number: int = 0) -> None:
-        """Send a number below 256, from any thread; no-op once it is closed."""
+        """Send a number below 256 from any thread; no-op once closed."""
         with contextlib.suppress(OSError):
             self._writing.send(bytes([number]))
 
@@ -62,7 +60,7 @@ class WakeUp:
 
 
 class Timers:
-    """Actions that are due later: one stage at a time, and any number of others."""
+    """Delayed actions: at most one stage, and any number of others."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -70,20 +68,20 @@ class Timers:
         self._others: list[tuple[float, Callable[[], None]]] = []
 
     def set_stage(self, seconds: float, action: Callable[[], None]) -> None:
-        """Call an action after some seconds, in place of any earlier stage."""
+        """Schedule an action in place of the current stage."""
         self._stage = (self._clock() + seconds, action)
 
     def add(self, seconds: float, action: Callable[[], None]) -> None:
-        """Call an action after some seconds, independently of the stage."""
+        """Schedule an action independent of the stage."""
         self._others.append((self._clock() + seconds, action))
 
     def seconds_to_next(self) -> float | None:
-        """Return the seconds until something is due, or None."""
+        """Return the seconds until the next action is due, or None."""
         times = [due for due, _ in (*self._others, *filter(None, [self._stage]))]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def run_due(self) -> None:
-        """Call each action that is due, once."""
+        """Call each due action once."""
         now = self._clock()
         due = [action for seconds, action in self._others if seconds <= now]
         self._others = [other for other in self._others if other[0] > now]

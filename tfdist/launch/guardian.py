@@ -1,23 +1,4 @@
-"""The guardian of one rank, which leaves nothing of the rank behind.
-
-It is a process between the launcher and the rank that imports only what starts in a few
-milliseconds, and nothing of tfdist. It is started by path as
-
-    python -I -S guardian.py CONTROL LENGTH CORES
-
-CONTROL is the number of a socket. The guardian first reads LENGTH bytes from it: the
-program and its arguments with a zero byte between them. They are not on the command
-line because `pkill -f train.py` would match the guardian there. After them each byte is
-a signal for the rank's process group; the end of the stream, which also comes when the
-launcher is killed, means that everything must be killed. When the rank has ended, the
-guardian writes one line to the socket: exit code, or minus the signal, and the time.
-CORES are numbers with commas, or empty.
-
-The guardian only ever kills its direct children. Their numbers cannot have been reused,
-because it has not collected them yet. As it is their subreaper, every process that
-loses its parent becomes its child: background processes, daemons, other sessions. If
-the guardian itself is killed, the kernel kills the rank.
-"""
+"""Guardian of one rank: relays signals, reports its exit and kills its descendants."""
 
 import contextlib
 import ctypes
@@ -27,7 +8,7 @@ import signal
 import sys
 import time
 
-# These would end the guardian too early; it gets them over CONTROL.
+# Ignored by the guardian itself; it receives signals over CONTROL.
 _IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -37,19 +18,31 @@ _IGNORED = (
     signal.SIGUSR2,
     signal.SIGTSTP,
 )
-# Python ignores these, and a program that it starts would inherit that.
+# Python ignores these, and its child processes would inherit that.
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-# Processes that outlive the rank may clean up for this long.
+# Grace period for processes that outlive the rank.
 _LINGER_SECONDS = 1.0
 
 
+# The launcher starts this file by path, and it imports little, to start in milliseconds:
+#     python -I -S guardian.py CONTROL LENGTH CORES
+# CONTROL is the file descriptor of a socket, CORES a comma-separated list. The guardian
+# reads LENGTH bytes from CONTROL: the rank's command line, separated by zero bytes. It
+# is not in argv, where `pkill -f train.py` would match the guardian. Each further byte
+# is a signal for the rank's process group. End of file, as when the launcher is killed,
+# kills everything. When the rank exits, the guardian writes its exit code (or minus the
+# signal) and the time to CONTROL.
+#
+# It kills direct children only: their process ids cannot be reused before it reaps
+# them. As a subreaper it adopts every orphan, daemons included. If the guardian itself
+# is killed, the kernel kills the rank.
 class Guardian:
-    """Starts a rank, passes signals on, reports its end, and kills its children."""
+    """Starts a rank, relays signals, reports its exit, and kills its descendants."""
 
     def __init__(self, control: int, command: list[bytes], cores: list[int]) -> None:
         self._control = control
@@ -57,12 +50,12 @@ class Guardian:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._child_events = _wake_up_pipe()
         self._leader = _start(command, cores, to_default=_ignore_signals())
-        # The rank's output must end with the rank; our input is /dev/null.
+        # Release the rank's output pipes; our own stdin is /dev/null.
         os.dup2(0, 1)
         os.dup2(0, 2)
 
     def watch(self) -> None:
-        """Wait until the rank and all that came from it are gone."""
+        """Wait until the rank and all its descendants are gone."""
         if self._wait_for_rank():
             self._report()
             self._linger()
@@ -73,7 +66,7 @@ class Guardian:
         self._end_children()
 
     def _wait_for_rank(self) -> bool:
-        """Pass signals on until the rank ends; return False to have it killed."""
+        """Relay signals until the rank exits; return False if it must be killed."""
         while not self._rank_has_ended():
             if not self._pass_signals_on(None):
                 return False
@@ -88,7 +81,7 @@ class Guardian:
         if self._control not in ready:
             return True
         numbers = b""
-        # A launcher that died with our report unread resets the connection.
+        # A launcher that dies before it reads our report resets the connection.
         with contextlib.suppress(ConnectionResetError):
             numbers = os.read(self._control, 64)
         for number in numbers:
@@ -96,7 +89,7 @@ class Guardian:
         return bool(numbers) and signal.SIGKILL not in numbers
 
     def _rank_has_ended(self) -> bool:
-        """Collect orphans, never the rank: until it is collected its number is ours."""
+        """Reap orphans, but not the rank, whose process id must not be reused."""
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         while (ended := os.waitid(os.P_ALL, 0, flags)) is not None:
             if ended.si_pid == self._leader:
@@ -105,7 +98,7 @@ class Guardian:
         return False
 
     def _report(self) -> None:
-        """Report the end of the rank to the launcher."""
+        """Report the rank's exit to the launcher."""
         ended = os.waitid(os.P_PID, self._leader, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         was_killed = ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
@@ -115,7 +108,7 @@ class Guardian:
             os.write(self._control, b"%d %d\n" % (code, time.monotonic_ns()))
 
     def _linger(self) -> None:
-        """Give processes that the rank has left behind the time to end."""
+        """Give processes that outlive the rank time to exit."""
         deadline = time.monotonic() + _LINGER_SECONDS
         while self._has_orphans():
             seconds = deadline - time.monotonic()
@@ -123,12 +116,12 @@ class Guardian:
                 return
 
     def _has_orphans(self) -> bool:
-        """Collect the orphans that have ended; return whether others are left."""
+        """Reap orphans that have exited; return whether any are left."""
         orphans = _children_of(os.getpid()) - {self._leader}
         return any([os.waitpid(orphan, os.WNOHANG) == (0, 0) for orphan in orphans])
 
     def _end_children(self) -> None:
-        """Kill child by child, the orphans of each included, until there is none."""
+        """Kill children, and the orphans that each leaves, until none are left."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 for child in _children_of(os.getpid()):
@@ -145,7 +138,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _read(descriptor: int, length: int) -> bytes:
-    """Read so many bytes; exit if the launcher is gone."""
+    """Read `length` bytes; exit if the launcher is gone."""
     data = b""
     while len(data) < length:
         data += os.read(descriptor, length - len(data)) or sys.exit()
@@ -154,7 +147,7 @@ def _read(descriptor: int, length: int) -> bytes:
 
 def _ignore_signals() -> list[signal.Signals]:
     """Ignore signals that would end the guardian; return those to reset in the rank."""
-    # Under nohup, for example, SIGHUP stays ignored in the rank too.
+    # Signals that are already ignored, as under nohup, stay ignored in the rank.
     ignored_here = [
         number for number in _IGNORED if signal.getsignal(number) != signal.SIG_IGN
     ]
@@ -166,9 +159,9 @@ def _ignore_signals() -> list[signal.Signals]:
 def _start(
     command: list[bytes], cores: list[int], *, to_default: list[signal.Signals]
 ) -> int:
-    """Start the rank in its own session; return when its program runs."""
+    """Start the rank in its own session; return once its program runs."""
     guardian = os.getpid()
-    # Closed by the exec, and by every other end of the child.
+    # Closed by exec, or by the child's exit.
     wait, ready = os.pipe()
     child = os.fork()
     if child == 0:
@@ -186,7 +179,7 @@ def _become_rank(
     guardian: int,
     to_default: list[signal.Signals],
 ) -> None:
-    """Turn the forked child into the rank's program; never return."""
+    """Replace the forked child by the rank's program; never return."""
     try:
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -205,7 +198,7 @@ def _become_rank(
 
 
 def _wake_up_pipe() -> int:
-    """Return a file descriptor that becomes readable when a child has ended."""
+    """Return a file descriptor that becomes readable when a child exits."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -214,14 +207,15 @@ def _wake_up_pipe() -> int:
 
 
 def _children_of(parent: int) -> set[int]:
-    """List the direct children of a process, the ended ones included."""
+    """Return the process ids of all direct children, including zombies."""
     children = set()
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
-        # A process may end while we look at it.
+        # A process may exit meanwhile.
         with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
-            # The name in parentheses may hold spaces and parentheses of its own.
+            # The process name, in parentheses, may itself contain spaces and
+            # parentheses.
             if int(file.read().rpartition(b")")[2].split()[1]) == parent:
                 children.add(int(entry))
     return children

@@ -1,7 +1,4 @@
-"""Horovod jobs: identity, rendezvous server, and tuning, as `horovodrun` gives them.
-
-The rendezvous server is Horovod's own; only here does the launcher import Horovod.
-"""
+"""Horovod jobs as `horovodrun` starts them: identity, rendezvous server and tuning."""
 
 import contextlib
 import math
@@ -15,8 +12,7 @@ from tfdist.cluster import Cluster
 from tfdist.horovod_build.installed import parts_in
 
 PORT_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_PORT"
-# These identify a process of Horovod; inherited from another launcher they would be
-# wrong.
+# Identify a Horovod process; values inherited from another launcher would be wrong.
 IDENTITY_VARIABLES = (
     "HOROVOD_CONTROLLER",
     "HOROVOD_CPU_OPERATIONS",
@@ -38,7 +34,7 @@ _HOSTNAME = "localhost"
 _LOOPBACK = "lo"
 _POLL_SECONDS = 0.05
 
-# Options of `horovodrun`: the variable, and the factor and the meaning of 0 of numbers.
+# Options of `horovodrun`: variable, factor and meaning of 0.
 _NUMBERS = {
     "fusion_threshold_mb": (
         "HOROVOD_FUSION_THRESHOLD",
@@ -68,7 +64,7 @@ _TEXTS = {
     "autotune_log_file": "HOROVOD_AUTOTUNE_LOG",
     "log_level": "HOROVOD_LOG_LEVEL",
 }
-# Horovod would ignore each without the other one.
+# Horovod ignores each option without the other.
 _NEEDS = {"timeline_mark_cycles": "timeline", "autotune_log_file": "autotune"}
 _DEFAULT_WARNING_SECONDS = 60
 
@@ -76,13 +72,13 @@ TUNING_OPTIONS = (*_NUMBERS, *_SWITCHES, *_TEXTS)
 
 
 def identity_of(cluster: Cluster, port: int) -> dict[str, str]:
-    """Return the variables that identify a process of Horovod."""
+    """Return the variables that identify a Horovod process."""
     return {
         "HOROVOD_RANK": str(cluster.rank),
         "HOROVOD_SIZE": str(cluster.size),
         "HOROVOD_LOCAL_RANK": str(cluster.local_rank),
         "HOROVOD_LOCAL_SIZE": str(cluster.local_size),
-        # All processes are on one host.
+        # All processes run on one host.
         "HOROVOD_CROSS_RANK": "0",
         "HOROVOD_CROSS_SIZE": "1",
         "HOROVOD_HOSTNAME": _HOSTNAME,
@@ -96,7 +92,7 @@ def identity_of(cluster: Cluster, port: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def rendezvous(size: int, port: int) -> Iterator[None]:
-    """Serve Horovod's rendezvous while the block runs, to this machine alone."""
+    """Serve Horovod's rendezvous on this machine during the block."""
     check_installed()
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -110,7 +106,7 @@ def rendezvous(size: int, port: int) -> Iterator[None]:
             "Run it again: it will take another port."
         ) from None
     server.init(get_host_assignments(parse_hosts(f"{_HOSTNAME}:{size}"), size))
-    # A process that was ended during its request is no news, nor waited for.
+    # Ignore requests that a killed process leaves unfinished.
     server.handle_error = lambda request, address: None
     server.daemon_threads = True
     thread = threading.Thread(
@@ -126,8 +122,8 @@ def rendezvous(size: int, port: int) -> Iterator[None]:
 
 
 def serve(size: int, port: int) -> None:
-    """Serve processes that were started by hand, until Ctrl-C or SIGTERM."""
-    # A shell makes what it starts in the background ignore Ctrl-C.
+    """Serve manually started processes until Ctrl-C or SIGTERM."""
+    # Background processes of a shell ignore SIGINT.
     before = {
         number: signal.signal(number, signal.default_int_handler)
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -141,7 +137,7 @@ def serve(size: int, port: int) -> None:
 
 
 def check_installed() -> None:
-    """Raise ImportError if Horovod is missing, or lacks what a job needs."""
+    """Raise ImportError if Horovod, its TensorFlow support or Gloo is missing."""
     try:
         import horovod
     except ModuleNotFoundError:
@@ -168,11 +164,7 @@ def check_installed() -> None:
 
 
 def tuning_variables(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return Horovod's tuning as variables; None and False are options not given.
-
-    Horovod would silently ignore impossible values and options without effect. Here
-    they raise ValueError.
-    """
+    """Return Horovod's tuning variables for options other than None and False."""
     given = {
         name: options[name]
         for name in TUNING_OPTIONS
@@ -192,12 +184,12 @@ def tuning_variables(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _option(name: str) -> str:
-    """Return an option as it is written on the command line."""
+    """Return the name of an option on the command line."""
     return "--" + name.replace("_", "-")
 
 
 def _check_tuning(given: Mapping[str, Any]) -> None:
-    """Refuse impossible numbers, and options without effect."""
+    """Refuse invalid numbers and options without effect, which Horovod would ignore."""
     for name, (_, _, zero) in _NUMBERS.items():
         if name in given and not 0 <= given[name] < math.inf:
             raise ValueError(

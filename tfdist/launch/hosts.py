@@ -1,4 +1,4 @@
-"""The hosts of a job, or its pods, and the placement of processes on them."""
+"""Hosts or pods of a job, and the placement of its processes on them."""
 
 import contextlib
 import os
@@ -24,13 +24,13 @@ from tfdist.launch.remote.host import DEFAULT_SSH, Patience, RemoteHost
 from tfdist.launch.remote.ranks import RemoteRanks
 from tfdist.launch.restarts import Restarts
 
-# No other job uses the addresses of these pods.
+# A constant is unique enough: no other job uses the addresses of these pods.
 _RUN_ID_OF_PODS = "pods"
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of a job in the order of the ranks, and how they are reached."""
+    """The hosts of a job in rank order, and the commands that reach them."""
 
     slots: tuple[HostSlots, ...]
     ssh: str = DEFAULT_SSH
@@ -38,7 +38,7 @@ class Hosts:
     start_timeout_seconds: float = 60.0
 
     def check(self, job: Job, restarts: Restarts) -> None:
-        """Refuse a job that does not fit on these hosts, or only works on one."""
+        """Refuse a job with too many processes or with options for one machine."""
         fill(self, job.process_count)
         if job.collective == "horovod":
             raise ValueError(
@@ -54,15 +54,12 @@ class Hosts:
 
 @dataclass(frozen=True)
 class Pods:
-    """The pods of a Kubernetes job, each a worker that starts the same ranks.
-
-    The ports of the ranks are counted up from the pod's own.
-    """
+    """The pods of a Kubernetes job, each with the same number of ranks."""
 
     cluster: Cluster
 
     def check(self, job: Job, restarts: Restarts) -> None:
-        """Refuse a job that launchers in the pods cannot run, as none has all of it."""
+        """Refuse a job that needs one launcher for all of its processes."""
         if job.size is None or job.collective == "horovod":
             wanted = "parameter servers" if job.size is None else "--collective horovod"
             raise ValueError(
@@ -81,14 +78,14 @@ class Pods:
 
 @dataclass(frozen=True)
 class Placement:
-    """The processes of a job by rank, and the hosts other than this one by name."""
+    """The processes of a job by rank, and the connections to other hosts by name."""
 
     specs: Sequence[ProcessSpec]
     remote: Mapping[str, RemoteRanks] = field(default_factory=dict)
 
 
 def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
-    """Return the hosts that so many processes need, with the slots that they take."""
+    """Return the hosts that `count` processes need, with the slots used on each."""
     taken, left = [], count
     for host in hosts.slots:
         if left:
@@ -115,11 +112,8 @@ def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
 def placed(
     job: Job, hosts: Hosts, signals: socket.socket | None = None
 ) -> Iterator[Placement]:
-    """Connect to the hosts of a job, and plan its processes with what is free there.
-
-    Raises OSError that names all hosts that cannot be used, and KeyboardInterrupt if
-    a signal arrives meanwhile.
-    """
+    """Connect to the hosts of a job, and plan its processes on their resources."""
+    # A signal during the connection raises KeyboardInterrupt.
     patience = Patience(time.monotonic() + hosts.start_timeout_seconds, signals)
     slots = fill(hosts, job.process_count)
     with contextlib.ExitStack() as stack:
@@ -145,7 +139,7 @@ def placed(
 
 
 def plan_unconnected(job: Job, hosts: Hosts) -> list[ProcessSpec]:
-    """Plan a job as if its hosts had this one's cores and free ports."""
+    """Plan a job as if all hosts had this machine's cores and free ports."""
     slots = fill(hosts, job.process_count)
     cores = available_cores()
     machines = [Machine(one.host, tuple(free_ports(one.slots)), cores) for one in slots]
@@ -180,7 +174,7 @@ def plan_in_pod(
 
 
 def _connect(connections: Mapping[str, RemoteHost], patience: Patience) -> None:
-    """Wait for all agents; name everything that is wrong on any host at once."""
+    """Wait for all agents; raise one OSError that lists the failures of all hosts."""
     here, failures = installed_versions(), []
     for name, host in connections.items():
         try:

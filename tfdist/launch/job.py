@@ -1,4 +1,4 @@
-"""A job for the launcher, its limits, and each process that it consists of."""
+"""A job of the launcher, its limits and its processes."""
 
 import shlex
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from tfdist.launch.horovod import IDENTITY_VARIABLES
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 DEFAULT_RESTARTS = 3
-# The launcher sets these for each process; users must not.
+# Set by the launcher for each process; users must not set them.
 RESERVED_VARIABLES = (
     *IDENTITY_VARIABLES,
     "TF_CONFIG",
@@ -26,17 +26,14 @@ RESERVED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Job:
-    """One program to run as several processes of one cluster.
+    """One program to run as several processes of one cluster."""
 
-    They are `size` ranks that are all alike, or a chief with `workers` and `ps`, and
-    with `evaluator` one more process that evaluates checkpoints. `bind_to` is "core",
-    "none", or None for "core" where there are enough cores. `threads_per_process` is
-    by default each process's share of the cores.
-    """
-
+    # Either `size` ranks, or a chief with `workers` and `ps`.
     command: tuple[str, ...]
     size: int | None = None
+    # None means "core" if each process can have one.
     bind_to: str | None = None
+    # None means the process's share of the cores.
     threads_per_process: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     collective: str = "tensorflow"
@@ -45,7 +42,7 @@ class Job:
     evaluator: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a job that cannot be started."""
+        """Refuse a job that cannot run."""
         self._check_roles()
         self._check_counts()
         if self.bind_to not in (None, "core", "none"):
@@ -63,7 +60,7 @@ class Job:
 
     @property
     def process_count(self) -> int:
-        """The number of processes of any kind."""
+        """The number of processes of all kinds."""
         if self.size is not None:
             return self.size
         assert self.workers is not None
@@ -71,7 +68,7 @@ class Job:
         return 1 + self.workers + self.ps + self.evaluator
 
     def _check_roles(self) -> None:
-        """Refuse a job that is neither of the two kinds, or both."""
+        """Refuse a job with both `size` and roles, or with neither."""
         received = ", ".join(
             f"{name}={getattr(self, name)}"
             for name in ("size", "workers", "ps")
@@ -120,7 +117,7 @@ class Job:
                 )
 
     def _check_env(self) -> None:
-        """Refuse impossible names of variables, and those that the launcher sets."""
+        """Refuse invalid variable names, and variables that the launcher sets."""
         for name in self.env:
             if not name or "=" in name:
                 raise ValueError(
@@ -136,15 +133,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits that end a job: seconds for all of it, seconds to exit, restarts."""
+    """Limits of a job: total seconds, seconds between SIGTERM and SIGKILL, restarts."""
 
     timeout_seconds: float | None = None
     grace_seconds: float = 5.0
-    # How often workers of parameter servers are started again within one start.
+    # Restarts of single workers, with parameter servers, within one attempt.
     worker_restarts: int = DEFAULT_RESTARTS
 
     def check(self) -> None:
-        """Refuse a timeout that is not positive and negative restarts."""
+        """Refuse a timeout that is not positive, and negative restarts."""
         if self.timeout_seconds is not None and not self.timeout_seconds > 0:
             raise ValueError(
                 "timeout_seconds must be positive. Received: "
@@ -159,38 +156,36 @@ class Limits:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to start: command, variables that differ from ours, cores, host.
-
-    `unset` are variables of the launcher that it must not inherit. `task` is None for
-    ranks that are all alike, `host` None for this machine.
-    """
+    """A process to start; `task` is None without parameter servers, `host` if local."""
 
     rank: int
     argv: tuple[str, ...]
+    # Variables added to the inherited environment.
     env: Mapping[str, str]
     cores: tuple[int, ...] = ()
+    # Variables that must not be inherited.
     unset: tuple[str, ...] = ()
     task: Task | None = None
     host: str | None = None
 
     @property
     def name(self) -> str:
-        """Its name in messages: "rank 0", "chief", "worker 0" or "ps 0"."""
+        """The name in messages: "rank 0", "chief", "worker 0" or "ps 0"."""
         return name_of(self.rank, self.task)
 
     @property
     def tag(self) -> str:
-        """The tag of each line that it prints: its name, or only its rank."""
+        """The tag of its console lines: its rank or name, and its host if remote."""
         name = str(self.rank) if self.task is None else self.name
         return name if self.host is None else f"{name} {self.host}"
 
     @property
     def log_name(self) -> str:
-        """The name of its log file: "rank.0.log", "chief.log", "worker.0.log"."""
+        """The name of its log file: "rank.0.log", "chief.log" or "worker.0.log"."""
         return f"{self.name.replace(' ', '.')}.log"
 
     def shell_line(self) -> str:
-        """Write the process as one line that can be pasted into a shell."""
+        """Return the process as one line for a shell."""
         variables = [f"{name}={value}" for name, value in self.env.items()]
         unset = [word for name in self.unset for word in ("-u", name)]
         pin = ["taskset", "-c", ",".join(map(str, self.cores))] if self.cores else []

@@ -1,4 +1,4 @@
-"""Resources of a machine: its cores, free ports, addresses and installed versions."""
+"""Resources of a machine: cores, free ports, addresses and installed versions."""
 
 import importlib.metadata
 import os
@@ -18,13 +18,13 @@ _FIRST_PORT = 10_000
 _LAST_PORT = 65_535
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES_PER_PORT = 64
-# The names under which TensorFlow is published.
+# Distributions that provide TensorFlow.
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A host with a free port for each process there, and the cores they share."""
+    """A host with one free port per process, and the cores that the processes share."""
 
     host: str
     ports: tuple[int, ...]
@@ -32,16 +32,12 @@ class Machine:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The address of each process there."""
+        """The address of each process."""
         return tuple(f"{self.host}:{port}" for port in self.ports)
 
 
 def available_cores(topology: Path = _TOPOLOGY) -> tuple[int, ...]:
-    """List the cores that this process may use, by chip and then by physical core.
-
-    The kernel often numbers the second hardware threads after all first ones. In this
-    order cores that share caches are neighbours, so a contiguous share is compact.
-    """
+    """Return the cores that this process may use, by chip and then by physical core."""
     if sys.platform != "linux":
         raise OSError(
             "tfdist starts processes on Linux only. "
@@ -53,14 +49,14 @@ def available_cores(topology: Path = _TOPOLOGY) -> tuple[int, ...]:
         chip = _read_number(folder / "physical_package_id")
         return chip, _read_number(folder / "core_id"), core
 
+    # The kernel often numbers all second hardware threads after the first ones. Sorted,
+    # cores that share caches are adjacent, and so are those of a contiguous share.
     return tuple(sorted(os.sched_getaffinity(0), key=place))
 
 
 def share_of_cores(cores: Sequence[int], *, rank: int, size: int) -> tuple[int, ...]:
-    """Return one process's share of the cores; empty if there are too few.
-
-    The remainder goes to the first ranks, as the chief has more to do.
-    """
+    """Return one process's share of the cores, empty if there are too few."""
+    # The first ranks get the remainder: the chief does extra work.
     each, left_over = divmod(len(cores), size)
     if each == 0:
         return ()
@@ -71,13 +67,9 @@ def share_of_cores(cores: Sequence[int], *, rank: int, size: int) -> tuple[int, 
 def free_ports(
     count: int, *, host: str = "127.0.0.1", within: range | None = None
 ) -> list[int]:
-    """Pick ports on which no process listens, the first of `within` if it is given.
-
-    A port is tested and released, and the process that gets it binds it seconds later.
-    To keep it free meanwhile, it lies below the range from which the kernel serves
-    outgoing connections, where there is room, and is picked at random, so that two
-    launchers on one machine rarely collide.
-    """
+    """Return unused ports: random ones, or the first unused ones of `within`."""
+    # The process binds its port seconds after this test. Random ports below the
+    # kernel's ephemeral range make a collision unlikely meanwhile.
     ports: list[int] = []
     for port in _candidates(count) if within is None else within:
         if len(ports) == count:
@@ -94,10 +86,8 @@ def free_ports(
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether all addresses of a host belong to this machine.
-
-    A name that cannot be resolved is taken for another host. IPv6 is in brackets.
-    """
+    """Return whether all addresses of a host are local; False if there are none."""
+    # An IPv6 address is in brackets.
     name, _ = split_address(f"{host}:1")
     if is_loopback(name):
         return True
@@ -109,10 +99,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions that must be equal on all hosts of a job.
-
-    Nothing is imported for it: TensorFlow alone would take seconds.
-    """
+    """Return the versions that must match on all hosts, importing no package."""
     return {
         "Python": ".".join(platform.python_version_tuple()[:2]),
         "tfdist": __version__,
@@ -130,14 +117,14 @@ def _read_number(path: Path) -> int:
 
 
 def _candidates(count: int) -> Iterator[int]:
-    """Yield random ports, first those that no outgoing connection gets."""
+    """Yield random ports, first those outside the ephemeral range."""
     low = max(_FIRST_PORT, min(_first_ephemeral_port(), _LAST_PORT))
     for ports in (range(_FIRST_PORT, low), range(_FIRST_PORT, _LAST_PORT + 1)):
         yield from random.sample(ports, min(len(ports), _TRIES_PER_PORT * count))
 
 
 def _first_ephemeral_port() -> int:
-    """Return the first port that the kernel gives to outgoing connections."""
+    """Return the first port of the kernel's ephemeral range."""
     try:
         return int(_EPHEMERAL_RANGE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -145,7 +132,7 @@ def _first_ephemeral_port() -> int:
 
 
 def _can_bind(host: str, port: int) -> bool:
-    """Return whether this machine can listen at an address."""
+    """Return whether this machine can bind an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -156,7 +143,7 @@ def _can_bind(host: str, port: int) -> bool:
 
 
 def _version_of(*names: str) -> str:
-    """Return the version of the first of these distributions that is installed."""
+    """Return the version of the first distribution that is installed, or "none"."""
     for name in names:
         try:
             return importlib.metadata.version(name)

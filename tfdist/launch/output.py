@@ -1,4 +1,4 @@
-"""The output of the ranks: tagged lines on the console, and a log file for each."""
+"""Output of the ranks: tagged console lines, and a log file for each rank."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfdist.launch.job import ProcessSpec
 
-# Longer lines are passed on in pieces, in bytes.
+# Longer lines are split, in bytes.
 LONGEST_LINE = 65_536
 
 _CHUNK_BYTES = 65_536
@@ -20,36 +20,27 @@ _TAIL_LINES = 10
 _JOIN_SECONDS = 1.0
 _STDOUT, _STDERR = 1, 2
 _TRACEBACK = b"Traceback (most recent call last)"
-# A progress bar gets a line this often where it cannot be redrawn.
+# Interval between the lines of a progress bar on anything but a terminal.
 _STATE_SECONDS = 10.0
 _ERASE_LINE = b"\r\x1b[K"
-# A terminal cuts off the text between these, so that it stays on one line.
+# A terminal truncates the text between these to one line.
 _NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"
 
 
 @dataclass(frozen=True)
 class Output:
-    """The destinations of the ranks' output.
-
-    `console` passes it on to this process's stdout and stderr, `tag` puts the rank
-    before each line there, `directory` (which must exist) gets a log file for each
-    process, and `append` keeps earlier content of these files.
-    """
+    """The destinations of the ranks' output: the console and log files."""
 
     console: bool = True
+    # Prefix console lines with the rank.
     tag: bool = True
+    # An existing directory for one log file per process.
     directory: Path | None = None
     append: bool = False
 
 
 class OutputPump:
-    """A thread that moves the output of the ranks to its destinations.
-
-    It is a thread of its own so that a console that stands still, such as a pager,
-    delays the ranks but never the launcher, which must see failures and Ctrl-C. It
-    calls `on_end` when all output has ended, and `on_error` when something cannot be
-    written; `error` then says why, and output is only kept in memory from there on.
-    """
+    """A thread that moves the ranks' output to its destinations."""
 
     def __init__(
         self,
@@ -58,6 +49,10 @@ class OutputPump:
         on_end: Callable[[], None],
         on_error: Callable[[], None],
     ) -> None:
+        # A separate thread, so that a blocked console, such as a pager, never blocks
+        # the launcher, which must notice failures and Ctrl-C. `on_end` is called at the
+        # end of all output, `on_error` when a write fails: `error` is then set, and
+        # further output is only kept in memory.
         self.error: OSError | None = None
         self._output = output
         self._console = Console(tag=output.tag)
@@ -66,11 +61,11 @@ class OutputPump:
         self._ranks: dict[int, _RankOutput] = {}
         self._launcher = _RankOutput("")
         self._selector = selectors.DefaultSelector()
-        # As a daemon it cannot keep a launcher alive whose console stands still.
+        # A daemon thread: a blocked console cannot keep the launcher alive.
         self._thread = threading.Thread(target=self._pump, daemon=True)
 
     def open(self, spec: ProcessSpec) -> None:
-        """Make the pipes of a rank, which stay open for its restarts until `end`."""
+        """Open the pipes of a rank, which stay open for its restarts until `end`."""
         if not self._ranks:
             self._add_pipe(self._launcher, _STDERR)
         folder = self._output.directory
@@ -85,37 +80,37 @@ class OutputPump:
         self._thread.start()
 
     def ends_of(self, rank: int) -> tuple[int, int]:
-        """Return the file descriptors for the stdout and the stderr of a rank."""
+        """Return the file descriptors of a rank's stdout and stderr."""
         stdout, stderr = self._ranks[rank].write_ends
         return stdout, stderr
 
     def end(self, rank: int) -> None:
-        """Close the pipes of a rank that will not be started again."""
+        """Close the pipes of a rank that will not restart."""
         self._ranks[rank].close_pipes()
         if not any(other.write_ends for other in self._ranks.values()):
             self._launcher.close_pipes()
 
     def announce(self, line: str) -> None:
-        """Show a line of the launcher's own among the others, on stderr."""
+        """Print a line of the launcher among the ranks' output, on stderr."""
         for end in self._launcher.write_ends:
             write_all(end, f"{line}\n".encode())
 
     def tail(self, rank: int) -> tuple[str, ...]:
-        """Return the last lines that a rank has printed, on either stream."""
+        """Return a rank's last lines on either stream."""
         lines = [*self._ranks[rank].tail]
         return tuple(line.decode(errors="replace").rstrip("\b\r\n") for line in lines)
 
     def traceback_seconds(self, rank: int) -> float:
-        """Return when a rank's last traceback began, on the monotonic clock."""
+        """Return the monotonic time of a rank's last traceback, or infinity."""
         return self._ranks[rank].traceback_seconds
 
     def join(self) -> None:
-        """Wait a moment for output that is still in flight."""
+        """Wait briefly for output that is still in flight."""
         if self._thread.ident is not None:
             self._thread.join(timeout=_JOIN_SECONDS)
 
     def close(self) -> None:
-        """Close everything, unless a console that stands still prevents it."""
+        """Close everything, unless a blocked console prevents it."""
         for output in (self._launcher, *self._ranks.values()):
             output.close_pipes()
         self.join()
@@ -128,14 +123,14 @@ class OutputPump:
                 rank.close_log()
 
     def _add_pipe(self, rank: "_RankOutput", console: int) -> None:
-        """Make a pipe for one of the streams of a rank."""
+        """Open a pipe for one stream of a rank."""
         read_end, write_end = os.pipe()
         stream = rank, console, LineSplitter()
         self._selector.register(read_end, selectors.EVENT_READ, stream)
         rank.write_ends.append(write_end)
 
     def _pump(self) -> None:
-        """Move output until all ranks have closed theirs."""
+        """Move output until all ranks have closed their pipes."""
         while self._selector.get_map():
             for key, _ in self._selector.select():
                 self._move(key.fd, *key.data)
@@ -150,7 +145,7 @@ class OutputPump:
         console: int,
         splitter: "LineSplitter",
     ) -> None:
-        """Move the bytes that one stream of a rank holds now."""
+        """Move the bytes that one stream of a rank has ready."""
         data = os.read(descriptor, _CHUNK_BYTES)
         if not data:
             self._selector.unregister(descriptor)
@@ -169,7 +164,7 @@ class OutputPump:
 
 
 class _RankOutput:
-    """The pipes, log file and last lines of one rank."""
+    """The pipes, the log file and the last lines of one rank."""
 
     def __init__(
         self, tag: str, log: Path | None = None, *, append: bool = False
@@ -185,7 +180,7 @@ class _RankOutput:
             self._log = os.open(log, flags, 0o666)
 
     def remember(self, lines: list[bytes], *, is_error: bool) -> None:
-        """Keep the last lines, and when the last traceback began."""
+        """Keep the last lines, and the time of the last traceback."""
         for line in filter(bytes.strip, lines):
             if self.tail and self.tail[-1].endswith(b"\r"):
                 # Keep only the last state of a progress bar.
@@ -195,12 +190,12 @@ class _RankOutput:
             self.traceback_seconds = time.monotonic()
 
     def log(self, lines: list[bytes]) -> None:
-        """Write lines to the log file, if there is one."""
+        """Write lines to the log file, if any."""
         if self._log is not None:
             write_all(self._log, b"".join(lines))
 
     def close_pipes(self) -> None:
-        """Close the write ends."""
+        """Close the write ends of the pipes."""
         while self.write_ends:
             os.close(self.write_ends.pop())
 
@@ -211,19 +206,15 @@ class _RankOutput:
 
 
 class LineSplitter:
-    """Splits a stream of bytes, in pieces of any size, into lines with their ends.
-
-    A carriage return ends a line too, so that each state of a progress bar is one. The
-    bytes are not decoded: any text passes unchanged.
-    """
+    """Splits a byte stream into lines, which a newline or a carriage return ends."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete; joined, they are the stream."""
+        """Return the complete lines; concatenated, they equal the stream."""
         lines = (self._rest + data).splitlines(keepends=True)
-        # A carriage return may be the first half of a line end.
+        # A final carriage return may be the first half of CRLF.
         is_open = bool(lines) and not lines[-1].endswith(b"\n")
         self._rest = lines.pop() if is_open else b""
         if len(self._rest) >= LONGEST_LINE:
@@ -231,44 +222,41 @@ class LineSplitter:
         return lines
 
     def flush(self) -> list[bytes]:
-        """Return the rest at the end of the stream."""
+        """Return the unfinished line at the end of the stream."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
 
 class Console:
-    """Shows the lines of the ranks on stdout and stderr, each with its tag.
-
-    A line that ends in a carriage return is one state of a progress bar, and Keras
-    draws its bars this way on any output. On a terminal the next line replaces it.
-    Elsewhere a state is shown every ten seconds, and the last one, which ends like any
-    line, always. Without tags every byte is passed on as it came.
-    """
+    """Prints the ranks' lines on stdout and stderr, with tags or unchanged."""
 
     def __init__(
         self, *, tag: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        # Keras draws progress bars with carriage returns on any output. On a terminal
+        # the next line replaces such a state. Elsewhere one state is printed every ten
+        # seconds, and the final one, which ends in a newline, always.
         self._tag = tag
         self._clock = clock
         self._state_is_due = clock() + _STATE_SECONDS
-        # The terminal on which the next line replaces a state.
+        # The terminal whose current line is a progress bar.
         self._unfinished: int | None = None
 
     def show(self, descriptor: int, tag: str, lines: list[bytes]) -> None:
-        """Show lines of one process; the launcher itself has an empty tag."""
+        """Print lines of one process; the launcher's own tag is empty."""
         if self._tag:
             lines = [self._tagged(descriptor, tag, line) for line in lines]
         write_all(descriptor, b"".join(lines))
 
     def finish(self) -> None:
-        """Leave the last state of a progress bar standing."""
+        """End the line of an unfinished progress bar."""
         if self._unfinished is not None:
             write_all(self._unfinished, b"\n")
             self._unfinished = None
 
     def _tagged(self, descriptor: int, tag: str, line: bytes) -> bytes:
-        """Return the bytes to write for a line."""
-        # Keras goes back over a bar with backspaces before the carriage return.
+        """Return the bytes to print for a line."""
+        # Keras erases a bar with backspaces before the carriage return.
         text = line.rstrip(b"\b\r\n")
         is_state = line.endswith(b"\r")
         tagged = b"[%s] %s" % (tag.encode(), text) if tag else text
@@ -281,7 +269,7 @@ class Console:
         return erase + (_NO_WRAP + tagged + _WRAP if is_state else tagged + b"\n")
 
     def _shows_state(self, descriptor: int) -> bool:
-        """Return whether a state of a progress bar is shown now."""
+        """Return whether to print the state of a progress bar now."""
         if os.isatty(descriptor):
             return True
         now = self._clock()
@@ -292,7 +280,7 @@ class Console:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all bytes, even to a descriptor that takes only some at a time."""
+    """Write all bytes, even to a non-blocking descriptor."""
     while data:
         try:
             data = data[os.write(descriptor, data) :]

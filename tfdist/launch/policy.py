@@ -1,4 +1,4 @@
-"""The policy of a job: which failures it survives, and what it starts again."""
+"""The failure policy of a job: which failures end it, and which processes restart."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tfdist.launch.result import how_it_ended
 
 
 class Action(Enum):
-    """The reaction to the end of a process."""
+    """A reaction to the exit of a process."""
 
     GO_ON = "go on"
     START_AGAIN = "start it again"
@@ -20,21 +20,18 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """The reaction to the end of a process, and a line for the user, if any."""
+    """A reaction to the exit of a process, with an optional notice for the user."""
 
     action: Action
     notice: str = ""
 
 
 class Policy:
-    """Decides what the end of a process means for the job.
+    """Decides what the exit of a process means for the job."""
 
-    Ranks are all alike: each failure is the job's, and the job is done when the last
-    has ended. With parameter servers the job is what the chief does. A worker has no
-    state, so it is started again; a server holds variables, and the job fails with
-    it. An evaluator never decides. `tasks` is None for ranks that are all alike.
-    """
-
+    # Without parameter servers any failure fails the job. With them, the job ends with
+    # its chief. A worker has no state, so it restarts; a server holds variables, so its
+    # failure fails the job; an evaluator's exit never matters.
     def __init__(self, tasks: Mapping[int, Task | None], *, restarts: int) -> None:
         self._tasks = dict(tasks)
         self._restarts = restarts
@@ -45,7 +42,7 @@ class Policy:
         }
 
     def judge(self, rank: int, code: int) -> Decision:
-        """Decide what the end of a process means; call it once for each end."""
+        """Decide what the exit of a process means; call it once per exit."""
         task = self._tasks[rank]
         if task is None:
             return Decision(Action.GO_ON if code == 0 else Action.FAIL)
@@ -63,11 +60,9 @@ class Policy:
         return self._decide(Action.GO_ON, rank, code, what)
 
     def suspects(self, failed: Collection[int]) -> set[int]:
-        """Return the ranks that can be the cause of the other failures.
-
-        A chief fails within moments without a server or its last worker, and may seem
-        to have been first. They do not fail without the chief.
-        """
+        """Return the failed ranks that may have caused the others to fail."""
+        # A chief fails soon after a server or its last worker, and may be reported
+        # first. Workers and servers do not fail because of the chief.
         tasks = {rank: self._tasks[rank] for rank in failed}
         others = {
             rank for rank, task in tasks.items() if not task or task.type != "chief"
@@ -75,7 +70,7 @@ class Policy:
         return others or set(failed)
 
     def _judge_failed_worker(self, rank: int, code: int) -> Decision:
-        """Start a worker again, or do without it as long as there is another."""
+        """Restart a worker, or go on without it while others are left."""
         if self._restarts_used < self._restarts:
             self._restarts_used += 1
             what = f"it is started again ({self._restarts_used} of {self._restarts})"

@@ -1,4 +1,4 @@
-"""A process of a run as the launcher sees it: started, signalled, ended."""
+"""A process of a run as the launcher sees it."""
 
 import contextlib
 import os
@@ -24,21 +24,19 @@ class RankProcess(ABC):
         self.exit_code: int | None = None
         self.ended_seconds = float("inf")
         self.is_gone = False
-        # Whether the launcher itself has sent SIGKILL.
+        # Whether the launcher itself sent SIGKILL.
         self.is_to_be_killed = False
         self._control = control
 
     def fileno(self) -> int:
-        """Return the file descriptor on which `receive` has something to read."""
+        """Return the file descriptor from which `receive` reads."""
         return self._control.fileno()
 
     def receive(self) -> None:
-        """Read the guardian's report, or the end of the socket.
-
-        It sets `exit_code` to the rank's exit code or minus a signal, `ended_seconds`
-        to the monotonic time of its end, taken where it happened and so comparable
-        between ranks, and `is_gone` when nothing of the rank is left.
-        """
+        """Read the guardian's report of the exit, or the end of file."""
+        # `ended_seconds` is on the launcher's monotonic clock, taken where the rank
+        # exited, so that ranks are comparable. `is_gone` means that no descendant is
+        # left either.
         report = b""
         with contextlib.suppress(ConnectionResetError):
             report = self._control.recv(4096)
@@ -49,12 +47,12 @@ class RankProcess(ABC):
             return
         self.is_gone = True
         if self.exit_code is None:
-            # The guardian was killed, and then the kernel killed the rank.
+            # The guardian was killed, so the kernel killed the rank.
             self.exit_code = -signal.SIGKILL
             self.ended_seconds = time.monotonic()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the rank's process group; SIGKILL ends all that it began."""
+        """Send a signal to the rank's process group; SIGKILL kills all descendants."""
         self.is_to_be_killed |= number == signal.SIGKILL
         with contextlib.suppress(OSError):
             self._control.send(bytes([number]))
@@ -64,25 +62,21 @@ class RankProcess(ABC):
         """Kill a guardian that hangs, and with it the rank."""
 
     def hang_up(self) -> None:
-        """Close the socket: the guardian kills whatever is left of the rank."""
+        """Close the socket, on which the guardian kills what is left of the rank."""
         self._control.close()
 
     @abstractmethod
     def wait(self) -> None:
-        """Wait until the guardian has ended."""
+        """Wait for the guardian to exit."""
 
 
 class GuardedProcess(RankProcess):
-    """A rank on this machine, with a guardian that leaves nothing behind.
-
-    It kills everything that came from the rank when the socket to this object closes,
-    also because the launcher was killed.
-    """
+    """A rank on this machine, which its guardian kills if the launcher dies."""
 
     def __init__(self, spec: ProcessSpec, *, stdout: int, stderr: int) -> None:
         control, theirs = socket.socketpair()
         super().__init__(spec, control)
-        # -I -S: it starts in a few milliseconds, whatever the user's environment.
+        # -I -S: start in milliseconds, independent of the user's environment.
         guardian = (sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()))
         command = b"\0".join(map(os.fsencode, spec.argv))
         cores = ",".join(map(str, spec.cores))
@@ -102,7 +96,7 @@ class GuardedProcess(RankProcess):
             raise
         finally:
             theirs.close()
-        # If the guardian is gone already, `receive` finds that out.
+        # `receive` handles a guardian that is already gone.
         with contextlib.suppress(OSError):
             self._control.sendall(command)
 
@@ -112,5 +106,5 @@ class GuardedProcess(RankProcess):
         self._guardian.kill()
 
     def wait(self) -> None:
-        """Wait until the guardian has ended."""
+        """Wait for the guardian to exit."""
         self._guardian.wait()

@@ -1,4 +1,4 @@
-"""The process group of a run: started, signalled, asked which of it failed first."""
+"""The process group of a run: starts, signals and exits of its processes."""
 
 import signal
 from collections.abc import Collection, Iterable, Mapping
@@ -10,15 +10,15 @@ from tfdist.launch.process import GuardedProcess, RankProcess
 from tfdist.launch.remote.ranks import RemoteProcess, RemoteRanks
 from tfdist.launch.result import Exit
 
-# A traceback from longer before a rank's end was not the reason of its failure.
+# An earlier traceback than this before the exit did not cause the failure.
 _TEARDOWN_SECONDS = 10.0
-# The kernel closes the connections of a process that it kills before its end is
-# reported; on a busy machine peers fail in between.
+# The kernel closes the connections of a killed process before its exit is reported. On
+# a busy machine peers fail in between.
 _UNNOTICED_SECONDS = 1.0
 
 
 class ProcessGroup:
-    """All processes of a run: for each rank the one that was started last."""
+    """All processes of a run: for each rank the latest one."""
 
     def __init__(
         self, pump: OutputPump, remote: Mapping[str, RemoteRanks] | None = None
@@ -28,7 +28,7 @@ class ProcessGroup:
         self._processes: dict[int, RankProcess] = {}
 
     def start(self, spec: ProcessSpec) -> RankProcess:
-        """Start a process, in place of one of that rank that is gone."""
+        """Start a process, replacing an earlier one of the same rank."""
         if spec.rank in self._processes:
             self._processes[spec.rank].hang_up()
             self._processes[spec.rank].wait()
@@ -45,7 +45,7 @@ class ProcessGroup:
         return process
 
     def close(self) -> None:
-        """Kill whatever still runs, and wait until it is gone."""
+        """Kill all processes that still run, and wait until they are gone."""
         for process in self._processes.values():
             process.hang_up()
         for process in self._processes.values():
@@ -53,11 +53,11 @@ class ProcessGroup:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing of any process is left."""
+        """Whether no process or descendant is left."""
         return all(process.is_gone for process in self._processes.values())
 
     def running(self) -> tuple[int, ...]:
-        """Return the ranks of the processes that have not ended."""
+        """Return the ranks of the processes that still run."""
         processes = self._processes.values()
         return tuple(process.rank for process in processes if process.exit_code is None)
 
@@ -67,12 +67,12 @@ class ProcessGroup:
             process.send(number)
 
     def give_up(self) -> None:
-        """Stop waiting for guardians that are stopped, or stuck with their rank."""
+        """Kill guardians that are stopped, or that hang with their rank."""
         for process in self._processes.values():
             process.kill_guardian()
 
     def exits(self, started_seconds: float) -> tuple[Exit, ...]:
-        """Return the end of each process, with times from the start of the run."""
+        """Return the exit of each process, timed from the start of the run."""
         return tuple(
             Exit(
                 process.rank,
@@ -86,7 +86,7 @@ class ProcessGroup:
         )
 
     def first_failure(self, among: Collection[int]) -> int:
-        """Return the rank, of at least one, that failed first."""
+        """Return the rank that failed first among the given ranks, at least one."""
         return first_failure(
             Failure(
                 p.rank,
@@ -101,23 +101,19 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Failure:
-    """The times of a rank's end and of its last traceback, on one clock.
-
-    `was_killed` is a SIGKILL that is not the launcher's: no peer's failure causes it.
-    """
+    """The times of a rank's exit and of its last traceback, on one clock."""
 
     rank: int
     ended_seconds: float
     traceback_seconds: float = float("inf")
+    # A SIGKILL from outside the launcher, which no failure of a peer causes.
     was_killed: bool = False
 
     @property
     def failed_seconds(self) -> float:
-        """The time of the failure: Python prints the traceback before it cleans up.
-
-        TensorFlow can take longer to clean up than a peer takes to notice that the
-        rank is gone and to abort.
-        """
+        """The time of the failure: that of the traceback if it is recent."""
+        # Python prints the traceback before it cleans up, and TensorFlow's cleanup can
+        # outlast the time in which a peer notices the failure and aborts.
         if self.was_killed:
             return self.ended_seconds - _UNNOTICED_SECONDS
         earliest = self.ended_seconds - _TEARDOWN_SECONDS
@@ -127,5 +123,5 @@ class Failure:
 
 
 def first_failure(failures: Iterable[Failure]) -> int:
-    """Return the rank that failed first; the others only followed."""
+    """Return the rank that failed first; the others followed."""
     return min(failures, key=lambda failure: failure.failed_seconds).rank

@@ -1,4 +1,4 @@
-"""Restarts of a job after a failure: when, on which slots, and the report of them."""
+"""Restarts of a job after a failure: decision, slots and report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,32 +9,30 @@ from tfdist.launch.result import RunResult, how_it_ended
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a job: its result, the slot of each process, the last saved step.
-
-    A slot is one of the places of the job on this machine, with its share of the
-    cores. It keeps its number when others are left out and the ranks are renumbered.
-    """
+    """One attempt at a job: its result, the slot of each rank, the last saved step."""
 
     result: RunResult
+    # A slot is a fixed share of this machine's cores. It keeps its number when other
+    # slots are dropped and the ranks are renumbered.
     slots: tuple[int, ...]
     saved_step: int | None = None
 
     @property
     def failed_slot(self) -> int | None:
-        """The slot of the process that failed first, if one did."""
+        """The slot of the process that failed first, or None."""
         rank = self.result.failed_rank
         return None if rank is None else self.slots[rank]
 
 
 @dataclass(frozen=True)
 class Restarts:
-    """How often a job may be started again, and with how few processes."""
+    """The number of restarts allowed, and the smallest size to restart with."""
 
     max_restarts: int = 0
     min_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that are impossible or have no effect."""
+        """Refuse invalid values, and values without effect."""
         if self.max_restarts < 0:
             raise ValueError(
                 "max_restarts (--max-restarts) must not be negative. "
@@ -49,7 +47,7 @@ class Restarts:
             )
 
     def check(self, job: Job) -> None:
-        """Refuse a job with fewer ranks than `min_size`, or with parameter servers."""
+        """Refuse `min_size` above the job's size or with parameter servers."""
         if self.min_size is None:
             return
         if job.size is None:
@@ -67,23 +65,21 @@ class Restarts:
             )
 
     def next_slots(self, attempts: Sequence[Attempt]) -> tuple[int, ...] | None:
-        """Return the slots of the next attempt, or None if there is none.
-
-        A slot is left out if it was the first to fail in the last two attempts, and
-        the last one has not saved a later step than all before it.
-        """
+        """Return the slots of the next attempt, or None if there is none."""
         last = attempts[-1]
         if last.result.reason != "failed" or last.result.was_interrupted:
             return None
         if len(attempts) > self.max_restarts:
             return None
+        # Drop a slot that failed first twice in a row without a new checkpoint in
+        # between.
         can_be_smaller = self.min_size is not None and len(last.slots) > self.min_size
         if not can_be_smaller or not _stays_dead(attempts):
             return last.slots
         return tuple(slot for slot in last.slots if slot != last.failed_slot)
 
     def notice(self, attempts: Sequence[Attempt], slots: Sequence[int]) -> str:
-        """Say in one line why the job is started again in these slots."""
+        """Return one line on why the job restarts, and without which slots."""
         last = attempts[-1]
         line = f"restart {len(attempts)} of {self.max_restarts}: "
         line += last.result.headline()
@@ -93,7 +89,7 @@ class Restarts:
         return line
 
     def report(self, attempts: Sequence[Attempt]) -> list[str]:
-        """Describe all restarts at the end of a job; empty if there was none."""
+        """Return lines that describe all restarts of a job, empty without any."""
         restarts = [*enumerate(zip(attempts, attempts[1:], strict=False), start=1)]
         lines = [f"restart {number}: {_restart(*pair)}" for number, pair in restarts]
         used = f"{len(restarts)} of {self.max_restarts} restarts used."
@@ -101,7 +97,7 @@ class Restarts:
 
 
 def _stays_dead(attempts: Sequence[Attempt]) -> bool:
-    """Return whether the same slot has failed twice in a row without a new save."""
+    """Return whether the same slot failed first twice in a row without a new save."""
     *before, last = attempts
     if not before or before[-1].failed_slot != last.failed_slot:
         return False
@@ -109,12 +105,12 @@ def _stays_dead(attempts: Sequence[Attempt]) -> bool:
 
 
 def _step(attempt: Attempt) -> int:
-    """Return the last saved step, 0 if it is not known."""
+    """Return the last saved step, 0 if unknown."""
     return attempt.saved_step or 0
 
 
 def _restart(failed: Attempt, after: Attempt) -> str:
-    """Say which process failed first, and how the job went on."""
+    """Describe which process failed first, and the restart."""
     rank, slot = failed.result.failed_rank, failed.failed_slot
     assert rank is not None
     exit_ = failed.result.exit_of(rank)
@@ -127,5 +123,5 @@ def _restart(failed: Attempt, after: Attempt) -> str:
 
 
 def _processes(slots: Sequence[int]) -> str:
-    """Return the number of processes with its noun."""
+    """Return a count of processes in words."""
     return "1 process" if len(slots) == 1 else f"{len(slots)} processes"

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from tfdist.cluster import Task
 from tfdist.launch.job import name_of
 
-# As a shell, and timeout(1), return them.
+# The exit codes of a shell and of timeout(1).
 EXIT_CODE_OF_SIGNAL = 128
 EXIT_CODE_OF_TIMEOUT = 124
 
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of one process: exit code or minus a signal, seconds, last lines.
-
-    `task` is None for ranks that are all alike, `host` None for this machine.
-    """
+    """The exit of one process; `code` is the exit code, or minus a signal number."""
 
     rank: int
     code: int
@@ -32,7 +29,7 @@ class Exit:
         return name_of(self.rank, self.task)
 
     def describe(self) -> str:
-        """Say in a few words how the process has ended."""
+        """Return a short description of the exit."""
         how = how_it_ended(self.code)
         if self.code == -signal.SIGKILL:
             how += " (by the kernel, if by nobody else: memory ran out)"
@@ -42,24 +39,21 @@ class Exit:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run.
-
-    `reason` is "done", "failed", "timeout", "signal" or "output"; `detail` is the time
-    limit, the name of the signal, or the error of the output. `failed_rank` failed
-    first, `ended_ranks` were still running and had to be ended. `was_interrupted`
-    tells whether the launcher got a signal to end, before or after a failure.
-    """
+    """The result of a run: "done", "failed", "timeout", "signal" or "output"."""
 
     exits: tuple[Exit, ...]
     reason: str = "done"
+    # The time limit, the name of the signal, or the error of the output.
     detail: str = ""
     failed_rank: int | None = None
+    # Ranks that were still running when the launcher ended the run.
     ended_ranks: tuple[int, ...] = ()
+    # Whether the launcher received a signal to end, before or after a failure.
     was_interrupted: bool = False
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the launcher, as a shell would return it."""
+        """The exit code of the launcher, by the rules of a shell."""
         if self.failed_rank is not None:
             code = self.exit_of(self.failed_rank).code
             return code if code >= 0 else EXIT_CODE_OF_SIGNAL - code
@@ -73,11 +67,11 @@ class RunResult:
         return 0
 
     def exit_of(self, rank: int) -> Exit:
-        """Return the end of a process; ranks of other pods are not among `exits`."""
+        """Return the exit of a process; processes of other pods have none here."""
         return next(exit_ for exit_ in self.exits if exit_.rank == rank)
 
     def headline(self) -> str:
-        """Say in one line why the run has ended; empty if all is well."""
+        """Return one line on why the run ended, empty after success."""
         match self.reason:
             case "failed":
                 assert self.failed_rank is not None
@@ -97,7 +91,7 @@ class RunResult:
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a process has ended, as in "failed with exit code 3"."""
+    """Describe an exit code, as in "failed with exit code 3"."""
     if code == 0:
         return "ended well"
     if code > 0:
@@ -110,7 +104,7 @@ def how_it_ended(code: int) -> str:
 
 
 def _were_ended(ended: Sequence[Exit]) -> str:
-    """Say which processes did not end by themselves."""
+    """Describe the processes that the launcher ended."""
     *most, last = [exit_.name for exit_ in ended]
     if not most:
         return f"{last} was still running and was ended"

@@ -1,4 +1,4 @@
-"""Running a job: once, or again after failures."""
+"""Running a job once, with restarts after failures."""
 
 import contextlib
 import os
@@ -36,15 +36,9 @@ def run(
     pass_signals_on: bool = False,
     restarts: int = DEFAULT_RESTARTS,
 ) -> RunResult:
-    """Run processes until all have ended, and leave nothing of them behind.
-
-    A rank that fails ends the run: a second later the others are asked to end with
-    SIGTERM, and killed after `grace_seconds`. With parameter servers the run is what
-    the chief does: when it has ended well, the others have the same time to end. If it
-    fails, or a server, the run does; workers that fail are started again, `restarts`
-    times in all. With `pass_signals_on`, in the main thread only, signals of this
-    process are passed on; without it a KeyboardInterrupt ends the run.
-    """
+    """Run processes until all have exited, and leave none behind."""
+    # `pass_signals_on` works in the main thread only. Without it a KeyboardInterrupt
+    # ends the run.
     limits = Limits(timeout_seconds, grace_seconds, restarts)
     limits.check()
     with contextlib.ExitStack() as stack:
@@ -63,13 +57,7 @@ def run_job(
     hosts: Hosts | Pods | None = None,
     on_restart: Callable[[RunResult, str], None] = lambda result, line: None,
 ) -> tuple[Attempt, ...]:
-    """Run a job, start it again when it fails, and return all attempts.
-
-    Each start has its own ports and run id, so that nothing left of an earlier one can
-    join it. Signals that end the job, and a timeout, are no failure. It must be called
-    in the main thread, as it catches signals. `on_restart` gets the result of the last
-    start and a line about the next one.
-    """
+    """Run a job with restarts, in the main thread only; return all attempts."""
     restarts, limits = restarts or Restarts(), limits or Limits()
     restarts.check(job)
     if hosts is not None:
@@ -81,6 +69,8 @@ def run_job(
         if restarts.max_restarts:
             folder = tempfile.TemporaryDirectory(prefix="tfdist-")
             runner.folder = Path(stack.enter_context(folder))
+        # Each attempt has its own ports and run id: leftovers of an earlier one cannot
+        # join.
         attempts = [runner.run(tuple(range(job.process_count)))]
         while (slots := restarts.next_slots(attempts)) and not runner.time_is_up:
             on_restart(attempts[-1].result, restarts.notice(attempts, slots))
@@ -95,7 +85,7 @@ def run_once(
     signals: socket.socket | None = None,
     remote: Mapping[str, RemoteRanks] | None = None,
 ) -> RunResult:
-    """Run processes as `run` does, with signals that are read from a socket."""
+    """Run processes as `run` does, reading signals from a socket."""
     with contextlib.ExitStack() as stack:
         for port, size in _rendezvous_sizes(specs).items():
             stack.enter_context(rendezvous(size, port))
@@ -106,11 +96,7 @@ def run_once(
 
 
 def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> list[str]:
-    """Write processes as lines that can be pasted into as many shells.
-
-    For a Horovod job the line of its rendezvous server comes first, which otherwise is
-    part of the launcher.
-    """
+    """Return a shell line per process, after that of any Horovod rendezvous server."""
     code = "from tfdist.launch.horovod import serve; serve({}, {})"
     servers = [
         shlex.join([sys.executable, "-c", code.format(size, port)])
@@ -121,27 +107,27 @@ def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> lis
 
 @dataclass
 class _Runner:
-    """Starts a job, each time as if it were the first."""
+    """The attempts of one job, which share a deadline and an output."""
 
     job: Job
     output: Output
     limits: Limits
     hosts: Hosts | Pods | None
     signals: socket.socket
-    # Temporary files of the job, if it may be started again.
+    # Temporary files of the job, if it may be restarted.
     folder: Path | None = None
     _started: float = field(default_factory=time.monotonic)
     _count: int = 0
 
     @property
     def time_is_up(self) -> bool:
-        """Whether no time is left for the job."""
+        """Whether the time limit of the job has passed."""
         seconds = self._seconds_left()
         return seconds is not None and seconds <= 0
 
     def run(self, slots: tuple[int, ...]) -> Attempt:
-        """Start the job in some slots, and wait for its end."""
-        # The output of earlier starts explains why there is this one.
+        """Start the job in the given slots, and wait until it ends."""
+        # The log of an earlier attempt explains the restart.
         output = replace(self.output, append=self._count > 0)
         self._count += 1
         with self._placed(slots) as placement:
@@ -159,7 +145,7 @@ class _Runner:
     def _placed(
         self, slots: tuple[int, ...]
     ) -> contextlib.AbstractContextManager[Placement]:
-        """Plan a start, and connect to its hosts."""
+        """Plan an attempt, and connect to its hosts."""
         if isinstance(self.hosts, Hosts):
             return placed(self.job, self.hosts, self.signals)
         if self.hosts is None:
@@ -169,24 +155,24 @@ class _Runner:
         return contextlib.nullcontext(Placement(specs))
 
     def _run(self, placement: Placement, output: Output) -> RunResult:
-        """Run processes in the time that is left."""
+        """Run processes within the time that is left."""
         limits = replace(self.limits, timeout_seconds=self._seconds_left())
         result = run_once(
             placement.specs, output, limits, self.signals, placement.remote
         )
         if result.reason == "timeout":
-            # The limit that the user knows is that of the whole job.
+            # Report the limit of the whole job, which is what the user set.
             return replace(result, detail=f"{self.limits.timeout_seconds:g}")
         return result
 
     def _seconds_left(self) -> float | None:
-        """Return the time left for the job, None without a limit."""
+        """Return the time left for the job, or None without a limit."""
         limit = self.limits.timeout_seconds
         return None if limit is None else self._started + limit - time.monotonic()
 
 
 def _shell_line(spec: ProcessSpec, hosts: Hosts | None) -> str:
-    """Write a process as a line, with the command that reaches its host."""
+    """Return a process as a shell line, through ssh if it runs on another host."""
     line = spec.shell_line()
     if hosts is None or spec.host is None or is_this_machine(spec.host):
         return line
@@ -195,6 +181,6 @@ def _shell_line(spec: ProcessSpec, hosts: Hosts | None) -> str:
 
 
 def _rendezvous_sizes(specs: Sequence[ProcessSpec]) -> dict[int, int]:
-    """Return the port of each Horovod job, and how many processes it expects there."""
+    """Return the size of each Horovod job by its rendezvous port."""
     ports = (spec.env.get(PORT_VARIABLE) for spec in specs)
     return Counter(int(port) for port in ports if port is not None)

@@ -1,4 +1,4 @@
-"""The supervisor of a run, from the start of its ranks to the end of the last."""
+"""The supervisor of a run, from the start of its first rank to the exit of its last."""
 
 import functools
 import os
@@ -17,29 +17,25 @@ from tfdist.launch.process_group import ProcessGroup
 from tfdist.launch.remote.ranks import RemoteRanks
 from tfdist.launch.result import RunResult
 
-# Numbers for events of the output among those of signals; neither is caught as one.
+# Output events share a socket with signals; neither number is a signal that we catch.
 _OUTPUT_ENDED = 0
 _OUTPUT_FAILED = int(signal.SIGPIPE)
 
-# After a failure the other ranks may go on for this long: they report what they miss,
-# and a rank whose traceback is already printed may take longer to exit than the peers
-# that fail because of it.
+# After a failure the other ranks may run this much longer to report their errors. The
+# rank that caused it may exit later than peers that failed because of it.
 _SETTLE_SECONDS = 1.0
-# A process may see the chief's end before the launcher does. If the chief still runs
-# after this time, an early end of another process is announced.
+# A process may notice the chief's exit before the launcher does. The notice of an early
+# exit waits this long for the chief's.
 _NOTICE_SECONDS = 5.0
-# Kubernetes and Slurm allow this for saving a checkpoint after their SIGTERM.
+# Kubernetes and Slurm allow this long for a checkpoint after SIGTERM.
 _PREEMPTION_SECONDS = 30.0
 
 
 class Supervisor:
-    """Runs processes, and reacts when one ends or a signal arrives.
+    """Runs processes, and reacts to exits and signals."""
 
-    `Policy` decides what the end of a process means. A run that must end goes through
-    stages: the ranks are asked to end with a signal, and killed if they do not. At
-    most one next stage is due at any time.
-    """
-
+    # A run that must end goes through stages: a signal asks the ranks to end, then
+    # SIGKILL forces them. At most one next stage is pending.
     def __init__(
         self,
         output: Output,
@@ -71,7 +67,7 @@ class Supervisor:
         self._processes = ProcessGroup(self._pump, remote)
 
     def start(self, specs: Sequence[ProcessSpec]) -> None:
-        """Start every process."""
+        """Start all processes."""
         tasks = {spec.rank: spec.task for spec in specs}
         self._policy = Policy(tasks, restarts=self._limits.worker_restarts)
         for spec in specs:
@@ -81,7 +77,7 @@ class Supervisor:
             self._timers.set_stage(self._limits.timeout_seconds, self._time_out)
 
     def wait(self) -> RunResult:
-        """Wait until nothing of any rank is left and all its output is passed on."""
+        """Wait until all processes are gone and their output is passed on."""
         while self._has_work():
             for key, _ in self._selector.select(self._timers.seconds_to_next()):
                 key.data()
@@ -90,27 +86,27 @@ class Supervisor:
         return self._result()
 
     def close(self) -> None:
-        """Kill whatever still runs, and wait until it is gone."""
+        """Kill all processes that still run, and wait until they are gone."""
         self._processes.close()
         self._pump.close()
         self._selector.close()
         self._wake_up.close()
 
     def _start(self, spec: ProcessSpec) -> None:
-        """Start a process, and register for its end."""
+        """Start a process, and register for its exit."""
         process = self._processes.start(spec)
         on_report = functools.partial(self._on_report, process)
         self._selector.register(process, selectors.EVENT_READ, on_report)
 
     def _has_work(self) -> bool:
-        """Return whether there is something to wait for."""
+        """Return whether there is anything to wait for."""
         if not self._processes.is_gone:
             return True
-        # After a kill nothing waits for a console that stands still.
+        # After a kill, do not wait for a blocked console.
         return self._is_printing and not self._was_killed
 
     def _receive(self, source: socket.socket) -> None:
-        """Act on signals, and on the end or failure of the output."""
+        """React to signals, and to the end or failure of the output."""
         for number in source.recv(64):
             if number == _OUTPUT_ENDED:
                 self._is_printing = False
@@ -125,14 +121,14 @@ class Supervisor:
                 self._processes.send(signal.Signals(number))
 
     def _on_report(self, process: RankProcess) -> None:
-        """Handle the end of a rank, then the end of everything that came from it."""
+        """React to the exit of a rank, then to the end of its descendants."""
         has_ended_before = process.exit_code is not None
         process.receive()
         if not has_ended_before:
             self._judge(process)
         if process.is_gone:
             self._selector.unregister(process)
-            # Not before: what it has left behind may hold its address.
+            # Not earlier: a leftover descendant may still hold its port.
             if process.rank in self._to_start_again and self._reason == "done":
                 self._to_start_again.remove(process.rank)
                 self._start(process.spec)
@@ -140,7 +136,7 @@ class Supervisor:
                 self._pump.end(process.rank)
 
     def _judge(self, process: RankProcess) -> None:
-        """Carry out what the policy decides, unless the run is ending anyway."""
+        """Carry out the policy's decision, unless the run is already ending."""
         assert process.exit_code is not None
         decision = self._policy.judge(process.rank, process.exit_code)
         has_been_asked = process.ended_seconds > self._asked_to_end
@@ -162,12 +158,12 @@ class Supervisor:
             self._timers.set_stage(self._limits.grace_seconds, self._end_peers)
 
     def _announce(self, notice: str) -> None:
-        """Print the end of a process without which the job goes on."""
+        """Print a notice, unless the run is ending."""
         if self._reason == "done" and not self._policy.is_done:
             self._pump.announce(f"tfdist run: {notice}")
 
     def _interrupt(self, number: signal.Signals) -> None:
-        """Pass on a signal that ends the run; a second one kills it."""
+        """Forward a signal that ends the run; kill everything at the second one."""
         self._was_interrupted = True
         if self._reason != "done":
             self._kill()
@@ -177,7 +173,7 @@ class Supervisor:
             self._end_because("signal", number.name, number)
 
     def _time_out(self) -> None:
-        """End the run because its time is up."""
+        """End the run at its time limit."""
         if self._processes.running():
             detail = f"{self._limits.timeout_seconds:g}"
             self._end_because("timeout", detail, signal.SIGTERM)
@@ -189,25 +185,25 @@ class Supervisor:
         number: signal.Signals,
         grace_seconds: float | None = None,
     ) -> None:
-        """Ask all ranks to end, unless the run is ending for another reason."""
+        """Ask all ranks to end, unless the run is already ending."""
         if self._reason == "done":
             self._reason, self._detail = reason, detail
             self._ask_to_end(number, grace_seconds or self._limits.grace_seconds)
 
     def _end_peers(self) -> None:
-        """Ask the ranks to end that have outlived a failure, or the chief."""
+        """Ask the remaining ranks to end, after a failure or after the chief."""
         self._ask_to_end(signal.SIGTERM, self._limits.grace_seconds)
 
     def _ask_to_end(self, number: signal.Signals, grace_seconds: float) -> None:
-        """Send a signal to the ranks that run; kill them if they take too long."""
+        """Send a signal to the running ranks, and schedule SIGKILL."""
         self._asked_to_end = time.monotonic()
         self._ended_ranks = self._processes.running()
         self._processes.send(number)
         self._timers.set_stage(grace_seconds, self._kill)
 
     def _kill(self) -> None:
-        """Kill everything: in a collective TensorFlow handles no other signal."""
-        # The output of a chief that has ended well is passed on all the same.
+        """Kill everything: in a collective, TensorFlow handles no other signal."""
+        # The output of a successful chief is still passed on.
         self._was_killed = self._reason != "done"
         self._processes.send(signal.SIGKILL)
         self._timers.set_stage(self._limits.grace_seconds, self._processes.give_up)

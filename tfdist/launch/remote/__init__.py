@@ -1,1 +1,1 @@
-"""Ranks on other hosts, started by an agent there that is reached by ssh."""
+"""Ranks on other hosts, started by an agent there over ssh."""

@@ -1,26 +1,4 @@
-"""The launcher's agent on another host, which starts ranks there and ends with it.
-
-It is started by ssh as `python -m tfdist.launch.remote.agent` and reads requests from
-its input. Each rank has a guardian, as on the launcher's machine. When the connection
-ends, or nothing has come over it for a while, the agent ends, and with it all that it
-has started.
-
-Requests, by their `kind`:
-
-| kind | with | |
-|---|---|---|
-| prepare | ports | pick so many free ports; the answer is `ready` |
-| clock | | the answer is `clock`, with the time here |
-| environment | variables | the variables that every rank has in its environment |
-| start | rank, argv, env, cores | start a rank |
-| signal | rank, number | send it a signal |
-| hang_up | rank | kill whatever is left of it |
-| beat | | the launcher is alive |
-
-The agent sends `hello`, with the installed versions, before anything else; then
-`output` with the bytes of a rank, `exit` when it has ended, `gone` when nothing is left
-of it; and heartbeats.
-"""
+"""The launcher's agent on another host, which starts ranks and exits with the launcher."""
 
 import base64
 import functools
@@ -43,13 +21,18 @@ _CHUNK_BYTES = 65_536
 class Agent:
     """Carries out the launcher's requests on its host."""
 
+    # Started as `python -m tfdist.launch.remote.agent`. It sends `hello` with the
+    # installed versions first, then `output` (bytes of a rank), `exit`, `gone` (no
+    # descendant of a rank is left), answers and heartbeats. If the connection ends or
+    # is silent for too long, it kills its ranks and exits.
     def __init__(self, link: Link) -> None:
         self._link = link
         self._processes: dict[int, GuardedProcess] = {}
-        # Rank and stream of each file descriptor that is still open.
+        # The rank and the stream of each open file descriptor.
         self._streams: dict[int, tuple[int, int]] = {}
         self._reads_output = True
-        # Until a rank is started the launcher may be silent: it may wait for others.
+        # Before the first rank starts, silence is normal: the launcher waits for other
+        # hosts.
         self._is_paused = True
         self._selector = selectors.DefaultSelector()
         self._selector.register(link.reading, selectors.EVENT_READ, self._receive)
@@ -64,7 +47,7 @@ class Agent:
         }
 
     def run(self) -> None:
-        """Serve requests until the connection ends, then kill what is left."""
+        """Serve requests until the connection ends, then kill the remaining ranks."""
         try:
             while self._is_paused or not self._link.is_silent:
                 self._link.run_once(self._selector)
@@ -79,12 +62,12 @@ class Agent:
                 process.wait()
 
     def _receive(self) -> None:
-        """Carry out the requests that have come."""
+        """Carry out the requests received."""
         for message in self._link.receive():
             self._actions[message["kind"]](message)
 
     def _throttle(self) -> None:
-        """Read the output of ranks only as fast as the launcher takes it."""
+        """Throttle the ranks' output to the speed at which the launcher reads it."""
         if self._reads_output == self._link.is_full:
             self._reads_output = not self._link.is_full
             for descriptor in self._streams:
@@ -94,7 +77,7 @@ class Agent:
                     self._selector.unregister(descriptor)
 
     def _prepare(self, message: Message) -> None:
-        """Send the ports and cores that ranks can have here."""
+        """Send free ports and available cores."""
         try:
             ports = free_ports(message["ports"], host="")
             cores = available_cores()
@@ -104,7 +87,7 @@ class Agent:
             self._link.send({"kind": "ready", "ports": ports, "cores": cores})
 
     def _start(self, message: Message) -> None:
-        """Start a rank, or the next one in its place."""
+        """Start a rank, or its replacement."""
         rank = message["rank"]
         self._watch_launcher(is_paused=False)
         spec = ProcessSpec(
@@ -127,14 +110,15 @@ class Agent:
                 self._read_from(read_end)
 
     def _signal(self, message: Message) -> None:
-        """Send a signal to a rank; while ranks are stopped, the launcher may be too."""
+        """Forward a signal to a rank."""
         number = signal.Signals(message["number"])
+        # The launcher, too, may be stopped while its ranks are.
         if number in (signal.SIGSTOP, signal.SIGCONT):
             self._watch_launcher(is_paused=number == signal.SIGSTOP)
         self._processes[message["rank"]].send(number)
 
     def _watch_launcher(self, *, is_paused: bool) -> None:
-        """Decide whether silence from now on means that the launcher is gone."""
+        """Set whether silence from now on means that the launcher is gone."""
         self._is_paused = is_paused
         self._link.restart_silence()
 
@@ -146,7 +130,7 @@ class Agent:
             self._release(process)
 
     def _release(self, process: GuardedProcess) -> None:
-        """Close the connection to a guardian, and wait for its end."""
+        """Close the connection to a guardian, and wait for it to exit."""
         self._selector.unregister(process)
         process.hang_up()
         process.wait()
@@ -158,7 +142,7 @@ class Agent:
         self._selector.register(descriptor, selectors.EVENT_READ, forward)
 
     def _forward(self, descriptor: int) -> None:
-        """Send the bytes that one stream of a rank holds now."""
+        """Send the bytes that one stream of a rank has ready."""
         rank, stream = self._streams[descriptor]
         data = os.read(descriptor, _CHUNK_BYTES)
         if data:
@@ -173,7 +157,7 @@ class Agent:
         self._send_if_gone(rank)
 
     def _report(self, process: GuardedProcess) -> None:
-        """Send the exit code of a rank, and that nothing is left of it."""
+        """Send the exit code of a rank, then the end of its descendants."""
         has_ended_before = process.exit_code is not None
         process.receive()
         if not has_ended_before:
@@ -189,16 +173,16 @@ class Agent:
             self._release(process)
 
     def _send_if_gone(self, rank: int) -> None:
-        """Send that nothing is left of a rank, after the last that it has printed."""
+        """Send `gone` once no descendant of a rank and no output is left."""
         has_output = any(its == rank for its, _ in self._streams.values())
         if self._processes[rank].is_gone and not has_output:
             self._link.send({"kind": "gone", "rank": rank})
 
 
 def main() -> None:
-    """Serve the launcher at the other end of stdin and stdout."""
+    """Serve the launcher over stdin and stdout."""
     reading, writing = os.dup(0), os.dup(1)
-    # Anything else that is printed here must not mix with the messages.
+    # Keep other prints out of the message stream.
     os.dup2(2, 1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -1,4 +1,4 @@
-"""The connection to the agent on a host: commands, handshake, and its failures."""
+"""The connection to the agent on a host: commands, handshake and failures."""
 
 import os
 import select
@@ -17,14 +17,14 @@ from tfdist.launch.remote.link import GREETING, Link
 from tfdist.rendezvous.wire import Message
 
 DEFAULT_SSH = "ssh"
-# Without a password, without a terminal; the rest comes from the user's own files.
+# No password and no terminal; the user's ssh config provides the rest.
 _SSH_OPTIONS = ("-T", "-o", "BatchMode=yes")
-# A step beside all others, with all cores of the job on that node.
+# A step that overlaps all others, with all cores of the job on that node.
 _SRUN_OPTIONS = (
     *("--overlap", "--nodes=1", "--ntasks=1", "--unbuffered"),
     *("--cpu-bind=none", "--mpi=none"),
 )
-# These belong to a host, to the login there, or to the launcher of this process.
+# Variables specific to a host, a login or the launcher of this process.
 _NOT_CARRIED = frozenset(
     (
         *("DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL"),
@@ -35,7 +35,7 @@ _PREFIXES_NOT_CARRIED = ("DBUS_", "OMPI_", "PMI", "SLURM", "SSH_", "XDG_")
 
 _POLL_SECONDS = 0.1
 _PINGS = 5
-# The agent has this long to end, and ssh to say why the connection has.
+# Grace periods for the agent to exit, and for ssh to explain a lost connection.
 _GOODBYE_SECONDS = 5.0
 _EXPLANATION_SECONDS = 1.0
 
@@ -44,7 +44,7 @@ _SAME_ENVIRONMENT = (
     "Make the same environment there as here, or name its interpreter: --python."
 )
 _FIREWALL = "See that it is up, and that no firewall is between: ssh {host} true"
-# A text that ssh or the shell prints; what is wrong then; what to do.
+# A text that ssh or the shell prints, its cause, and the remedy.
 _CAUSES = (
     (
         "No module named",
@@ -84,7 +84,7 @@ _CAUSES = (
 
 @dataclass(frozen=True)
 class Patience:
-    """A deadline on the monotonic clock, and signals that end the waiting earlier."""
+    """A deadline on the monotonic clock, and signals that end a wait early."""
 
     deadline: float
     signals: socket.socket | None = None
@@ -98,18 +98,18 @@ class Patience:
 
 
 class RemoteHost:
-    """The connection to the agent on a host, until its ranks are started."""
+    """The connection to the agent on a host until its ranks start."""
 
     def __init__(
         self, host: str, *, ssh: str = DEFAULT_SSH, python: str = sys.executable
     ) -> None:
         self.host, self.python = host, python
-        # The clock there minus ours.
+        # The remote clock minus ours.
         self.clock_offset = 0.0
-        # Closed with the connection: the last words of ssh are read from it.
+        # Stderr of ssh, read after a failure; closed with the connection.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         pythonpath = os.environ.get("PYTHONPATH")
-        # In a session of its own, Ctrl-C at the terminal does not reach it.
+        # A session of its own, so that Ctrl-C at the terminal does not reach it.
         self.process = subprocess.Popen(
             ssh_command(ssh, host, agent_line(os.getcwd(), python, pythonpath)),
             stdin=subprocess.PIPE,
@@ -123,7 +123,7 @@ class RemoteHost:
         self.link = Link(self.process.stdout.fileno(), self.process.stdin.fileno())
 
     def connect(self, patience: Patience) -> dict[str, str]:
-        """Wait for the agent, measure its clock, and return the versions there."""
+        """Wait for the agent, measure its clock, and return its installed versions."""
         try:
             self._skip_to_greeting(patience)
             hello = self._receive("hello", patience)
@@ -134,7 +134,7 @@ class RemoteHost:
         return versions
 
     def prepare(self, ports: int, patience: Patience) -> tuple[list[int], list[int]]:
-        """Hand over the environment; return free ports, and the cores of the host."""
+        """Send the environment; return free ports and the cores of the host."""
         variables = carried_environment(os.environ)
         try:
             self.link.send({"kind": "environment", "variables": variables})
@@ -144,9 +144,9 @@ class RemoteHost:
         return answer["ports"], answer["cores"]
 
     def explain(self, error: Exception) -> str:
-        """Say why the host could not be used, or was lost."""
+        """Return why the host failed or was lost."""
         if isinstance(error, ConnectionError):
-            # Now ssh can say how it has ended.
+            # Let ssh exit, which explains the failure.
             self._end(_EXPLANATION_SECONDS)
         self._errors.seek(0)
         printed = self._errors.read().decode(errors="replace").strip()
@@ -158,12 +158,12 @@ class RemoteHost:
         return explain_failure(names, self.process.poll(), printed, error)
 
     def close(self) -> None:
-        """End the agent, and all that it has started."""
+        """End the agent and everything it started."""
         self._end(_GOODBYE_SECONDS)
         self._errors.close()
 
     def _end(self, grace_seconds: float) -> None:
-        """Close the connection; kill ssh if that takes too long."""
+        """Close the connection; kill ssh after the grace period."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
@@ -174,7 +174,7 @@ class RemoteHost:
             self.process.wait()
 
     def _skip_to_greeting(self, patience: Patience) -> None:
-        """Read past what the login shell prints, byte by byte."""
+        """Skip the output of the login shell, byte by byte."""
         line = b""
         while line != GREETING:
             line = line if not line.endswith(b"\n") else b""
@@ -185,7 +185,7 @@ class RemoteHost:
             line += byte
 
     def _measure_clock(self, patience: Patience) -> None:
-        """Compare the clocks, by the fastest of several answers."""
+        """Measure the clock offset by the fastest of several round trips."""
         best = float("inf")
         for _ in range(_PINGS):
             sent = time.monotonic()
@@ -196,12 +196,12 @@ class RemoteHost:
                 self.clock_offset = there - sent - seconds / 2
 
     def _ask(self, message: Message, kind: str, patience: Patience) -> Message:
-        """Send a message, and wait for the answer."""
+        """Send a message and wait for the answer."""
         self.link.send(message)
         return self._receive(kind, patience)
 
     def _receive(self, kind: str, patience: Patience) -> Message:
-        """Wait for a message of a kind; only heartbeats come before it."""
+        """Wait for a message of a kind, skipping heartbeats."""
         while True:
             self._wait(patience)
             for message in self.link.receive():
@@ -211,7 +211,7 @@ class RemoteHost:
                     raise OSError(f"On {self.host}: {message['text']}")
 
     def _wait(self, patience: Patience) -> None:
-        """Wait until there is something to read, and write what there is room for."""
+        """Wait for input, while flushing output and sending heartbeats."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.link.reading, selectors.EVENT_READ)
             while not selector.select(_POLL_SECONDS):
@@ -221,10 +221,7 @@ class RemoteHost:
 
 
 def ssh_command(ssh: str, host: str, line: str) -> list[str]:
-    """Return the command with which a shell on a host runs a line.
-
-    `ssh` takes the options of ssh, or is `srun` within a job of Slurm.
-    """
+    """Return the command that runs a line on a host, through ssh or Slurm's srun."""
     words = shlex.split(ssh)
     if PurePath(words[0]).name == "srun":
         return [*words, *_SRUN_OPTIONS, f"--nodelist={host}", "sh", "-c", line]
@@ -232,7 +229,7 @@ def ssh_command(ssh: str, host: str, line: str) -> list[str]:
 
 
 def agent_line(folder: str, python: str, pythonpath: str | None) -> str:
-    """Return the line, for any usual shell, that starts the agent in a folder."""
+    """Return the shell line that starts the agent in a folder."""
     words = [python, "-m", "tfdist.launch.remote.agent"]
     if pythonpath is not None:
         words = ["env", f"PYTHONPATH={pythonpath}", *words]
@@ -240,7 +237,7 @@ def agent_line(folder: str, python: str, pythonpath: str | None) -> str:
 
 
 def carried_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that do not belong to a host, a login or one process."""
+    """Return the variables that are not specific to a host, a login or a process."""
     return {
         name: value
         for name, value in environ.items()
@@ -251,7 +248,7 @@ def carried_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def explain_failure(
     names: Mapping[str, str], exit_code: int | None, printed: str, error: Exception
 ) -> str:
-    """Say why no agent answers; `names` are the host, python and folder there."""
+    """Return why no agent answers; `names` has the remote host, python and folder."""
     host, python = names["host"], names["python"]
     for sign, what, advice in _CAUSES if exit_code else ():
         if sign.format(**names) in printed:
@@ -276,6 +273,6 @@ def explain_failure(
 
 
 def _last_line(printed: str, sign: str = "") -> str:
-    """Return the last line that holds a sign, without its end."""
+    """Return the last line that contains `sign`, stripped and shortened."""
     lines = [line.strip() for line in printed.splitlines() if sign in line]
     return lines[-1][:_LONGEST_SHOWN].rstrip(".\r") if lines else ""

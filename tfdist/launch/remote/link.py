@@ -8,24 +8,22 @@ import time
 
 from tfdist.rendezvous.wire import Message, Reader, pack
 
-# Before the first message: a login shell may print something of its own.
+# Marks the first message, since a login shell may print text before it.
 GREETING = b"tfdist agent 1\n"
 BEAT_SECONDS = 2.0
-# After this long without any message the other side counts as lost.
+# Without a message for this long, the peer counts as lost.
 SILENCE_SECONDS = 15.0
 
 _CHUNK_BYTES = 65_536
-# With more than this waiting to be written, no more output is read.
+# Above this many unwritten bytes the agent reads no more output.
 _MANY_BYTES = 2**20
 
 
 class Link:
-    """One end of a connection over two pipes, with heartbeats in both directions.
+    """One end of a connection over two pipes, with heartbeats in both directions."""
 
-    Silence means that the network or the other host is gone, even where no operating
-    system would notice for hours. Nothing here blocks, and any thread may send.
-    """
-
+    # Heartbeats detect a lost network or host, which the operating system may not
+    # report for hours. Nothing here blocks, and any thread may send.
     def __init__(self, reading: int, writing: int) -> None:
         self.reading, self.writing = reading, writing
         for descriptor in (reading, writing):
@@ -36,13 +34,13 @@ class Link:
         self._heard = self._beaten = time.monotonic()
 
     def send(self, message: Message) -> None:
-        """Send a message as soon as there is room for it."""
+        """Send a message as soon as the pipe has room."""
         with self._lock:
             self._unwritten += pack(message)
         self.flush()
 
     def flush(self) -> None:
-        """Write as much as there is room for."""
+        """Write as much as the pipe takes."""
         with self._lock, contextlib.suppress(BlockingIOError):
             while self._unwritten:
                 written = os.write(self.writing, self._unwritten[:_CHUNK_BYTES])
@@ -50,11 +48,11 @@ class Link:
 
     @property
     def is_full(self) -> bool:
-        """Whether the other side reads less than it is sent."""
+        """Whether too many bytes wait for the peer to read them."""
         return len(self._unwritten) > _MANY_BYTES
 
     def receive(self) -> list[Message]:
-        """Return the messages that are complete, oldest first."""
+        """Return the complete messages, oldest first."""
         try:
             data = os.read(self.reading, _CHUNK_BYTES)
         except BlockingIOError:
@@ -65,7 +63,7 @@ class Link:
         return self._reader.feed(data)
 
     def beat(self) -> float:
-        """Send a heartbeat if it is due; return the seconds until the next one."""
+        """Send a heartbeat if due; return the seconds until the next one."""
         now = time.monotonic()
         if now - self._beaten >= BEAT_SECONDS:
             self._beaten = now
@@ -73,9 +71,9 @@ class Link:
         return BEAT_SECONDS - (now - self._beaten)
 
     def run_once(self, selector: selectors.BaseSelector) -> None:
-        """Wait for events and call what is registered for them; keep the link alive."""
+        """Wait for events and call their handlers; send heartbeats meanwhile."""
         for key, _ in selector.select(self.beat()):
-            # An earlier event of this round may have unregistered it.
+            # An earlier handler of this round may have unregistered it.
             if selector.get_map().get(key.fd) is key:
                 key.data()
         is_registered = self.writing in selector.get_map()
@@ -85,10 +83,10 @@ class Link:
             selector.unregister(self.writing)
 
     def restart_silence(self) -> None:
-        """Measure silence from now on, after a time in which nothing was read."""
+        """Restart the measurement of silence, after a time without reading."""
         self._heard = time.monotonic()
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing has come for so long that the other side must be gone."""
+        """Whether the peer has been silent for so long that it must be gone."""
         return time.monotonic() - self._heard > SILENCE_SECONDS

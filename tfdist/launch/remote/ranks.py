@@ -1,4 +1,4 @@
-"""The ranks on another host while they run, as processes of the launcher."""
+"""The running ranks of another host, as processes of the launcher."""
 
 import base64
 import contextlib
@@ -18,7 +18,7 @@ from tfdist.launch.remote.host import RemoteHost
 from tfdist.launch.remote.link import SILENCE_SECONDS
 from tfdist.rendezvous.wire import Message
 
-# As ssh returns it when the connection breaks.
+# The exit code of ssh when the connection breaks.
 _LOST = 255
 
 
@@ -38,22 +38,22 @@ class RemoteProcess(RankProcess):
         ranks.start(self)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal at once, as this process may be stopped next."""
+        """Send a signal at once, since this process itself may be stopped next."""
         self.is_to_be_killed |= number == signal.SIGKILL
         self._ranks.tell(self, {"kind": "signal", "number": number})
 
     def kill_guardian(self) -> None:
-        """Cut the connection to the host: its agent kills everything then."""
+        """Cut the connection to the host, whose agent then kills everything."""
         self.is_to_be_killed = True
         self._ranks.cut()
 
     def hang_up(self) -> None:
-        """Have the agent kill whatever is left of the rank."""
+        """Have the agent kill what is left of the rank."""
         super().hang_up()
         self._ranks.tell(self, {"kind": "hang_up"})
 
     def wait(self) -> None:
-        """Wait until nothing is left of it, as far as is known here."""
+        """Wait until the agent reports that nothing is left, or the host is lost."""
         self.is_over.wait()
 
 
@@ -64,12 +64,12 @@ class RemoteRanks:
         self._host, self._link = host, host.link
         self._ranks: dict[int, RemoteProcess] = {}
         self._lock = threading.Lock()
-        # The reason why the connection has ended; None while there is one.
+        # The reason why the connection ended; None while it is open.
         self._end: str | None = None
         self._wake_up = WakeUp()
         self._is_closing = self._is_cut = False
         self._messages: deque[Message] = deque()
-        # The full pipe, and the bytes for it, that stop all reading from the agent.
+        # A full pipe and its unwritten bytes, which pause reading from the agent.
         self._unwritten: tuple[int, bytes] | None = None
         self._actions: dict[str, Callable[[RemoteProcess, Message], None]] = {
             "output": self._print,
@@ -84,7 +84,7 @@ class RemoteRanks:
         self._thread.start()
 
     def start(self, rank: RemoteProcess) -> None:
-        """Start a rank, from any thread; without a connection it is lost."""
+        """Start a rank, from any thread; it is lost if the connection is."""
         spec = rank.spec
         with self._lock:
             if self._end is not None:
@@ -95,20 +95,20 @@ class RemoteRanks:
         self.tell(rank, {"kind": "start", **start})
 
     def tell(self, rank: RemoteProcess, message: Message) -> None:
-        """Send a message about a rank, from any thread, unless it is over."""
+        """Send a message about a rank, from any thread; no-op once the rank is over."""
         with self._lock, contextlib.suppress(ConnectionError):
             if self._end is None and not rank.is_over.is_set():
                 self._link.send({**message, "rank": rank.rank})
         self._wake_up.send()
 
     def cut(self) -> None:
-        """Give the host up."""
+        """Kill the connection to the host."""
         self._is_cut = True
         self._host.process.kill()
         self._wake_up.send()
 
     def close(self) -> None:
-        """Kill whatever still runs there, and end the connection."""
+        """Kill all processes that still run there, and close the connection."""
         self._is_closing = True
         self._wake_up.send()
         self._thread.join()
@@ -117,13 +117,13 @@ class RemoteRanks:
         self._host.close()
 
     def _run(self) -> None:
-        """Pass messages on until either side ends."""
+        """Exchange messages until either side ends the connection."""
         failure = None
         try:
             self._converse()
         except (ConnectionError, TimeoutError, ValueError) as error:
             failure = error
-        # It may close the pipes, to which no other thread must write then.
+        # `explain` may close the pipes, so no other thread may write.
         with self._lock:
             if isinstance(failure, ConnectionError | ValueError):
                 self._end = self._host.explain(failure)
@@ -133,7 +133,7 @@ class RemoteRanks:
             self._lose(rank, self._end)
 
     def _converse(self) -> None:
-        """Handle events until there is no reason to wait for more."""
+        """Handle events until the connection closes, breaks or falls silent."""
         self._link.restart_silence()
         while not self._is_closing:
             self._link.run_once(self._selector)
@@ -145,12 +145,12 @@ class RemoteRanks:
                 raise TimeoutError(f"nothing has come for {SILENCE_SECONDS:.0f} s")
 
     def _receive(self) -> None:
-        """Handle messages in their order, until a pipe is full."""
+        """Receive messages and handle them in order, until a pipe is full."""
         self._messages += self._link.receive()
         self._handle()
 
     def _handle(self) -> None:
-        """Handle the messages that were received."""
+        """Handle received messages until a pipe is full."""
         while self._messages and self._unwritten is None:
             message = self._messages.popleft()
             rank = self._ranks.get(message.get("rank", -1))
@@ -158,7 +158,7 @@ class RemoteRanks:
                 self._actions[message["kind"]](rank, message)
 
     def _print(self, rank: RemoteProcess, message: Message) -> None:
-        """Write a rank's output to its pipe; while that is full, wait for it alone."""
+        """Write a rank's output to its pipe; wait while the pipe is full."""
         descriptor = rank.streams[message["stream"] - 1]
         data = self._write(descriptor, base64.b64decode(message["data"]))
         if data:
@@ -167,17 +167,17 @@ class RemoteRanks:
             self._selector.register(descriptor, selectors.EVENT_WRITE, self._resume)
 
     def _write(self, descriptor: int, data: bytes) -> bytes:
-        """Write what there is room for; return the rest."""
+        """Write as much as the pipe takes; return the rest."""
         try:
             return data[os.write(descriptor, data) :]
         except BlockingIOError:
             return data
         except BrokenPipeError:
-            # Nothing reads it any more: an error of the output, not of the host.
+            # Nothing reads the output any more, which is not a failure of the host.
             return b""
 
     def _resume(self) -> None:
-        """Go on writing, and then with the messages that wait."""
+        """Continue writing, then handle the messages that wait."""
         assert self._unwritten is not None
         descriptor, data = self._unwritten
         data = self._write(descriptor, data)
@@ -190,17 +190,17 @@ class RemoteRanks:
             self._handle()
 
     def _report(self, rank: RemoteProcess, message: Message) -> None:
-        """Report the end of a rank to the launcher, by its own clock."""
+        """Report the exit of a rank to the launcher, on the launcher's clock."""
         seconds = message["at"] - self._host.clock_offset
         self._report_end(rank, message["code"], seconds)
 
     def _report_end(self, rank: RemoteProcess, code: int, seconds: float) -> None:
-        """Write the line that a guardian would."""
+        """Write the line that a guardian writes."""
         with contextlib.suppress(OSError):
             rank.reports.sendall(b"%d %d\n" % (code, int(seconds * 1e9)))
 
     def _release(self, rank: RemoteProcess) -> None:
-        """Close the ends of a rank of which nothing is left."""
+        """Close the sockets and pipes of a rank that is gone."""
         self._ranks.pop(rank.rank, None)
         rank.reports.close()
         for descriptor in rank.streams:
@@ -208,7 +208,7 @@ class RemoteRanks:
         rank.is_over.set()
 
     def _lose(self, rank: RemoteProcess, reason: str) -> None:
-        """Give up a rank of which nothing more will be heard."""
+        """Report a rank as lost, unless the connection was closed on purpose."""
         if reason:
             line = f"tfdist run: {self._host.host} is lost to this run: {reason}\n"
             with contextlib.suppress(OSError):
