@@ -12,21 +12,21 @@ from tfdist.training.state import broadcast_equal
 
 
 class BroadcastVariables(keras.callbacks.Callback, StartsFromRank):  # type: ignore[misc]
-    """Starts every `fit` from the weights, the optimizer and the metrics of one rank.
+    """Callback that starts every `fit` from one rank's weights, optimizer and metrics.
 
-    Under a strategy of tfdist every `fit` starts from rank 0 without any callback. Use
-    this one to start from another rank, which has loaded or changed variables, and with
-    `tfdist.horovod`, where no strategy broadcasts. The variables are sent once all of
-    them exist, including the optimizer's, and before the first step; under a strategy
-    before any callback reads them, whatever the order of callbacks.
+    A tfdist strategy already starts every `fit` from rank 0. Use this callback to start
+    from another rank, which has loaded or changed variables, or with `tfdist.horovod`,
+    which has no strategy. The broadcast happens before the first step, once all
+    variables exist, including the optimizer's. Under a strategy it also happens before
+    any other callback reads the variables, in whatever order the callbacks are listed.
 
     Args:
-        root_rank: The rank whose variables all others receive. Default 0.
+        root_rank: The rank whose variables all other ranks receive. Default 0.
 
     Raises:
-        ValueError: If `root_rank` is not a whole number from 0; in `fit`, if there is
-            no rank of that number, if two of these callbacks name different ranks, or,
-            without a strategy, if the model is not built.
+        ValueError: If `root_rank` is not a whole number from 0; in `fit`, if no rank
+            has that number, if two of these callbacks name different ranks, or, without
+            a strategy, if the model is not built.
         RuntimeError: In `fit`, if the ranks have different callbacks or variables.
 
     Example:
@@ -48,7 +48,7 @@ class BroadcastVariables(keras.callbacks.Callback, StartsFromRank):  # type: ign
         self.root_rank = root_rank
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Broadcast the variables, unless a strategy has done so."""
+        """Broadcast the variables, unless a strategy does."""
         collective = collective_of(self.model)
         check_root_rank(self.root_rank, collective.size)
         if collective.size > 1 and not has_strategy(self.model):
@@ -58,11 +58,7 @@ class BroadcastVariables(keras.callbacks.Callback, StartsFromRank):  # type: ign
 
 
 def _variables(model: keras.Model) -> list[Any]:
-    """Return the variables that are broadcast without a strategy.
-
-    The states of random layers are left out: each rank draws its own numbers there, and
-    with equal states all ranks would drop the same units.
-    """
+    """Return the variables to broadcast without a strategy."""
     optimizers = optimizers_of(model)
     if model.built and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
@@ -72,6 +68,8 @@ def _variables(model: keras.Model) -> list[Any]:
             f"model {model.name!r}, which is not built yet. Call model.build(...), or "
             "model(x) with a batch, before fit."
         )
+    # Not the states of random layers: with equal states all ranks would drop the same
+    # units.
     return [
         *model.weights,
         *(variable for one in optimizers for variable in one.variables),

@@ -1,4 +1,4 @@
-"""MetricAverage: means over ranks of logged values."""
+"""MetricAverage: means of logged values over all ranks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,18 +14,18 @@ _EXAMPLES = "examples"
 
 
 class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
-    """Replaces each value in the logs of an epoch by its mean over all ranks.
+    """Callback that replaces each logged value of an epoch by its mean over all ranks.
 
-    Under a strategy of tfdist the metrics of Keras cover all ranks already. Use this
-    for values that other callbacks add to the logs, and with `tfdist.horovod`, where
-    each rank measures its own part of the data. Callbacks later in the list, and `fit`
-    itself, see the means.
+    Under a tfdist strategy the metrics of Keras already cover all ranks. Use this
+    callback for values that other callbacks log, and with `tfdist.horovod`, where each
+    rank measures its own shard. Later callbacks in the list, and the history of `fit`,
+    see the means.
 
     Args:
-        weights: None for equal weights; "examples" to weigh a rank by the examples that
-            Keras has counted on it, for names that begin with "val_" by the examples of
-            the validation; or a function of the logs that returns this rank's weight.
-            Default None.
+        weights: None for equal weights; "examples" to weight each rank by the examples
+            that Keras counted on it (the validation examples for names that start with
+            "val_"); or a function of the logs that returns this rank's weight. Default
+            None.
 
     Raises:
         ValueError: If `weights` is invalid; in `fit`, if Keras counts no examples.
@@ -68,12 +68,12 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps = batch + 1
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Read the number of examples before the validation resets it."""
+        """Read the number of training examples before validation resets it."""
         if self.weights == _EXAMPLES and self._steps and self._examples is None:
             self._examples = examples_counted(self.model, self._steps)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Read the number of examples of the validation."""
+        """Read the number of validation examples."""
         if self.weights == _EXAMPLES and self._steps:
             self._examples_of_validation = examples_counted(self.model, 1)
 
@@ -95,7 +95,7 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
             logs[name] = float(mean) if mean.ndim == 0 else mean
 
     def _own_weights(self, logs: dict[str, Any]) -> tuple[float, float]:
-        """Return the weight of this rank for training and for validation values."""
+        """Return this rank's weights for training values and for validation values."""
         if callable(self.weights):
             weight = float(self.weights(logs))
             return weight, weight
@@ -119,16 +119,16 @@ def _number(name: str, value: Any) -> np.ndarray:
 
 
 def _mean(values: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """Return the weighted mean of the values of all ranks."""
+    """Return the weighted mean over ranks."""
     if all(np.array_equal(value, values[0], equal_nan=True) for value in values):
-        # A sum over ranks would round.
+        # A sum would round.
         return values[0]
     if not (min(weights) >= 0 and math.fsum(weights) > 0):
         raise ValueError(
             "MetricAverage needs weights that are not negative, one of them positive. "
             f"Received: {list(weights)}, by rank. Correct the function weights."
         )
-    # A rank of weight 0 may have measured nothing, and its NaN must not count.
+    # A rank with weight 0 may have measured nothing; ignore its NaN.
     counting = [(value, w) for value, w in zip(values, weights, strict=True) if w > 0]
     kept, weights = zip(*counting, strict=True)
     return np.asarray(np.average(np.stack(kept), axis=0, weights=weights))

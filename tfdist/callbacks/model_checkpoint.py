@@ -1,4 +1,4 @@
-"""ModelCheckpoint: model files written atomically by the chief."""
+"""ModelCheckpoint: model files that the chief writes atomically."""
 
 from pathlib import Path
 from typing import Any
@@ -12,29 +12,30 @@ from tfdist.compat.keras.saving import saved_atomically, strays_of
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """Saves the model or its weights after epochs or batches, like Keras's callback.
+    """Callback that saves the model or its weights, like the callback of Keras.
 
-    Give it on every rank. Only the chief writes, to a temporary file that gets its name
-    once it is complete and on disk; temporary files of processes that ended while they
-    wrote are removed when the next training begins. The best value so far is the same
-    on every rank: under a strategy all ranks have the same logs; with `tfdist.horovod`
-    the chief's value counts, so put `MetricAverage` before this callback.
+    Give it to `fit` on every rank. Only the chief writes: first to a temporary file,
+    which is renamed once it is complete and on disk. The next training removes
+    temporary files that killed processes have left. All ranks know the same best value:
+    under a strategy they have equal logs; with `tfdist.horovod` the chief's value
+    counts, so put `MetricAverage` before this callback.
 
-    `BackupAndRestore` saves the best value so far with the training; without it a `fit`
-    that is started again compares with `initial_value_threshold`.
+    `BackupAndRestore` also saves the best value. Without it, a restarted `fit` compares
+    with `initial_value_threshold`.
 
     Args:
-        filepath: The file, with fields such as `{epoch:02d}` or `{val_loss:.2f}`; it
-            ends in ".keras" or ".h5", or in ".weights.h5" with `save_weights_only`.
+        filepath: The path of the file, with fields such as `{epoch:02d}` or
+            `{val_loss:.2f}`. It ends in ".keras" or ".h5", or in ".weights.h5" with
+            `save_weights_only`.
         monitor: The logged value that must improve. Default "val_loss".
-        verbose: 1 to print a line for each file, on the chief. Default 0.
+        verbose: 1 to print a line per file on the chief. Default 0.
         save_best_only: Whether to save only if `monitor` improves. Default False.
-        save_weights_only: Whether to leave out the architecture and the optimizer.
-            Default False.
-        mode: "min", "max" or "auto", by the name of `monitor`. Default "auto".
+        save_weights_only: Whether to save only the weights. Default False.
+        mode: "min", "max" or "auto", which follows the name of `monitor`. Default
+            "auto".
         save_freq: "epoch", or a number of batches. Default "epoch".
         initial_value_threshold: The value that the first file must improve on. Default
-            None: it is saved in any case.
+            None: the first file is always saved.
 
     Raises:
         ValueError: If an argument is invalid.
@@ -56,7 +57,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
         install(is_alone=True)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Remove temporary files of processes that ended while they wrote."""
+        """Remove temporary files that killed processes have left."""
         super().on_train_begin(logs)
         if is_chief_of(self.model):
             for path in strays_of(Path(self.filepath)):
@@ -65,13 +66,13 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Save if it is due."""
+        """Save if due."""
         if is_chief_of(self.model):
             with saved_atomically():
                 super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Save if it is due, and share the best value with all ranks."""
+        """Save if due, and share the best value with all ranks."""
         if is_chief_of(self.model):
             with saved_atomically():
                 super().on_epoch_end(epoch, logs)

@@ -1,4 +1,4 @@
-"""RankZero: any callback, on the chief only."""
+"""RankZero: a callback that runs on the chief only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,8 @@ from tfdist.callbacks.ranks import collective_of, is_chief_of, is_on_its_own
 from tfdist.compat.keras.callbacks import Wraps
 from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
 
-# In all of these but the first, ranks without a strategy agree on decisions. In the
-# first, a BroadcastVariables later in the list has yet to send another rank's rate.
+# Without a strategy, ranks exchange decisions in these hooks, except in the first:
+# there a later BroadcastVariables may still have to send another rank's learning rate.
 _OWN_HOOKS = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
 _HOOKS = tuple(
     name
@@ -20,19 +20,20 @@ _HOOKS = tuple(
 
 
 class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
-    """Runs a callback on the chief only, for example one that writes or sends.
+    """Callback that runs another one on the chief only, for example to write files.
 
-    Give it on every rank. Its decisions hold for all ranks: when to stop, and the
-    learning rate; with `tfdist.horovod`, a decision made in a batch holds from the end
-    of the epoch on. The callback must not change weights, nor call `fit`, `evaluate` or
-    `predict` of the model, in which all ranks take part.
+    Give it to `fit` on every rank. All ranks follow the wrapped callback's decisions:
+    to stop, and the learning rate. With `tfdist.horovod`, a decision made in a batch
+    takes effect at the end of the epoch. The wrapped callback must not change weights,
+    nor call the model's `fit`, `evaluate` or `predict`, which need all ranks.
 
     Args:
-        callback: A callback of Keras or your own; none of tfdist, which need all ranks.
+        callback: A Keras callback or your own, but not one of tfdist, which need all
+            ranks.
 
     Raises:
         TypeError: If `callback` is not a Keras callback.
-        ValueError: If it needs all ranks.
+        ValueError: If `callback` needs all ranks.
 
     Example:
         >>> model = keras.Sequential([keras.layers.Dense(1)])
@@ -49,15 +50,16 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
         super().__init__()
         _check(callback)
         self.callback = callback
-        # A decision made in a batch, without a strategy.
+        # A decision made in a batch without a strategy.
         self._pending: list[Any] | None = None
         for name in _HOOKS:
-            # Keras skips hooks that are not overridden, and batch hooks cost time.
+            # Keras skips hooks that are not overridden, which saves time in batch
+            # hooks.
             if _is_overridden(callback, name):
                 setattr(self, name, self._on_chief(name))
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Pass the parameters of the training to the callback."""
+        """Pass the training parameters to the callback."""
         super().set_params(params)
         self.callback.set_params(params)
 
@@ -68,7 +70,7 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
             self.callback.set_model(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Discard the decision of an interrupted `fit`, and call the callback."""
+        """Discard a decision of an interrupted `fit`, and call the callback."""
         self._pending = None
         self._on_chief("on_train_begin")(logs)
 
@@ -97,7 +99,7 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
             self._decide(by_rank[0])
 
     def _on_chief(self, name: str) -> Any:
-        """Return a hook that calls that of the callback on the chief."""
+        """Return a hook that calls the callback's hook on the chief."""
 
         def hook(*args: Any, **kwargs: Any) -> None:
             if not is_chief_of(self.model):
@@ -106,14 +108,14 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
             getattr(self.callback, name)(*args, **kwargs)
             after = self._decisions()
             if after != before and is_on_its_own(self.model):
-                # The other ranks cannot know of it yet.
+                # The other ranks do not know it yet.
                 self._pending = after
                 self._decide(before)
 
         return hook
 
     def _decisions(self) -> list[Any]:
-        """Return what a callback may decide: stopping, and the learning rates."""
+        """Return what a callback may decide: to stop, and the learning rates."""
         return [
             bool(self.model.stop_training),
             [float(v.numpy()) for v in self._variables()],

@@ -1,4 +1,4 @@
-"""Ranks that train a model together, and the line that the chief prints per epoch."""
+"""The ranks that train a model, and a line that the chief prints per epoch."""
 
 from typing import Any
 
@@ -9,11 +9,7 @@ from tfdist.collectives.horovod.current import started_collective, started_rank
 
 
 def collective_of(model: keras.Model) -> Collective:
-    """Return the collective of the ranks that train a model; every rank must call it.
-
-    It is the collective of the model's strategy, else of an initialized Horovod, else
-    of a single process.
-    """
+    """Return the collective of a model's strategy, of Horovod or of one process."""
     return _of_strategy(model) or started_collective() or SingleCollective()
 
 
@@ -29,30 +25,26 @@ def has_strategy(model: keras.Model) -> bool:
 
 
 def is_on_its_own(model: keras.Model) -> bool:
-    """Return whether several ranks train a model without a strategy (Horovod)."""
+    """Return whether ranks train a model through Horovod, without a strategy."""
     return not has_strategy(model) and started_rank() is not None
 
 
 def processes_of(model: keras.Model) -> int:
-    """Return how many processes train a model; every rank must call it.
-
-    With parameter servers these are the workers. TensorFlow's own strategies scale by
-    replicas, so that number counts there.
-    """
+    """Return how many processes train a model; all ranks must call it."""
     strategy = model.distribute_strategy
+    # With parameter servers, count the workers.
     workers = getattr(strategy, "workers", None)
     if workers is not None:
         return int(workers)
+    # TensorFlow's own strategies scale by replicas.
     return max(collective_of(model).size, int(strategy.num_replicas_in_sync))
 
 
 class EpochLine(keras.callbacks.Callback):  # type: ignore[misc]
-    """A callback that prints a line per epoch, on the chief.
+    """Callback that prints a line per epoch on the chief."""
 
-    Keras finishes its progress bar after all callbacks, so the line is printed when the
-    next epoch begins or the training ends.
-    """
-
+    # Printed when the next epoch begins or training ends: Keras finishes its progress
+    # bar after all callbacks.
     _line = ""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Throughput: the examples per second of a training, over all ranks."""
+"""Throughput: examples per second of a training run, over all ranks."""
 
 import math
 import os
@@ -25,43 +25,42 @@ from tfdist.scaling import (
 
 
 class Throughput(EpochLine):
-    """Logs and prints the examples per second of each epoch.
+    """Callback that logs and prints the examples per second of each epoch.
 
-    Two values are added to the logs of each epoch, the same on every rank:
-    `examples_per_second`, over all ranks, and `examples_per_second_per_rank`, its mean.
-    Callbacks that come later in the list see them, so put this one before TensorBoard
-    and CSVLogger (and before a callback that itself calls `evaluate`). The chief prints
-    them, too.
+    It adds two values to the logs of each epoch, equal on all ranks:
+    `examples_per_second`, over all ranks, and `examples_per_second_per_rank`, their
+    mean. The chief also prints them. Put it before callbacks that read the logs, such
+    as TensorBoard and CSVLogger, and before any callback that calls `evaluate`.
 
-    They measure the speed of steps: with the wait for input, without evaluation,
-    checkpoints and other work between epochs. The first steps of a `fit`, in which
-    TensorFlow compiles, are left out, and so is the first step of each other epoch, in
-    which the input starts and the ranks wait for each other. The line says so. The rate
-    of an epoch without other steps is NaN.
+    The rate covers the steps, including the wait for input, but not evaluation,
+    checkpoints or other work between epochs. It leaves out the first steps of a `fit`,
+    in which TensorFlow compiles, and the first step of every other epoch, in which the
+    input starts and ranks wait for each other. The printed line says so. An epoch
+    without other steps has the rate NaN.
 
-    The examples are those that Keras itself counts to weigh its mean loss, whatever the
-    input, a short last batch included. A model with a `train_step` or `metrics` of its
-    own may count nothing, or steps. Then the first step that counts raises an
-    error that asks for `examples_per_step`.
+    Keras counts the examples for its mean loss, a short last batch included. With a
+    custom `train_step` or custom `metrics` it may count nothing, or steps: then the
+    first counted step raises an error that asks for `examples_per_step`.
 
     Args:
-        skip_steps: Steps to leave out at the start of each `fit`; 0 counts every step,
-            also the first of other epochs. Default 2: the first compiles, the second
-            fills caches and opens connections.
-        examples_per_step: Examples of one step over all ranks, the batch size given to
-            `fit`; None to let Keras count. With a number, a short last batch counts as
-            a full one. Default None.
+        skip_steps: Steps to leave out at the start of each `fit`. 0 counts every step,
+            the first of later epochs included. Default 2: the first compiles, the
+            second fills caches and opens connections.
+        examples_per_step: Examples per step over all ranks, the batch size given to
+            `fit`. A short last batch then counts as a full one. Default None: Keras
+            counts.
         verbose: 1 to print a line per epoch on the chief, 0 for none. Default 1.
-        units_per_example: How many of a unit an example has, by the name of the unit:
-            with `{"tokens": 512}` the logs have `tokens_per_second`, over all ranks,
-            and the line has it, too. Default none.
-        alone_examples_per_second: The rate of one process alone. With it the logs have
-            `scaling_efficiency`, the share of the perfect speed-up. Default None.
-        json: File that the chief writes when a `fit` ends, for `tfdist report`; that of
-            an earlier `fit` is replaced. docs/scaling.md describes it. Default none.
+        units_per_example: Units per example, by the name of the unit. For example,
+            `{"tokens": 512}` logs and prints `tokens_per_second`, over all ranks.
+            Default None.
+        alone_examples_per_second: The rate of one process alone. It adds
+            `scaling_efficiency`, the fraction of the perfect speed-up, to the logs.
+            Default None.
+        json: Path of a file that the chief writes at the end of each `fit`, for `tfdist
+            report`, replacing an earlier file. See docs/scaling.md. Default None.
 
     Raises:
-        OSError: If the folder of `json` cannot be made, when training begins.
+        OSError: If the folder of `json` cannot be created, when training begins.
         ValueError: If an argument is out of range.
 
     Example:
@@ -100,12 +99,12 @@ class Throughput(EpochLine):
         self._reset()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Discard an earlier `fit`, and make the folder of the file."""
+        """Discard an earlier `fit`, and create the folder of the file."""
         super().on_train_begin(logs)
         self._reset()
         self._processes = processes_of(self.model)
         if self.json is not None and is_chief_of(self.model):
-            # Fail now, not after hours of training.
+            # Fail early, not after hours of training.
             Path(self.json).parent.mkdir(parents=True, exist_ok=True)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -116,29 +115,29 @@ class Throughput(EpochLine):
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Start the clock before the first step that counts."""
+        """Start the clock before the first counted step."""
         if self._meter.starts_at(batch):
             examples = self._count_examples(batch)
-            # The workers of parameter servers are in several steps at a time.
+            # With parameter servers, several steps are in flight.
             counts_lag = hasattr(self.model.distribute_strategy, "workers")
             if batch and not counts_lag:
-                # Another step follows, so none so far had a short last batch.
+                # Another step follows, so all earlier batches were full.
                 self._full_step = examples / batch
             self._meter.start(batch, examples=examples, seconds=perf_counter())
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Record the time, because this may have been the last step of the epoch."""
+        """Record the time, as this may be the last step of the epoch."""
         self._steps, self._seconds = batch + 1, perf_counter()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Read the number of examples before the evaluation within `fit` resets it."""
+        """Read the number of examples before validation resets it."""
         if self._steps and self._examples is None:
             self._examples = self._count_examples(self._steps)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Add the rates of this epoch to the logs."""
+        """Add the rates of the epoch to the logs."""
         if self._examples is None:
             self._examples = self._count_examples(self._steps)
         own = self._meter.stop(
@@ -189,7 +188,7 @@ class Throughput(EpochLine):
         self._examples = None
 
     def _count_examples(self, steps: int) -> float:
-        """Return the examples of this rank in the completed steps of this epoch."""
+        """Return this rank's examples in the completed steps of the epoch."""
         if self.examples_per_step is not None:
             return steps * self.examples_per_step / collective_of(self.model).size
         return examples_counted(self.model, steps)
@@ -199,12 +198,12 @@ class Throughput(EpochLine):
         fields = [own.examples, own.seconds, own.skipped_steps, self._full_step]
         by_rank = collective_of(self.model).exchange("throughput", fields)
         if self._global_batch_size is None:
-            # 0 if no rank has read its count between two steps.
+            # 0 if no rank read its count between two steps.
             self._global_batch_size = round(sum(full for *_, full in by_rank)) or None
         return [Rate(*rate) for *rate, _ in by_rank]
 
     def _figures(self, rate: float) -> dict[str, float]:
-        """Return the optional figures, by their names in the logs."""
+        """Return the optional figures by their names in the logs."""
         figures = {
             f"{unit}_per_second": rate * count
             for unit, count in self.units_per_example.items()
@@ -218,13 +217,11 @@ class Throughput(EpochLine):
 
 
 def examples_counted(model: keras.Model, steps: int) -> float:
-    """Return how many examples of this process Keras has counted in an epoch's steps.
-
-    It is the weight of Keras's mean loss. Reading it waits for the device, so it is
-    read twice an epoch and not in every step.
-    """
+    """Return this process's examples in an epoch's steps, as Keras counts them."""
+    # The count is the weight of the mean loss. Reading it waits for the device, so do
+    # it twice per epoch, not in every step.
     tracker = next(filter(_is_mean_loss, model.metrics), None)
-    # The cast gives a plain tensor also for variables of TensorFlow's strategies.
+    # The cast also turns variables of TensorFlow's strategies into plain tensors.
     counted = (
         0.0 if tracker is None else float(keras.ops.cast(tracker.count, "float64"))
     )
@@ -232,7 +229,7 @@ def examples_counted(model: keras.Model, steps: int) -> float:
         getattr(model.train_step, "__func__", None) is keras.Model.train_step
         and type(model).metrics is keras.Model.metrics
     )
-    # A mean of scalars, as in many custom train_steps, weighs each step at most 1.
+    # A mean of scalars, as in many custom train_steps, weights each step by at most 1.
     if not counts_rows and steps and counted <= steps:
         raise ValueError(
             "examples_per_step must be given for a model whose train_step or metrics "
@@ -244,7 +241,7 @@ def examples_counted(model: keras.Model, steps: int) -> float:
 
 
 def _is_mean_loss(metric: keras.Metric) -> bool:
-    """Return whether a metric is a mean loss whose type can hold a number of rows."""
+    """Return whether a metric is a mean loss whose type can count rows."""
     return (
         metric.name == "loss"
         and isinstance(metric, keras.metrics.Mean)

@@ -1,12 +1,10 @@
 """Horovod's interface to Keras, on Keras 3: `import tfdist.horovod as hvd`.
 
-It replaces `horovod.tensorflow.keras` and `horovod.keras`, and works as Horovod does:
-one process for each device, each with its own part of the data, and a wrapped
-optimizer. `tfdist.strategies.HorovodStrategy` is the other way to use Horovod, in which
-`fit` is given the global batch and the results are those of one process.
+It replaces `horovod.tensorflow.keras` and `horovod.keras`: one process per device, each
+with its own shard of the data, and a wrapped optimizer.
 """
 
-# Before all others, because it tells how to install a missing Horovod.
+# First, because it explains how to install a missing Horovod.
 from tfdist.horovod.native import (
     Adasum,
     Average,

@@ -12,15 +12,15 @@ from tfdist.horovod.native import native
 
 @keras.saving.register_keras_serializable(package="tfdist")
 class SyncBatchNormalization(SharedBatchNormalization):
-    """Normalizes in training by the mean and the variance over all ranks' batches.
+    """Batch normalization whose training statistics cover the batches of all ranks.
 
-    Every rank counts the same, whatever the size of its batch. A model with this layer
-    loads where `tfdist.horovod` is imported. Under `HorovodStrategy` use Keras's own
+    Every rank has equal weight, whatever the size of its batch. Import `tfdist.horovod`
+    before you load a model with this layer. Under `HorovodStrategy` use Keras's
     `BatchNormalization(synchronized=True)` instead.
 
     Args:
-        fused: False, as in Horovod; Keras 3 has no fused kind to turn off.
-        **kwargs: What `keras.layers.BatchNormalization` takes.
+        fused: Must be False, as in Horovod; Keras 3 has no fused kernel.
+        **kwargs: The arguments of `keras.layers.BatchNormalization`.
 
     Raises:
         ValueError: If `fused` is not False.
@@ -46,7 +46,8 @@ class SyncBatchNormalization(SharedBatchNormalization):
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def average(own: Any) -> Any:
             def backward(upstream: Any) -> Any:
-                # Horovod's own gradient takes its name from the model's layers.
+                # Horovod's own gradient uses layer names, which may differ between
+                # ranks.
                 return _average(upstream, "tfdist_moments_gradient")
 
             return _average(own, "tfdist_moments"), backward
@@ -55,7 +56,7 @@ class SyncBatchNormalization(SharedBatchNormalization):
 
 
 def _average(tensor: Any, name: str) -> Any:
-    """Average a tensor over ranks, under a name that is the same on all of them."""
+    """Average a tensor over ranks, under a name that is equal on all of them."""
     return native.allreduce(
         tensor, op=native.Average, name=name_in_graph(name), ignore_name_scope=True
     )

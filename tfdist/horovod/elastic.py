@@ -26,24 +26,24 @@ __all__ = [
     "run",
 ]
 
-# Parts of Horovod's errors: its own words, the source file of a library that it uses,
-# or the name of an operation.
+# Parts of Horovod's error messages: its name, source files of its libraries, and names
+# of its operations.
 _WORDS_OF_HOROVOD = ("Horovod", "gloo/", "NCCL", "nccl", "_Allreduce/")
-# As true as True, but set by no other callback.
+# A true value that no other callback sets.
 _END_OF_SHORT_EPOCH = "end of a short epoch"
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Make a training function continue when ranks are lost or added.
 
-    Before each call the state is made equal on all ranks. When a rank is lost, the
-    others return to their last commit; when hosts are added or removed, they keep their
-    state. Then the remaining processes join again, with new ranks, and the function is
-    called again. It must read from the state how much work is left.
+    Before each call, all ranks receive rank 0's state. When a rank is lost, the others
+    return to their last commit; when hosts are added or removed, they keep their state.
+    The processes then join again, with new ranks, and the function is called again. It
+    must read the remaining work from the state.
 
-    Errors that do not come from Horovod are raised, and end this rank. (Horovod's own
-    decorator loses TensorFlow's `UnknownError`: the function seems to have returned.)
-    It needs Gloo, because MPI cannot continue without a rank.
+    Errors that do not come from Horovod are raised and end this rank. (Horovod's own
+    decorator swallows TensorFlow's `UnknownError`.) It requires Gloo, because MPI
+    cannot continue after losing a rank.
 
     Args:
         func: A function whose first argument is the state.
@@ -80,17 +80,16 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TensorFlowState(ObjectState):  # type: ignore[misc]
-    """The state of variables, and values such as the epoch, over interruptions.
+    """Elastic state of variables, and of values such as the epoch.
 
-    A commit is a copy in the memory of each rank. (In Horovod under TensorFlow 2,
-    variables are sent when the state is created and never again; here `sync` sends
-    them, so that ranks that join later have them, too.)
+    A commit is a copy in the memory of each rank. `sync` also sends the variables to
+    ranks that join later; Horovod's state under TensorFlow 2 does not.
 
     Args:
-        variables: Variables of TensorFlow or of Keras, in the same order on all ranks.
-        session: Of TensorFlow 1; must be None.
+        variables: TensorFlow or Keras variables, in the same order on all ranks.
+        session: A TensorFlow 1 argument; must be None.
         **kwargs: Further values, such as `epoch=0`, which become attributes of the
-            state. They are sent to other ranks, so pickle must be able to hold them.
+            state. They must be picklable, since they are sent to other ranks.
 
     Raises:
         ValueError: If there are no variables, or if a session is given.
@@ -130,7 +129,7 @@ class TensorFlowState(ObjectState):  # type: ignore[misc]
         super().__init__(bcast_object=_broadcast_object, get_rank=native.rank, **kwargs)
 
     def save(self) -> None:
-        """Copy the variables and values, for `restore`."""
+        """Copy the variables and values for `restore`."""
         self._save_values()
         super().save()
 
@@ -141,7 +140,7 @@ class TensorFlowState(ObjectState):  # type: ignore[misc]
         super().restore()
 
     def sync(self) -> None:
-        """Send rank 0's state to every rank, and save it.
+        """Send rank 0's state to all ranks, and save it.
 
         Raises:
             RuntimeError: On every rank, if the ranks have different variables.
@@ -153,22 +152,21 @@ class TensorFlowState(ObjectState):  # type: ignore[misc]
 
     def _save_values(self) -> None:
         """Copy the values of the variables."""
-        # The array may share the memory of the variable.
+        # The array may share the variable's memory.
         self._saved_values = [np.array(one.numpy()) for one in self.variables]
 
 
 class TensorFlowKerasState(TensorFlowState):
-    """The state of a model, its optimizer, and values such as the epoch.
+    """Elastic state of a model, its optimizer, and values such as the epoch.
 
     It creates the optimizer's variables, for which Horovod's examples train one step.
-    It holds neither the states of random layers, nor gradients that
-    `backward_passes_per_step` has added up and not applied yet.
+    It excludes the states of random layers, and gradients accumulated by
+    `backward_passes_per_step` but not yet applied.
 
     Args:
-        model: A Keras model, built.
+        model: A built Keras model.
         optimizer: Its optimizer. Default None: the one it was compiled with.
-        backend: The source of the session in TensorFlow 1. It has no effect since
-            TensorFlow 2, nor in Horovod. Default None.
+        backend: A TensorFlow 1 argument without effect. Default None.
         **kwargs: Further values, such as `epoch=0` and `batch=0`, which become
             attributes of the state.
 
@@ -212,15 +210,12 @@ class TensorFlowKerasState(TensorFlowState):
         super().__init__([*model.weights, *optimizer.variables], **kwargs)
 
     def restore(self) -> None:
-        """Return to the last saved copy, and drop the passes of an incomplete step."""
+        """Return to the last saved copy, discarding accumulated gradients."""
         self._drop_passes()
         super().restore()
 
     def sync(self) -> None:
-        """Send rank 0's state to every rank, and save it.
-
-        All ranks drop the passes of an incomplete step, of which some ranks may have
-        made more than others.
+        """Send rank 0's state to all ranks, save it, and discard accumulated gradients.
 
         Raises:
             RuntimeError: On every rank, if the ranks have different variables.
@@ -229,25 +224,25 @@ class TensorFlowKerasState(TensorFlowState):
         super().sync()
 
     def reset(self) -> None:
-        """Compile the step again: the number of ranks may be a constant of it."""
+        """Retrace the step, in which the number of ranks may be a constant."""
         if self.model.train_function is not None:
             self.model.make_train_function(force=True)
 
     def _drop_passes(self) -> None:
-        """Drop the sums of gradients that were not applied yet."""
+        """Discard accumulated gradients, of which ranks may have different numbers."""
         for optimizer in optimizers_in(self.optimizer):
             if isinstance(optimizer, ReducingOptimizer):
                 optimizer.drop_passes()
 
 
 class KerasState(TensorFlowKerasState):
-    """The state of a model, its optimizer, and values such as the epoch.
+    """Elastic state of a model, its optimizer, and values such as the epoch.
 
-    `hvd.elastic.run` makes it equal on all ranks before each call, and returns to the
-    last `commit` when a rank was lost.
+    `hvd.elastic.run` sends rank 0's state to all ranks before each call, and returns to
+    the last `commit` when a rank was lost.
 
     Args:
-        model: A Keras model, built.
+        model: A built Keras model.
         optimizer: Its optimizer. Default None: the one it was compiled with.
         **kwargs: Further values, such as `epoch=0` and `batch=0`, which become
             attributes of the state.
@@ -276,13 +271,12 @@ class KerasState(TensorFlowKerasState):
 
 
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Commits an elastic state every few batches, and at the end of every epoch.
+    """Callback that commits an elastic state every few batches, and after every epoch.
 
-    When a rank is lost, the others return to the last commit. A commit copies the
-    model, and checks whether hosts were added or removed: choose an interval that is
-    long enough for its time not to matter, and short enough for the lost batches.
-
-    Put it after the callbacks that write into the state.
+    When a rank is lost, the others return to the last commit. A commit copies the model
+    and checks for added or removed hosts. Choose the interval so that neither the time
+    of a commit nor the lost batches matter. Put this callback after those that update
+    the state.
 
     Args:
         state: The state, such as `hvd.elastic.KerasState`.
@@ -320,7 +314,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Start counting again, as ranks that have just joined do."""
+        """Restart the count, as on ranks that have just joined."""
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(
@@ -338,11 +332,11 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Writes into `state.batch` the number of the batch, and 0 at the end of an epoch.
+    """Callback that sets `state.batch` to the batch number, and to 0 after each epoch.
 
-    If Keras knows the steps of an epoch, the first epoch after an interruption starts
-    at the batch that was committed last, which is repeated. (Horovod writes the number
-    of steps where Keras no longer reads it, so that no epoch is shortened.)
+    If Keras knows the steps per epoch, the first epoch after an interruption is
+    shortened: it counts on from the last committed batch, which is repeated. (Horovod
+    does not shorten it, because Keras 3 ignores the number of steps that it sets.)
 
     Args:
         state: The state, such as `hvd.elastic.KerasState(model, batch=0)`.
@@ -375,20 +369,20 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Record the batch, and end an epoch that was begun before early."""
+        """Record the batch, and end a resumed epoch early."""
         self.state.batch = self._first_batch + batch
         if (
             self._first_batch
             and self.steps_per_epoch is not None
-            # With more ranks than before an epoch has fewer steps than that.
+            # With more ranks than before, an epoch has fewer steps.
             and self.state.batch + 1 >= self.steps_per_epoch
             and not self.model.stop_training
         ):
-            # It ends the loop over the batches; see on_epoch_end.
+            # End the loop over batches; on_epoch_end resets it.
             self.model.stop_training = _END_OF_SHORT_EPOCH
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Start the next epoch with its first batch."""
+        """Reset the batch number for the next epoch."""
         self.state.batch = 0
         self._first_batch = 0
         if self.model.stop_training == _END_OF_SHORT_EPOCH:
@@ -396,12 +390,12 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Writes the number of finished epochs into `state.epoch`, over interruptions.
+    """Callback that counts finished epochs in `state.epoch`, across interruptions.
 
-    After an interruption `fit` is called again, for the remaining epochs. Both
+    After an interruption `fit` is called again for the remaining epochs. Both
     `fit(epochs=total - state.epoch)`, which counts from 0, and `fit(epochs=total,
-    initial_epoch=state.epoch)` end with `state.epoch == total`. In Horovod the second
-    counts the epochs before the interruption twice (horovod#2844).
+    initial_epoch=state.epoch)` end with `state.epoch == total`. Horovod counts the
+    earlier epochs twice in the second form (horovod#2844).
 
     Args:
         state: The state, such as `hvd.elastic.KerasState(model, epoch=0)`.
@@ -426,23 +420,23 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._epochs_before: int | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Forget the count of an earlier `fit`."""
+        """Discard the count of an earlier `fit`."""
         self._epochs_before = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Compare the number that Keras begins with to the finished epochs."""
+        """Compute the offset between Keras's epoch number and the finished epochs."""
         if self._epochs_before is None:
             self._epochs_before = self.state.epoch - epoch
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count the epoch that ends."""
+        """Count the finished epoch."""
         assert self._epochs_before is not None  # on_epoch_begin was called before.
         self.state.epoch = self._epochs_before + epoch + 1
 
 
 @contextmanager
 def failures_of_peers() -> Iterator[None]:
-    """Convert TensorFlow's errors for a lost rank to Horovod's own."""
+    """Convert TensorFlow's error for a lost rank to Horovod's."""
     try:
         yield
     except tf.errors.UnknownError as error:
@@ -454,7 +448,7 @@ def failures_of_peers() -> Iterator[None]:
 def _join_again() -> None:
     """Leave the job, and join the new one."""
     if native.mpi_enabled():
-        # MPI silently ends a process that starts it a second time.
+        # A second MPI_Init silently ends the process.
         raise RuntimeError(
             "An elastic job needs Gloo: MPI cannot go on without a rank. Received: a "
             "job that was started under MPI. Start it with horovodrun --gloo."

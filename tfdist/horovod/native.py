@@ -1,4 +1,4 @@
-"""Horovod itself, or an error that tells how to install it."""
+"""Horovod itself, or an error that explains how to install it."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ except ModuleNotFoundError as problem:
         f"({problem}). Run `tfdist horovod install`."
     ) from problem
 except Exception as problem:
-    # Its library names symbols of the TensorFlow that it was built for.
+    # Its library needs symbols of the TensorFlow that it was built for.
     raise ImportError(
         "tfdist.horovod needs a Horovod that was built for this TensorFlow. Received: "
         f"one that cannot be loaded ({type(problem).__name__}: {problem}). "
@@ -64,13 +64,13 @@ stop_timeline = native.stop_timeline
 def init(*args: Any, **kwargs: Any) -> None:
     """Start Horovod and connect to the other processes of the job.
 
-    Call it first. It leaves the GPUs alone, as Horovod does: give each process the one
-    of its local rank with `tf.config.set_visible_devices` next.
+    Call it first. As in Horovod, it does not assign GPUs: next, give each process the
+    GPU of its local rank with `tf.config.set_visible_devices`.
 
     Args:
-        *args: The arguments of Horovod: `comm`, the ranks or MPI communicators that
-            make up the job. Default all.
-        **kwargs: The same by name, and `process_sets`, the sets to register at once.
+        *args: Horovod's arguments: `comm`, the ranks or MPI communicators of the job.
+            Default all.
+        **kwargs: The same by name, and `process_sets`, the process sets to register.
 
     Example:
         >>> import tfdist.horovod as hvd

@@ -1,4 +1,4 @@
-"""Wrapping an optimizer, new or loaded, so that it averages gradients over ranks."""
+"""Wrapping a new or loaded optimizer so that it averages gradients over ranks."""
 
 import os
 import warnings
@@ -36,50 +36,52 @@ def DistributedOptimizer(
     process_set: Any = native.global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Wrap an optimizer, so that each step begins with an all-reduce of the gradients.
+    """Wrap an optimizer so that each step starts with an all-reduce of the gradients.
 
-    The optimizer's own work comes after: the finite check of loss scaling, clipping,
-    weight decay, accumulation, moving averages. The ranks, each with its part of a
-    batch, thus end with the weights of one process that has the whole batch.
+    The optimizer's own work follows: the finite check of loss scaling, clipping, weight
+    decay, accumulation and moving averages. Ranks that share a batch thus get the
+    weights of one process with the whole batch.
 
-    The result is an optimizer of the same class name and the same config. A model that
-    is saved with it loads in plain Keras, and then has the plain optimizer. It starts
-    fresh: iterations and slots of `optimizer` are not copied. Use `load_model` to
-    continue with a saved model.
+    The result has the class name and config of the original. A model saved with it
+    loads in plain Keras with the plain optimizer. It starts fresh, without the
+    iterations and slots of `optimizer`. Use `load_model` to continue with a saved
+    model.
 
     Args:
-        optimizer: An optimizer of Keras 3, `LossScaleOptimizer` included.
+        optimizer: A Keras 3 optimizer, `LossScaleOptimizer` included.
         name: Name of the operations in graphs and timelines. Default None:
-            "Distributed" and the name of the class.
-        device_dense: Where dense gradients are reduced. Default "": where they are.
-        device_sparse: Where sparse gradients are gathered. Default "": where they are.
+            "Distributed" and the class name.
+        device_dense: The device that reduces dense gradients. Default "": their own.
+        device_sparse: The device that gathers sparse gradients. Default "": their own.
         compression: `Compression.none` or `Compression.fp16`. Default none.
-        sparse_as_dense: Whether to make the sparse gradients of embeddings dense and
-            all-reduce them, instead of gathering the rows of all ranks. Default False.
+        sparse_as_dense: Whether to convert sparse gradients of embeddings to dense ones
+            and all-reduce them, instead of gathering the rows of all ranks. Default
+            False.
         gradient_predivide_factor: The part of the average's divisor that is applied
-            before the sum; the rest is applied after. Default 1.
+            before the sum; the rest is applied after it. Default 1.
         op: `Average`, `Sum`, or `Adasum` under MPI. Default `Average`.
-        backward_passes_per_step: The number of passes that each rank adds up before it
-            sends and applies them; `iterations` counts passes. Default 1.
-        average_aggregated_gradients: Whether that sum is divided by the number of
+        backward_passes_per_step: The number of passes whose gradients each rank sums
+            before it sends and applies them; `iterations` counts passes. Default 1.
+        average_aggregated_gradients: Whether to divide that sum by the number of
             passes. Default False.
         num_groups: The old name of `groups`. Default 0.
-        groups: The gradients that are sent in one message: a number of groups, or a
-            list of lists of variables. Default None: Horovod fuses the gradients that
-            wait at the same time.
+        groups: Gradients to send in one message each: a number of groups, or a list of
+            lists of variables. Default None: Horovod fuses gradients that are ready at
+            the same time.
         process_set: The ranks that take part. Default all.
-        scale_local_gradients: Whether the gradients of local variables are divided by
-            the number of ranks. Default True.
+        scale_local_gradients: Whether to divide the gradients of local variables by the
+            number of ranks. Default True.
 
     Returns:
         The wrapped optimizer. `register_local_var(variable)` keeps a variable's
-        gradient on its rank.
+        gradient local to its rank.
 
     Raises:
-        RuntimeError: If this Horovod, or this number of ranks, cannot do Adasum.
-        TypeError: If `optimizer` is not an optimizer of Keras 3.
-        ValueError: If it is wrapped already, its config does not tell all of its
-            arguments, or an argument cannot be honoured.
+        RuntimeError: If Adasum is not available in this Horovod or for this number of
+            ranks.
+        TypeError: If `optimizer` is not a Keras 3 optimizer.
+        ValueError: If `optimizer` is already wrapped or its config lacks an argument,
+            or if an argument cannot be honoured.
 
     Example:
         >>> import keras
@@ -121,11 +123,11 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Wrap an optimizer as `DistributedOptimizer` does, except for some layers.
+    """Wrap an optimizer as `DistributedOptimizer` does, except for some local layers.
 
-    Each rank updates those layers with its own gradients, divided by the number of
-    ranks. Their weights may differ between ranks, for example the parts of an embedding
-    that is distributed over them.
+    Each rank updates its local layers with its own gradients, divided by the number of
+    ranks. Their weights may differ between ranks, as with the shards of a distributed
+    embedding.
 
     Args:
         optimizer: As in `DistributedOptimizer`, like all arguments not explained here.
@@ -138,15 +140,15 @@ def PartialDistributedOptimizer(
         op: As there.
         groups: As there.
         process_set: As there.
-        local_layers: A layer, or several, that have been built. Default None: none.
-        scale_local_gradients: Whether their gradients are divided by the number of
-            ranks. Default True.
+        local_layers: One or several built layers. Default None.
+        scale_local_gradients: Whether to divide their gradients by the number of ranks.
+            Default True.
 
     Returns:
         The wrapped optimizer.
 
     Raises:
-        ValueError: If `local_layers` are no layers, or have not been built.
+        ValueError: If `local_layers` are not layers, or are not built.
 
     Example:
         >>> import keras
@@ -175,24 +177,22 @@ def load_model(
 ) -> keras.Model:
     """Load a saved model, and wrap its optimizer with `DistributedOptimizer`.
 
-    The optimizer continues from where it was saved: with its slots, its learning rate
-    and its count of steps. The file may have been saved with a distributed optimizer or
-    with a plain one; it is the same file. XLA is switched off for the steps, because it
-    cannot compile collectives.
+    The optimizer continues with its saved slots, learning rate and step count. The
+    model may have been saved with a distributed or a plain optimizer; the files are
+    identical. The steps run without XLA, which cannot compile collectives.
 
     Args:
         filepath: A ".keras" file, or a ".h5" file of a whole model, from which Keras
             reads no slots: they start fresh.
-        custom_optimizers: Classes of optimizers that Keras does not know. Default None.
+        custom_optimizers: Optimizer classes that Keras does not know. Default None.
         custom_objects: Other classes and functions that Keras does not know, by name.
             Default None.
         compression: `Compression.none` or `Compression.fp16`, for the gradients.
             Default none.
-        legacy_opts: Whether the optimizer is one of `keras.optimizers.legacy`, which
-            Keras 3 does not have; must be False.
+        legacy_opts: Must be False: Keras 3 has no `keras.optimizers.legacy`.
 
     Returns:
-        The model, compiled; as it is if it was saved without an optimizer.
+        The compiled model, or an uncompiled one if it was saved without an optimizer.
 
     Raises:
         ValueError: If `legacy_opts` is True, or Keras cannot read the file.
@@ -234,7 +234,7 @@ def _distributed(optimizer: Any, model: keras.Model, compression: Any) -> Any:
     wrapped = DistributedOptimizer(fresh, compression=compression)
     if optimizer.built:
         wrapped.build(model.trainable_variables)
-        # From an HDF5 file Keras reads only the first variables, and no slots.
+        # From an HDF5 file Keras reads only the first variables, without slots.
         pairs = zip(wrapped.variables, optimizer.variables, strict=False)
         for variable, loaded in pairs:
             variable.assign(loaded)

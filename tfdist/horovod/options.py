@@ -1,4 +1,4 @@
-"""The options that wrapped optimizers and tapes share, and their checks."""
+"""Options that wrapped optimizers and tapes share, and their checks."""
 
 import itertools
 import warnings
@@ -16,11 +16,7 @@ from tfdist.horovod.variables import key_of
 
 @dataclass(frozen=True)
 class ReductionOptions:
-    """The arguments of `DistributedOptimizer`, which explains them.
-
-    `groups` holds keys of variables. `ties_ranks` tells that all ranks are sure to
-    reduce for the first time together, so that they can connect then.
-    """
+    """The arguments of `DistributedOptimizer`, with variable keys in `groups`."""
 
     name: str
     device_dense: str
@@ -32,6 +28,8 @@ class ReductionOptions:
     groups: int | Sequence[Sequence[Hashable]] | None
     process_set: Any
     scale_local_gradients: bool
+    # Whether all ranks are sure to make their first reduction together, and can connect
+    # then.
     ties_ranks: bool
     backward_passes_per_step: int = 1
     average_aggregated_gradients: bool = False
@@ -82,7 +80,7 @@ class ReductionOptions:
             _check_device(name, getattr(self, name))
 
     def _check_op(self) -> None:
-        """Refuse an operation that this Horovod cannot do on gradients."""
+        """Refuse an operation that this Horovod cannot apply to gradients."""
         if self.op not in (native.Average, native.Sum, native.Adasum):
             raise ValueError(
                 "op must be Average, Sum or Adasum. Received: "
@@ -108,7 +106,7 @@ class ReductionOptions:
 
 
 def check_passes(passes: int, optimizer: Any) -> None:
-    """Refuse a number of passes that is impossible, or conflicts with the optimizer."""
+    """Refuse a number of passes that is invalid, or conflicts with the optimizer."""
     if not isinstance(passes, int) or passes < 1:
         raise ValueError(
             "backward_passes_per_step must be a positive number. Received: "
@@ -144,7 +142,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def local_variables(local_layers: Any) -> list[Any]:
-    """Return the trainable variables of a layer, several, or None."""
+    """Return the trainable variables of one layer, of several, or of None."""
     if local_layers is None:
         return []
     is_several = isinstance(local_layers, Iterable)
@@ -163,7 +161,7 @@ def local_variables(local_layers: Any) -> list[Any]:
 
 
 def _keys_of_groups(groups: Any) -> int | list[list[Hashable]] | None:
-    """Replace the variables of groups by their keys."""
+    """Replace the variables in groups by their keys."""
     if groups is None or (isinstance(groups, int) and groups > 0):
         return groups
     if isinstance(groups, list) and all(isinstance(g, Sequence) for g in groups):
@@ -175,7 +173,7 @@ def _keys_of_groups(groups: Any) -> int | list[list[Hashable]] | None:
 
 
 def _check_device(name: str, device: str) -> None:
-    """Refuse a device that does not exist, which TensorFlow would silently ignore."""
+    """Refuse a missing device, which TensorFlow would silently ignore."""
     if not device:
         return
     spec = tf.DeviceSpec.from_string(device)

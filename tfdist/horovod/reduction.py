@@ -1,4 +1,4 @@
-"""The reduction of gradients over ranks, for wrapped optimizers and tapes."""
+"""Reduction of gradients over ranks, for wrapped optimizers and tapes."""
 
 import atexit
 import sys
@@ -19,22 +19,18 @@ from tfdist.horovod.variables import key_of
 from tfdist.rendezvous.lifeline import part
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
 
-# Horovod's errors for gradients that were in flight.
+# Horovod's errors for gradients in flight.
 _PEER_ERRORS = (tf.errors.UnknownError, tf.errors.AbortedError)
 
 
 class Reduction:
-    """Combines gradients of all ranks.
-
-    Args:
-        options: The arguments of the wrapper.
-    """
+    """The reduction of gradients over ranks."""
 
     def __init__(self, options: ReductionOptions) -> None:
         self.options = options
         self._process_set = options.process_set
         self._functions: dict[Any, Any] = {}
-        # The factors before and after the sum, apart from the average itself.
+        # The factors before and after the sum, excluding the average.
         factor = options.gradient_predivide_factor
         is_average = options.op == native.Average
         self._factors = (1.0 / factor, factor) if is_average else (1.0, 1.0)
@@ -45,7 +41,7 @@ class Reduction:
         variables: Sequence[Any],
         local: Collection[Hashable],
     ) -> list[Any]:
-        """Combine gradients; those of variables with `local` keys stay on this rank."""
+        """Reduce gradients over ranks, except for variables with `local` keys."""
         keys = [key_of(variable) for variable in variables]
         results = [None if g is None else to_tensor(g) for g in gradients]
         present = [place for place, g in enumerate(results) if g is not None]
@@ -67,10 +63,10 @@ class Reduction:
         return results
 
     def plan(self, keys: Sequence[Hashable]) -> list[list[int]]:
-        """Divide gradients into the groups that are sent in one message."""
+        """Return the groups of gradients that are sent in one message each."""
         groups = self.options.groups
         if groups is not None and not isinstance(groups, int):
-            # Variables of other optimizers may be among them.
+            # Groups may also contain variables of other optimizers.
             groups = [[key for key in group if key in keys] for group in groups]
         return plan_groups(groups, keys, range(len(keys)))
 
@@ -92,10 +88,10 @@ class Reduction:
         return results
 
     def _reduce(self, gradients: list[Any], plan: Sequence[Sequence[int]]) -> list[Any]:
-        """Put the operations into the graph; in eager code, into one of their own."""
+        """Add the operations to the graph, or run them in one function if eager."""
         if not tf.executing_eagerly():
             return self._reduce_groups(gradients, plan)
-        # Eager code would wait for each before it sends the next.
+        # Eager code would wait for each operation before the next.
         key = tuple(map(tuple, plan))
         if key not in self._functions:
             self._functions[key] = tf.function(
@@ -109,12 +105,10 @@ class Reduction:
     def _reduce_groups(
         self, gradients: Sequence[Any], plan: Sequence[Sequence[int]]
     ) -> list[Any]:
-        """Add one operation for each group, type and sparse gradient to the graph.
-
-        Names count positions. Horovod's own names come from layers, which differ
-        between ranks as soon as one of them has made one more model.
-        """
+        """Add one operation per group, dtype and sparse gradient to the graph."""
         results = list(gradients)
+        # Names count positions: Horovod's come from layers, whose names differ between
+        # ranks once one of them has built another model.
         with tf.name_scope(f"{self.options.name}_Allreduce"):
             for group in plan:
                 dense = {}
@@ -131,7 +125,7 @@ class Reduction:
         return results
 
     def _all_reduce(self, tensors: list[Any], places: Sequence[int]) -> list[Any]:
-        """All-reduce dense gradients of one type, several in one message."""
+        """All-reduce dense gradients of one dtype in one message."""
         before, after = self._factors
         options: dict[str, Any] = {
             "op": self.options.op,
@@ -152,7 +146,7 @@ class Reduction:
         return [tf.cast(tensor, dtype) for tensor in reduced]
 
     def _gather(self, slices: tf.IndexedSlices, name: str) -> tf.IndexedSlices:
-        """Concatenate the rows of all ranks, which adds them up."""
+        """Gather the rows of all ranks, which sums them."""
         if self.options.op not in (native.Average, native.Sum):
             raise ValueError(
                 "Adasum cannot combine sparse gradients. Received: the gradient of an "
@@ -178,12 +172,9 @@ class Reduction:
 
 
 class Peers:
-    """Monitors the ranks that reduce gradients, so that a lost one is named.
+    """Monitor of the ranks that reduce gradients, which names a lost rank."""
 
-    All of them create it together. Horovod itself says only that some rank has gone,
-    or waits for one that hangs.
-    """
-
+    # All ranks create it together. Horovod only says that some rank is gone, or hangs.
     def __init__(self, process_set: Any) -> None:
         self._lifeline, hub = connect(
             process_set,
@@ -194,7 +185,7 @@ class Peers:
         atexit.register(self._leave, hub)
 
     def _leave(self, hub: Any) -> None:
-        """Disconnect; if a peer is why the program ends, print its name."""
+        """Disconnect; if a peer's failure ends the program, print its name."""
         error = getattr(sys, "last_value", None)
         if isinstance(error, _PEER_ERRORS):
             with suppress(ConnectionError, RuntimeError, TimeoutError):
@@ -203,17 +194,15 @@ class Peers:
             print(f"tfdist: {self._lifeline.failure.text}", file=sys.stderr, flush=True)
         part(self._lifeline, hub)
         if self._is_everyone or error is not None:
-            # The other ranks of its set cannot go on; ranks of other sets may.
+            # The other ranks of this set cannot continue; ranks of other sets may.
             stop_at_exit()
 
 
 def tie(process_set: Any) -> None:
-    """Connect the ranks of a process set, once, if there are several and they stay.
-
-    A rank that alone loads an optimizer again must not wait for the others.
-    """
+    """Connect the ranks of a process set once, unless the job is elastic."""
     is_joint = process_set.included() and process_set.size() > 1
-    # It lives as long as Horovod's own ranks, however many optimizers they train with.
+    # Once per process set, not per optimizer: a rank that alone reloads an optimizer
+    # must not wait for the others.
     if is_joint and not is_elastic() and not hasattr(process_set, "tfdist_peers"):
         with tf.init_scope():
             process_set.tfdist_peers = Peers(process_set)

@@ -1,4 +1,4 @@
-"""Gradient tapes that return the gradients of all ranks."""
+"""Gradient tapes that return gradients reduced over all ranks."""
 
 import functools
 from collections.abc import Hashable
@@ -14,12 +14,7 @@ from tfdist.horovod.variables import key_of
 
 
 class ReducingTape:
-    """A tape that reduces the gradients that it returns, and delegates the rest.
-
-    Args:
-        tape: The tape that records.
-        reduction: The reduction of its gradients.
-    """
+    """A tape that reduces its gradients over ranks, and delegates the rest."""
 
     def __init__(self, tape: tf.GradientTape, reduction: Reduction) -> None:
         self._tape, self._reduction = tape, reduction
@@ -41,10 +36,10 @@ class ReducingTape:
         return getattr(self._tape, name)
 
     def register_local_source(self, source: Any) -> None:
-        """Keep the gradient of a variable on this rank.
+        """Keep the gradient of a variable local to this rank.
 
         Args:
-            source: A variable of Keras or of TensorFlow.
+            source: A Keras or TensorFlow variable.
         """
         self._local_keys |= {key_of(source)}
 
@@ -55,18 +50,17 @@ class ReducingTape:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> Any:
-        """Return the gradients of all ranks.
+        """Return the gradients, reduced over all ranks.
 
         Args:
             target: The value to differentiate.
             sources: Variables or tensors, in any structure.
             output_gradients: As in `tf.GradientTape.gradient`. Default None.
-            use_generic_names: Whether names of operations are equal on ranks whose
-                variables have different names. It has no effect, because they always
-                are. Default False.
+            use_generic_names: No effect: operation names never depend on variable
+                names. Default False.
 
         Returns:
-            One gradient for each source, in the same structure.
+            One gradient per source, in the same structure.
         """
         own = self._tape.gradient(target, sources, output_gradients)
         variables = tf.nest.flatten(sources)
@@ -88,7 +82,7 @@ def DistributedGradientTape(
     process_set: Any = native.global_process_set,
     scale_local_gradients: bool = True,
 ) -> ReducingTape:
-    """Wrap a gradient tape, so that its gradients are averaged over ranks.
+    """Wrap a gradient tape so that its gradients are averaged over ranks.
 
     Use it in custom training loops with a plain optimizer; a wrapped optimizer would
     average twice.
@@ -107,10 +101,11 @@ def DistributedGradientTape(
         scale_local_gradients: As there.
 
     Returns:
-        A tape. `register_local_source(variable)` keeps a gradient on its rank.
+        A tape. `register_local_source(variable)` keeps a gradient local to its rank.
 
     Raises:
-        RuntimeError: If this Horovod, or this number of ranks, cannot do Adasum.
+        RuntimeError: If Adasum is not available in this Horovod or for this number of
+            ranks.
         ValueError: If an argument cannot be honoured.
 
     Example:
@@ -126,7 +121,7 @@ def DistributedGradientTape(
     options = ReductionOptions.of(
         locals(),
         name="DistributedGradientTape",
-        # A rank that alone traces its step again makes one more tape.
+        # A rank that retraces its step alone creates another tape.
         ties_ranks=False,
     )
     try:
@@ -162,15 +157,15 @@ def PartialDistributedGradientTape(
         num_groups: As there.
         groups: As there.
         process_set: As there.
-        local_layers: A layer, or several, that have been built. Default None: none.
-        scale_local_gradients: Whether their gradients are divided by the number of
-            ranks. Default True.
+        local_layers: One or several built layers. Default None.
+        scale_local_gradients: Whether to divide their gradients by the number of ranks.
+            Default True.
 
     Returns:
         A tape.
 
     Raises:
-        ValueError: If `local_layers` are no layers, or have not been built.
+        ValueError: If `local_layers` are not layers, or are not built.
 
     Example:
         >>> import keras
@@ -194,8 +189,5 @@ def PartialDistributedGradientTape(
 
 @functools.lru_cache
 def _shared(options: ReductionOptions) -> Reduction:
-    """Return one reduction for equal options, with the functions it has compiled.
-
-    A tape lives for one step, and would compile its own in every eager one.
-    """
+    """Return one reduction for equal options, so that eager steps compile it once."""
     return Reduction(options)

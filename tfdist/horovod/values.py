@@ -22,14 +22,14 @@ def allreduce(
     op: Any = None,
     compression: Any = native.Compression.none,
 ) -> Any:
-    """Combine a value over all ranks, by default into its average.
+    """Reduce a value over all ranks, by default to its average.
 
-    Integers of 8 and 16 bits are summed in 32, and floats of 8 and 16 bits other than
-    float16 in float32; an average of integers is rounded towards zero.
+    Integers of 8 and 16 bits are summed as 32-bit ones; floats of 8 and 16 bits, except
+    float16, as float32. An average of integers is rounded towards zero.
 
     Args:
-        value: A number, an array, a tensor, a variable, or `tf.IndexedSlices`; of
-            floats, or of integers but for uint64; of the same shape on all ranks.
+        value: A number, array, tensor, variable or `tf.IndexedSlices`, of floats or of
+            integers except uint64, with the same shape on all ranks.
         name: Name of the operation in graphs. Default None: a generated one.
         average: The old name of `op`: True for `Average`, False for `Sum`.
         prescale_factor: The factor before the reduction. Default 1.
@@ -38,10 +38,10 @@ def allreduce(
         compression: `Compression.none` or `Compression.fp16`. Default none.
 
     Returns:
-        A tensor of the same shape and type, the same on all ranks.
+        A tensor of the same shape and dtype, equal on all ranks.
 
     Raises:
-        TypeError: If the value holds neither floats nor such integers.
+        TypeError: If the value has another dtype.
 
     Example:
         >>> import tfdist.horovod as hvd
@@ -67,15 +67,15 @@ def allgather(value: Any, name: str | None = None) -> Any:
     """Concatenate the rows of a value over all ranks.
 
     Args:
-        value: An array, a tensor or a variable; of the same shape on all ranks but for
+        value: An array, tensor or variable, of the same shape on all ranks except for
             the number of rows.
         name: Name of the operation in graphs. Default None: a generated one.
 
     Returns:
-        A tensor of the same type with the rows of rank 0, then of rank 1, and so on.
+        A tensor of the same dtype with the rows of rank 0, then of rank 1, and so on.
 
     Raises:
-        TypeError: If the type has no fixed size, as strings.
+        TypeError: If the dtype has no fixed size, such as string.
 
     Example:
         >>> import tfdist.horovod as hvd
@@ -88,19 +88,18 @@ def allgather(value: Any, name: str | None = None) -> Any:
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """Send the value of one rank to all ranks.
+    """Send one rank's value to all ranks.
 
     Args:
-        value: A number, an array, a tensor or a variable; of the same shape on all
-            ranks.
+        value: A number, array, tensor or variable, of the same shape on all ranks.
         root_rank: The rank that sends its value.
         name: Name of the operation in graphs. Default None: a generated one.
 
     Returns:
-        A tensor of the same shape and type, the same on all ranks.
+        A tensor of the same shape and dtype, equal on all ranks.
 
     Raises:
-        TypeError: If the type has no fixed size, as strings.
+        TypeError: If the dtype has no fixed size, such as string.
 
     Example:
         >>> import tfdist.horovod as hvd
@@ -114,20 +113,20 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
 
 
 def reducescatter(value: Any, name: str | None = None, op: Any = native.Average) -> Any:
-    """Combine a value over all ranks, and give each rank its part of the rows.
+    """Reduce a value over all ranks, and give each rank its part of the rows.
 
     Args:
-        value: An array, a tensor or a variable; of the types that `allreduce` takes,
-            and of the same shape on all ranks.
+        value: An array, tensor or variable, of a dtype that `allreduce` supports and of
+            the same shape on all ranks.
         name: Name of the operation in graphs. Default None: a generated one.
         op: `Average` or `Sum`. Default `Average`.
 
     Returns:
-        A tensor of the same type with the rows of this rank.
+        A tensor of the same dtype with the rows of this rank.
 
     Raises:
-        TypeError: If the value holds neither floats nor integers below 2**63.
-        ValueError: If `op` is another, or the value has no rows.
+        TypeError: If the value has another dtype.
+        ValueError: If `op` is another operation, or the value has no rows.
 
     Example:
         >>> import tfdist.horovod as hvd
@@ -151,7 +150,7 @@ def reducescatter(value: Any, name: str | None = None, op: Any = native.Average)
 
 
 def _to_reduce(tensor: Any) -> Any:
-    """Convert a tensor to a type that Horovod can reduce and that holds its values."""
+    """Convert a tensor to a dtype that Horovod can reduce without losing values."""
     dtype = tensor.dtype
     if not (dtype.is_floating or dtype.is_integer) or dtype == tf.uint64:
         raise TypeError(

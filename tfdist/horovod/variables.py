@@ -1,4 +1,4 @@
-"""Variables of Keras and TensorFlow that are equal on all ranks."""
+"""Keras and TensorFlow variables that are equal on all ranks."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -17,17 +17,18 @@ def broadcast_variables(
     process_set: Any = native.global_process_set,
     inplace: bool = False,
 ) -> None:
-    """Assign the values of one rank to the variables of all ranks.
+    """Assign one rank's values to the variables of all ranks.
 
-    Variables are paired by their positions in the list, not by their names: the names
-    of Keras's layers count up in each process separately.
+    Variables are matched by position, not by name: each process numbers its Keras
+    layers separately.
 
     Args:
-        variables: Of Keras or of TensorFlow, of the same shapes and types on all ranks.
+        variables: Keras or TensorFlow variables, with equal shapes and dtypes on all
+            ranks.
         root_rank: The rank that sends its values.
         process_set: The ranks that take part. Default all.
         inplace: Whether to write into the memory of the variables, which saves a copy
-            of them and pairs them by name. Default False.
+            but matches them by name. Default False.
 
     Example:
         >>> import keras
@@ -50,13 +51,13 @@ def broadcast_variables(
             )
             variable.assign(from_move(moved, value.dtype))
 
-    # Eager code would wait for each before it sends the next.
+    # Eager code would wait for each broadcast before the next.
     is_eager = tf.executing_eagerly()
     (tf.function(assign, autograph=False) if is_eager else assign)()
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Refuse to broadcast global variables, of which Keras 3 has none.
+    """Raise RuntimeError, since Keras 3 has no global variables.
 
     Args:
         root_rank: The rank that would send its values.
@@ -74,21 +75,15 @@ def broadcast_global_variables(root_rank: int) -> None:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """Return the weights, moving statistics and optimizer variables of a built model.
-
-    States of random layers are left out: with equal states, all ranks would drop out
-    the same units.
-    """
+    """Return a built model's weights, moving statistics and optimizer variables."""
+    # Not the states of random layers: with equal states all ranks would drop the same
+    # units.
     optimizers = optimizers_of(model)
     return [*model.weights, *(v for one in optimizers for v in one.variables)]
 
 
 def broadcast_equal(variables: list[Any], root_rank: int, where: str) -> None:
-    """Broadcast variables, after a check that all ranks have the same ones.
-
-    Raises:
-        RuntimeError: On every rank, if the ranks have different variables.
-    """
+    """Broadcast variables, or raise RuntimeError on all ranks if their specs differ."""
     specs = [f"{tuple(v.shape)} {tf.as_dtype(v.dtype).name}" for v in variables]
     everyone = native.allgather_object(specs, name="tfdist.variables")
     for rank, others in enumerate(everyone):
@@ -102,12 +97,12 @@ def broadcast_equal(variables: list[Any], root_rank: int, where: str) -> None:
 
 
 def tensorflow_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable of a variable of Keras or TensorFlow."""
+    """Return the TensorFlow variable of a Keras or TensorFlow variable."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def key_of(variable: Any) -> Hashable:
-    """Return a hashable key, equal for a variable of Keras and the one inside it."""
+    """Return a hashable key, equal for a Keras variable and its TensorFlow variable."""
     key: Hashable = tensorflow_variable(variable).ref()
     return key
 

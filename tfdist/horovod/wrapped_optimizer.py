@@ -1,4 +1,4 @@
-"""The optimizer that a wrapped one becomes, and its accumulation over passes."""
+"""The class of wrapped optimizers, and their accumulation over passes."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -14,11 +14,9 @@ from tfdist.horovod.variables import key_of
 
 
 def wrapped_class(base: type, reduction: Reduction) -> type:
-    """Return a subclass of an optimizer's class that reduces gradients first.
-
-    It has the name under which Keras saves the optimizer's own class, so that the saved
-    optimizer is a plain one, and loads without tfdist.
-    """
+    """Return a subclass of an optimizer's class that reduces gradients first."""
+    # With the name under which Keras saves the base class, so that a saved optimizer
+    # loads as a plain one, without tfdist.
     is_public = getattr(keras.optimizers, base.__name__, None) is base
     attributes = {
         "__module__": "keras.optimizers" if is_public else base.__module__,
@@ -31,11 +29,11 @@ def wrapped_class(base: type, reduction: Reduction) -> type:
 
 
 class ReducingOptimizer(OwnReduction):
-    """A mixin before an optimizer's class, which reduces gradients over ranks first."""
+    """A mixin for optimizer classes that reduces gradients over ranks first."""
 
     reduction: Reduction
 
-    # Attributes of the optimizer's own class.
+    # Attributes of the optimizer's class.
     name: str
     built: bool
     iterations: Any
@@ -59,11 +57,11 @@ class ReducingOptimizer(OwnReduction):
         return self.options.process_set
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable of Keras or TensorFlow on this rank."""
+        """Keep the gradient of a Keras or TensorFlow variable local to this rank."""
         self._local_keys |= {key_of(var)}
 
     def drop_passes(self) -> None:
-        """Drop the passes of an incomplete step."""
+        """Discard the gradients of an incomplete step."""
         if self._accumulation is not None:
             self._accumulation.reset()
 
@@ -74,12 +72,12 @@ class ReducingOptimizer(OwnReduction):
         base: Any = super()
         is_unknown = trainable_variables is None and not self.built
         if self.is_reduced or not grads or is_unknown:
-            # Keras reports gradients of unknown variables.
+            # Keras reports the error for gradients of unknown variables.
             base.apply(grads, trainable_variables)
             return
         variables = list(trainable_variables or self._trainable_variables)
         if not self.built:
-            # Not inside a conditional branch, which may hold the update.
+            # Build here, not in a conditional branch that may contain the update.
             with keras.name_scope(self.name):
                 self.build(variables)
             self.built = True
@@ -106,7 +104,7 @@ class ReducingOptimizer(OwnReduction):
         )
 
     def _adds_up(self) -> bool:
-        """Tell whether gradients of ranks or of passes are added up, now or later."""
+        """Return whether gradients of ranks or passes are ever summed."""
         has_others = self.process_set.included() and self.process_set.size() > 1
         return has_others or is_elastic() or self._accumulation is not None
 
@@ -125,7 +123,7 @@ class ReducingOptimizer(OwnReduction):
             apply(reduced)
 
     def _made_dense(self, grads: Sequence[Any]) -> list[Any]:
-        """Densify sparse gradients, which cannot be added up over passes."""
+        """Convert gradients to dense ones, since sparse ones cannot be accumulated."""
         is_sparse = any(isinstance(grad, tf.IndexedSlices) for grad in grads)
         if is_sparse and not self.options.sparse_as_dense:
             raise ValueError(
@@ -143,12 +141,10 @@ class ReducingOptimizer(OwnReduction):
 
 
 class Accumulation:
-    """Adds up the gradients of `backward_passes_per_step` passes on this rank.
+    """The sums of gradients over `backward_passes_per_step` passes on this rank."""
 
-    The sums are plain variables of TensorFlow, outside of the optimizer's state, so
-    that a saved model loads in plain Keras.
-    """
-
+    # TensorFlow variables outside the optimizer's state, so that a saved model loads in
+    # plain Keras.
     def __init__(self, passes: int) -> None:
         self.passes = passes
         with tf.init_scope():
@@ -162,7 +158,7 @@ class Accumulation:
         update: Callable[[list[Any]], None],
         skip: Callable[[], None],
     ) -> None:
-        """Add dense gradients of one pass; then update with the sums, or skip."""
+        """Add the dense gradients of one pass; then update with the sums, or skip."""
         sums = [
             None if gradient is None else self._sum_of(gradient, variable)
             for gradient, variable in zip(gradients, variables, strict=True)
@@ -184,14 +180,14 @@ class Accumulation:
         )
 
     def reset(self) -> None:
-        """Drop the passes of an incomplete step."""
+        """Discard the gradients of an incomplete step."""
         self.counter.assign(0)
         for total in self._sums.values():
-            # Not a product with zero: an overflow would stay.
+            # Not a multiplication by zero, which would keep an overflow.
             total.assign(tf.zeros_like(total))
 
     def _sum_of(self, gradient: Any, variable: Any) -> tf.Variable:
-        """Return the variable that holds a sum, creating it on first use."""
+        """Return the variable of a sum, creating it on first use."""
         key = key_of(variable)
         if key not in self._sums:
             with tf.init_scope():
@@ -201,7 +197,7 @@ class Accumulation:
 
 
 def _without_value(function: Callable[[], None]) -> None:
-    """Call a function, and return None, as a branch of `tf.cond` has to."""
+    """Call a function and return None, as a `tf.cond` branch."""
     function()
 
 
@@ -217,7 +213,7 @@ def _check_no_strategy(name: str) -> None:
 
 
 def _check_not_overwritten(variables: Sequence[Any]) -> None:
-    """Refuse variables whose gradients are new values, of which a sum is none."""
+    """Refuse variables whose gradients are new values, which cannot be summed."""
     for variable in variables:
         if getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(

@@ -62,7 +62,7 @@ _MISSING = (
 def install(
     env: Mapping[str, str], *, log: Path, stream: TextIO, force: bool = False
 ) -> None:
-    """Build, install and try Horovod for the installed TensorFlow, or raise BuildError."""
+    """Build, install and try Horovod for this TensorFlow, or raise BuildError."""
     tensorflow = find_tensorflow()
     if not force and _already_works(tensorflow, env, stream):
         return

@@ -29,7 +29,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LINGER_SECONDS = 1.0
 
 
-# The launcher starts this file by path, and it imports little, to start in milliseconds:
+# The launcher starts this file by path. It imports little, to start in milliseconds:
 #     python -I -S guardian.py CONTROL LENGTH CORES
 # CONTROL is the file descriptor of a socket, CORES a comma-separated list. The guardian
 # reads LENGTH bytes from CONTROL: the rank's command line, separated by zero bytes. It
@@ -42,7 +42,7 @@ _LINGER_SECONDS = 1.0
 # them. As a subreaper it adopts every orphan, daemons included. If the guardian itself
 # is killed, the kernel kills the rank.
 class Guardian:
-    """Starts a rank, relays signals, reports its exit, and kills its descendants."""
+    """Parent of a rank: relays signals, reports the exit and kills descendants."""
 
     def __init__(self, control: int, command: list[bytes], cores: list[int]) -> None:
         self._control = control

@@ -206,7 +206,7 @@ class _RankOutput:
 
 
 class LineSplitter:
-    """Splits a byte stream into lines, which a newline or a carriage return ends."""
+    """Splitter of a byte stream into lines, ended by a newline or a carriage return."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -228,7 +228,7 @@ class LineSplitter:
 
 
 class Console:
-    """Prints the ranks' lines on stdout and stderr, with tags or unchanged."""
+    """Printer of the ranks' lines on stdout and stderr, with tags or unchanged."""
 
     def __init__(
         self, *, tag: bool, clock: Callable[[], float] = time.monotonic

@@ -91,7 +91,7 @@ def plan(
 
 
 def clusters_of(job: Job, addresses: Sequence[str]) -> list[Cluster]:
-    """Return each process's view of the cluster, which no evaluator is part of."""
+    """Return each process's view of the cluster; the evaluator has no address in it."""
     if job.workers is None:
         tasks = [Task("worker", rank) for rank in range(len(addresses))]
         return [Cluster(workers=tuple(addresses), task=task) for task in tasks]

@@ -27,7 +27,7 @@ class Decision:
 
 
 class Policy:
-    """Decides what the exit of a process means for the job."""
+    """Decisions on what the exit of each process means for the job."""
 
     # Without parameter servers any failure fails the job. With them, the job ends with
     # its chief. A worker has no state, so it restarts; a server holds variables, so its

@@ -32,7 +32,7 @@ _PREEMPTION_SECONDS = 30.0
 
 
 class Supervisor:
-    """Runs processes, and reacts to exits and signals."""
+    """Event loop of a run, which reacts to exits and signals."""
 
     # A run that must end goes through stages: a signal asks the ranks to end, then
     # SIGKILL forces them. At most one next stage is pending.

@@ -1,4 +1,4 @@
-"""BackupAndRestore: a training run that resumes exactly where it was interrupted."""
+"""BackupAndRestore: training that resumes exactly where it was interrupted."""
 
 import contextlib
 import os
@@ -22,42 +22,43 @@ from tfdist.rendezvous.progress import Progress
 
 
 class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
-    """Saves the state of a training run, and resumes it where it was interrupted.
+    """Callback that saves the state of a training run, and resumes an interrupted run.
 
-    Start the same program again: `fit` begins where the newest state was taken, also
-    within an epoch, and ends with the weights of an uninterrupted run, bit for bit with
-    the same number of processes, up to rounding with another. A state holds the
-    weights, the optimizer and its loss scale, the metrics, the position in the data,
-    the states of callbacks, and the random number generators of Python, NumPy and
-    Keras. Your own callback takes part if it has the methods `get_state()` and
-    `set_state(state)`; it is saved after all callbacks were called.
+    Start the same program again: `fit` resumes from the newest state, even within an
+    epoch, and ends with the weights of an uninterrupted run. They are bit-identical
+    with the same number of processes, and equal up to rounding with another number. A
+    state holds the weights, the optimizer with its loss scale, the metrics, the
+    position in the data, the states of callbacks, and the random number generators of
+    Python, NumPy and Keras. Your own callback is included if it has the methods
+    `get_state()` and `set_state(state)`; its state is taken after all callbacks have
+    run.
 
-    Give it on every rank. Only the chief writes, in a thread: each state goes to a new
-    file, which gets its name once it is complete and on disk. A damaged file is
-    detected by its checksum; then the previous one is used, and a line says so.
+    Give it to `fit` on every rank. Only the chief writes, in a thread, and each state
+    goes to a temporary file, which is renamed once it is complete and on disk. A
+    checksum detects a damaged file: then the previous state is used, and a message says
+    so.
 
     To return to its position in the data, `fit` reads the first batch of each completed
-    epoch and all batches seen in the last one; with `steps_per_epoch`, generators and
-    the workers of a `PyDataset` it reads all batches. The data must come in the same
-    order again: if you shuffle a `tf.data.Dataset` yourself, give it a seed.
+    epoch and all seen batches of the last one. With `steps_per_epoch`, generators, or
+    the workers of a `PyDataset`, it reads all batches. The data must have the same
+    order again: give `tf.data.Dataset.shuffle` a seed.
 
-    Without a strategy, create it before the line that calls `fit`.
+    Without a strategy, create the callback before the line that calls `fit`.
 
     Args:
-        backup_dir: The folder, for this training alone.
-        save_freq: "epoch", or a number of batches, which saves within epochs, too.
-            Default "epoch".
-        double_checkpoint: Whether to keep the previous state as well as the newest.
-            Default True.
-        delete_checkpoint: Whether to remove the states when the training is complete.
+        backup_dir: A folder for this training run only.
+        save_freq: "epoch", or a number of batches to also save within epochs. Default
+            "epoch".
+        double_checkpoint: Whether to keep the previous state as well. Default True.
+        delete_checkpoint: Whether to remove the states when training is complete.
             Default True.
 
     Raises:
         ValueError: If an argument is invalid; in `fit`, if the states belong to another
             model, optimizer or data, or if there are two of these callbacks.
         OSError: In `fit`, if no state can be read, or one cannot be written.
-        RuntimeError: In `fit`, if there is no strategy, and `fit` was looked up before
-            the callback was created.
+        RuntimeError: In `fit`, without a strategy, if `fit` was looked up before the
+            callback was created.
 
     Example:
         >>> import tempfile
@@ -72,7 +73,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
     _collective: Collective
     _files: StateFiles
     _writer: StateWriter
-    # The seeds and generators of this rank when the training began.
+    # The seed and generators of this rank at the start of training.
     _began: Mapping[str, Any]
 
     def __init__(
@@ -88,21 +89,14 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self.save_freq = save_freq
         self.double_checkpoint = double_checkpoint
         self.delete_checkpoint = delete_checkpoint
-        # The state to resume from, until all of it is restored.
+        # The state to resume from, until it is fully restored.
         self._state: snapshots.Snapshot | None = None
         self._progress: Progress | None = None
         install(is_alone=True)
 
     @contextlib.contextmanager
     def resuming(self, model: keras.Model) -> Iterator[Position]:
-        """Read the newest state, and keep the position in the data during a `fit`.
-
-        Args:
-            model: The model that is trained.
-
-        Yields:
-            The position.
-        """
+        """Read the newest state, and yield the position in the data during a `fit`."""
         self._collective = collective_of(model)
         self._files = StateFiles(self.backup_dir, 2 if self.double_checkpoint else 1)
         self._state = snapshots.read_newest(self._files, self._collective)
@@ -111,7 +105,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             self._began = {"seed": seed, **random_states()}
         else:
             self._began = self._state.random_of(self._collective.rank)["began"]
-            # Reading the data may draw from the generators.
+            # Reading the data may draw random numbers.
             set_random_states(self._began)
         self._position = Position(self._began["seed"])
         self._writer = StateWriter(self._files)
@@ -124,12 +118,13 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             self._state = self._progress = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restore what other callbacks read, all of which have begun."""
+        """Restore what other callbacks read; they have all begun."""
         del logs
         self._position.reader.check_can_begin(within_epochs=self.save_freq != "epoch")
-        # Steps of this epoch, since the last state, of all epochs, of completed epochs.
+        # Steps of this epoch, since the last state, of all epochs, and of completed
+        # epochs.
         self._step = self._unsaved = self._made = self._made_before = 0
-        # The first epoch of the training, in whichever process.
+        # The first epoch of the training run, across restarts.
         self._first_epoch: int | None = None
         if self._state is not None:
             self._begin_with(self._state)
@@ -148,7 +143,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             return
         facts = self._state.facts
         if facts["step"]:
-            # Other callbacks have reset themselves for a new epoch.
+            # Other callbacks have just reset themselves for a new epoch.
             self._restore(self._state)
         seen = facts["epoch"] - facts["first_epoch"]
         self._position.reader.begin_at(seen, facts["step"], facts["num_batches"])
@@ -157,23 +152,19 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Count the steps, and save the state if it is due."""
+        """Count the steps, and save the state if due."""
         del batch
         done = self._position.reader.steps
         self._unsaved += done - self._step
         self._step = done
         self._made = self._made_before + done
         length = self._position.num_batches
-        # After the last step of an epoch, `epoch_ended` saves.
+        # `epoch_ended` saves after the last step of an epoch.
         if self._is_due() and (length is None or done < length):
             self._save(self._epoch, done, logs)
 
     def epoch_ended(self, epoch: int) -> None:
-        """Save the state if it is due; `fit` calls this after all callbacks.
-
-        Args:
-            epoch: The epoch, from 0.
-        """
+        """Save the state if due; `fit` calls this after all callbacks."""
         self._step, self._made_before = 0, self._made
         if self.save_freq == "epoch" or self._is_due():
             self._save(epoch + 1, 0, None)
@@ -183,18 +174,18 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         del logs
         if self._state is not None:
             self._restore_counts(self._state)
-        # A state that could not be written does no harm if all of them are removed.
+        # A failed write does not matter if all states are removed.
         with contextlib.suppress(*([OSError] if self.delete_checkpoint else [])):
             self._writer.wait()
         if self.delete_checkpoint and self._collective.rank == 0:
             self._files.clear()
 
     def _is_due(self) -> bool:
-        """Return whether `save_freq` batches were made since the last state."""
+        """Return whether `save_freq` batches have passed since the last state."""
         return self.save_freq != "epoch" and self._unsaved >= int(self.save_freq)
 
     def _begin_with(self, state: snapshots.Snapshot) -> None:
-        """Begin a `fit` where a state was taken."""
+        """Resume a `fit` from a state."""
         facts = state.facts
         state.check(self.model, self._position.num_batches, str(self.backup_dir))
         self._restore(state)
@@ -211,11 +202,11 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             )
 
     def _restore(self, state: snapshots.Snapshot) -> None:
-        """Restore everything except the counts of an epoch."""
+        """Restore everything except the metrics and generators."""
         state.restore(self.model, self._collective, self.others)
 
     def _restore_counts(self, state: snapshots.Snapshot) -> None:
-        """Restore the rest."""
+        """Restore the metrics, the generators and the logs."""
         state.restore_counts(self.model, self._collective)
         self._position.logs = state.facts["logs"]
         self._state = None

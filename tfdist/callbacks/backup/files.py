@@ -1,4 +1,4 @@
-"""Files of saved states: complete, checksummed, and written beside the training."""
+"""Files of saved states: atomic, checksummed, and written in a thread."""
 
 import io
 import os
@@ -20,22 +20,20 @@ _CHECKSUM_BYTES = 4
 
 
 class StateFiles:
-    """Files of one training run in a folder, of which the newest `kept` are kept."""
+    """The state files of one training run, of which the newest `kept` are kept."""
 
     def __init__(self, folder: Path, kept: int) -> None:
         self._folder = folder
         self._kept = kept
 
     def tidy(self) -> None:
-        """Remove partial files of processes that ended while they wrote."""
+        """Remove partial files that killed processes have left."""
         for path in strays_of(self._folder / "state-{number}.npys"):
             path.unlink(missing_ok=True)
 
     def newest(self) -> bytes | None:
-        """Return the newest undamaged state, or None if there is no state.
-
-        A damaged file is reported on stderr, and removed if an older one is undamaged.
-        """
+        """Return the newest undamaged state, or None without any."""
+        # Report a damaged file on stderr; remove it only if an older one is undamaged.
         damaged: dict[Path, str] = {}
         for path in self._paths():
             content = path.read_bytes()
@@ -80,13 +78,13 @@ class StateFiles:
             self._folder.rmdir()
 
     def _paths(self) -> list[Path]:
-        """Return the files, the newest first."""
+        """Return the files, newest first."""
         found = [p for p in self._folder.glob("state-*") if _NAME.fullmatch(p.name)]
         return sorted(found, key=_number, reverse=True)
 
 
 class StateWriter:
-    """Writes states in a thread, one at a time."""
+    """A thread that writes states, one at a time."""
 
     def __init__(self, files: StateFiles) -> None:
         self._files = files
@@ -94,12 +92,12 @@ class StateWriter:
         self._last: Future[None] | None = None
 
     def write(self, pack: Callable[[], bytes]) -> None:
-        """Start to write what `pack` returns, once the previous state is on disk."""
+        """Start writing the result of `pack` once the previous state is on disk."""
         self.wait()
         self._last = self._thread.submit(lambda: self._files.write(pack()))
 
     def wait(self) -> None:
-        """Wait for the last state, and raise OSError if it could not be written."""
+        """Wait for the last state; raise OSError if its write failed."""
         last, self._last = self._last, None
         try:
             if last is not None:
@@ -112,7 +110,7 @@ class StateWriter:
             ) from error
 
     def close(self) -> None:
-        """Finish writing, and end the thread."""
+        """Finish writing, and stop the thread."""
         self._thread.shutdown()
 
 
@@ -121,7 +119,7 @@ class Damaged(ValueError):
 
 
 def to_bytes(arrays: Arrays) -> bytes:
-    """Serialize arrays: their names, each array as by `numpy.save`, and a CRC-32."""
+    """Serialize named arrays with `numpy.save`, followed by a CRC-32."""
     file = io.BytesIO()
     for array in (np.array([*arrays], dtype=np.str_), *arrays.values()):
         np.save(file, array, allow_pickle=False)
@@ -130,7 +128,7 @@ def to_bytes(arrays: Arrays) -> bytes:
 
 
 def from_bytes(content: bytes) -> dict[str, np.ndarray]:
-    """Read what `to_bytes` has written; raise `Damaged` if any bit differs."""
+    """Return arrays that `to_bytes` serialized; raise `Damaged` if a bit differs."""
     body = memoryview(content)[:-_CHECKSUM_BYTES]
     if not body or content[-_CHECKSUM_BYTES:] != _checksum(body):
         raise Damaged("its checksum does not match its content")
@@ -150,7 +148,7 @@ def _checksum(content: memoryview | bytes) -> bytes:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the names of the files to disk."""
+    """Flush a folder's file names to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

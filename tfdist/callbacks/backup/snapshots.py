@@ -23,33 +23,32 @@ from tfdist.callbacks.learning_rate.rates import set_state_of_rates, state_of_ra
 from tfdist.collectives import Collective
 from tfdist.compat.keras.hooks import any_hooks_of_model
 
-# The version of the format; increase it when the content changes.
+# The version of the format; increment it when the content changes.
 FORM = 1
 
 _FACTS = "facts"
 _VARIABLE, _RANK, _REMEMBERED = "variable ", "rank ", "remembered "
-# A broadcast needs twice its size in memory, so it is sent in pieces.
+# A broadcast needs twice its size in memory, so send it in pieces.
 _PIECE_BYTES = 8 * 2**20
-# Up to this size, content travels together with its length.
+# Up to this size, content is sent together with its length.
 _SMALL_BYTES = 2**18
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that a training run needs to continue.
+    """Everything that a training run needs to continue."""
 
-    `facts` are the values for JSON, `remembered` the arrays of callbacks, `randoms` the
-    seeds and generators of each rank.
-    """
-
+    # JSON values.
     facts: Mapping[str, Any]
     variables: SavedVariables
+    # Arrays of callbacks.
     remembered: Mapping[str, np.ndarray]
+    # Seed and generators of each rank.
     randoms: Sequence[Mapping[str, Any]]
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Snapshot":
-        """Read what `take` has packed."""
+        """Return the snapshot that `take` packed."""
         arrays = from_bytes(content)
         facts = _from_json(arrays[_FACTS])
         ranks = [
@@ -60,7 +59,7 @@ class Snapshot:
         return cls(facts, variables, _named(arrays, _REMEMBERED), randoms)
 
     def random_of(self, rank: int) -> Mapping[str, Any]:
-        """Return the seeds of a rank; a rank that was not there uses another's."""
+        """Return a rank's seed and generators; a new rank reuses another's."""
         return self.randoms[rank % len(self.randoms)]
 
     def restore(
@@ -73,14 +72,14 @@ class Snapshot:
         set_callback_states(others, self.facts["callbacks"], self.remembered)
 
     def restore_counts(self, model: keras.Model, collective: Collective) -> None:
-        """Restore metrics and random number generators."""
+        """Restore the metrics and the random number generators."""
         if self.facts["step"]:
             variables = TrainingVariables(model, with_metrics=True)
             variables.restore(self.variables, collective, metrics=True)
         set_random_states(self.random_of(collective.rank)["now"])
 
     def check(self, model: keras.Model, num_batches: int | None, folder: str) -> None:
-        """Refuse a snapshot of another model, optimizer, data or format."""
+        """Refuse a snapshot of another format, model, optimizer or data."""
         form = self.facts.get("form")
         if form != FORM:
             raise ValueError(
@@ -123,11 +122,9 @@ def take(
     facts: Mapping[str, Any],
     began: Mapping[str, Any],
 ) -> Callable[[], bytes] | None:
-    """Copy the state of a training run; every rank calls it.
-
-    `began` holds the seeds and generators with which this rank began. The result packs
-    the copy into bytes, which takes time; it is None on all ranks but the chief.
-    """
+    """Copy the state of a training run; return its packing on the chief."""
+    # `began` holds the rank's seed and generators at the start of training. The
+    # returned function is slow, so it runs in the writer's thread.
     hooks = any_hooks_of_model(model)
     if hooks is not None:
         hooks.metrics_reset(model)
@@ -160,7 +157,7 @@ def take(
 
 
 def gather_bytes(collective: Collective, content: bytes, name: str) -> list[bytes]:
-    """Return the content of each rank, by rank."""
+    """Return the content of every rank, by rank."""
     if collective.size == 1:
         return [content]
     is_small = len(content) <= _SMALL_BYTES
@@ -179,7 +176,7 @@ def gather_bytes(collective: Collective, content: bytes, name: str) -> list[byte
 def broadcast_bytes(
     collective: Collective, content: bytes | None, name: str
 ) -> bytes | None:
-    """Return the content of rank 0, or None if it has none."""
+    """Return the content of rank 0 on all ranks, or None."""
     if collective.size == 1:
         return content
     is_root = collective.rank == 0
@@ -198,12 +195,12 @@ def broadcast_bytes(
 
 
 def _tensor(content: bytes) -> tf.Tensor:
-    """Return bytes as a vector of numbers."""
+    """Return bytes as a vector of integers."""
     return tf.constant(np.frombuffer(content, np.uint8))
 
 
 def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Return the arrays whose names begin with a prefix, by the rest of their names."""
+    """Return the arrays whose names start with a prefix, without the prefix."""
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()
@@ -217,5 +214,5 @@ def _json(value: Mapping[str, Any]) -> np.ndarray:
 
 
 def _from_json(array: np.ndarray) -> Any:
-    """Undo `_json`."""
+    """Decode an array that `_json` encoded."""
     return json.loads(array.tobytes())

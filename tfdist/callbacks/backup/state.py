@@ -1,11 +1,4 @@
-"""State of one process in a training run, as arrays and JSON.
-
-It consists of the variables, the states of callbacks and random number generators.
-Variables that ranks keep equal are saved once. Others are saved per rank: partial sums
-(metrics within an epoch, accumulating gradients), and moving statistics that follow
-each rank's own rows. The same number of ranks restores them bit for bit; another number
-shares them out.
-"""
+"""State of one process in a training run, as arrays and JSON."""
 
 import json
 import random
@@ -27,13 +20,17 @@ from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
 from tfdist.training.step import state_of_layers
 
+# Variables that are equal on all ranks are saved once, others per rank: partial sums
+# (metrics within an epoch, accumulated gradients) and moving statistics of each rank's
+# rows. The same number of ranks restores them bit for bit; another number redistributes
+# them.
 EQUAL, AVERAGED, SUMMED = "equal", "averaged", "summed"
-# The key that stands in JSON for an array, which is saved beside it.
+# The JSON key that stands for an array, which is saved separately.
 _ARRAY = "the array"
 
-# The path, the shape, the type and the kind of each variable.
+# The path, shape, dtype and kind of each variable.
 Specs = Sequence[Sequence[Any]]
-# By the index of the variable.
+# By variable index.
 Values = dict[str, np.ndarray]
 
 
@@ -62,10 +59,7 @@ class SavedVariables:
 
 
 class TrainingVariables:
-    """Variables of a model and its optimizers, all of which are built.
-
-    Metrics are included `with_metrics`, within an epoch.
-    """
+    """Variables of a built model and its optimizers; with metrics within an epoch."""
 
     def __init__(self, model: Any, *, with_metrics: bool) -> None:
         metrics = {id(variable): variable for variable in model.metrics_variables}
@@ -74,7 +68,7 @@ class TrainingVariables:
         self._of_layers = {id(variable) for variable in state_of_layers(model)}
 
     def take(self, collective: Collective) -> tuple[Specs, Values, Values]:
-        """Return the specs, the equal values and this rank's own; every rank calls."""
+        """Return specs, equal values and own values; all ranks must call it."""
         variables = [*self._others, *self._metrics]
         values = [tf.convert_to_tensor(variable).numpy() for variable in variables]
         kinds = self._kinds(variables, values, collective)
@@ -89,12 +83,12 @@ class TrainingVariables:
         return specs, equal, own
 
     def check(self, specs: Specs, folder: str) -> None:
-        """Refuse specs of another model."""
+        """Refuse the specs of another model."""
         mine = [_spec_of(variable) for variable in [*self._others, *self._metrics]]
         for index in range(max(len(mine), len(specs))):
             one = mine[index] if index < len(mine) else None
             other = specs[index] if index < len(specs) else None
-            # Paths count the layers created so far, and may differ.
+            # Paths may differ: they count the layers created so far.
             if one is None or other is None or [*one[1:3]] != [*other[1:3]]:
                 raise ValueError(
                     "backup_dir holds the state of another model or optimizer. "
@@ -106,7 +100,7 @@ class TrainingVariables:
     def restore(
         self, saved: SavedVariables, collective: Collective, *, metrics: bool
     ) -> None:
-        """Set the metrics, or all other variables."""
+        """Restore the metrics, or all other variables."""
         variables = self._metrics if metrics else self._others
         for index, variable in enumerate(variables, len(self._others) * metrics):
             variable.assign(saved.value(index, collective.rank, collective.size))
@@ -138,11 +132,8 @@ class TrainingVariables:
 def callback_states(
     callbacks: Sequence[Any], arrays: dict[str, np.ndarray]
 ) -> list[Any]:
-    """Return the class name and the state of each callback that has one, for JSON.
-
-    The state of a user's own callback is what its `get_state()` returns. Arrays in the
-    states are put into `arrays`.
-    """
+    """Return the class name and JSON state of each callback that has one."""
+    # Arrays in the states are moved to `arrays`.
     states = []
     for callback in map(innermost, callbacks):
         kind = type(callback).__name__
@@ -174,7 +165,7 @@ def set_callback_states(
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of Python's, NumPy's and Keras's generators, for JSON."""
+    """Return the states of Python's, NumPy's and Keras's generators as JSON."""
     version, numbers, gauss = random.getstate()
     name, keys, *rest = np.random.get_state(legacy=True)
     return {
@@ -185,8 +176,8 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any]) -> None:
-    """Set the states that `random_states` has returned."""
-    # Creating Keras's generator draws from Python's, so Keras comes first.
+    """Restore the states that `random_states` returned."""
+    # Keras first: creating its generator draws from Python's.
     if states["keras"] is not None:
         set_global_seed_state(states["keras"])
     version, numbers, gauss = states["python"]
@@ -196,7 +187,7 @@ def set_random_states(states: Mapping[str, Any]) -> None:
 
 
 def _spec_of(variable: Any) -> tuple[str, list[int], str]:
-    """Return the path, the shape and the type of a variable."""
+    """Return the path, shape and dtype of a variable."""
     return (
         variable.path,
         [int(length) for length in variable.shape],
@@ -205,24 +196,24 @@ def _spec_of(variable: Any) -> tuple[str, list[int], str]:
 
 
 def _describe(spec: Sequence[Any] | None) -> str:
-    """Name a variable in an error."""
+    """Describe a variable in an error."""
     return "nothing" if spec is None else f"{spec[0]} {tuple(spec[1])} {spec[2]}"
 
 
 def _for_numpy(value: np.ndarray) -> np.ndarray:
-    """Return the bits of a type that NumPy cannot save, as bfloat16, as integers."""
+    """Return values of a type that NumPy cannot save, such as bfloat16, as integers."""
     is_added = value.dtype.isbuiltin == 2
     return value.view(f"u{value.dtype.itemsize}") if is_added else value
 
 
 def _with_dtype(value: np.ndarray, dtype: str) -> np.ndarray:
-    """Undo `_for_numpy`."""
+    """Reverse `_for_numpy`."""
     is_own = value.dtype.name == dtype
     return value if is_own else value.view(tf.as_dtype(dtype).as_numpy_dtype)
 
 
 def _to_json(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
-    """Turn a value into JSON, moving its arrays to `arrays`."""
+    """Convert a value to JSON, moving its arrays to `arrays`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     received = type(value).__name__
@@ -234,7 +225,7 @@ def _to_json(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
     if isinstance(value, list | tuple):
         return [_to_json(one, arrays, where) for one in value]
     if isinstance(value, np.ndarray | np.generic) or tf.is_tensor(value):
-        # A copy, because it is written while the training continues.
+        # A copy, since training continues while it is written.
         array = np.array(value)
         if not array.dtype.hasobject:
             name = f"{where} {len(arrays)}"
@@ -248,7 +239,7 @@ def _to_json(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
 
 
 def _with_array(value: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
-    """Undo `_to_json` for one dictionary, which may stand for an array."""
+    """Return the array that a JSON object stands for, or the object itself."""
     if [*value] != [_ARRAY]:
         return value
     name, dtype = value[_ARRAY]

@@ -1,1 +1,1 @@
-"""Callbacks that change or print the learning rate."""
+"""Callbacks that set or print the learning rate."""

@@ -1,4 +1,4 @@
-"""Learning rates of a model as callbacks change them: a base times factors."""
+"""Learning rates of a model's optimizers: a base rate times factors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,29 +14,23 @@ from tfdist.compat.keras.learning_rates import (
 )
 from tfdist.compat.mirrored import copies_here
 
-# The attribute of an optimizer that holds its `Rate`. Keras neither reads nor saves it.
+# The attribute that holds an optimizer's `Rate`; Keras neither reads nor saves it.
 _ATTRIBUTE = "_rate_of_tfdist"
 
 
 class RateCallback(EpochLine):
-    """Base of callbacks that change the learning rate, equally on all ranks.
+    """Base of callbacks that set the learning rate, equally on all ranks."""
 
-    The rate of an optimizer is a product: the rate that it was created with, its scale,
-    and the multiplier of the step. A callback sets one factor, so the order of
-    callbacks does not matter. The factors stay with the optimizer, so that another
-    `fit` begins where this one has ended.
-
-    It starts with the first epoch of a `fit`, when all ranks have what one of them may
-    have restored.
-    """
-
+    # The rate is a product of the optimizer's initial rate, a scale, and the multiplier
+    # of the step. A callback sets one factor, so the order of callbacks does not
+    # matter. The factors stay with the optimizer across calls of `fit`.
     def __init__(
         self, initial_learning_rate: float | Sequence[float] | None = None
     ) -> None:
         super().__init__()
         _check_initial(initial_learning_rate)
         self.initial_learning_rate = initial_learning_rate
-        # The rates of the model's optimizers, from the first epoch on.
+        # The rates of the model's optimizers, set in the first epoch.
         self._rates: list[Rate] = []
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -45,7 +39,7 @@ class RateCallback(EpochLine):
         self._rates = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Start from the rates that all ranks have."""
+        """Read the rates in the first epoch, when all ranks have restored theirs."""
         super().on_epoch_begin(epoch, logs)
         if self._rates:
             return
@@ -57,7 +51,7 @@ class RateCallback(EpochLine):
         self._check_equal()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Keep what other callbacks have made of the rate since the last step set."""
+        """Keep what other callbacks did to the rate since the last step."""
         super().on_train_end(logs)
         for rate in self._rates:
             rate.fold()
@@ -65,13 +59,7 @@ class RateCallback(EpochLine):
     def _set_factor(
         self, *, momentum_correction: bool = True, **factors: float
     ) -> None:
-        """Set the `scale` or the `multiplier` of all rates.
-
-        The momentum of SGD, RMSprop and Lars is a sum of gradients, each multiplied by
-        the learning rate of its step. Momentum correction multiplies it by the new rate
-        over the old one (Goyal et al. 2017, section 3). Where the coefficient is a
-        variable one would change that for one step; in Keras 3 it is a constant.
-        """
+        """Set the `scale` or the `multiplier` of all rates."""
         for rate in self._rates:
             if not rate.is_known:
                 raise ValueError(
@@ -87,11 +75,14 @@ class RateCallback(EpochLine):
             for name, factor in factors.items():
                 setattr(rate, name, factor)
             ratio = rate.apply()
+            # Momentum is a sum of gradients, each times the learning rate of its step
+            # (Goyal et al. 2017, section 3). Its coefficient is a constant in Keras 3,
+            # so correct the sum itself.
             if momentum_correction and ratio != 1.0:
                 correct_momentum(rate.optimizer, ratio)
 
     def _set_initial(self, initial: float | Sequence[float]) -> None:
-        """Take the user's rates as the ones before all factors."""
+        """Use the user's rates as the base rates."""
         numbers = [rate for rate in self._rates if isinstance(rate, NumberRate)]
         given = [initial] if isinstance(initial, int | float) else list(initial)
         if len(given) != len(numbers):
@@ -105,7 +96,7 @@ class RateCallback(EpochLine):
             rate.base, rate.is_known = float(base), True
 
     def _check_equal(self) -> None:
-        """Refuse ranks that would continue with different rates."""
+        """Refuse ranks with different rates."""
         name = type(self).__name__
         facts = [[rate.base, rate.scale, rate.multiplier] for rate in self._rates]
         by_rank = collective_of(self.model).exchange(f"the rates of {name}", facts)
@@ -119,12 +110,12 @@ class RateCallback(EpochLine):
 
 
 class Rate:
-    """Learning rate of one optimizer, kept by it."""
+    """The learning rate of one optimizer, which holds this object."""
 
-    # The rate before all factors; `is_known` tells whether it is certain to be that.
+    # The rate before all factors; `is_known` is False if it may already contain some.
     base: float
     is_known = True
-    # The attributes that another process needs to continue.
+    # The attributes that a resumed training run needs.
     _lasting: tuple[str, ...] = ("base", "scale", "multiplier", "steps_before")
 
     def __init__(self, optimizer: Any) -> None:
@@ -144,19 +135,19 @@ class Rate:
         return self.multiplier * (1.0 if self.scale is None else self.scale)
 
     def state(self) -> dict[str, Any]:
-        """Return what another process needs to continue, for JSON."""
+        """Return the state that a resumed training run needs, as JSON."""
         return {name: getattr(self, name) for name in self._lasting}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` has returned in another process."""
+        """Restore a state that `state` returned in another process."""
         for name in self._lasting:
             setattr(self, name, state[name])
 
     def begin(self) -> None:
-        """Read the rate at the beginning of a `fit`."""
+        """Read the rate at the start of a `fit`."""
 
     def fold(self) -> None:
-        """Fold what others have made of the rate into the base."""
+        """Fold changes by others into the base rate."""
 
     def apply(self) -> float:
         """Update the optimizer; return the new rate over the old one, or 1."""
@@ -164,7 +155,7 @@ class Rate:
 
 
 class NumberRate(Rate):
-    """Learning rate that is a variable."""
+    """A learning rate that is a variable."""
 
     _lasting = (*Rate._lasting, "is_known", "_last")
 
@@ -174,14 +165,14 @@ class NumberRate(Rate):
         self.is_known = self.steps_before == 0
 
     def begin(self) -> None:
-        """Take a rate that was set between two calls of `fit` as already scaled."""
+        """Treat a rate that was set between two calls of `fit` as already scaled."""
         if self.current != self._last:
             self.base = self.current / (1.0 if self.scale is None else self.scale)
             self.multiplier = 1.0
             self._last = self.current
 
     def fold(self) -> None:
-        """Fold in the factor by which others, as ReduceLROnPlateau, changed it."""
+        """Fold in changes by others, such as ReduceLROnPlateau, as a factor."""
         if self.current != self._last and self._last:
             self.base *= self.current / self._last
         self._last = self.current
@@ -195,7 +186,7 @@ class NumberRate(Rate):
 
 
 class ScheduleRate(Rate):
-    """Learning rate of a Keras schedule, multiplied by a variable."""
+    """A Keras schedule, multiplied by a variable."""
 
     base = 1.0
 
@@ -206,7 +197,7 @@ class ScheduleRate(Rate):
                 1.0, trainable=False, name="learning_rate_multiplier"
             )
         multiply_schedule(optimizer, self._variable)
-        # A step that is traced already does not read the variable.
+        # A step that was already traced does not read the variable.
         model.make_train_function(force=True)
 
     def apply(self) -> float:
@@ -217,36 +208,34 @@ class ScheduleRate(Rate):
 
 
 def current_rate(model: keras.Model) -> float:
-    """Return the learning rate of the next step, of a model's first optimizer."""
+    """Return the learning rate of the next step, from the model's first optimizer."""
     return _current_of(leaf_optimizers(model.optimizer)[0])
 
 
 def state_of_rates(model: keras.Model) -> list[Any]:
-    """Return what another process needs to continue with a model's rates, for JSON."""
+    """Return the state of a model's rates as JSON, for a resumed training run."""
     kept = [_kept_rate_of(leaf) for leaf in _leaves(model)]
     return [None if rate is None else rate.state() for rate in kept]
 
 
 def set_state_of_rates(model: keras.Model, state: list[Any]) -> None:
-    """Continue from what `state_of_rates` has returned in another process."""
+    """Restore a state that `state_of_rates` returned in another process."""
     for leaf, kept in zip(_leaves(model), state, strict=True):
         if kept is not None:
             _rate_of(leaf, model).set_state(kept)
 
 
 def correct_momentum(optimizer: Any, ratio: float) -> None:
-    """Multiply the momentum that holds earlier learning rates by new rate over old."""
+    """Multiply momentum that contains earlier learning rates by new rate over old."""
     momentums = [v for one in leaf_optimizers(optimizer) for v in _momentums(one)]
     if momentums:
         _multiply(momentums, tf.constant(ratio, "float64"))
 
 
 def _momentums(optimizer: Any) -> list[Any]:
-    """Return the variables that hold earlier learning rates, on each device.
-
-    Other optimizers keep plain gradients and multiply by the rate afterwards. An
-    optimizer that is not Keras's says by an attribute which of the two it does.
-    """
+    """Return the variables that contain earlier learning rates, on each device."""
+    # Other optimizers accumulate plain gradients and multiply by the rate afterwards. A
+    # custom optimizer declares its kind with this attribute.
     if not getattr(
         optimizer,
         "momentum_holds_learning_rate",
@@ -269,7 +258,7 @@ def _multiply(variables: list[Any], ratio: tf.Tensor) -> None:
 
 
 def _leaves(model: keras.Model) -> list[Any]:
-    """Return the optimizers of a model that hold a learning rate of their own."""
+    """Return the optimizers of a model that have their own learning rate."""
     return [
         leaf
         for optimizer in optimizers_of(model)
@@ -278,7 +267,7 @@ def _leaves(model: keras.Model) -> list[Any]:
 
 
 def _rate_of(optimizer: Any, model: keras.Model) -> Rate:
-    """Return the rate that an optimizer keeps, creating it on first use."""
+    """Return the `Rate` of an optimizer, creating it on first use."""
     kept = _kept_rate_of(optimizer)
     is_number = isinstance(optimizer.learning_rate, keras.Variable)
     if kept is None or isinstance(kept, NumberRate) != is_number:
@@ -288,7 +277,7 @@ def _rate_of(optimizer: Any, model: keras.Model) -> Rate:
 
 
 def _kept_rate_of(optimizer: Any) -> Rate | None:
-    """Return the rate that an optimizer keeps, if any."""
+    """Return the `Rate` that an optimizer holds, if any."""
     kept: Rate | None = vars(optimizer).get(_ATTRIBUTE)
     return kept
 

@@ -11,24 +11,25 @@ from tfdist.learning_rate import scale_factor
 
 
 class LearningRateScale(RateCallback):
-    """Multiplies the learning rate, once, because the global batch is larger.
+    """Callback that multiplies the learning rate once, for a larger global batch.
 
-    Compile the model with the learning rate that suits the batch of one process. A
-    second `fit` does not scale the rate again. `LearningRateWarmup` begins at the rate
-    without the factor. A schedule of Keras is multiplied as well.
+    Compile the model with the learning rate for the batch of one process. A second
+    `fit` does not scale the rate again. `LearningRateWarmup` starts from the unscaled
+    rate. A Keras schedule is multiplied as well.
 
     The batch size given to `fit` under a strategy is the global one. Use this callback
     if you increase it with the number of processes.
 
     Args:
         rule: "linear", for SGD; "sqrt", for Adam and similar optimizers; or "none".
-        size: How many times larger the global batch is than the batch that the rate
-            suits. Default None: the number of processes that train. With asynchronous
-            parameter servers it is required, because the batch of a step does not grow.
-        initial_learning_rate: The rate that suits the smaller batch; for an optimizer
-            that contains several, one for each whose rate is a number. Required for an
-            optimizer that has made steps, as after loading it, because its rate may be
-            scaled. Default None: the rate that the optimizer was compiled with.
+        size: The global batch size over the batch size that the rate was chosen for.
+            Default None: the number of processes that train. Asynchronous parameter
+            servers require it, because the batch of a step does not grow there.
+        initial_learning_rate: The rate for the smaller batch, or for a combined
+            optimizer one rate for each part whose rate is a number. Required if the
+            optimizer has already made steps, for example after loading, because its
+            rate may be scaled. Default None: the rate that the optimizer was compiled
+            with.
 
     Raises:
         ValueError: If an argument is out of range; in `fit`, if one is missing.
@@ -61,7 +62,7 @@ class LearningRateScale(RateCallback):
         self.size = size
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Scale the rate before the first step, if it is not scaled already."""
+        """Scale the rate before the first step of a `fit`."""
         is_first = not self._rates
         super().on_epoch_begin(epoch, logs)
         if is_first:
@@ -70,7 +71,7 @@ class LearningRateScale(RateCallback):
 
 
 def batch_growth_of(model: keras.Model) -> int:
-    """Return how many per-process batches are in a step's global batch."""
+    """Return the global batch of a step over the batch of one process."""
     consistency = getattr(model.distribute_strategy, "consistency", "sync")
     if consistency != "sync":
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Learning rates by epoch: schedules, warm-up, and printing the rate."""
+"""Learning rates by epoch: schedule, warm-up and printing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,7 @@ from tfdist.learning_rate import exponential_multiplier, warmup_multiplier
 
 
 class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
-    """Base of callbacks that set something before steps, in a range of epochs.
-
-    The schedules of `tfdist.callbacks` and of `tfdist.horovod` share it, so that both
-    follow Horovod's numbers. `end_epoch` None: no end. `staircase`: once an epoch, not
-    before every step with a fractional epoch. `steps_per_epoch` None: Keras tells.
-    """
+    """Base of callbacks that set a value before steps in a range of epochs."""
 
     def __init__(
         self,
@@ -27,6 +22,8 @@ class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
         steps_per_epoch: int | None,
     ) -> None:
         super().__init__()
+        # `tfdist.callbacks` and `tfdist.horovod` share this class, so both match
+        # Horovod.
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
         self.staircase = staircase
@@ -35,10 +32,10 @@ class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps = steps_per_epoch
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Find out how many steps an epoch has."""
+        """Determine the number of steps per epoch."""
         super().on_train_begin(logs)
         self._steps = self.steps_per_epoch or self.params.get("steps")
-        # The range of a warm-up of 0 epochs is empty.
+        # A warm-up of 0 epochs has an empty range.
         has_epochs = self.end_epoch is None or self.start_epoch < self.end_epoch
         if not self.staircase and not self._steps and has_epochs:
             raise ValueError(
@@ -55,7 +52,7 @@ class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Set the value for this step, if it is in the range."""
+        """Set the value for this step if it is in the range."""
         is_after = self.end_epoch is not None and self.current_epoch >= self.end_epoch
         if self.current_epoch < self.start_epoch or is_after:
             return
@@ -66,39 +63,36 @@ class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
             self._set(self.current_epoch + batch / self._steps)
 
     def _set(self, epoch: float) -> None:
-        """Set the value of an epoch, or of a fraction of it."""
+        """Set the value for an epoch, or for a fraction of one."""
         raise NotImplementedError
 
 
 class LearningRateSchedule(EpochRange, RateCallback):
-    """Multiplies the learning rate, in a range of epochs.
+    """Callback that multiplies the learning rate in a range of epochs.
 
-    Several of them, one for each range, make a schedule; after its range the last
-    multiplier stays. They multiply the rate that the optimizer was compiled with, times
-    the factor of `LearningRateScale`. The rate at the end of an epoch is added to its
-    logs as "learning_rate".
+    Use several, one per range, for a piecewise schedule; the last multiplier of a range
+    stays in effect after it. The multiplier applies to the rate that the optimizer was
+    compiled with, times the factor of `LearningRateScale`. A Keras schedule is
+    multiplied as well. The rate at the end of each epoch is logged as "learning_rate".
 
-    What others change between its steps, as `ReduceLROnPlateau` does, is kept as one
-    more factor. A rate that you set between two calls of `fit` is the new rate to begin
-    from. An optimizer that has made steps before a callback of tfdist saw its rate, as
-    after loading it, may be in the middle of a decay: give the rate before all factors
-    with `LearningRateScale("none", initial_learning_rate=...)`.
-
-    Where the optimizer has a schedule of Keras, its values are multiplied.
+    Changes by other callbacks, such as `ReduceLROnPlateau`, are kept as one more
+    factor. A rate that you set between two calls of `fit` becomes the new initial rate.
+    A loaded optimizer, which has already made steps, may be in the middle of a decay:
+    give its initial rate with `LearningRateScale("none", initial_learning_rate=...)`.
 
     Args:
-        multiplier: A number c, for a decay to c ** (epoch - start_epoch); or a function
-            of the epoch, from 0, that returns the multiplier.
+        multiplier: A number c for the decay c ** (epoch - start_epoch), or a function
+            of the epoch, counted from 0, that returns the multiplier.
         start_epoch: The first epoch of the range. Default 0.
-        end_epoch: The epoch before which the range ends. Default None: no end.
-        staircase: Whether to set the rate once an epoch, before its first step. If
+        end_epoch: The epoch after the last of the range. Default None: no end.
+        staircase: Whether to set the rate once per epoch, before its first step. If
             False, it is set before every step (with `steps_per_execution`, before each
-            execution), and the multiplier receives fractions: 2.5 after half of the
-            third epoch. Default True.
+            execution), and the multiplier receives fractions, such as 2.5 halfway
+            through the third epoch. Default True.
         momentum_correction: Whether to correct the momentum of SGD, RMSprop and Lars
             for the new rate. Default True.
-        steps_per_epoch: Steps in an epoch; required with `staircase=False` where Keras
-            cannot tell. Default None: Keras tells.
+        steps_per_epoch: Steps per epoch; required with `staircase=False` if Keras does
+            not know them. Default None: Keras provides it.
 
     Raises:
         ValueError: If an argument is out of range; in `fit`, if one is missing.
@@ -143,7 +137,7 @@ class LearningRateSchedule(EpochRange, RateCallback):
         """Return the multiplier of a step.
 
         Args:
-            epoch: The epoch, from 0, with the fraction of it that is done.
+            epoch: The epoch from 0, plus the completed fraction of it.
 
         Returns:
             The multiplier.
@@ -161,20 +155,19 @@ class LearningRateSchedule(EpochRange, RateCallback):
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """Raises the learning rate gradually from that of one process to the full one.
+    """Callback that raises the learning rate gradually to the scaled one.
 
-    It begins near the rate without the factor of `LearningRateScale`, whatever their
-    order in the list. Without that callback the rate counts as scaled by the number of
-    ranks already, so warm-up begins near the rate divided by it. Where the factor is 1
-    there is nothing to warm up.
+    It starts near the rate without the factor of `LearningRateScale`, in either order
+    of the two. Without that callback the rate counts as already scaled, so warm-up
+    starts near the rate divided by the number of ranks. A factor of 1 needs no warm-up.
 
     Args:
-        warmup_epochs: The epochs of the warm-up. Default 5; 0 for no warm-up.
+        warmup_epochs: The number of epochs. Default 5; 0 for no warm-up.
         momentum_correction: Whether to correct the momentum of SGD, RMSprop and Lars
             for each new rate. Default True.
-        steps_per_epoch: Steps in an epoch, where Keras cannot tell. Default None: Keras
-            tells.
-        verbose: 1 to print a line on the chief when the warm-up has ended, 0 for none.
+        steps_per_epoch: Steps per epoch; required if Keras does not know them. Default
+            None: Keras provides it.
+        verbose: 1 to print a line on the chief at the end of warm-up, 0 for none.
             Default 0.
 
     Raises:
@@ -226,7 +219,7 @@ class LearningRateWarmup(LearningRateSchedule):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Add the rate to the logs, and print a line at the end of the warm-up."""
+        """Log the rate, and print a line at the end of warm-up."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch == self.warmup_epochs - 1:
             self._line = (
@@ -243,9 +236,9 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 class PrintLearningRate(EpochLine):
-    """Prints the learning rate at the end of each epoch, on the chief.
+    """Callback that prints the learning rate at the end of each epoch, on the chief.
 
-    With a schedule of Keras it is the rate of the next step.
+    With a Keras schedule it prints the rate of the next step.
 
     Example:
         >>> import keras
@@ -260,7 +253,7 @@ class PrintLearningRate(EpochLine):
     """
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Record the rate, to be printed below the progress bar."""
+        """Record the rate, which is printed below the progress bar."""
         self._line = f"epoch {epoch + 1}: learning rate {current_rate(self.model):g}"
 
 

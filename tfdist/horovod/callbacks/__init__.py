@@ -1,4 +1,4 @@
-"""Horovod's callbacks for `fit`, under its names."""
+"""Horovod's callbacks for `fit`, under Horovod's names."""
 
 from tfdist.horovod.callbacks.consistency import (
     BestModelCheckpoint,

@@ -1,4 +1,4 @@
-"""Callbacks that keep variables, metrics and checkpoints of ranks consistent."""
+"""Callbacks that keep variables, metrics and checkpoints consistent over ranks."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -19,30 +19,27 @@ from tfdist.horovod.variables import (
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Broadcasts the weights and the optimizer of one rank, in each `fit`.
+    """Callback that broadcasts one rank's weights and optimizer in each `fit`.
 
-    Ranks that start from different random weights, or of which one alone has read a
-    checkpoint, would train different models.
+    Without it, ranks with different initial weights, or with a checkpoint loaded on one
+    rank only, train different models. It sends weights, moving statistics and optimizer
+    variables, but not the states of random layers, so that dropout differs between
+    ranks.
 
-    In Horovod this happens after the first batch, because optimizers used to have no
-    variables before it. Here it happens before it, so that the gradients of the first
-    step belong to the same weights on all ranks: when training begins if the model is
-    built on all ranks, and otherwise at the first batch, from whose type it is built.
-    Only an unbuilt model with `run_eagerly=True` waits for the end of the first batch,
-    as in Horovod.
-
-    It sends weights, moving statistics and the variables of the optimizer. The states
-    of random layers are not sent, so that dropout differs between ranks.
+    Horovod broadcasts after the first batch. This callback broadcasts before it, so
+    that the first gradients belong to equal weights: when training begins if the model
+    is built on all ranks, otherwise at the first batch, whose spec builds the model.
+    Only an unbuilt model with `run_eagerly=True` waits for the end of the first batch.
 
     Args:
         root_rank: The rank that sends its values.
-        device: Device of TensorFlow that sends and receives, such as "/cpu:0". Default
-            "": TensorFlow decides.
-        local_variables: Variables that every rank keeps as they are: one, or several.
-            Default None: there are none.
+        device: TensorFlow device for the broadcast, such as "/cpu:0". Default "":
+            TensorFlow decides.
+        local_variables: One or several variables that each rank keeps as they are.
+            Default None.
 
     Raises:
-        ValueError: If `local_variables` holds something else than variables.
+        ValueError: If `local_variables` contains anything but variables.
 
     Example:
         >>> import tfdist.horovod as hvd
@@ -73,13 +70,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """Exclude a variable, which each rank then keeps as it is.
+        """Exclude a variable from the broadcast.
 
         Args:
-            var: A variable of Keras or of TensorFlow.
+            var: A Keras or TensorFlow variable.
 
         Raises:
-            ValueError: If it is something else.
+            ValueError: If `var` is not a variable.
         """
         if not _is_variable(var):
             raise ValueError(
@@ -91,7 +88,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Broadcast if the model is built on all ranks."""
-        # A rank that has loaded its model may be the only one with a built one.
+        # Perhaps only the rank that loaded its model has built it.
         everyone = native.allgather_object(
             _is_ready(self.model), name="tfdist.is_ready"
         )
@@ -110,18 +107,18 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Broadcast a model that could not be built before."""
+        """Broadcast a model that could not be built earlier."""
         if self._is_pending:
             self._is_pending = False
             self._broadcast()
 
     def _broadcasting(self, train_function: Callable[[Any], Any]) -> Any:
-        """Return a step that builds and broadcasts first; it is called once."""
+        """Return a training step that first builds and broadcasts, once."""
 
         def first_step(iterator: Any) -> Any:
             self.model.train_function = train_function
-            # Tracing a step creates all variables, and runs nothing. Ranks that have
-            # them trace, too, because the first trace connects the ranks.
+            # Tracing a step creates all variables without running it. Ranks with a
+            # built model trace too, because the first trace connects the ranks.
             step = tf.function(self.model.train_step)
             step.get_concrete_function(iterator.element_spec)
             self._broadcast()
@@ -145,19 +142,20 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Replaces each value in the logs of an epoch by its mean over all ranks.
+    """Callback that replaces each logged value of an epoch by its mean over all ranks.
 
-    Without a strategy every rank measures its own part of the data. Later callbacks in
-    the list, and `fit` itself, see the mean. Put this one before `ReduceLROnPlateau`,
-    `EarlyStopping`, `ModelCheckpoint` and `TensorBoard`, which then decide alike on all
-    ranks. All ranks have equal weight, whatever the amount of their data.
+    Without a strategy each rank measures its own shard of the data. Later callbacks in
+    the list, and the history of `fit`, see the mean. Put this callback before
+    `ReduceLROnPlateau`, `EarlyStopping`, `ModelCheckpoint` and `TensorBoard`, so that
+    all ranks decide alike. All ranks have equal weight, whatever the size of their
+    shards.
 
-    In Horovod, ranks whose logs hold different names hang. Here all of them raise an
-    error that names the ranks and the missing names.
+    Horovod hangs if ranks log different names. Here all ranks raise an error that lists
+    the ranks and the missing names.
 
     Args:
-        device: Device of TensorFlow that sends and receives, such as "/cpu:0". Default
-            "": TensorFlow decides.
+        device: TensorFlow device for the exchange, such as "/cpu:0". Default "":
+            TensorFlow decides.
 
     Example:
         >>> import tfdist.horovod as hvd
@@ -176,11 +174,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.device = device
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put the means into the logs, in place.
-
-        Raises:
-            RuntimeError: On every rank, if the ranks log different names.
-        """
+        """Replace the logs by their means, in place; raise if their names differ."""
         logs = {} if logs is None else logs
         own = {name: np.asarray(value, "float64") for name, value in logs.items()}
         with tf.device(self.device):
@@ -192,28 +186,29 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """Saves the model when a value in the logs is the best so far.
+    """Callback that saves the model when a logged value is the best so far.
 
-    It is Keras's `ModelCheckpoint(save_best_only=True)`. In Horovod it is created
-    without a file, and `callback.filepath` is set before `fit`, which Keras 3 refuses.
-    Here the path can be set in this way, or be passed to the constructor.
+    It is Keras's `ModelCheckpoint(save_best_only=True)`. Horovod's users set
+    `callback.filepath` before `fit`, which Keras 3 refuses. Here you can set it that
+    way, or pass it to the constructor.
 
     Only rank 0 writes, even if all ranks have the callback. Put a
-    `MetricAverageCallback` before it, or rank 0 decides by its own part of the data.
+    `MetricAverageCallback` before it; otherwise rank 0 decides by its own shard of the
+    data.
 
     Args:
-        monitor: The name of the value in the logs. Default "val_loss".
-        verbose: 1 to print a line for each file. Default 0.
-        save_weights_only: Whether to save the weights alone, in a file that ends in
-            ".weights.h5"; a whole model needs one that ends in ".keras". Default False.
-        mode: "min", "max", or "auto" to tell by the name. Default "auto".
+        monitor: The name of the logged value. Default "val_loss".
+        verbose: 1 to print a line per file. Default 0.
+        save_weights_only: Whether to save only the weights, to a file that ends in
+            ".weights.h5" instead of ".keras". Default False.
+        mode: "min", "max", or "auto", which follows the name. Default "auto".
         save_freq: "epoch", or a number of batches. Default "epoch".
-        filepath: Where to save; as in Keras, with placeholders such as "{epoch}".
+        filepath: Path of the file, with placeholders such as "{epoch}" as in Keras.
             Default None: it is set later.
 
     Raises:
-        ValueError: If `filepath` has another ending than Keras asks for; in `fit`, if
-            none was given.
+        ValueError: If `filepath` has an ending that Keras does not support; in `fit`,
+            if no path was set.
 
     Example:
         >>> checkpoint = BestModelCheckpoint(monitor="loss")
@@ -234,7 +229,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
     ) -> None:
         ending = ".weights.h5" if save_weights_only else ".keras"
         super().__init__(
-            # Keras checks the ending here and nowhere else.
+            # Keras checks the ending only here.
             f"best{ending}" if filepath is None else filepath,
             monitor=monitor,
             verbose=verbose,
@@ -247,7 +242,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
             self.filepath = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Refuse to train without a file for the result."""
+        """Refuse to train without a valid path for the file."""
         ending = ".weights.h5" if self.save_weights_only else ".keras"
         if self.filepath is None or not str(self.filepath).endswith(ending):
             raise ValueError(
@@ -260,22 +255,22 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Save on rank 0, if `save_freq` asks for it."""
+        """Save on rank 0 if `save_freq` requires it."""
         if native.rank() == 0:
             super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Save on rank 0, if the epoch was the best."""
+        """Save on rank 0 if the epoch was the best."""
         if native.rank() == 0:
             super().on_epoch_end(epoch, logs)
 
 
 def _is_ready(model: keras.Model) -> bool:
-    """Tell whether all variables exist, or can be created without a batch."""
+    """Return whether all variables exist, or can be created without a batch."""
     others = [one for one in optimizers_of(model) if one is not model.optimizer]
     return bool(model.built) and all(one.built for one in others)
 
 
 def _is_variable(value: Any) -> bool:
-    """Tell whether a value is a variable of Keras or of TensorFlow."""
+    """Return whether a value is a Keras or TensorFlow variable."""
     return isinstance(value, keras.Variable | tf.Variable)

@@ -13,28 +13,28 @@ from tfdist.learning_rate import exponential_multiplier, warmup_multiplier
 
 
 class LearningRateScheduleCallback(EpochRange):
-    """Sets the learning rate to `initial_lr` times a multiplier, in a range of epochs.
+    """Callback that sets the learning rate to `initial_lr` times a multiplier.
 
-    Several of them, one per range, make a schedule. The last rate of an epoch is logged
-    as "learning_rate", Keras's name, and as "lr", Horovod's.
+    Use several, one per range of epochs, for a piecewise schedule. The rate at the end
+    of an epoch is logged as "learning_rate", Keras's name, and as "lr", Horovod's name.
 
     Args:
-        initial_lr: The learning rate that is multiplied.
-        multiplier: A number c, for a decay to c ** (epoch - start_epoch); or a function
-            of the epoch, from 0, that returns the multiplier.
+        initial_lr: The learning rate to multiply.
+        multiplier: A number c for the decay c ** (epoch - start_epoch), or a function
+            of the epoch, counted from 0, that returns the multiplier.
         start_epoch: The first epoch of the range. Default 0.
-        end_epoch: The epoch before which the range ends. Default None: it does not.
-        staircase: Whether to set the rate once an epoch, before its first step. If
-            False, it is set before every step, and the multiplier is given fractions:
-            2.5 after half of the third epoch. Default True.
-        momentum_correction: Whether to correct the velocity of SGD and RMSprop for the
+        end_epoch: The epoch after the last of the range. Default None: no end.
+        staircase: Whether to set the rate once per epoch, before its first step. If
+            False, it is set before every step, and the multiplier receives fractions,
+            such as 2.5 halfway through the third epoch. Default True.
+        momentum_correction: Whether to correct the momentum of SGD and RMSprop for the
             new rate. Default True.
-        steps_per_epoch: Steps in an epoch; needed with `staircase=False` if Keras does
+        steps_per_epoch: Steps per epoch; required with `staircase=False` if Keras does
             not know them. Default None.
 
     Raises:
-        ValueError: If `initial_lr` is None; in `fit`, if the steps of an epoch are not
-            known, or if a schedule of Keras gives the learning rate.
+        ValueError: If `initial_lr` is None; in `fit`, if the steps per epoch are
+            unknown, or if the optimizer has a Keras schedule.
 
     Example:
         >>> import keras
@@ -75,7 +75,7 @@ class LearningRateScheduleCallback(EpochRange):
         self.momentum_correction = momentum_correction
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Check that the rate can be set, and read the steps of an epoch."""
+        """Check that the rate can be set, and determine the steps per epoch."""
         learning_rate_variable(self.model.optimizer)
         super().on_train_begin(logs)
 
@@ -93,21 +93,19 @@ class LearningRateScheduleCallback(EpochRange):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate step by step, from `initial_lr / size` to `initial_lr`.
+    """Callback that raises the learning rate gradually from `initial_lr / size`.
 
     Args:
-        initial_lr: The rate to reach: the one that is scaled already, usually
-            `0.001 * hvd.size()`.
-        warmup_epochs: The number of epochs that it takes. Default 5.
-        momentum_correction: Whether to correct the velocity of SGD and RMSprop for each
+        initial_lr: The rate to reach, already scaled, usually `0.001 * hvd.size()`.
+        warmup_epochs: The number of epochs. Default 5.
+        momentum_correction: Whether to correct the momentum of SGD and RMSprop for each
             new rate. Default True.
-        steps_per_epoch: Steps in an epoch, if Keras does not know them. Default None.
-        verbose: 1 to print a line on rank 0 at the end of the warm-up. Default 0.
+        steps_per_epoch: Steps per epoch, if Keras does not know them. Default None.
+        verbose: 1 to print a line on rank 0 at the end of warm-up. Default 0.
 
     Raises:
         ValueError: If `initial_lr` is None or `warmup_epochs` negative; in `fit`, if
-            the steps of an epoch are not known, or if a schedule of Keras gives the
-            learning rate.
+            the steps per epoch are unknown, or if the optimizer has a Keras schedule.
 
     Example:
         >>> import keras
@@ -151,7 +149,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Log the rate, and print a line at the end of the warm-up."""
+        """Log the rate, and print a line at the end of warm-up."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch == self.warmup_epochs - 1 and native.rank() == 0:
             print(
@@ -167,7 +165,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 def learning_rate_variable(optimizer: Any) -> Any:
-    """Return the learning rate's variable, or refuse a schedule of Keras."""
+    """Return the learning rate variable, or refuse a Keras schedule."""
     rate = optimizer.learning_rate
     if not isinstance(rate, keras.Variable):
         raise ValueError(
@@ -181,18 +179,13 @@ def learning_rate_variable(optimizer: Any) -> Any:
 def set_learning_rate(
     optimizer: Any, learning_rate: float, momentum_correction: bool
 ) -> None:
-    """Set the learning rate of the steps that follow.
-
-    The velocity of SGD and of RMSprop is a sum of gradients that were multiplied by the
-    learning rates of their steps. Momentum correction multiplies it by the new rate
-    over the old one (Goyal et al. 2017, section 3). Horovod multiplies the momentum
-    instead, for one step, which has the same effect where momentum is a variable; in
-    Keras 3 it is a constant of the compiled step.
-    """
+    """Set the learning rate for the next steps."""
     variable = learning_rate_variable(optimizer)
     old = float(variable.numpy())
     variable.assign(learning_rate)
-    # A rate of 0 has left nothing in the velocity to correct.
+    # Horovod multiplies the momentum coefficient for one step instead, which Keras 3
+    # compiles into the step as a constant (Goyal et al. 2017, section 3).
+    # A rate of 0 left nothing in the momentum to correct.
     if momentum_correction and old not in (0.0, learning_rate):
         correct_momentum(optimizer, learning_rate / old)
 

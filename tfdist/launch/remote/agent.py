@@ -1,4 +1,4 @@
-"""The launcher's agent on another host, which starts ranks and exits with the launcher."""
+"""The launcher's agent on another host, which starts ranks and exits with it."""
 
 import base64
 import functools
@@ -19,7 +19,7 @@ _CHUNK_BYTES = 65_536
 
 
 class Agent:
-    """Carries out the launcher's requests on its host."""
+    """Handler of the launcher's requests on its host."""
 
     # Started as `python -m tfdist.launch.remote.agent`. It sends `hello` with the
     # installed versions first, then `output` (bytes of a rank), `exit`, `gone` (no
