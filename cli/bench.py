@@ -1,4 +1,4 @@
-"""`tfdist bench`: the speed of training on this machine."""
+"""`tfdist bench`: benchmarks of training on this machine."""
 
 import argparse
 import contextlib
@@ -36,11 +36,11 @@ _EPILOG = """\
 How each figure is measured, and more benchmarks: docs/benchmarks.md
 """
 _SIZES = "1KiB,16KiB,256KiB,1MiB,4MiB,8MiB,32MiB,64MiB"
-# As in tfdist.gradients and tfdist.strategies, which take seconds to import.
+# Copied from tfdist.gradients and tfdist.strategies, which import TensorFlow.
 _COMPRESSIONS = ("none", "fp16", "bf16")
 _COLLECTIVES = ("tensorflow", "horovod")
 _CONSISTENCIES = ("async", "bounded", "sync")
-# The packages on which the figures depend, if they are installed.
+# The packages whose versions affect the figures.
 _PACKAGES = ("tensorflow", "keras", "horovod", "tf-keras")
 
 # Name, metavar, parser of the value, default, help.
@@ -147,7 +147,7 @@ def _add(
 
 
 def _choice(option: str, names: Sequence[str], text: str) -> _Option:
-    """Return an option that takes one of a few names; the first is the default."""
+    """Return an option with a few allowed values, the first of them the default."""
 
     def parse(value: str) -> str:
         if value not in names:
@@ -161,7 +161,7 @@ def _choice(option: str, names: Sequence[str], text: str) -> _Option:
 
 
 def _list_of(parse: Callable[[str], int]) -> Callable[[str], list[int]]:
-    """Return a type for argparse that reads a list with commas."""
+    """Return an argparse type for a comma-separated list."""
 
     def parse_list(text: str) -> list[int]:
         try:
@@ -173,7 +173,7 @@ def _list_of(parse: Callable[[str], int]) -> Callable[[str], list[int]]:
 
 
 def _positive(text: str) -> int:
-    """Read a positive number of a list."""
+    """Parse a positive integer of a list."""
     if not text.isdecimal() or int(text) == 0:
         raise ValueError(
             f"The list must hold positive whole numbers. Received: {text!r}. "
@@ -211,7 +211,7 @@ def _allreduce(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def _training(args: argparse.Namespace) -> tuple[Any, str]:
-    """Measure training with one batch size after the other."""
+    """Measure training with each batch size."""
     figures = [
         run_training(
             args.np,
@@ -227,7 +227,7 @@ def _training(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def _parameter_server(args: argparse.Namespace) -> tuple[Any, str]:
-    """Measure parameter servers, once for each number of steps at a time."""
+    """Measure parameter servers with each number of steps per execution."""
     setup = JobSetup(args.workers, args.ps, args.steps, args.repeats, args.input)
     figures = [
         run_parameter_server(
@@ -242,7 +242,7 @@ def _parameter_server(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def _machine(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the facts without which the figures mean little."""
+    """Return the facts that are needed to interpret the figures."""
     processes = args.np if hasattr(args, "np") else 1 + args.workers + args.ps
     machine = {
         "cores": os.cpu_count(),

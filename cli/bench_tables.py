@@ -1,4 +1,4 @@
-"""The figures of `tfdist bench` as tables."""
+"""Tables of the figures of `tfdist bench`."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _JOBS = {
     "loop": "bare loop, same input",
     "reading_loop": "bare loop, workers read",
 }
-# Of each job: label, key, factor, unit.
+# Rows of each job: label, key, factor, unit.
 _JOB_ROWS = (
     ("steps per second", "steps_per_second", 1.0, ""),
     ("processor time of a step", "processor_seconds_per_step", 1e3, " ms"),
@@ -40,7 +40,7 @@ _NO_TF_KERAS = (
 
 
 def allreduce_table(figures: list[dict[str, Any]]) -> str:
-    """Return a table with a row for each size of the all-reduce."""
+    """Return a table of the all-reduce with one row per size."""
     rows = [
         [
             format_size(row["bytes"]),
@@ -56,7 +56,7 @@ def allreduce_table(figures: list[dict[str, Any]]) -> str:
 
 
 def horovod_allreduce_table(figures: list[dict[str, Any]]) -> str:
-    """Return a table with a row for each size of the all-reduce on Horovod."""
+    """Return a table of Horovod's all-reduce with one row per size."""
     rows = [
         [
             format_size(row["bytes"]),
@@ -77,7 +77,7 @@ def horovod_allreduce_table(figures: list[dict[str, Any]]) -> str:
 
 
 def training_table(figures: list[dict[str, Any]]) -> str:
-    """Return a table with a row for each figure, and a column for each batch size."""
+    """Return a table with one row per figure and one column per batch size."""
     rows = []
     for path, name in _TRAINING_ROWS.items():
         key, _, kind = path.partition(".")
@@ -94,7 +94,7 @@ def training_table(figures: list[dict[str, Any]]) -> str:
 
 
 def speed_table(figures: list[dict[str, Any]]) -> str:
-    """Return the table of parameter servers, with a column for each `figures` entry."""
+    """Return a table of parameter servers with one column per entry of `figures`."""
     first = figures[0]
     names = {job: _JOBS[job] for job in first["jobs"]}
     rows = []

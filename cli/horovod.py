@@ -1,4 +1,4 @@
-"""`tfdist horovod`: building Horovod for the installed TensorFlow, and checking it."""
+"""`tfdist horovod`: building and checking Horovod for the installed TensorFlow."""
 
 import argparse
 import os
@@ -56,11 +56,7 @@ _INTERRUPTED = 130
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist horovod`.
-
-    Args:
-        commands: What `add_subparsers` has returned.
-    """
+    """Add the parser of `tfdist horovod`."""
     parser = add_command(
         commands,
         "horovod",
@@ -104,7 +100,7 @@ def _add_install(actions: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _install(args: argparse.Namespace) -> int:
-    """Carry out `tfdist horovod install`, and return the exit code."""
+    """Run `tfdist horovod install`, and return the exit code."""
     env = dict(os.environ)
     log = args.log or default_log(env, Path("~").expanduser())
     try:
@@ -119,7 +115,7 @@ def _install(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Carry out `tfdist horovod check`, and return the exit code."""
+    """Run `tfdist horovod check`, and return the exit code."""
     try:
         report = check(os.environ)
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from tfdist_cli.options import Parser
 
 
 def add_host_options(parser: Parser, what: str) -> None:
-    """Add the two ways to name hosts."""
+    """Add the two options that name hosts."""
     parser.add_argument(
         "-H", dest="hosts", action="append", metavar="HOST:SLOTS,...", help=what
     )
@@ -21,7 +21,7 @@ def add_host_options(parser: Parser, what: str) -> None:
 
 
 def hosts_given(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
-    """Return the hosts of the two options."""
+    """Return the hosts that the options name, or None."""
     if args.hosts is not None and args.hostfile is not None:
         raise ValueError(
             "-H and --hostfile both give the hosts. Received: "

@@ -1,4 +1,4 @@
-"""The command `tfdist`: reads the command line and calls one of the commands."""
+"""The command `tfdist`: reads the command line and runs one of the commands."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -7,8 +7,7 @@ from importlib import import_module
 from tfdist import __version__
 from tfdist_cli.options import Parser
 
-# Each is a module whose `add_parser` adds its parser, with the function that carries it
-# out as the default of `func`.
+# Modules whose `add_parser` adds the command's parser, with its function as `func`.
 _COMMANDS = {
     "run": "tfdist_cli.run",
     "config": "tfdist_cli.config",
@@ -21,15 +20,7 @@ _COMMANDS = {
 
 
 def build_parser(names: Iterable[str] | None = None) -> Parser:
-    """Build the parser of the commands.
-
-    Args:
-        names: Which commands, so that nobody waits for the modules of the others.
-            Default None: all.
-
-    Returns:
-        The parser.
-    """
+    """Build the parser of the given commands, importing no others; None means all."""
     parser = Parser(
         prog="tfdist",
         description="Distributed training for Keras 3 on TensorFlow.",
@@ -50,14 +41,7 @@ def build_parser(names: Iterable[str] | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command.
-
-    Args:
-        argv: The arguments. Default: those of this process.
-
-    Returns:
-        The exit code.
-    """
+    """Run a command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     parser = build_parser(words[:1] if words[:1] and words[0] in _COMMANDS else None)
     args, unknown = parser.parse_known_args(words)

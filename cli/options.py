@@ -1,4 +1,4 @@
-"""The parser of the command line, and options that several commands share."""
+"""The command-line parser, and options that several commands share."""
 
 import argparse
 import difflib
@@ -10,19 +10,15 @@ TO_STDOUT = Path("-")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are short and name the option that may be meant."""
+    """A parser with short errors that suggest the option that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong and where to read more; exit with code 2."""
+        """Print the error and how to get help; exit with code 2."""
         self.exit(2, f"{self.prog}: error: {message}\nSee `{self.prog} --help`.\n")
 
     def refuse(self, option: str) -> NoReturn:
-        """Exit because of an argument that nobody knows.
-
-        Args:
-            option: The argument.
-        """
-        # "--timeout=5" is about "--timeout".
+        """Exit because of an unknown argument."""
+        # "--timeout=5" means "--timeout".
         name = option.partition("=")[0]
         nearest = difflib.get_close_matches(name, self._option_string_actions, n=1)
         advice = f" Did you mean {nearest[0]}?" if nearest else ""
@@ -38,7 +34,7 @@ def add_command(
     epilog: str | None = None,
     usage: str | None = None,
 ) -> Parser:
-    """Add the parser of a command; it becomes the attribute `parser` of its result."""
+    """Add the parser of a command, which becomes `args.parser` after parsing."""
     parser = commands.add_parser(
         name,
         help=summary,
@@ -65,7 +61,7 @@ def add_json(parser: Parser) -> None:
 
 
 def add_program(parser: Parser, what: str) -> None:
-    """Add `-m` and the program with its arguments, which end the command's own."""
+    """Add `-m` and the program with its arguments, after all other options."""
     parser.add_argument(
         "-m",
         dest="module",
@@ -76,17 +72,12 @@ def add_program(parser: Parser, what: str) -> None:
 
 
 def without_dashes(words: list[str]) -> list[str]:
-    """Return a program without the dashes that separate it from the options.
-
-    Example:
-        >>> without_dashes(["--", "train.py", "--"])
-        ['train.py', '--']
-    """
+    """Return a program without the leading `--` that separates it from the options."""
     return words[1:] if words[:1] == ["--"] else words
 
 
 def check_json(file: Path | None, option: str = "--json") -> None:
-    """Reject an output file that cannot be written, before minutes are spent."""
+    """Refuse an output file that cannot be written, before minutes of work."""
     if file is not None and not file.parent.is_dir():
         raise FileNotFoundError(
             f"{option} must be a file in a folder that exists. "

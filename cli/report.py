@@ -47,11 +47,7 @@ _LINE_WIDTH = 80
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist report`.
-
-    Args:
-        commands: What `add_subparsers` has returned.
-    """
+    """Add the parser of `tfdist report`."""
     parser = add_command(
         commands,
         "report",
@@ -77,20 +73,13 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out `tfdist report`.
-
-    Args:
-        args: What the parser has read.
-
-    Returns:
-        The exit code.
-    """
+    """Run `tfdist report`, and return the exit code."""
     try:
         check_json(args.json)
         check_json(args.plot, "--plot")
         report = scaling_report({str(file): read_run(file) for file in args.files})
         if args.plot is not None:
-            # It needs matplotlib, which not everybody has or wants to wait for.
+            # Imports matplotlib, which is optional and slow.
             from tfdist_cli.report_plot import draw
 
             draw(report, args.plot)
@@ -104,14 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def text_of(report: ScalingReport) -> str:
-    """Return a report as it is printed.
-
-    Args:
-        report: The report.
-
-    Returns:
-        Tables and sentences.
-    """
+    """Return a report as text."""
     parts = [_measured(report), _words(report)]
     if report.amdahl is not None and report.gustafson is not None:
         parts.append(_laws(report.amdahl, report.gustafson, report.base))
@@ -119,7 +101,7 @@ def text_of(report: ScalingReport) -> str:
 
 
 def _measured(report: ScalingReport) -> str:
-    """Return the table of what was measured."""
+    """Return the table of measurements."""
     units = report.units_per_example
     rows = [
         [
@@ -138,7 +120,7 @@ def _measured(report: ScalingReport) -> str:
 
 
 def _words(report: ScalingReport) -> str:
-    """Say what is compared with what."""
+    """Return sentences on what the table compares."""
     base = report.base
     sentences = [] if report.model is None else [f"Model: {report.model}."]
     if len(report.rows) == 1:
@@ -166,7 +148,7 @@ def _words(report: ScalingReport) -> str:
 
 
 def _beyond_the_laws(report: ScalingReport) -> list[str]:
-    """Say where no serial fraction, which is from 0 to 1, fits what was measured."""
+    """Return a sentence if no serial fraction from 0 to 1 fits the measurements."""
     fraction = None if report.amdahl is None else report.amdahl.serial_fraction
     if fraction == 1.0 and any(row.speedup < 1.0 for row in report.rows):
         return [
@@ -182,7 +164,7 @@ def _beyond_the_laws(report: ScalingReport) -> list[str]:
 
 
 def _laws(amdahl: Law, gustafson: Law, base: int) -> str:
-    """Return the table of what the laws allow."""
+    """Return the table of predictions by the laws."""
     rows = [
         [
             f"{name}: {grows}",

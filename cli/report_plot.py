@@ -1,4 +1,4 @@
-"""The curve of `tfdist report --plot`: the speed-up over the number of processes."""
+"""The plot of `tfdist report --plot`: speed-up over the number of processes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,29 +6,17 @@ from typing import Any
 
 from tfdist.scaling import ScalingReport, amdahl_speedup, gustafson_speedup
 
-# How far the laws are drawn beyond what was measured, and at least.
+# The laws are drawn up to this multiple of the largest measured size, but at least to
+# 64.
 _BEYOND = 4
 _AT_LEAST = 64
 _POINTS = 200
 
 
 def draw(report: ScalingReport, file: Path) -> None:
-    """Draw what was measured, the laws and the perfect speed-up.
-
-    Both axes are logarithmic: there the perfect speed-up is a straight line, and 2
-    processes can be seen beside 1024.
-
-    Args:
-        report: The report.
-        file: Where to; the ending of its name says in which format.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-        OSError: If the file cannot be written.
-        ValueError: If matplotlib does not know the format.
-    """
+    """Plot the measurements, the laws and the perfect speed-up to a file."""
     try:
-        # Without pyplot, which would look for a screen.
+        # Not pyplot, which would look for a display.
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError(
@@ -50,7 +38,7 @@ def draw(report: ScalingReport, file: Path) -> None:
 
 
 def _add_curves(axes: Any, report: ScalingReport) -> None:
-    """Draw the perfect speed-up and the laws, from the smallest run on."""
+    """Plot the perfect speed-up and the laws, from the smallest run on."""
     largest = max(_AT_LEAST, _BEYOND * report.rows[-1].processes)
     ratio = largest / report.base
     sizes = [ratio ** (i / _POINTS) for i in range(_POINTS + 1)]
@@ -71,7 +59,7 @@ def _add_curves(axes: Any, report: ScalingReport) -> None:
 
 
 def _label(axes: Any, report: ScalingReport) -> None:
-    """Say what is drawn."""
+    """Label the plot, with logarithmic axes."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     for axis in (axes.xaxis, axes.yaxis):

@@ -1,4 +1,4 @@
-"""`tfdist run`: a program on several processes."""
+"""`tfdist run`: running a program as several processes."""
 
 import argparse
 import signal
@@ -36,7 +36,7 @@ from tfdist_cli.run_options import (
     restarts_of,
 )
 
-# Characters of each line that is repeated after a failure.
+# Longest excerpt of a line that is repeated after a failure, in characters.
 _LONGEST_SHOWN = 300
 
 _DESCRIPTION = """\
@@ -93,7 +93,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out `tfdist run`, and return the exit code."""
+    """Run `tfdist run`, and return the exit code."""
     try:
         hosts = hosts_of(args)
         _check_options_of_size(args)
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     except KeyboardInterrupt:
-        # No process had been started yet.
+        # No process has started yet.
         return EXIT_CODE_OF_SIGNAL + signal.SIGINT
     report_end(restarts, attempts)
     return attempts[-1].result.exit_code
@@ -142,7 +142,7 @@ def _job(args: argparse.Namespace) -> Job:
 
 
 def _check_options_of_size(args: argparse.Namespace) -> None:
-    """Refuse a call without a number of processes, and options without effect."""
+    """Refuse a missing number of processes, and options without effect."""
     if args.size is None and args.workers is None and args.ps is None:
         args.parser.error(
             "-np is missing: give the number of processes, as in -np 2, or hosts with "
@@ -156,12 +156,12 @@ def _check_options_of_size(args: argparse.Namespace) -> None:
 
 
 def report_restart(result: RunResult, line: str) -> None:
-    """Print the last lines of the process that failed, and why the job restarts."""
+    """Print the last lines of the failed process, and why the job restarts."""
     _print([*_last_lines(result), line])
 
 
 def report_end(restarts: Restarts, attempts: Sequence[Attempt]) -> None:
-    """Print the restarts, and the failure if there is one; nothing if all is well."""
+    """Print the restarts and the failure, if any."""
     result = attempts[-1].result
     lines = restarts.report(attempts)
     if result.reason != "done":
@@ -179,7 +179,7 @@ def _last_lines(result: RunResult) -> list[str]:
 
 
 def _print(lines: Sequence[str]) -> None:
-    """Print lines on stderr, with the name of the command before our own."""
+    """Print lines on stderr, unquoted ones after the name of the command."""
     for line in lines:
         is_quoted = line.startswith(" ")
         print(line if is_quoted else f"tfdist run: {line}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The hosts of `tfdist run`: options, allocations of Slurm, pods, and dry runs."""
+"""Hosts of `tfdist run`: options, Slurm allocations, pods and dry runs."""
 
 import argparse
 import math
@@ -27,7 +27,7 @@ _NEED_HOSTS = ("ssh", "python")
 
 
 def add_options_of_hosts(parser: Parser) -> None:
-    """Add the hosts of the processes, and how they are reached."""
+    """Add the hosts of the processes, and the commands that reach them."""
     add_host_options(
         parser,
         "hosts, reached by ssh, with the number of processes that each takes "
@@ -54,10 +54,7 @@ def add_options_of_hosts(parser: Parser) -> None:
 
 
 def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
-    """Return the hosts or pods of a job, None for this machine alone.
-
-    It sets `args.size` if the hosts decide it, and `args.ssh` if Slurm allocated them.
-    """
+    """Return the hosts or pods of a job, or None; may set `args.size`, `args.ssh`."""
     slots = hosts_given(args)
     if slots is None:
         slots = _allocated(args)
@@ -85,7 +82,7 @@ def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
 
 
 def _allocated(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
-    """Return the hosts that Slurm has allocated, if the job is to use all of them."""
+    """Return the hosts that Slurm allocated, if the job should use all of them."""
     slots = allocated_hosts()
     if slots is None or (len(slots) == 1 and not _says_no_size(args)):
         return None
@@ -97,12 +94,12 @@ def _allocated(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
 
 
 def _says_no_size(args: argparse.Namespace) -> bool:
-    """Return whether the options leave the number of processes open."""
+    """Return whether no option sets the number of processes."""
     return (args.size, args.workers, args.ps) == (None, None, None)
 
 
 def start_variables(args: argparse.Namespace) -> dict[str, str]:
-    """Return how long the processes wait for each other, as a variable."""
+    """Return the start timeout as a variable for the processes."""
     if args.start_timeout is None:
         return {}
     if not 0 < args.start_timeout < math.inf:
@@ -114,7 +111,7 @@ def start_variables(args: argparse.Namespace) -> dict[str, str]:
 
 
 def dry_lines(job: Job, hosts: Hosts | Pods | None) -> list[str]:
-    """Write the processes as lines that can be pasted into as many shells."""
+    """Return the processes as lines for as many shells."""
     if isinstance(hosts, Hosts):
         specs: Sequence[ProcessSpec] = plan_unconnected(job, hosts)
         return [_REMARK, *shell_lines(specs, hosts)]

@@ -1,4 +1,4 @@
-"""The options of `tfdist run`, but for those of hosts."""
+"""Options of `tfdist run`, except those of hosts."""
 
 import argparse
 import os
@@ -52,7 +52,7 @@ def add_options_of_size(parser: Parser) -> None:
 
 
 def add_options_of_restarts(parser: Parser) -> None:
-    """Add the options that start a job again after a failure."""
+    """Add the options that restart a job after a failure."""
     parser.add_argument(
         "--max-restarts",
         type=int,
@@ -113,7 +113,7 @@ def add_options_of_output(parser: Parser) -> None:
 
 
 def add_options_of_cores(parser: Parser) -> None:
-    """Add the options that share the cores."""
+    """Add the options that share out the cores."""
     parser.add_argument(
         "--bind-to",
         choices=("core", "none"),
@@ -131,7 +131,7 @@ def add_options_of_cores(parser: Parser) -> None:
 
 
 def add_options_of_horovod(parser: Parser) -> None:
-    """Add the collective, and Horovod's tuning under the names of `horovodrun`."""
+    """Add the collective, and Horovod's tuning with the names of `horovodrun`."""
     parser.add_argument(
         "--collective",
         choices=("tensorflow", "horovod"),
@@ -166,14 +166,14 @@ def add_options_of_horovod(parser: Parser) -> None:
 
 
 def restarts_of(args: argparse.Namespace, job: Job) -> Restarts:
-    """Return how often the job may be started again."""
+    """Return the restarts that the options allow."""
     restarts = Restarts(args.max_restarts, args.min_size)
     restarts.check(job)
     return restarts
 
 
 def restart_comments(restarts: Restarts) -> list[str]:
-    """Return a shell comment about restarts for a dry run, empty without any."""
+    """Return a shell comment on restarts for a dry run, empty without any."""
     if not restarts.max_restarts:
         return []
     line = f"# after a failure: all of them again, up to {restarts.max_restarts} times"
@@ -183,7 +183,7 @@ def restart_comments(restarts: Restarts) -> list[str]:
 
 
 def output_of(args: argparse.Namespace) -> Output:
-    """Return the destinations of the output; make the folder of its log files."""
+    """Return the destinations of the output, and create the folder of log files."""
     folder = args.output_dir
     if folder is not None:
         try:
@@ -197,7 +197,7 @@ def output_of(args: argparse.Namespace) -> Output:
 
 
 def horovod_variables(args: argparse.Namespace) -> dict[str, str]:
-    """Return Horovod's tuning as variables for every process."""
+    """Return Horovod's tuning as variables for all processes."""
     values = {name: getattr(args, name) for name in TUNING_OPTIONS}
     given = {name: v for name, v in values.items() if v is not None and v is not False}
     variables = tuning_variables(given)
@@ -217,7 +217,7 @@ def horovod_variables(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _add_numbers(group: "argparse._ArgumentGroup") -> None:
-    """Add the numbers of Horovod's tuning."""
+    """Add the numeric options of Horovod's tuning."""
     group.add_argument(
         "--fusion-threshold-mb",
         type=int,
@@ -268,7 +268,7 @@ def _add_options_of_timeline(group: "argparse._ArgumentGroup") -> None:
 
 
 def _new_file(text: str) -> str:
-    """Parse the name of a file that Horovod can write, from any working directory."""
+    """Parse a file that Horovod can write, as an absolute path."""
     path = Path(text).absolute()
     if not text or path.is_dir() or not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(

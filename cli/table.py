@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True
 ) -> str:
-    """Align cells in columns: the first to the left, numbers to the right.
-
-    Example:
-        >>> print(format_table(["bytes", "ms"], [["1 KiB", "0.5"]]))
-        | bytes |  ms |
-        | :---- | --: |
-        | 1 KiB | 0.5 |
-    """
+    """Return a table, with the first column aligned left and numbers right."""
     columns = [*zip(header, *rows, strict=True)]
     widths = [max(map(len, column)) for column in columns]
     on_right = [numbers and column > 0 for column in range(len(header))]
@@ -26,17 +19,12 @@ def format_table(
 
 
 def format_spread(spread: Mapping[str, float]) -> str:
-    """Write a median with its quartiles.
-
-    Example:
-        >>> format_spread({"median": 1.0, "low": 0.9, "high": 1.25})
-        '1.00 [0.90, 1.25]'
-    """
+    """Return a median with its quartiles, as "1.00 [0.90, 1.25]"."""
     return f"{spread['median']:.2f} [{spread['low']:.2f}, {spread['high']:.2f}]"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], on_right: Sequence[bool]) -> str:
-    """Pad the cells of one line."""
+    """Return a line of padded cells."""
     padded = [
         cell.rjust(width) if right else cell.ljust(width)
         for cell, width, right in zip(cells, widths, on_right, strict=True)

@@ -91,7 +91,7 @@ def tools_command(python: str, folder: Path, *, with_cmake: bool) -> list[str]:
 def wheel_command(python: str, folder: Path) -> list[str]:
     """Return the command that compiles Horovod into a wheel."""
     return [
-        # Use no cached or published wheel: its name does not tell its TensorFlow.
+        # Use no cached or published wheel: its name lacks the TensorFlow version.
         *_pip(python, "wheel"),
         "--verbose",
         "--use-pep517",

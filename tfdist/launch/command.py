@@ -1,4 +1,4 @@
-"""Resolution of the command line's words into the program to start."""
+"""The program that the command line names, found as a path."""
 
 import importlib.machinery
 import importlib.util

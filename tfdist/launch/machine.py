@@ -49,8 +49,8 @@ def available_cores(topology: Path = _TOPOLOGY) -> tuple[int, ...]:
         chip = _read_number(folder / "physical_package_id")
         return chip, _read_number(folder / "core_id"), core
 
-    # The kernel often numbers all second hardware threads after the first ones. Sorted,
-    # cores that share caches are adjacent, and so are those of a contiguous share.
+    # Sorting puts cores that share caches next to each other, so a contiguous share is
+    # compact: the kernel often numbers second hardware threads after all first ones.
     return tuple(sorted(os.sched_getaffinity(0), key=place))
 
 

@@ -143,7 +143,7 @@ def _defaults(job: Job, threads: int, environ: Mapping[str, str]) -> dict[str, s
 
 
 def _explicit(job: Job) -> dict[str, str]:
-    """Return variables from the job's options, of which `env` wins."""
+    """Return the variables of the job's options; `env` overrides the others."""
     threads = job.threads_per_process
     return ({} if threads is None else _threads(threads)) | dict(job.env)
 

@@ -10,7 +10,7 @@ from tfdist.launch.process import GuardedProcess, RankProcess
 from tfdist.launch.remote.ranks import RemoteProcess, RemoteRanks
 from tfdist.launch.result import Exit
 
-# An earlier traceback than this before the exit did not cause the failure.
+# A traceback older than this at the exit did not cause the failure.
 _TEARDOWN_SECONDS = 10.0
 # The kernel closes the connections of a killed process before its exit is reported. On
 # a busy machine peers fail in between.
@@ -53,7 +53,7 @@ class ProcessGroup:
 
     @property
     def is_gone(self) -> bool:
-        """Whether no process or descendant is left."""
+        """True if no process or descendant is left."""
         return all(process.is_gone for process in self._processes.values())
 
     def running(self) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ class ProcessGroup:
             process.send(number)
 
     def give_up(self) -> None:
-        """Kill guardians that are stopped, or that hang with their rank."""
+        """Kill the guardians, which may be stopped or hang with their rank."""
         for process in self._processes.values():
             process.kill_guardian()
 

@@ -121,7 +121,7 @@ class _Runner:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether the time limit of the job has passed."""
+        """True if the time limit of the job has passed."""
         seconds = self._seconds_left()
         return seconds is not None and seconds <= 0
 

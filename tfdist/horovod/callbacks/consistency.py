@@ -88,7 +88,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Broadcast if the model is built on all ranks."""
-        # Perhaps only the rank that loaded its model has built it.
+        # Only a rank that loaded its model may have built it.
         everyone = native.allgather_object(
             _is_ready(self.model), name="tfdist.is_ready"
         )

@@ -183,9 +183,9 @@ def set_learning_rate(
     variable = learning_rate_variable(optimizer)
     old = float(variable.numpy())
     variable.assign(learning_rate)
-    # Horovod multiplies the momentum coefficient for one step instead, which Keras 3
-    # compiles into the step as a constant (Goyal et al. 2017, section 3).
-    # A rate of 0 left nothing in the momentum to correct.
+    # The momentum of SGD and RMSprop contains earlier learning rates (Goyal et al.
+    # 2017, section 3). Horovod corrects its coefficient instead, a constant in Keras 3.
+    # After a rate of 0 there is nothing to correct.
     if momentum_correction and old not in (0.0, learning_rate):
         correct_momentum(optimizer, learning_rate / old)
 

@@ -19,7 +19,7 @@ _CHUNK_BYTES = 65_536
 
 
 class Agent:
-    """Handler of the launcher's requests on its host."""
+    """Server of the launcher's requests on this host."""
 
     # Started as `python -m tfdist.launch.remote.agent`. It sends `hello` with the
     # installed versions first, then `output` (bytes of a rank), `exit`, `gone` (no

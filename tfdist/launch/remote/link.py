@@ -48,7 +48,7 @@ class Link:
 
     @property
     def is_full(self) -> bool:
-        """Whether too many bytes wait for the peer to read them."""
+        """True if too many bytes wait for the peer to read them."""
         return len(self._unwritten) > _MANY_BYTES
 
     def receive(self) -> list[Message]:
@@ -88,5 +88,5 @@ class Link:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the peer has been silent for so long that it must be gone."""
+        """True if the peer has been silent for so long that it must be gone."""
         return time.monotonic() - self._heard > SILENCE_SECONDS

@@ -84,7 +84,7 @@ class RemoteRanks:
         self._thread.start()
 
     def start(self, rank: RemoteProcess) -> None:
-        """Start a rank, from any thread; it is lost if the connection is."""
+        """Start a rank, from any thread; report it lost if the connection has ended."""
         spec = rank.spec
         with self._lock:
             if self._end is not None:
