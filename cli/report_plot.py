@@ -6,8 +6,7 @@ from typing import Any
 
 from tfdist.scaling import ScalingReport, amdahl_speedup, gustafson_speedup
 
-# The laws are drawn up to this multiple of the largest measured size, but at least to
-# 64.
+# The laws are drawn to this multiple of the largest measurement, at least to 64.
 _BEYOND = 4
 _AT_LEAST = 64
 _POINTS = 200

@@ -68,8 +68,7 @@ def _variables(model: keras.Model) -> list[Any]:
             f"model {model.name!r}, which is not built yet. Call model.build(...), or "
             "model(x) with a batch, before fit."
         )
-    # Not the states of random layers: with equal states all ranks would drop the same
-    # units.
+    # Without states of random layers, so that dropout differs between ranks.
     return [
         *model.weights,
         *(variable for one in optimizers for variable in one.variables),

@@ -121,7 +121,7 @@ def _number(name: str, value: Any) -> np.ndarray:
 def _mean(values: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """Return the weighted mean over ranks."""
     if all(np.array_equal(value, values[0], equal_nan=True) for value in values):
-        # A sum would round.
+        # A mean of equal values might round.
         return values[0]
     if not (min(weights) >= 0 and math.fsum(weights) > 0):
         raise ValueError(

@@ -9,8 +9,8 @@ from tfdist.callbacks.ranks import collective_of, is_chief_of, is_on_its_own
 from tfdist.compat.keras.callbacks import Wraps
 from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
 
-# Without a strategy, ranks exchange decisions in these hooks, except in the first:
-# there a later BroadcastVariables may still have to send another rank's learning rate.
+# Hooks in which ranks without a strategy exchange decisions, except in the first, in
+# which a later BroadcastVariables may still send another learning rate.
 _OWN_HOOKS = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
 _HOOKS = tuple(
     name
@@ -53,8 +53,7 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
         # A decision made in a batch without a strategy.
         self._pending: list[Any] | None = None
         for name in _HOOKS:
-            # Keras skips hooks that are not overridden, which saves time in batch
-            # hooks.
+            # Keras skips hooks that are not overridden, which saves time.
             if _is_overridden(callback, name):
                 setattr(self, name, self._on_chief(name))
 

@@ -43,8 +43,7 @@ def processes_of(model: keras.Model) -> int:
 class EpochLine(keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that prints a line per epoch on the chief."""
 
-    # Printed when the next epoch begins or training ends: Keras finishes its progress
-    # bar after all callbacks.
+    # Printed at the next epoch or the end, after Keras's progress bar.
     _line = ""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -27,16 +27,15 @@ from tfdist.scaling import (
 class Throughput(EpochLine):
     """Callback that logs and prints the examples per second of each epoch.
 
-    It adds two values to the logs of each epoch, equal on all ranks:
-    `examples_per_second`, over all ranks, and `examples_per_second_per_rank`, their
-    mean. The chief also prints them. Put it before callbacks that read the logs, such
-    as TensorBoard and CSVLogger, and before any callback that calls `evaluate`.
+    It logs `examples_per_second`, over all ranks, and `examples_per_second_per_rank`,
+    their mean. Both are equal on all ranks. Put it before callbacks that read the logs,
+    such as TensorBoard and CSVLogger, and before any callback that calls `evaluate`.
 
     The rate covers the steps, including the wait for input, but not evaluation,
     checkpoints or other work between epochs. It leaves out the first steps of a `fit`,
     in which TensorFlow compiles, and the first step of every other epoch, in which the
-    input starts and ranks wait for each other. The printed line says so. An epoch
-    without other steps has the rate NaN.
+    input starts and ranks wait for each other. An epoch without other steps has the
+    rate NaN.
 
     Keras counts the examples for its mean loss, a short last batch included. With a
     custom `train_step` or custom `metrics` it may count nothing, or steps: then the
@@ -46,16 +45,13 @@ class Throughput(EpochLine):
         skip_steps: Steps to leave out at the start of each `fit`. 0 counts every step,
             the first of later epochs included. Default 2: the first compiles, the
             second fills caches and opens connections.
-        examples_per_step: Examples per step over all ranks, the batch size given to
-            `fit`. A short last batch then counts as a full one. Default None: Keras
-            counts.
+        examples_per_step: The global batch size, which then also counts for a short
+            last batch. Default None: Keras counts.
         verbose: 1 to print a line per epoch on the chief, 0 for none. Default 1.
-        units_per_example: Units per example, by the name of the unit. For example,
-            `{"tokens": 512}` logs and prints `tokens_per_second`, over all ranks.
-            Default None.
-        alone_examples_per_second: The rate of one process alone. It adds
-            `scaling_efficiency`, the fraction of the perfect speed-up, to the logs.
-            Default None.
+        units_per_example: Units per example by name. For example, `{"tokens": 512}`
+            logs and prints `tokens_per_second`, over all ranks. Default None.
+        alone_examples_per_second: The rate of one process alone. It logs
+            `scaling_efficiency`, the fraction of the perfect speed-up. Default None.
         json: Path of a file that the chief writes at the end of each `fit`, for `tfdist
             report`, replacing an earlier file. See docs/scaling.md. Default None.
 
@@ -218,8 +214,7 @@ class Throughput(EpochLine):
 
 def examples_counted(model: keras.Model, steps: int) -> float:
     """Return this process's examples in an epoch's steps, as Keras counts them."""
-    # The count is the weight of the mean loss. Reading it waits for the device, so do
-    # it twice per epoch, not in every step.
+    # The weight of the mean loss. Reading it waits for the device: do it rarely.
     tracker = next(filter(_is_mean_loss, model.metrics), None)
     # The cast also turns variables of TensorFlow's strategies into plain tensors.
     counted = (

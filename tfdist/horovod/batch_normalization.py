@@ -46,8 +46,7 @@ class SyncBatchNormalization(SharedBatchNormalization):
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def average(own: Any) -> Any:
             def backward(upstream: Any) -> Any:
-                # Horovod's own gradient uses layer names, which may differ between
-                # ranks.
+                # Horovod's gradient uses layer names, which ranks may not share.
                 return _average(upstream, "tfdist_moments_gradient")
 
             return _average(own, "tfdist_moments"), backward

@@ -26,8 +26,7 @@ __all__ = [
     "run",
 ]
 
-# Parts of Horovod's error messages: its name, source files of its libraries, and names
-# of its operations.
+# Parts of Horovod's error messages: its name, its libraries, its operations.
 _WORDS_OF_HOROVOD = ("Horovod", "gloo/", "NCCL", "nccl", "_Allreduce/")
 # A true value that no other callback sets.
 _END_OF_SHORT_EPOCH = "end of a short epoch"

@@ -28,8 +28,7 @@ class ReductionOptions:
     groups: int | Sequence[Sequence[Hashable]] | None
     process_set: Any
     scale_local_gradients: bool
-    # Whether all ranks are sure to make their first reduction together, and can connect
-    # then.
+    # Whether all ranks surely make their first reduction together, to connect then.
     ties_ranks: bool
     backward_passes_per_step: int = 1
     average_aggregated_gradients: bool = False

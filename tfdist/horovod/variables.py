@@ -76,8 +76,7 @@ def broadcast_global_variables(root_rank: int) -> None:
 
 def variables_of(model: Any) -> list[Any]:
     """Return a built model's weights, moving statistics and optimizer variables."""
-    # Not the states of random layers: with equal states all ranks would drop the same
-    # units.
+    # Without states of random layers, so that dropout differs between ranks.
     optimizers = optimizers_of(model)
     return [*model.weights, *(v for one in optimizers for v in one.variables)]
 

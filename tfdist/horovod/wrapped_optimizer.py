@@ -15,8 +15,7 @@ from tfdist.horovod.variables import key_of
 
 def wrapped_class(base: type, reduction: Reduction) -> type:
     """Return a subclass of an optimizer's class that reduces gradients first."""
-    # With the name under which Keras saves the base class, so that a saved optimizer
-    # loads as a plain one, without tfdist.
+    # Keras saves it under the name of the base class: it loads without tfdist.
     is_public = getattr(keras.optimizers, base.__name__, None) is base
     attributes = {
         "__module__": "keras.optimizers" if is_public else base.__module__,
@@ -143,8 +142,7 @@ class ReducingOptimizer(OwnReduction):
 class Accumulation:
     """The sums of gradients over `backward_passes_per_step` passes on this rank."""
 
-    # TensorFlow variables outside the optimizer's state, so that a saved model loads in
-    # plain Keras.
+    # Variables outside the optimizer's state: a saved model loads in plain Keras.
     def __init__(self, passes: int) -> None:
         self.passes = passes
         with tf.init_scope():

@@ -88,7 +88,7 @@ def default_log(env: Mapping[str, str], home: Path) -> Path:
 def _already_works(
     tensorflow: TensorFlow, env: Mapping[str, str], stream: TextIO
 ) -> bool:
-    """Return whether a fitting Horovod works, and print that or the reason to build."""
+    """Return whether a suitable Horovod works; print that, or the reason to build."""
     horovod = find_installed()
     if horovod is None:
         return False

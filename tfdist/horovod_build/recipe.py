@@ -17,8 +17,7 @@ _DEFAULTS = {
     "HOROVOD_WITH_GLOO": "HOROVOD_WITHOUT_GLOO",
 }
 
-# Newer setuptools ignore the `setup_requires` of Horovod's setup.py, which names the
-# packages that follow.
+# Newer setuptools ignore `setup_requires`, which names the packages that follow.
 _BUILD_TOOLS = (
     "setuptools>=77,<81",
     "wheel",
@@ -35,8 +34,7 @@ _RUNNER_NEEDS = 'setuptools; python_version >= "3.12"'
 # Variables that a parent make sets for its submakes, of which ours is none.
 _OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
-# Options that an installed Horovod can be checked against: variable, value, part, and
-# whether the part is wanted.
+# Options to check an installed Horovod against: variable, value, part, wanted.
 _OPTIONS = (
     ("HOROVOD_WITH_GLOO", "1", "gloo", True),
     ("HOROVOD_WITHOUT_GLOO", "1", "gloo", False),
@@ -129,7 +127,7 @@ def _make_flags(env: Mapping[str, str], jobs: int) -> str:
     flags = env.get("MAKEFLAGS", "")
     if flags and "MAKELEVEL" not in env:
         return flags
-    # Below another make, MAKEFLAGS is that make's: take only its number of jobs.
+    # MAKEFLAGS of a parent make: take only its number of jobs.
     found = re.search(r"(?:^|\s)-j(\d+)", flags)
     return f"-j{found[1] if found else jobs}"
 

@@ -6,9 +6,8 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-# Ending signals stop the run; the others are forwarded to the ranks. SIGTSTP is
-# forwarded because the ranks run in their own sessions, which the terminal does not
-# signal.
+# The other signals are forwarded to the ranks. So is SIGTSTP, because the terminal does
+# not signal ranks, which have their own sessions.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (
     *ENDING_SIGNALS,
@@ -25,8 +24,7 @@ def received_signals(numbers: Iterable[signal.Signals]) -> Iterator[socket.socke
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     with reading, writing:
-        # Python writes the byte itself; a handler only has to exist. Ignored signals,
-        # as under `nohup`, stay ignored.
+        # Python writes the byte; a handler only has to exist.
         before = {
             number: signal.signal(number, lambda number, frame: None)
             for number in numbers

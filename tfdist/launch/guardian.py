@@ -214,8 +214,7 @@ def _children_of(parent: int) -> set[int]:
             continue
         # A process may exit meanwhile.
         with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
-            # The process name, in parentheses, may itself contain spaces and
-            # parentheses.
+            # The process name may itself contain spaces and parentheses.
             if int(file.read().rpartition(b")")[2].split()[1]) == parent:
                 children.add(int(entry))
     return children

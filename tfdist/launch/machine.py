@@ -49,8 +49,7 @@ def available_cores(topology: Path = _TOPOLOGY) -> tuple[int, ...]:
         chip = _read_number(folder / "physical_package_id")
         return chip, _read_number(folder / "core_id"), core
 
-    # Sorting puts cores that share caches next to each other, so a contiguous share is
-    # compact: the kernel often numbers second hardware threads after all first ones.
+    # Sort cores that share caches next to each other: a contiguous share is compact.
     return tuple(sorted(os.sched_getaffinity(0), key=place))
 
 
@@ -68,8 +67,8 @@ def free_ports(
     count: int, *, host: str = "127.0.0.1", within: range | None = None
 ) -> list[int]:
     """Return unused ports: random ones, or the first unused ones of `within`."""
-    # The process binds its port seconds after this test. Random ports below the
-    # kernel's ephemeral range make a collision unlikely meanwhile.
+    # The port is bound seconds later. Random ports below the ephemeral range make a
+    # collision unlikely.
     ports: list[int] = []
     for port in _candidates(count) if within is None else within:
         if len(ports) == count:

@@ -50,9 +50,8 @@ class OutputPump:
         on_error: Callable[[], None],
     ) -> None:
         # A separate thread, so that a blocked console, such as a pager, never blocks
-        # the launcher, which must notice failures and Ctrl-C. `on_end` is called at the
-        # end of all output, `on_error` when a write fails: `error` is then set, and
-        # further output is only kept in memory.
+        # the launcher. `on_error` means that `error` is set, and output is only kept in
+        # memory.
         self.error: OSError | None = None
         self._output = output
         self._console = Console(tag=output.tag)
@@ -233,9 +232,9 @@ class Console:
     def __init__(
         self, *, tag: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        # Keras draws progress bars with carriage returns on any output. On a terminal
-        # the next line replaces such a state. Elsewhere one state is printed every ten
-        # seconds, and the final one, which ends in a newline, always.
+        # Keras ends each state of a progress bar with a carriage return. A terminal
+        # shows the state until the next line; elsewhere one state is printed every ten
+        # seconds.
         self._tag = tag
         self._clock = clock
         self._state_is_due = clock() + _STATE_SECONDS

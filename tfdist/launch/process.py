@@ -34,9 +34,8 @@ class RankProcess(ABC):
 
     def receive(self) -> None:
         """Read the guardian's report of the exit, or the end of file."""
-        # `ended_seconds` is on the launcher's monotonic clock, taken where the rank
-        # exited, so that ranks are comparable. `is_gone` means that no descendant is
-        # left either.
+        # `ended_seconds` is measured where the rank exited, on our monotonic clock.
+        # `is_gone` means that no descendant is left either.
         report = b""
         with contextlib.suppress(ConnectionResetError):
             report = self._control.recv(4096)

@@ -12,8 +12,7 @@ class Attempt:
     """One attempt at a job: its result, the slot of each rank, the last saved step."""
 
     result: RunResult
-    # A slot is a fixed share of this machine's cores. It keeps its number when other
-    # slots are dropped and the ranks are renumbered.
+    # A slot is a fixed share of this machine's cores, whatever the rank.
     slots: tuple[int, ...]
     saved_step: int | None = None
 
@@ -71,8 +70,7 @@ class Restarts:
             return None
         if len(attempts) > self.max_restarts:
             return None
-        # Drop a slot that failed first twice in a row without a new checkpoint in
-        # between.
+        # Drop a slot that failed first twice in a row without a new checkpoint.
         can_be_smaller = self.min_size is not None and len(last.slots) > self.min_size
         if not can_be_smaller or not _stays_dead(attempts):
             return last.slots

@@ -37,8 +37,7 @@ def run(
     restarts: int = DEFAULT_RESTARTS,
 ) -> RunResult:
     """Run processes until all have exited, and leave none behind."""
-    # `pass_signals_on` works in the main thread only. Without it a KeyboardInterrupt
-    # ends the run.
+    # Python receives signals in the main thread only.
     limits = Limits(timeout_seconds, grace_seconds, restarts)
     limits.check()
     with contextlib.ExitStack() as stack:
@@ -69,8 +68,7 @@ def run_job(
         if restarts.max_restarts:
             folder = tempfile.TemporaryDirectory(prefix="tfdist-")
             runner.folder = Path(stack.enter_context(folder))
-        # Each attempt has its own ports and run id: leftovers of an earlier one cannot
-        # join.
+        # Each attempt has its own ports and run id, so leftovers cannot join.
         attempts = [runner.run(tuple(range(job.process_count)))]
         while (slots := restarts.next_slots(attempts)) and not runner.time_is_up:
             on_restart(attempts[-1].result, restarts.notice(attempts, slots))

@@ -25,18 +25,16 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
     """Callback that saves the state of a training run, and resumes an interrupted run.
 
     Start the same program again: `fit` resumes from the newest state, even within an
-    epoch, and ends with the weights of an uninterrupted run. They are bit-identical
-    with the same number of processes, and equal up to rounding with another number. A
-    state holds the weights, the optimizer with its loss scale, the metrics, the
-    position in the data, the states of callbacks, and the random number generators of
-    Python, NumPy and Keras. Your own callback is included if it has the methods
-    `get_state()` and `set_state(state)`; its state is taken after all callbacks have
-    run.
+    epoch, and ends with the weights of an uninterrupted run: bit-identical with the
+    same number of processes, equal up to rounding with another number. A state holds
+    the weights, the optimizer with its loss scale, the metrics, the position in the
+    data, the states of callbacks, and the random number generators of Python, NumPy and
+    Keras. Your own callback is included, after all callbacks have run, if it has the
+    methods `get_state()` and `set_state(state)`.
 
-    Give it to `fit` on every rank. Only the chief writes, in a thread, and each state
-    goes to a temporary file, which is renamed once it is complete and on disk. A
-    checksum detects a damaged file: then the previous state is used, and a message says
-    so.
+    Give it to `fit` on every rank. Only the chief writes, in a thread, to a temporary
+    file that is renamed once it is complete and on disk. If a checksum shows that a
+    file is damaged, the previous state is used, and a message says so.
 
     To return to its position in the data, `fit` reads the first batch of each completed
     epoch and all seen batches of the last one. With `steps_per_epoch`, generators, or
@@ -47,11 +45,10 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     Args:
         backup_dir: A folder for this training run only.
-        save_freq: "epoch", or a number of batches to also save within epochs. Default
+        save_freq: "epoch", or a number of batches to save within epochs, too. Default
             "epoch".
         double_checkpoint: Whether to keep the previous state as well. Default True.
-        delete_checkpoint: Whether to remove the states when training is complete.
-            Default True.
+        delete_checkpoint: Whether to remove the states after training. Default True.
 
     Raises:
         ValueError: If an argument is invalid; in `fit`, if the states belong to another
@@ -121,8 +118,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         """Restore what other callbacks read; they have all begun."""
         del logs
         self._position.reader.check_can_begin(within_epochs=self.save_freq != "epoch")
-        # Steps of this epoch, since the last state, of all epochs, and of completed
-        # epochs.
+        # Steps of this epoch, unsaved steps, all steps, steps of completed epochs.
         self._step = self._unsaved = self._made = self._made_before = 0
         # The first epoch of the training run, across restarts.
         self._first_epoch: int | None = None

@@ -123,8 +123,7 @@ def take(
     began: Mapping[str, Any],
 ) -> Callable[[], bytes] | None:
     """Copy the state of a training run; return its packing on the chief."""
-    # `began` holds the rank's seed and generators at the start of training. The
-    # returned function is slow, so it runs in the writer's thread.
+    # `began` is the rank's random state at the start. The writer's thread packs.
     hooks = any_hooks_of_model(model)
     if hooks is not None:
         hooks.metrics_reset(model)

@@ -20,10 +20,8 @@ from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
 from tfdist.training.step import state_of_layers
 
-# Variables that are equal on all ranks are saved once, others per rank: partial sums
-# (metrics within an epoch, accumulated gradients) and moving statistics of each rank's
-# rows. The same number of ranks restores them bit for bit; another number redistributes
-# them.
+# Variables that are equal on all ranks are saved once, others per rank: partial sums,
+# and moving statistics of each rank's rows. Another number of ranks redistributes them.
 EQUAL, AVERAGED, SUMMED = "equal", "averaged", "summed"
 # The JSON key that stands for an array, which is saved separately.
 _ARRAY = "the array"

@@ -21,9 +21,8 @@ _ATTRIBUTE = "_rate_of_tfdist"
 class RateCallback(EpochLine):
     """Base of callbacks that set the learning rate, equally on all ranks."""
 
-    # The rate is a product of the optimizer's initial rate, a scale, and the multiplier
-    # of the step. A callback sets one factor, so the order of callbacks does not
-    # matter. The factors stay with the optimizer across calls of `fit`.
+    # The rate is the product of the optimizer's initial rate, a scale and a multiplier,
+    # which stay with the optimizer. Each callback sets one of them, in any order.
     def __init__(
         self, initial_learning_rate: float | Sequence[float] | None = None
     ) -> None:
@@ -75,9 +74,8 @@ class RateCallback(EpochLine):
             for name, factor in factors.items():
                 setattr(rate, name, factor)
             ratio = rate.apply()
-            # Momentum is a sum of gradients, each times the learning rate of its step
-            # (Goyal et al. 2017, section 3). Its coefficient is a constant in Keras 3,
-            # so correct the sum itself.
+            # Momentum contains earlier rates (Goyal et al. 2017, section 3). Correct
+            # the sum, as the coefficient is a constant in Keras 3.
             if momentum_correction and ratio != 1.0:
                 correct_momentum(rate.optimizer, ratio)
 
@@ -234,8 +232,7 @@ def correct_momentum(optimizer: Any, ratio: float) -> None:
 
 def _momentums(optimizer: Any) -> list[Any]:
     """Return the variables that contain earlier learning rates, on each device."""
-    # Other optimizers accumulate plain gradients and multiply by the rate afterwards. A
-    # custom optimizer declares its kind with this attribute.
+    # Others apply the rate after momentum. Custom optimizers set the attribute.
     if not getattr(
         optimizer,
         "momentum_holds_learning_rate",

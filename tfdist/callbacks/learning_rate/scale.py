@@ -14,8 +14,8 @@ class LearningRateScale(RateCallback):
     """Callback that multiplies the learning rate once, for a larger global batch.
 
     Compile the model with the learning rate for the batch of one process. A second
-    `fit` does not scale the rate again. `LearningRateWarmup` starts from the unscaled
-    rate. A Keras schedule is multiplied as well.
+    `fit` does not scale it again, and a Keras schedule is multiplied as well.
+    `LearningRateWarmup` starts from the unscaled rate.
 
     The batch size given to `fit` under a strategy is the global one. Use this callback
     if you increase it with the number of processes.
@@ -23,11 +23,11 @@ class LearningRateScale(RateCallback):
     Args:
         rule: "linear", for SGD; "sqrt", for Adam and similar optimizers; or "none".
         size: The global batch size over the batch size that the rate was chosen for.
-            Default None: the number of processes that train. Asynchronous parameter
-            servers require it, because the batch of a step does not grow there.
+            Default None: the number of training processes. Required with asynchronous
+            parameter servers, where the batch of a step does not grow.
         initial_learning_rate: The rate for the smaller batch, or for a combined
-            optimizer one rate for each part whose rate is a number. Required if the
-            optimizer has already made steps, for example after loading, because its
+            optimizer one rate per part whose rate is a number. Required if the
+            optimizer has already trained, for example before it was loaded, since its
             rate may be scaled. Default None: the rate that the optimizer was compiled
             with.
 

@@ -22,8 +22,7 @@ class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
         steps_per_epoch: int | None,
     ) -> None:
         super().__init__()
-        # `tfdist.callbacks` and `tfdist.horovod` share this class, so both match
-        # Horovod.
+        # `tfdist.horovod` shares this class, so that both match Horovod.
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
         self.staircase = staircase
@@ -72,13 +71,14 @@ class LearningRateSchedule(EpochRange, RateCallback):
 
     Use several, one per range, for a piecewise schedule; the last multiplier of a range
     stays in effect after it. The multiplier applies to the rate that the optimizer was
-    compiled with, times the factor of `LearningRateScale`. A Keras schedule is
-    multiplied as well. The rate at the end of each epoch is logged as "learning_rate".
+    compiled with, times the factor of `LearningRateScale`, and to a Keras schedule as
+    well. The rate at the end of each epoch is logged as "learning_rate".
 
     Changes by other callbacks, such as `ReduceLROnPlateau`, are kept as one more
     factor. A rate that you set between two calls of `fit` becomes the new initial rate.
-    A loaded optimizer, which has already made steps, may be in the middle of a decay:
-    give its initial rate with `LearningRateScale("none", initial_learning_rate=...)`.
+    An optimizer that has already trained, for example before it was loaded, may be in
+    the middle of a decay: give its initial rate with `LearningRateScale("none",
+    initial_learning_rate=...)`.
 
     Args:
         multiplier: A number c for the decay c ** (epoch - start_epoch), or a function
@@ -92,7 +92,7 @@ class LearningRateSchedule(EpochRange, RateCallback):
         momentum_correction: Whether to correct the momentum of SGD, RMSprop and Lars
             for the new rate. Default True.
         steps_per_epoch: Steps per epoch; required with `staircase=False` if Keras does
-            not know them. Default None: Keras provides it.
+            not know them. Default None.
 
     Raises:
         ValueError: If an argument is out of range; in `fit`, if one is missing.
@@ -109,8 +109,7 @@ class LearningRateSchedule(EpochRange, RateCallback):
         [0.5, 0.5, 0.25, 0.125]
 
     References:
-        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
-        sections 2.2 and 3.
+        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour".
     """
 
     def __init__(
@@ -165,10 +164,8 @@ class LearningRateWarmup(LearningRateSchedule):
         warmup_epochs: The number of epochs. Default 5; 0 for no warm-up.
         momentum_correction: Whether to correct the momentum of SGD, RMSprop and Lars
             for each new rate. Default True.
-        steps_per_epoch: Steps per epoch; required if Keras does not know them. Default
-            None: Keras provides it.
-        verbose: 1 to print a line on the chief at the end of warm-up, 0 for none.
-            Default 0.
+        steps_per_epoch: Steps per epoch, if Keras does not know them. Default None.
+        verbose: 1 to print a line on the chief at the end, 0 for none. Default 0.
 
     Raises:
         ValueError: If an argument is out of range; in `fit`, if one is missing.
@@ -186,8 +183,7 @@ class LearningRateWarmup(LearningRateSchedule):
         [0.34375, 0.5625, 0.78125, 1.0, 1.0]
 
     References:
-        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
-        section 2.2.
+        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour".
     """
 
     def __init__(

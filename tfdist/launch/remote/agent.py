@@ -22,17 +22,15 @@ class Agent:
     """Server of the launcher's requests on this host."""
 
     # Started as `python -m tfdist.launch.remote.agent`. It sends `hello` with the
-    # installed versions first, then `output` (bytes of a rank), `exit`, `gone` (no
-    # descendant of a rank is left), answers and heartbeats. If the connection ends or
-    # is silent for too long, it kills its ranks and exits.
+    # installed versions, then answers, heartbeats, and the `output`, `exit` and `gone`
+    # of ranks; `gone` means that no descendant is left.
     def __init__(self, link: Link) -> None:
         self._link = link
         self._processes: dict[int, GuardedProcess] = {}
         # The rank and the stream of each open file descriptor.
         self._streams: dict[int, tuple[int, int]] = {}
         self._reads_output = True
-        # Before the first rank starts, silence is normal: the launcher waits for other
-        # hosts.
+        # Before the first start the launcher may be silent, waiting for other hosts.
         self._is_paused = True
         self._selector = selectors.DefaultSelector()
         self._selector.register(link.reading, selectors.EVENT_READ, self._receive)

@@ -22,8 +22,7 @@ _MANY_BYTES = 2**20
 class Link:
     """One end of a connection over two pipes, with heartbeats in both directions."""
 
-    # Heartbeats detect a lost network or host, which the operating system may not
-    # report for hours. Nothing here blocks, and any thread may send.
+    # Heartbeats detect a lost host. Nothing here blocks, and any thread may send.
     def __init__(self, reading: int, writing: int) -> None:
         self.reading, self.writing = reading, writing
         for descriptor in (reading, writing):
