@@ -211,7 +211,7 @@ class InstanceKeys:
 
 
 def with_elements(base: int, elements: int) -> int:
-    """Mix the number of elements into a key, since TensorFlow ties a key to one shape."""
+    """Mix the number of elements into a key: TensorFlow ties each key to one shape."""
     return (base ^ (elements * SPREAD)) & _MASK
 
 
@@ -233,7 +233,7 @@ class Throttle:
         )
 
     def add(self, op: Callable[[], Any]) -> Any:
-        """Create an op that waits while `MAX_IN_FLIGHT` of those before it are running."""
+        """Create an op that waits for the one that is `MAX_IN_FLIGHT` before it."""
         graph = tf.compat.v1.get_default_graph()
         before = self._in_flight.setdefault(graph, deque(maxlen=MAX_IN_FLIGHT))
         is_full = len(before) == MAX_IN_FLIGHT

@@ -26,14 +26,8 @@ class ReplicaCollective(FlatCollective):
     In a graph, each device has its own part of every collective op. Eagerly, the
     replicas of a process run one after the other and cannot wait for each other: they
     meet in a merge call, and the collective of the processes communicates for them.
-
-    Args:
-        processes: The collective of the processes.
-        number: The index of this device in the process.
-        devices: The full names of the process's devices; every process has equally
-            many.
-        meets: Whether the strategy's cross-device ops sum floats, in a merge call. They
-            cannot in branches and loops. Default False.
+    With `meets`, the strategy's cross-device ops sum floats, except in branches and
+    loops.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from tfdist.collectives.base import Collective
 
 
 def started_rank() -> int | None:
-    """Return this process's rank, or None unless Horovod runs with several processes."""
+    """Return this process's rank, or None unless Horovod runs with several."""
     horovod = _started()
     return None if horovod is None else int(horovod.rank())
 
