@@ -25,7 +25,7 @@ class FlatCollective(TypedCollective):
         return unpack(self._ops.reduce(pack(tensors), reduction, name), tensors)
 
     def _gather(self, tensor: Any, name: str) -> Any:
-        """Gather rows, padded to the same number on all ranks in between."""
+        """Gather rows, padded for the transfer to the same number on all ranks."""
         shape = tf.shape(tensor)
         counts = tf.reshape(self._ops.gather(shape[:1], f"{name}/rows"), [-1])
         rows = padded_rows(tf.reduce_max(counts))
@@ -40,7 +40,7 @@ class FlatCollective(TypedCollective):
 
 
 class TensorFlowCollective(FlatCollective, MonitoredCollective):
-    """The processes of a cluster, connected by TensorFlow itself.
+    """A collective of a cluster's processes, connected by TensorFlow itself.
 
     Create it before TensorFlow runs its first operation, because TensorFlow connects to
     other processes only while it starts. On a host with several GPUs, a process uses

@@ -14,10 +14,10 @@ class Compression:
     """A cast of float32 and float64 gradients to two bytes per element, and back.
 
     Sums are computed in the small type. bfloat16 has float32's range. float16 ends at
-    65,504, so a sum over ranks must not exceed the largest gradient. Shares of the
-    global batch ensure that up to rounding, because they add up to 1. Whole gradients,
-    as of a custom loop, are divided by `safe_divisor` before the cast and multiplied
-    after it.
+    65,504, which a sum over ranks may exceed although no gradient does. Gradients that
+    are multiplied by shares of the global batch are safe, up to rounding, because the
+    shares add up to 1. Others, as of a custom loop, are divided by `safe_divisor`
+    before the cast, and their sum is multiplied by it.
 
     Values beyond float16 become infinite, so loss scaling notices them; values below
     3e-8 become zero. Rows of `tf.IndexedSlices` are gathered, not summed, and so only

@@ -44,8 +44,8 @@ class GradientReducer:
         """Fill in missing gradients, so that all ranks have the same kinds.
 
         None becomes zeros, and sparse becomes dense, where another rank needs it.
-        Otherwise the ranks would wait for each other. They agree once per graph, and in
-        each eager step.
+        Otherwise a rank would wait for gradients that others never send. The ranks
+        agree once per graph, and in each eager step.
         """
         kinds = tuple(kind_of(gradient) for gradient in gradients)
         paths = tuple(getattr(v, "path", v.name) for v in variables)

@@ -16,7 +16,7 @@ def kind_of(gradient: Any) -> str:
 
 
 def agree(kinds: Sequence[str]) -> str:
-    """Return the common kind of a gradient on all ranks: dense if it is so on any."""
+    """Choose one kind for all ranks: dense if any is, else sparse, else none."""
     present = set(kinds) - {NONE}
     if not present:
         return NONE
@@ -26,10 +26,10 @@ def agree(kinds: Sequence[str]) -> str:
 def with_sums_dense(gradient: Any, *, is_summed: bool = False) -> Any:
     """Densify sparse gradients whose rows are already sums, one row for each index.
 
-    Such are gradients of kernels that multiply sparse inputs. Other ranks' rows must be
-    added to them, because an optimizer would square rows of one index separately. Rows
-    of embeddings stay separate, as on one process. In a graph, the op that made the
-    indices distinguishes the two; elsewhere `is_summed` does.
+    An example is the gradient of a kernel that multiplies sparse inputs. Other ranks'
+    rows must be added to it, because an optimizer would square rows of one index
+    separately. Rows of embeddings stay separate, as on one process. In a graph, the op
+    that made the indices distinguishes the two; elsewhere `is_summed` does.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -39,7 +39,7 @@ def with_sums_dense(gradient: Any, *, is_summed: bool = False) -> Any:
 
 
 def convert(gradient: Any, kind: str, variable: Any) -> Any:
-    """Convert a gradient to a kind; a missing one becomes one that adds nothing."""
+    """Convert a gradient to a kind; a missing one becomes zeros or no rows."""
     if kind == NONE or kind == kind_of(gradient):
         return gradient
     if kind == DENSE and gradient is not None:

@@ -23,7 +23,7 @@ _Operation = Callable[[list[Any], str], list[Any]]
 
 
 class HorovodCollective(MonitoredCollective, FusingCollective):
-    """The processes that `horovodrun`, `mpirun` or `tfdist run` has started.
+    """A collective of processes started by `horovodrun`, `mpirun` or `tfdist run`.
 
     Each tensor is sent as soon as it is computed, and Horovod fuses those that wait at
     the same time. On a host with several GPUs, a process uses the GPU of its local

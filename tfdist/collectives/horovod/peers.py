@@ -80,7 +80,7 @@ def gather_guests(
         )
     except Exception as error:
         if is_late.is_set():
-            # So that the end of the program does not stop Horovod concurrently.
+            # Wait for `stop`, because the end of the program stops Horovod, too.
             timer.join()
             raise TimeoutError(reason) from error
         raise

@@ -22,8 +22,7 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
     """TensorFlow's mirrored variables, and a `Collective` of all devices.
 
     TensorFlow's own replicas merge to update variables, which is impossible in branches
-    of a graph. Here each replica updates its own copy, with gradients of identical
-    bits.
+    of a graph. Here each replica updates its own copy, with bit-identical gradients.
     """
 
     process_hooks: MirroredKerasHooks
@@ -197,7 +196,7 @@ class CentralStorageExtended(MirroredReplicasExtended):
         return variable
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
-        """Accept weights, too."""
+        """Accept weights in addition to mirrored variables."""
         if _has_copies(colocate_with_variable):
             super()._validate_colocate_with_variable(colocate_with_variable)
 

@@ -53,9 +53,9 @@ class MirroredKerasHooks(StrategyKerasHooks):
         super().synchronize(trainer)
 
     def epoch_ended(self, trainer: Any) -> None:
-        """Make layer state equal, and integers such as seed states.
+        """Make layer state equal, and integers, such as seed states.
 
-        A step that meets the end of the data may have advanced them on some devices
+        A step that meets the end of the data may have advanced integers on some devices
         only.
         """
         variables = [

@@ -142,7 +142,10 @@ def has_known_ranks(spec: Any) -> bool:
 
 
 def spec_of(batch: Any) -> Any:
-    """Return the spec of a batch, or of a spec, for any number of rows."""
+    """Return the spec of a batch, or of a spec, for any number of rows.
+
+    Batches differ only in their rows if `str` of their specs is equal.
+    """
     return tf.nest.map_structure(_of_any_rows, batch)
 
 

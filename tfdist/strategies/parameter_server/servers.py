@@ -30,8 +30,8 @@ def serve(cluster: Cluster, start_timeout_seconds: float | None = None) -> NoRet
 
     A TensorFlow server cannot be stopped, so its process ends: with code 0 when the
     chief leaves, or with 128 plus the number of a signal. A watchdog kills a process
-    that hangs, because some of TensorFlow's calls to all workers tolerate a lost one
-    but not a hanging one.
+    that hangs, because TensorFlow's calls to all workers tolerate a lost one but not a
+    hanging one.
     """
     check_own_port(cluster)
     start_watchdog(f"{cluster.task} ({cluster.address})", SILENCE_SECONDS)

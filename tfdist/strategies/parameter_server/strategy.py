@@ -23,7 +23,7 @@ CONSISTENCIES = ("async", "bounded", "sync")
 class ParameterServerStrategy(
     tf.distribute.ParameterServerStrategy  # type: ignore[misc]
 ):
-    """Stores variables on parameter servers while workers compute gradients.
+    """Training with variables on parameter servers and gradients from workers.
 
     All processes run the same script. In a process whose task is worker or ps, the
     constructor starts a TensorFlow server and does not return until the job ends. The

@@ -140,7 +140,7 @@ class Training:
 
     def _begin_wanted(self) -> bool:
         """Begin the wanted steps not in flight; return whether there were any."""
-        # A step in which a worker finds no more data is void, and begun again on another.
+        # A step in which a worker finds no data is void, and another worker repeats it.
         has_begun = False
         while self._iterator is not None and not self._iterator.pipelines.are_over:
             most = self._trainer.steps_per_execution

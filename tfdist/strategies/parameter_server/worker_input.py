@@ -159,7 +159,7 @@ class Reader:
         self._iterator: Any = None
 
     def at(self, epoch: int, batch: int) -> Any:
-        """Return an iterator whose next batch is the given one."""
+        """Return an iterator whose next element is the given batch of an epoch."""
         if self._at != (epoch, batch):
             if self._dataset is None or self._epochs > epoch:
                 self._dataset, self._epochs = self._make(), 0
