@@ -24,8 +24,7 @@ from tfdist_cli.bench_tables import (
     speed_table,
     training_table,
 )
-from tfdist_cli.options import TO_STDOUT, add_command, add_json, check_json
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import TO_STDOUT, Parser, add_command, add_json, check_json
 
 _DESCRIPTION = """\
 Measure on this machine, with one core and one thread for each process.

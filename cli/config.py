@@ -21,8 +21,7 @@ from tfdist_cli.config_text import (
     say,
     tasks_of,
 )
-from tfdist_cli.options import add_command
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser, add_command
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\

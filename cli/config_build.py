@@ -10,8 +10,7 @@ from tfdist.cluster.validation import cluster_warnings
 from tfdist_cli.config_build_job import ALL, DEFAULT_PORT, cluster_of_job, clusters_of
 from tfdist_cli.config_text import say
 from tfdist_cli.host_options import add_host_options
-from tfdist_cli.options import add_command
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser, add_command
 
 _DESCRIPTION = """\
 Write TF_CONFIG for a process of a job, or for all of them, or the file that starts the

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from tfdist.cluster import Cluster, Task
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 
 _NAMES = {
     "chief": ("chief", "chiefs"),

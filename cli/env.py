@@ -21,8 +21,7 @@ from tfdist.horovod_build.installed import find_installed, parts_in
 from tfdist_cli.config import facts_of, source_of, text_of
 from tfdist_cli.config_text import say
 from tfdist_cli.env_devices import Fact, Facts, device_facts
-from tfdist_cli.options import add_command
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser, add_command
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\

@@ -12,8 +12,7 @@ from tfdist.horovod_build import (
     default_log,
     install,
 )
-from tfdist_cli.options import add_command
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser, add_command
 
 _DESCRIPTION = """\
 Build Horovod for the installed TensorFlow, or check it. Horovod runs the collectives of

@@ -4,7 +4,7 @@ import argparse
 
 from tfdist.cluster.hosts.slots import HostSlots, parse_hostfile, parse_hosts
 from tfdist_cli.config_text import read_file
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 
 
 def add_host_options(parser: Parser, what: str) -> None:

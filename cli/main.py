@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from tfdist import __version__
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 
 # Each is a module whose `add_parser` adds its parser, with the function that carries it
 # out as the default of `func`.

@@ -7,8 +7,7 @@ from pathlib import Path
 from textwrap import fill
 
 from tfdist.scaling import Law, ScalingReport, read_run, scaling_report
-from tfdist_cli.options import TO_STDOUT, add_command, add_json, check_json
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import TO_STDOUT, Parser, add_command, add_json, check_json
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\

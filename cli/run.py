@@ -16,8 +16,7 @@ from tfdist.launch import (
     resolve_command,
     run_job,
 )
-from tfdist_cli.options import add_command, add_program, without_dashes
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser, add_command, add_program, without_dashes
 from tfdist_cli.run_hosts import (
     add_options_of_hosts,
     dry_lines,

@@ -20,7 +20,7 @@ from tfdist.launch import (
 )
 from tfdist.rendezvous.roll_call import START_TIMEOUT_VARIABLE
 from tfdist_cli.host_options import add_host_options, hosts_given
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 
 _REMARK = "# ports and cores are those of this machine: the hosts have not been asked"
 _NEED_HOSTS = ("ssh", "python")

@@ -12,7 +12,7 @@ from tfdist.launch import (
     Restarts,
     tuning_variables,
 )
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 
 _LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 

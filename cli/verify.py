@@ -6,8 +6,13 @@ from pathlib import Path
 
 from tfdist.launch import resolve_command
 from tfdist.verify import Orders, VerifyError, verify
-from tfdist_cli.options import add_command, add_program, check_json, without_dashes
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import (
+    Parser,
+    add_command,
+    add_program,
+    check_json,
+    without_dashes,
+)
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\

@@ -61,6 +61,7 @@ WRITTEN_BY_LIBRARIES = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the tests that pytest-xdist runs in one process; the longest come first."""
     for item in items:

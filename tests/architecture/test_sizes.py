@@ -21,13 +21,7 @@ FOLDER_LIMIT = 20
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 # "path" -> reason.
-LARGE_FOLDERS: dict[str, str] = dict.fromkeys(
-    [
-        "cli",
-        "tfdist/compat/keras",
-    ],
-    "not yet made smaller",
-)
+LARGE_FOLDERS: dict[str, str] = {}
 
 
 def long_files():

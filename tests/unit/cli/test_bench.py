@@ -7,7 +7,7 @@ import pytest
 from tfdist.benchmarks import BenchmarkError, JobSetup
 from tfdist_cli import bench as bench_module
 from tfdist_cli.bench import add_parser
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 
 
 def spread(median):

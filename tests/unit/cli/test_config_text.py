@@ -16,7 +16,7 @@ from tfdist_cli.config_text import (
     say,
     tasks_of,
 )
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 
 FULL = Cluster(
     chief="c:1",

@@ -5,7 +5,7 @@ import pytest
 
 from tfdist.cluster.hosts.slots import HostSlots
 from tfdist_cli.host_options import add_host_options, hosts_given
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 
 
 def read(*words):

@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tfdist_cli.options import add_command, add_program, check_json, without_dashes
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import (
+    Parser,
+    add_command,
+    add_program,
+    check_json,
+    without_dashes,
+)
 
 
 @pytest.fixture

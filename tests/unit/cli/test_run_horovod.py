@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 from tfdist_cli.run_options import add_options_of_horovod, horovod_variables
 
 

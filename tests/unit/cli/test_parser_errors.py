@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist_cli.parser import Parser
+from tfdist_cli.options import Parser
 
 
 @pytest.fixture
