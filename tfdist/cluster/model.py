@@ -125,7 +125,7 @@ class Cluster:
 
     @property
     def rank(self) -> int:
-        """The rank of this process: the chief is first, then the workers follow."""
+        """The rank of this process, chief first; ValueError if it does not train."""
         if not self.task.trains:
             raise ValueError(
                 "Only the chief and the workers have a rank and a local size. "
@@ -198,7 +198,7 @@ def cluster_from_jobs(jobs: Jobs, task: Task) -> Cluster:
 
 
 def _check_types(cluster: Cluster) -> None:
-    """Raise TypeError for addresses that are no tuple, or a task that is no `Task`."""
+    """Raise TypeError unless addresses are tuples and the task is a `Task`."""
     for name in ("workers", "ps", "evaluators"):
         addresses = getattr(cluster, name)
         if not isinstance(addresses, tuple):

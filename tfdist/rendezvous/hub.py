@@ -26,7 +26,7 @@ class Report:
     """Position of one rank, sent with every heartbeat."""
 
     call: int = 0  # The number of joint calls that the rank has entered.
-    what: str = "nothing yet"  # The joint call, or the last one.
+    what: str = "nothing yet"  # The current joint call, or the last one.
     inside: bool = False  # Whether the rank is still in that call.
     seconds: float = 0.0  # The time since the rank entered or left it.
     # The collectives in its graphs, as traced; empty until it has waited for a while.
@@ -164,7 +164,7 @@ class Hub:
             try:
                 send(connection, message)
             except TimeoutError:
-                # Half a message was sent; the peer would take the next for its rest.
+                # Half a message was sent; the peer would take the next for the other half.
                 with suppress(OSError):  # The rank may be gone.
                     connection.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -235,7 +235,7 @@ def _different_plans(
     in_order = sorted(waiting.items())
     for (rank, report), (other, its) in zip(in_order, in_order[1:], strict=False):
         is_long = max(report.seconds, its.seconds) >= timeout_seconds
-        # An empty plan may not have been sent yet.
+        # An empty plan may mean that it has not been sent yet.
         is_known = bool(report.plan) and bool(its.plan)
         if not (is_long and is_known and report.call == its.call):
             continue

@@ -13,14 +13,14 @@ from tfdist.cluster.address import is_loopback, split_address
 from tfdist.cluster.model import Cluster, Task
 
 # Jobs with parameter servers need no other protocol: each process listens at its own
-# address while it takes part. The chief does so from the start, and a server once it has
+# address while it takes part. The chief does so from the start, a server once it has
 # seen the chief, so that no server misses a job that ends at once.
 
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
-# Refused probes in a row that prove a process gone: three seconds are no accident.
+# Consecutive refusals that prove a process gone; they take three seconds.
 REFUSALS = 4
 # The network or the host may recover.
 SILENCE_SECONDS = 60.0
@@ -77,8 +77,8 @@ def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
         for job in ("worker", "ps")
         for index, address in enumerate(cluster.jobs.get(job, ()))
     }
-    # TensorFlow itself would wait forever without a message. Its port is free again
-    # after this block.
+    # TensorFlow itself would wait forever, without a message. The port is free again for
+    # it after this block.
     with _listening(cluster), ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
         missing = _wait_for(servers, timeout_seconds, pool.map)
     if not missing:
@@ -121,7 +121,7 @@ def watch_chief(cluster: Cluster) -> None:
 class Absence:
     """Consecutive failed probes of an address."""
 
-    refusals: int = 0  # The last ones in a row that were refused.
+    refusals: int = 0  # Consecutive refused probes.
     since: float | None = None  # The time of the first failed probe.
 
     def is_final(self, error: OSError | None, now: float) -> bool:

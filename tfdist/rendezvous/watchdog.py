@@ -8,11 +8,10 @@ import sys
 import threading
 
 # Peers wait for a hung process as if it were slow, but notice at once if it ends. The
-# watchdog is started by path, as `python -I -S watchdog.py PARENT TICKS NAME`, so that it
-# runs within milliseconds and imports nothing of tfdist. Each byte on its standard input
-# is a heartbeat; end of file means that the parent is gone. It counts only ticks in which
-# it could run itself, and none in which a debugger holds the parent, so it spares a
-# machine, container or job that is stopped as a whole.
+# watchdog is started by path, as `python -I -S watchdog.py PARENT TICKS NAME`, to run
+# within milliseconds and import nothing of tfdist. Each byte on its standard input is a
+# heartbeat; end of file means that the parent is gone. It counts only ticks in which it
+# could run itself, so it spares a machine, container or job that is stopped as a whole.
 TICK_SECONDS = 1.0
 # Other work on the machine may starve a process for long.
 SILENCE_SECONDS = 30.0

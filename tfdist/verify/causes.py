@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tfdist.verify.compare import combined, dtype_of, ratio, relative_difference
 from tfdist.verify.recording import Batch, Recording, joined
 
-# Rounding explains no larger relative difference of two gradients.
+# The largest relative difference of two gradients that rounding explains.
 _SAME_GRADIENTS = {"float64": 1e-7, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
 
 

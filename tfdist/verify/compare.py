@@ -9,14 +9,13 @@ import numpy as np
 from tfdist.verify.recording import Recording, digest
 
 KINDS = ("weights", "state", "optimizer", "metrics", "gradients")
-# A gradient this much smaller than the largest one may be pure rounding.
+# A gradient this much smaller than the largest one may be rounding noise.
 _NOISE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
 # Factor for gradients: small sums of large terms lose more to rounding than weights.
 _GRADIENTS = 100
-# Relative difference after one step that another order of summation explains, by
-# compute dtype.
+# Relative difference after one step that summation order explains, by compute dtype.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 2e-2, "float16": 5e-3}
-# An entry below it is pure rounding in every dtype.
+# An entry below it is rounding noise in every dtype.
 _FLOOR = 1e-12
 
 
@@ -44,7 +43,7 @@ def tolerance(dtype: str, step: int) -> float:
 
 def relative_difference(one: Any, other: Any) -> float:
     """Return the largest difference of two arrays relative to their largest entry."""
-    # Not relative to each entry, because entries near zero are pure rounding.
+    # Not relative to each entry, because entries near zero are rounding noise.
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape:
         return float("inf")

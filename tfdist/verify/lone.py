@@ -22,9 +22,9 @@ class LoneCollective(SingleCollective):
 
 def stand_for(size: int) -> None:
     """Train alone in this process, while the script sees `size` processes."""
-    # A script may derive its global batch size from the number of processes, so it must
-    # see N. Inside of a step it sees one replica, because it may divide by their number
-    # what the strategy sums.
+    # A script may derive its global batch size from the number of replicas, so it must
+    # see N. Inside a step it sees one, because it may divide sums over replicas by their
+    # number.
     replace(connecting, "TensorFlowCollective", LoneCollective)
     for module in (connecting, horovod):
         replace(module, "connect_horovod", _connect_alone)

@@ -30,8 +30,8 @@ class Layer:
 
     name: str
     type: str
-    dtype: str  # Of its computation.
-    variables: list[str]  # Without the variables of layers inside of it.
+    dtype: str  # The compute dtype.
+    variables: list[str]  # Without the variables of inner layers.
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Recording:
     batches: list[Batch] = field(default_factory=list)
     # By step; None for a step without a single loss.
     losses: list[float | None] = field(default_factory=list)
-    # TensorFlow's seed, and digests of Python's and NumPy's, before the first step.
+    # TensorFlow's seed, and digests of Python's and NumPy's states, at the first step.
     seeds: list[str] = field(default_factory=list)
     # Layers that drew random numbers in a step, and random layers switched off.
     draws: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Recording:
     own_datasets: bool = False  # Whether the script shards its data itself.
     was_jitted: bool = False
     initial: Arrays = field(default_factory=dict)
-    # From the first `tape.gradient`, and as the optimizer got them first.
+    # Returned by the first `tape.gradient`, and passed to the first optimizer update.
     raw_gradients: Arrays = field(default_factory=dict)
     applied_gradients: Arrays = field(default_factory=dict)
     # After each step; digests on ranks other than 0, except for metrics.
@@ -117,7 +117,7 @@ class Recording:
 
 
 def batch_of(leaves: Sequence[Any], own: int | None = None) -> Batch:
-    """Describe the first `own` rows of a batch, in any order."""
+    """Describe the first `own` rows of a batch, regardless of their order."""
     rows = min((len(leaf) for leaf in leaves), default=0)
     rows = rows if own is None else min(rows, own)
     hashes = [_hash_row(leaves, row) for row in range(rows)]

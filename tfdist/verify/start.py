@@ -31,7 +31,7 @@ class Orders:
 
     command: tuple[str, ...]
     size: int = 2
-    steps: int = 10  # The script is stopped after them.
+    steps: int = 10  # The script is stopped after this many.
     module: bool = False  # Whether the command begins with a module.
     float64: bool = False  # Whether it is the default dtype of Keras.
     seed: int = 1  # Of every process, before the script.
@@ -110,7 +110,8 @@ def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
     job = Job(command, size=orders.size, collective=orders.collective)
     several = plan_here(job)
     [alone] = plan_here(Job(command, size=1))
-    # The lone process gets rank 0's environment, without Horovod's: it would wait.
+    # The lone process gets rank 0's environment, except Horovod's variables: with them
+    # it would wait for the other ranks.
     identity = {
         name: value
         for name, value in several[0].env.items()
@@ -130,7 +131,7 @@ def _record(
     deadline: float | None,
     logs: Path | None,
 ) -> "list[Recording]":
-    """Start the processes of one run, and return their recordings."""
+    """Run the processes of one run, and return their recordings."""
     from tfdist.verify.recording import Recording
 
     if logs is not None:

@@ -40,7 +40,7 @@ def entries_of(
     model: Any, layers: Sequence[Any], optimizers: Sequence[Any], applied: Sequence[Any]
 ) -> Iterator[tuple[str, Entry, Any]]:
     """Yield each variable of a step once, with its path and its entry."""
-    # There is no model in a custom loop; `applied` is updated by `optimizers`.
+    # `model` is None in a custom loop; the optimizers update the variables `applied`.
     seen: set[int] = set()
     groups: list[tuple[str, Sequence[Any]]] = []
     if model is not None:

@@ -49,7 +49,7 @@ class First:
     layer: str  # Its name and class; "" if no layer holds the variable.
     amount: float
     step: int  # The step at which the difference began.
-    before: int  # The compared step before that; 0 if there is none.
+    before: int  # The last compared step before it, or 0.
     last_amount: float
 
 
@@ -67,7 +67,7 @@ class Verdict:
     first: First | None
     cause: Cause | None
     switched_off: tuple[str, ...]
-    noise: tuple[str, ...]  # Left out, because they are pure rounding.
+    noise: tuple[str, ...]  # Left out as rounding noise.
     unequal: tuple[str, ...]  # Not equal on all ranks.
     was_jitted: bool
 

@@ -83,7 +83,7 @@ class Watch:
         elif not self._step.optimizers:
             if not self.recording.seeds:
                 self.recording.seeds = current_seeds()
-                # Eager values, even while a function is being traced.
+                # Read eagerly, even while a function is being traced.
                 with tf.init_scope():
                     values = {self._names.of(v): to_array(v) for v in variables}
                 self.recording.initial = values
@@ -289,7 +289,7 @@ def current_seeds() -> list[str]:
 
 
 def _refuse_plain_training(optimizer: Any) -> None:
-    """Stop a script that trains outside of all strategies; others raise themselves."""
+    """Raise for training without a strategy; non-tfdist strategies raise on their own."""
     if not tf.distribute.has_strategy():
         raise NotDistributedError(
             f"the optimizer {optimizer.name!r} was applied outside of every strategy "

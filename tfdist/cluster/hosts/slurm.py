@@ -101,7 +101,7 @@ def allocated_hosts(
 ) -> tuple[HostSlots, ...] | None:
     """Return the hosts and task counts of this Slurm allocation, or None."""
     env = os.environ if env is None else env
-    # Each task of a step of several tasks would start processes of its own.
+    # In a step of several tasks, each task would start processes of its own.
     is_task = env.get("SLURM_STEP_NUM_TASKS", "1") != "1"
     if is_task or not (env.get(_HOSTS) and env.get(_COUNTS)):
         return None

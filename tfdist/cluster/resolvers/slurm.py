@@ -42,7 +42,7 @@ class SlurmResolver:
     launcher = "srun"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether this process is a rank, and one of several tasks of a step."""
+        """Return whether this is one of several tasks, and no inner launcher sets ranks."""
         is_step = all(env.get(name) for name in _IN_EVERY_STEP)
         has_inner_launcher = any(each.recognises(env) for each in _INNER_LAUNCHERS)
         return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
@@ -101,7 +101,7 @@ def _checked_size(
 
 
 def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
-    """Return the number of tasks that each node takes in its turn."""
+    """Return the number of tasks that each node takes per turn."""
     block = max(counts)
     # The components of a heterogeneous step follow one another, and the variable
     # describes only one of them. A single node has only one order.
@@ -126,7 +126,7 @@ def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
 
 
 def _check_own_place(env: Mapping[str, str], host: str, node: int, place: int) -> None:
-    """Raise if Slurm gives this task another place than the computed one."""
+    """Raise if Slurm's own numbers for this task contradict its computed place."""
     computed = {
         "SLURM_NODEID": str(node),
         "SLURM_LOCALID": str(place),

@@ -41,7 +41,7 @@ class TfdistResolver:
                 "process. Received: TFDIST_RUN_ID without TF_CONFIG. "
                 "Leave TF_CONFIG as it is, or unset TFDIST_RUN_ID too to train alone."
             )
-        # In a job with parameter servers, which have no rank, TFDIST_TASK replaces it.
+        # Parameter servers have no rank, so their jobs set TFDIST_TASK instead.
         task = env.get("TFDIST_TASK")
         rank = None if task else number(env, "TFDIST_RANK", self.launcher)
         size = number(env, "TFDIST_SIZE", self.launcher)

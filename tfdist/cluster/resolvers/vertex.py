@@ -25,10 +25,10 @@ _AS_SET = "Leave CLUSTER_SPEC as Vertex AI sets it."
 
 
 class VertexResolver:
-    """Reader of CLUSTER_SPEC, for a program that has lost Vertex AI's TF_CONFIG."""
+    """Reader of CLUSTER_SPEC, for programs without Vertex AI's TF_CONFIG."""
 
     # Vertex AI sets both for several replicas, but only CLUSTER_SPEC for one. Reduction
-    # Server takes the worker pool of parameter servers, but is no part of the cluster.
+    # Server takes the worker pool of parameter servers, but is not part of the cluster.
     name = "vertex"
     launcher = "Vertex AI"
 
