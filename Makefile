@@ -12,9 +12,11 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13; do \
     "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
         && echo "$$name" && break; done)
 
-# Two processes of pytest run the files of tests in turn; the equality matrix is one of
-# them as a whole, since its modules share processes.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# The equality matrix, whose modules share processes, uses both cores by itself. Of the
+# other files two run at a time, those of several processes first.
+MATRIX := tests/distributed/test_equality*.py
+OTHERS := -n 2 --dist loadfile --no-loadscope-reorder --ignore-glob='*/test_equality*.py' \
+    $(addprefix tests/,distributed unit malformed architecture)
 
 # What the oldest TensorFlow and Keras of pyproject.toml must pass: the patches, and how
 # two processes train, by TensorFlow's collectives and by Horovod's in turn.
@@ -35,17 +37,19 @@ test: $(VENV)/horovod.built ## run the tests: every engine, every option, in min
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(PYTEST) -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(OTHERS)
+	$(BIN)/python -m pytest -m "not slow" $(MATRIX)
 endif
 
 test-all: test test-slow test-oldest ## run every test, the oldest versions too
 
 test-slow: $(VENV)/horovod.built ## run what `make test` leaves to `make test-all`
-	$(PYTEST) -m slow
+	$(BIN)/python -m pytest -m slow $(OTHERS)
+	$(BIN)/python -m pytest -m slow $(MATRIX)
 
 test-oldest: ## run a part of the tests with the oldest TensorFlow and Keras
 	PIP_CONSTRAINT=tests/oldest.txt $(MAKE) test VENV=.venv-oldest \
-	    TESTS='$(or $(TESTS),-n 2 --dist loadgroup -m "not slow" $(OLDEST_TESTS))'
+	    TESTS='$(or $(TESTS),-m "not slow" $(OLDEST_TESTS))'
 
 lint: $(VENV)/dev.installed ## check style and imports
 	$(BIN)/ruff check .

@@ -6,7 +6,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -59,22 +58,6 @@ WRITTEN_BY_LIBRARIES = (
     "TPU_ML_PLATFORM",
     "TPU_ML_PLATFORM_VERSION",
 )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Name the tests that pytest-xdist runs in one process; the longest come first."""
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        group = "matrix" if "cells" in fixtures else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-    distributed = Path(__file__).with_name("distributed")
-    items.sort(
-        key=lambda item: (
-            "cells" not in getattr(item, "fixturenames", ()),
-            distributed != item.path.parent,
-        )
-    )
 
 
 def pytest_collection_finish() -> None:
