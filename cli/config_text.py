@@ -57,7 +57,7 @@ def say(text: str) -> None:
         print(text.encode(encoding, errors="backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has left, as `| head` does; otherwise Python would report it at exit.
+        # The reader has left, as `| head` does; Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

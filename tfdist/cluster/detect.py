@@ -20,8 +20,8 @@ from tfdist.cluster.resolvers import (
 from tfdist.cluster.resolvers.launchers import HOROVOD, MPICH, OPEN_MPI, TORCHRUN
 
 # The first resolver that recognises the environment wins. `tfdist run` also sets
-# TF_CONFIG, so its resolver comes first. Variables that a user sets for one program come
-# before variables that services and schedulers set for all programs.
+# TF_CONFIG, so its resolver comes first. Variables that a user sets for one program
+# come before variables that services and schedulers set for all programs.
 RESOLVERS: tuple[Resolver, ...] = (
     TfdistResolver(),
     TFConfigResolver(),

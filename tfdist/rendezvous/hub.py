@@ -164,7 +164,7 @@ class Hub:
             try:
                 send(connection, message)
             except TimeoutError:
-                # Half a message was sent; the peer would take the next for the other half.
+                # Half a message was sent; the next would look like the other half.
                 with suppress(OSError):  # The rank may be gone.
                     connection.shutdown(socket.SHUT_RDWR)
             except OSError:

@@ -83,7 +83,7 @@ class Lifeline:
         key = json.dumps([name, self._exchanges[name]])
         self._exchanges[name] += 1
         self._send({"kind": "exchange", "key": key, "value": value})
-        # Exchanges of parallel threads have no common order, so they are no joint calls.
+        # Exchanges of parallel threads have no common order, so they are not joint.
         here = self.call(f"the exchange of {name}") if joint else nullcontext()
         with here, self._arrived:
             while key not in self._values:

@@ -77,8 +77,8 @@ def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
         for job in ("worker", "ps")
         for index, address in enumerate(cluster.jobs.get(job, ()))
     }
-    # TensorFlow itself would wait forever, without a message. The port is free again for
-    # it after this block.
+    # TensorFlow itself would wait forever, without a message. The port is free for it
+    # after this block.
     with _listening(cluster), ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
         missing = _wait_for(servers, timeout_seconds, pool.map)
     if not missing:

@@ -31,7 +31,7 @@ class Reader:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the messages that `data` completes; raise ValueError for foreign data."""
+        """Return the messages that `data` completes; ValueError for foreign data."""
         self._bytes += data
         messages = []
         while len(self._bytes) >= _LENGTH.size:

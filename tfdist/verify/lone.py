@@ -23,8 +23,8 @@ class LoneCollective(SingleCollective):
 def stand_for(size: int) -> None:
     """Train alone in this process, while the script sees `size` processes."""
     # A script may derive its global batch size from the number of replicas, so it must
-    # see N. Inside a step it sees one, because it may divide sums over replicas by their
-    # number.
+    # see N. Inside a step it sees one, because it may divide sums over replicas by the
+    # number of replicas.
     replace(connecting, "TensorFlowCollective", LoneCollective)
     for module in (connecting, horovod):
         replace(module, "connect_horovod", _connect_alone)

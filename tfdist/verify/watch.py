@@ -289,7 +289,7 @@ def current_seeds() -> list[str]:
 
 
 def _refuse_plain_training(optimizer: Any) -> None:
-    """Raise for training without a strategy; non-tfdist strategies raise on their own."""
+    """Raise for training without a strategy; other strategies raise by themselves."""
     if not tf.distribute.has_strategy():
         raise NotDistributedError(
             f"the optimizer {optimizer.name!r} was applied outside of every strategy "

@@ -88,7 +88,7 @@ _SIGNS = (
 
 
 class PMIxResolver:
-    """Guard against a rank without a size, as `prterun` and other PMIx launchers set."""
+    """Guard against a rank without a size, set by `prterun` or other PMIx launchers."""
 
     # No variable of PMIx gives the size, so each process would train alone:
     # https://github.com/open-mpi/ompi/issues/9167. Open MPI and Slurm set their own.

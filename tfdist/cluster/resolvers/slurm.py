@@ -42,7 +42,7 @@ class SlurmResolver:
     launcher = "srun"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether this is one of several tasks, and no inner launcher sets ranks."""
+        """Return whether this is one of several tasks, without an inner launcher."""
         is_step = all(env.get(name) for name in _IN_EVERY_STEP)
         has_inner_launcher = any(each.recognises(env) for each in _INNER_LAUNCHERS)
         return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
