@@ -34,8 +34,6 @@ def read(
 ) -> tf.data.Dataset:
     """Read pieces of files, `at_a_time` in parallel, shuffled if there is a seed."""
     # A damaged record raises an error that names file and offset.
-    # A damaged record raises an error that names file and offset.
-    # A damaged record raises an error that names file and offset.
     where = tf.data.Dataset.from_tensor_slices(
         (
             [piece.file.path for piece in pieces],
