@@ -1,7 +1,7 @@
 """The command line that the scripts of this folder share.
 
-A script that measures in processes of its own is also their program: started with its
-orders as JSON, it measures; otherwise it starts the processes and prints a table.
+A script is also the program of its processes: started with orders as JSON, it measures;
+otherwise it starts the processes and prints a table.
 """
 
 import argparse
@@ -12,12 +12,12 @@ from typing import Any
 
 from tfdist.benchmarks import BenchmarkError
 
-# Name, default, help; the default says whether numbers or texts are read.
+# Name, default, help; the type of the default is that of the option.
 Option = tuple[str, Any, str]
 
 
 def is_program() -> bool:
-    """Tell whether this process was started to measure."""
+    """Return whether this process was started to measure."""
     return sys.argv[1:2] != [] and sys.argv[1].startswith("{")
 
 

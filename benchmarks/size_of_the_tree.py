@@ -1,6 +1,6 @@
 """The size of the project: files, lines of code and words.
 
-A line of code is one that is neither blank, nor a comment, nor part of a docstring.
+Lines of code are lines that are not blank, a comment, or part of a docstring.
 """
 
 import ast

@@ -1,6 +1,6 @@
-"""The all-reduce of `HorovodStrategy` beside that of torch with Gloo.
+"""The all-reduce of `HorovodStrategy` and of torch with Gloo, in turns of ten calls.
 
-It needs Horovod, and torch: pip install torch. Both take turns, ten calls at a time.
+It needs Horovod, and torch: pip install torch.
 """
 
 from importlib.util import find_spec
@@ -34,7 +34,7 @@ def measure(turn, *, sizes_bytes, repeats):
     )
 
     def make(size_bytes):
-        # The sum replaces the tensor: a sum of zeros never overflows.
+        # The sum overwrites the tensor; zeros never overflow.
         tensor = torch.zeros(size_bytes // _FLOAT_BYTES)
         return {"torch": lambda: distributed.all_reduce(tensor)}
 

@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 def _unknown(name: str) -> str:
     """Describe an unknown name, and suggest the closest public one."""
-    # Imported here because only a mistake needs it.
+    # Imported late, because only an error needs it.
     import difflib
 
     nearest = difflib.get_close_matches(name, _PUBLIC_NAMES, n=1)

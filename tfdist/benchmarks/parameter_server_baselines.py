@@ -1,9 +1,8 @@
-"""The programs with which parameter servers of tfdist are compared.
+"""Baselines for parameter servers.
 
 "tf_keras" is TensorFlow's own strategy in `fit` of legacy tf-keras, which `tf.keras` is
-where the variable TF_USE_LEGACY_KERAS is 1. "loop" is the least that training needs:
-gradients of the same model in a loop over `ClusterCoordinator`, and Adam as one
-operation for each variable, which loses no update. It has no metrics.
+with TF_USE_LEGACY_KERAS=1. "loop" is the minimum: gradients of the same model in a loop
+over `ClusterCoordinator`, and one Adam operation per variable, without metrics.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ _BETA_1, _BETA_2 = 0.9, 0.999
 
 
 class Adam:
-    """Adam on the servers, one operation for each variable."""
+    """Adam on the servers, one operation per variable, which loses no update."""
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -30,7 +29,7 @@ class Adam:
         ]
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> None:
-        """Update the variables by their gradients."""
+        """Update the variables with their gradients."""
         update = tf.cast(self.updates.assign_add(1, read_value=True), tf.float32)
         powers = tf.pow(_BETA_1, update), tf.pow(_BETA_2, update)
         for (variable, *moments), gradient in zip(self._slots, gradients, strict=True):
@@ -52,7 +51,7 @@ class Adam:
 def measure(
     make_meter: MeterMaker, *, baseline: str, **settings: Any
 ) -> dict[str, Any]:
-    """Train by a baseline, and return the cost of each epoch."""
+    """Train with a baseline, and return the cost of each epoch."""
     train = {"tf_keras": _fit, "loop": _loop}[baseline]
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
@@ -140,7 +139,7 @@ def _make_closure(strategy: Any, model: Any, weights: list[Any], adam: Adam) -> 
 def _batches(
     coordinator: Any, source: str, batch_size: int, count: int
 ) -> Iterator[list[Any]]:
-    """Yield the batches of each closure, or iterators that workers read them from."""
+    """Yield the batches of each closure, or iterators for workers to read from."""
     if source == "chief":
         batches = iter(make_rows(batch_size))
         while True:

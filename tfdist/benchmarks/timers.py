@@ -1,4 +1,4 @@
-"""Timers of calls, steps and epochs, which wait for the turn of their process."""
+"""Timers of calls, steps and epochs that wait for the turn of their process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
@@ -11,20 +11,16 @@ Functions = Mapping[str, Callable[[], object]]
 # TensorFlow traces and connects in the first epoch; caches fill in the second.
 WARM_UP_EPOCHS = 2
 _CALLS_OF_A_TURN = 10
-# They compile, fill the caches, and bring the ranks together after they have slept.
+# Warm-up calls compile, fill caches, and synchronize the ranks after their sleep.
 _WARM_UP_CALLS = 3
 
 
 class StepTimer:
     """A callback that times the steps of one long `fit`, a block of steps per turn.
 
-    A step lasts from the end of the step before, so that input and callbacks count. The
-    first step of each block is left out, because the process has slept before it. Mix
+    A step lasts from the end of the previous one, so that input and callbacks count.
+    The first step of each block is left out, because the process slept before it. Mix
     the class with the `Callback` of Keras 3 or of legacy tf-keras.
-
-    Args:
-        turn: The turn of this process.
-        steps: The number of steps in a block.
     """
 
     def __init__(self, turn: Turn, steps: int) -> None:
@@ -53,14 +49,10 @@ class StepTimer:
 class EpochMeter:
     """A callback that measures the epochs of one long `fit`, an epoch per turn.
 
-    Steps of asynchronous training overlap, so that a single step has no duration; an
-    epoch ends when all of its steps have ended. Mix the class with the `Callback` of
-    Keras 3 or of legacy tf-keras, or call it from a loop.
-
-    Args:
-        turn: The turn of this job.
-        read: Returns the processor seconds and the bytes sent by the whole job so far.
-        on_warm: Called before the first epoch that counts. Default: does nothing.
+    Asynchronous steps overlap, so a single step has no duration; an epoch ends when all
+    of its steps have ended. `read` returns the job's processor seconds and bytes sent
+    so far. Mix the class with the `Callback` of Keras 3 or of legacy tf-keras, or call
+    it from a loop.
     """
 
     def __init__(
@@ -112,8 +104,8 @@ def time_sizes(
     repeats: int,
     make_functions: Callable[[int], Functions],
 ) -> list[dict[str, list[float]]]:
-    """Return the seconds of each call of functions, for each size, by name."""
-    # Nothing is timed while processes of another group still start.
+    """Return the seconds of each call of functions by name, for each size."""
+    # Wait until the processes of all groups have started.
     turn.take()
     turn.pass_on()
     return [_time_calls(turn, make_functions(size), repeats) for size in sizes_bytes]
@@ -122,7 +114,7 @@ def time_sizes(
 def _time_calls(
     turn: Turn, functions: Functions, repeats: int
 ) -> dict[str, list[float]]:
-    """Time functions in alternation, forwards and backwards, a few calls per turn."""
+    """Time functions alternately, forwards and backwards, a few calls per turn."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     order = [*functions]
     for first in range(0, repeats, _CALLS_OF_A_TURN):

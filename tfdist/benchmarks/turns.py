@@ -1,8 +1,7 @@
-"""Turns: one group of processes works while the other groups sleep.
+"""Turns: one group of processes works while the others sleep.
 
-Programs that are compared must meet the same noise. Measured one after the other, two
-programs meet a machine that is busy now and idle later; if they alternate every few
-steps, both meet the same machine.
+Programs measured one after the other may meet a busy machine and then an idle one. If
+they alternate every few steps, all meet the same noise.
 """
 
 import contextlib
@@ -15,23 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _TURN = b"\1"
-# The group of a process, and its id if it is to be stopped between turns.
+# The group of a process, and its id if signals stop it between turns.
 _HELLO = struct.Struct("!BI")
 
 
 class TurnKeeper:
-    """A server that gives the turn to one group of processes after the other.
+    """A server that gives the turn to one group after the other.
 
     A group keeps its turn until each of its processes has passed it on. Processes that
-    have ended are left out.
-
-    Args:
-        sizes: The number of processes in each group.
-
-    Example:
-        >>> with TurnKeeper([1]) as keeper, Turn(keeper.port, group=0) as turn:
-        ...     turn.take()
-        ...     turn.pass_on()
+    have ended are skipped.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -45,7 +36,7 @@ class TurnKeeper:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # This wakes the thread if it still waits for processes that never connected.
+        # Wakes the thread if it still waits for processes to connect.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -72,12 +63,8 @@ class TurnKeeper:
 class Turn:
     """The connection of one process to the `TurnKeeper`.
 
-    Args:
-        port: The port of the keeper.
-        group: The number of the group of this process.
-        is_stopped: Whether a signal stops the process during the turns of others. The
-            threads of a sleeping process may stay awake: Horovod's asks its peers for
-            work a thousand times a second. Default False.
+    If `is_stopped`, a signal stops the process during the turns of others: threads of a
+    sleeping process may stay busy, such as Horovod's, which polls its peers.
     """
 
     def __init__(self, port: int, *, group: int, is_stopped: bool = False) -> None:
@@ -100,13 +87,13 @@ class Turn:
             )
 
     def pass_on(self) -> None:
-        """Let the next group work, once all processes of this group are done."""
+        """Pass the turn to the next group, once all processes of this group do."""
         self._connection.sendall(_TURN)
 
 
 @dataclass(frozen=True)
 class _Member:
-    """The keeper's view of a process; the id is 0 if it is never stopped."""
+    """The keeper's view of a process; the id is 0 if signals never stop it."""
 
     connection: socket.socket
     pid: int
@@ -134,7 +121,7 @@ def _give_turn(group: list[_Member]) -> None:
 
 
 def _receive(connection: socket.socket, count: int = 1) -> bytes:
-    """Wait for bytes; return none if the other side has closed the connection."""
+    """Wait for bytes; return no bytes if the other side has closed the connection."""
     try:
         return connection.recv(count, socket.MSG_WAITALL)
     except ConnectionResetError:

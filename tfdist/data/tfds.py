@@ -88,7 +88,7 @@ def read_tfds(
 
 
 def _prepare(builder: Any) -> None:
-    """Prepare a dataset once per host: concurrent preparation fails."""
+    """Prepare a dataset in one process at a time; concurrent preparation fails."""
     if builder.info.splits:
         return
     folder = Path(builder.data_dir)

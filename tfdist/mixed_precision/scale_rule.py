@@ -87,7 +87,7 @@ class ScaleRule:
         self._check_order()
 
     def _check_order(self) -> None:
-        """Refuse an initial scale outside of its limits."""
+        """Reject an initial scale outside of its limits."""
         scales = (self.minimum_scale, self.initial_scale, self.maximum_scale)
         if self.dynamic and list(scales) != sorted(scales):
             raise ValueError(

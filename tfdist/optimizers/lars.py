@@ -53,10 +53,10 @@ class Lars(OwnDecayOptimizer):
             replaces Keras's decoupled decay and respects `exclude_from_weight_decay`.
             Default 0.
         epsilon: Added to the divisor of the ratio. Default 1e-8.
-        exclude_from_adaptation: Words; variables whose path contains one of them get no
-            ratio, as with `["bias", "batch_normalization"]`. An empty list excludes no
-            variable. Default None: exclude variables with fewer than two axes, which
-            are biases, gamma and beta.
+        exclude_from_adaptation: Words; variables whose path contains one of them get
+            neither ratio nor weight decay, as with `["bias", "batch_normalization"]`.
+            An empty list excludes no variable. Default None: exclude variables with
+            fewer than two axes, which are biases, gamma and beta.
         **options: The options of all Keras optimizers: `name`, `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`,
             `loss_scale_factor` and `gradient_accumulation_steps`.

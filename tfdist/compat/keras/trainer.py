@@ -150,7 +150,7 @@ def _is_train_step(model: Any, step_function: Any) -> bool:
 
 
 def _make_function_under_strategy(self: Any, step_function: Any) -> Any:
-    """Refuse to train a model without a strategy: each process would train its own."""
+    """Reject to train a model without a strategy: each process would train its own."""
     is_training = _is_train_step(self, step_function)
     if is_training and self._distribute_strategy is None:
         some = [f"{v.path} {tuple(v.shape)}" for v in self.trainable_variables[:3]]
