@@ -1,9 +1,4 @@
-"""The time that saving the training state adds to an epoch.
-
-Four groups under `AllReduceStrategy` take turns, some epochs at a time: without a
-backup, with tfdist's `BackupAndRestore` after each epoch or every ten steps, and with
-Keras's.
-"""
+"""The time that saving the training state adds to an epoch."""
 
 import contextlib
 import tempfile

@@ -1,7 +1,6 @@
 """Training on Horovod: `AllReduceStrategy` compared with Horovod's own optimizer.
 
-Horovod's optimizer needs legacy tf-keras in TensorFlow's minor version. Four Horovod
-jobs take turns, a block of steps at a time.
+The latter needs legacy tf-keras in TensorFlow's minor version. Four jobs take turns.
 """
 
 from importlib.util import find_spec

@@ -1,8 +1,4 @@
-"""Input pipelines on JPEG images, and the time that training steps wait for them.
-
-One process reads all images with each pipeline in turn, forwards and backwards, first
-alone and then with a training step per batch.
-"""
+"""Input pipelines on JPEG images, and the time that training steps wait for them."""
 
 import tempfile
 from time import perf_counter

@@ -1,7 +1,6 @@
 """The memory that `AllReduceStrategy` adds to the peak of a process.
 
-Two models separate memory that grows with the gradients from that of any TensorFlow
-server.
+Two models separate memory that grows with the gradients from a constant part.
 """
 
 import contextlib

@@ -1,8 +1,4 @@
-"""The command line that the scripts of this folder share.
-
-A script is also the program of its processes: started with orders as JSON, it measures;
-otherwise it starts the processes and prints a table.
-"""
+"""The command line of the scripts in this folder, which also run as their processes."""
 
 import argparse
 import json
@@ -17,7 +13,7 @@ Option = tuple[str, Any, str]
 
 
 def is_program() -> bool:
-    """Return whether this process was started to measure."""
+    """Return whether this process was started with orders, to measure."""
     return sys.argv[1:2] != [] and sys.argv[1].startswith("{")
 
 

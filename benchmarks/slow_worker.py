@@ -1,7 +1,7 @@
 """The speed that parameter servers keep when one worker runs at half speed.
 
-Every worker is stopped half of the time, and the slow one three quarters, so that a few
-cores suffice for all.
+Every worker is stopped half of the time, the slow one three quarters, to share the
+cores.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _LABELS = {
 
 
 def changes_of(shares, period_seconds):
-    """Return (time, pid, signal) of each stop and continuation in a period, in order."""
+    """Return (time, pid, signal) of each start and stop in a period, in order."""
     # Staggered, so that they do not all need the cores at once.
     changes = []
     for position, (pid, share) in enumerate(shares.items()):

@@ -1,7 +1,4 @@
-"""The all-reduce of `HorovodStrategy` and of torch with Gloo, in turns of ten calls.
-
-It needs Horovod, and torch: pip install torch.
-"""
+"""The all-reduce of `HorovodStrategy` and of torch on Gloo; pip install torch first."""
 
 from importlib.util import find_spec
 

@@ -17,16 +17,13 @@ Epochs = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class JobSetup:
-    """The properties that all jobs of a benchmark share.
-
-    A turn is an epoch of `steps`; `repeats` epochs are measured. `source` is "chief" or
-    "workers", the tasks that read the batches.
-    """
+    """The properties that all jobs of a benchmark share; a turn is an epoch."""
 
     workers: int
     ps: int
     steps: int
     repeats: int
+    # The tasks that read the batches: "chief" or "workers".
     source: str = "chief"
 
     def __post_init__(self) -> None:
@@ -55,20 +52,11 @@ def run_parameter_server(
     consistency: str = "async",
     max_staleness: int | None = None,
 ) -> dict[str, Any]:
-    """Measure `fit` under `ParameterServerStrategy` and under TensorFlow's own tools.
-
-    Jobs with equally many processes take turns, an epoch at a time:
-
-    - "tfdist": Keras 3 under the strategy;
-    - "tf_keras": TensorFlow's own strategy in `fit` of legacy tf-keras, if that package
-      is installed; its workers read their batches;
-    - "loop": a loop over `ClusterCoordinator.schedule` without metrics, with the same
-      input as tfdist;
-    - "reading_loop": if the chief reads for tfdist, a loop whose workers read.
-
-    A step is a batch of 64 on one worker; with "sync" all workers make one update. See
-    `speed_figures` for the result.
-    """
+    """Measure `fit` under `ParameterServerStrategy` and TensorFlow's own tools."""
+    # Jobs take turns: "tfdist"; "tf_keras", TensorFlow's strategy in `fit` of legacy
+    # tf-keras, whose workers read; "loop", a loop over `ClusterCoordinator.schedule`
+    # without metrics; and, if the chief reads, "reading_loop", whose workers read. A
+    # step is a batch of 64 on one worker; with "sync" all workers make one update.
     check_at_least(1, steps_per_execution=steps_per_execution)
     together = setup.workers if consistency == "sync" else 1
     _check_steps(setup.steps, steps_per_execution * together)

@@ -1,9 +1,4 @@
-"""Baselines for parameter servers.
-
-"tf_keras" is TensorFlow's own strategy in `fit` of legacy tf-keras, which `tf.keras` is
-with TF_USE_LEGACY_KERAS=1. "loop" is the minimum: gradients of the same model in a loop
-over `ClusterCoordinator`, and one Adam operation per variable, without metrics.
-"""
+"""Baselines for parameter servers: `fit` of legacy tf-keras, and a minimal loop."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -67,6 +62,7 @@ def _fit(
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """Train in `fit` of legacy tf-keras, as TensorFlow's documentation shows."""
+    # `tf.keras` is legacy tf-keras with TF_USE_LEGACY_KERAS=1.
     assert source == "workers"
 
     class Meter(EpochMeter, tf.keras.callbacks.Callback):  # type: ignore[misc]
@@ -95,7 +91,7 @@ def _loop(
     batch_size: int,
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """Train in a loop over a `ClusterCoordinator`; no step may be lost."""
+    """Train in a loop over `ClusterCoordinator`, without metrics and lost steps."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         model = build_dense(keras)

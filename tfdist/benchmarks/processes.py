@@ -1,8 +1,4 @@
-"""Processes of a benchmark.
-
-A measuring program gets its orders as one JSON argument, and writes its result as JSON
-to the folder of the benchmark.
-"""
+"""Processes of a benchmark, which get orders and return results as JSON."""
 
 import json
 import sys
@@ -20,18 +16,15 @@ from tfdist.launch.machine import available_cores
 
 @dataclass(frozen=True)
 class Group:
-    """Processes that measure at the same time, each on cores of its own.
-
-    If `joined`, they form one job; otherwise each trains alone. One process of several
-    is compared with one alone, so each has one core and one thread by default.
-    `program` is a module or the path of a script; `settings` are keyword arguments of
-    its function.
-    """
+    """Processes that measure at the same time, by default with one core each."""
 
     name: str
+    # A module, or the path of a script.
     program: str
+    # The keyword arguments of the function that measures.
     settings: Mapping[str, Any]
     size: int = 1
+    # True if they form one job; otherwise each trains alone.
     joined: bool = True
     collective: str = "tensorflow"
     env: Mapping[str, str] = field(default_factory=dict)
@@ -110,11 +103,9 @@ def start(
     groups: Sequence[Group | ServerJob],
     beside: Callable[[Path], AbstractContextManager[Any]] = lambda _: nullcontext(),
 ) -> list[list[Any]]:
-    """Run groups in turns on the same cores; return the reports of each group, by rank.
-
-    Of a `ServerJob` only the chief reports. The context `beside(folder)` is held while
-    the processes run.
-    """
+    """Run groups in turns on the same cores; return the reports of each, by rank."""
+    # Of a `ServerJob` only the chief reports. The context `beside(folder)` is held
+    # while the processes run.
     with (
         tempfile.TemporaryDirectory(prefix="tfdist-") as name,
         TurnKeeper([group.reporters for group in groups]) as keeper,

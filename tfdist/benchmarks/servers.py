@@ -1,8 +1,4 @@
-"""Shared parts of the programs of parameter-server jobs.
-
-All processes of a job run the same program: the chief measures, and the others run a
-TensorFlow server, whichever strategy the chief uses.
-"""
+"""Shared parts of the programs of parameter-server jobs."""
 
 import json
 import os

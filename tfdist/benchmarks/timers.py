@@ -16,12 +16,7 @@ _WARM_UP_CALLS = 3
 
 
 class StepTimer:
-    """A callback that times the steps of one long `fit`, a block of steps per turn.
-
-    A step lasts from the end of the previous one, so that input and callbacks count.
-    The first step of each block is left out, because the process slept before it. Mix
-    the class with the `Callback` of Keras 3 or of legacy tf-keras.
-    """
+    """A mixin for Keras callbacks that times the steps of a `fit`, a block per turn."""
 
     def __init__(self, turn: Turn, steps: int) -> None:
         super().__init__()
@@ -37,7 +32,8 @@ class StepTimer:
             self.blocks.append([])
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Record the step; pass the turn on after a block."""
+        """Record the time since the previous step ended; pass the turn on after a block."""
+        # The first step of a block is left out, because the process slept before it.
         now = perf_counter()
         if batch % self._block_steps:
             self.blocks[-1].append(now - self._last)
@@ -47,13 +43,7 @@ class StepTimer:
 
 
 class EpochMeter:
-    """A callback that measures the epochs of one long `fit`, an epoch per turn.
-
-    Asynchronous steps overlap, so a single step has no duration; an epoch ends when all
-    of its steps have ended. `read` returns the job's processor seconds and bytes sent
-    so far. Mix the class with the `Callback` of Keras 3 or of legacy tf-keras, or call
-    it from a loop.
-    """
+    """A mixin for Keras callbacks that measures the epochs of a `fit`, one per turn."""
 
     def __init__(
         self,
@@ -64,6 +54,7 @@ class EpochMeter:
         super().__init__()
         self._epochs: list[dict[str, Any]] = []
         self._turn = turn
+        # Returns the job's processor seconds and bytes sent so far.
         self._read = read
         self._on_warm = on_warm
         self._before: tuple[float, float, int | None] = (0.0, 0.0, None)

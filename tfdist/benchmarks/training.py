@@ -24,21 +24,9 @@ def run_training(
     collective: str = "tensorflow",
     compression: str = "none",
 ) -> dict[str, Any]:
-    """Measure the steps of training, of one process and of several.
-
-    Five groups take turns, a block of steps at a time. With n processes and batch size
-    b:
-
-    - "plain": one process, plain Keras, batches of b;
-    - "alone": one process under `AllReduceStrategy`, batches of b;
-    - "apart": n independent processes like "alone", so that all cores are busy but
-      nothing is communicated;
-    - "weak": n processes together, each with batches of b;
-    - "strong": n processes together that share batches of b.
-
-    The waiting share, from "weak" and "apart", is the part of a step that the
-    collective and the wait for peers take. See `training_figures` for the result.
-    """
+    """Measure the steps of training in five groups, a block of steps per turn."""
+    # docs/benchmarks.md describes the groups. "apart" keeps all cores busy without
+    # communication, so "weak" against "apart" shows the time spent waiting.
     check_at_least(2, size=size, steps=steps)
     check_at_least(1, batch_size=batch_size, repeats=repeats)
     if (collective, compression) == ("horovod", "bf16"):

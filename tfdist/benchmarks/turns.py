@@ -1,7 +1,6 @@
 """Turns: one group of processes works while the others sleep.
 
-Programs measured one after the other may meet a busy machine and then an idle one. If
-they alternate every few steps, all meet the same noise.
+Programs that alternate every few steps meet the same noise of the machine.
 """
 
 import contextlib
@@ -19,11 +18,7 @@ _HELLO = struct.Struct("!BI")
 
 
 class TurnKeeper:
-    """A server that gives the turn to one group after the other.
-
-    A group keeps its turn until each of its processes has passed it on. Processes that
-    have ended are skipped.
-    """
+    """A server that gives the turn to one group after the other."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = list(sizes)
@@ -61,14 +56,12 @@ class TurnKeeper:
 
 
 class Turn:
-    """The connection of one process to the `TurnKeeper`.
-
-    If `is_stopped`, a signal stops the process during the turns of others: threads of a
-    sleeping process may stay busy, such as Horovod's, which polls its peers.
-    """
+    """The connection of one process to the `TurnKeeper`."""
 
     def __init__(self, port: int, *, group: int, is_stopped: bool = False) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port))
+        # A signal can stop the process between turns: threads of a sleeping one may
+        # stay busy, such as Horovod's, which polls its peers.
         pid = os.getpid() if is_stopped else 0
         self._connection.sendall(_HELLO.pack(group, pid))
 
@@ -106,7 +99,7 @@ class _Member:
 
 
 def _give_turn(group: list[_Member]) -> None:
-    """Let the processes of a group work until all of them pass the turn on."""
+    """Let a group work until all its processes have passed the turn on or ended."""
     for member in [*group]:
         member.signal(signal.SIGCONT)
         try:

@@ -1,7 +1,7 @@
 """Private symbols of TensorFlow's mirrored strategy.
 
-Deletable when `tf.distribute` publishes mirrored variables, or a base class for
-strategies that keep one copy of each variable on every device.
+Deletable when `tf.distribute` publishes mirrored variables or a base class for
+strategies.
 """
 
 import threading

@@ -1,7 +1,6 @@
 """Byte offsets of the records of TFRecord files, and damaged files.
 
-A record is its length in 8 bytes, a checksum of the length, the data, and a checksum of
-the data. Numbers are little-endian, checksums 4 bytes. Only lengths are read here.
+A record is an 8-byte length and its 4-byte checksum, the data and its 4-byte checksum.
 """
 
 import os

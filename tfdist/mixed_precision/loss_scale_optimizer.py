@@ -185,13 +185,11 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
 
 class _Counters(keras.layers.Layer):  # type: ignore[misc]
-    """Counters that Keras's `LossScaleOptimizer` lacks, saved as a layer of their own.
-
-    Keras loads an optimizer's variables only from a list of equal length. Kept outside
-    of it, the counters let Keras's optimizer load our files, and the reverse.
-    """
+    """Counters that Keras's `LossScaleOptimizer` lacks, saved as a separate layer."""
 
     def __init__(self) -> None:
+        # Keras loads an optimizer's variables only from a list of equal length. Outside
+        # of it, the counters let Keras's optimizer load our files, and the reverse.
         super().__init__(name="loss_scale_counters")
         self.overflow_counter = self._counter("overflow_counter")
         self.skipped_steps = self._counter("skipped_steps")

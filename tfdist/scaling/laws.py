@@ -1,8 +1,6 @@
 """Speed-up, efficiency, and the laws of Amdahl and Gustafson.
 
-Both laws call the part of the work that cannot run in parallel the serial fraction, but
-of different totals. In training it is mostly the all-reduce and the wait for the
-slowest rank.
+In training the serial fraction is mostly the all-reduce and the wait for slow ranks.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,4 @@
-"""Program of each process in a cluster that calls a function.
-
-It runs as `python -P child.py FOLDER`, and finds tfdist and the function by files in
-FOLDER.
-"""
+"""Program of each process that calls a function, run as `python -P child.py FOLDER`."""
 
 import contextlib
 import faulthandler

@@ -26,7 +26,7 @@ class ClusterResult:
     """Results of a cluster; each tuple is indexed by rank.
 
     Args:
-        values: The return values of the function; None for a script or a failed rank.
+        values: The return values of the function; None for a script or without a value.
         logs: The output on stdout and stderr.
         exit_codes: The exit codes, or minus the signal that ended the process.
         errors: The exception that the function raised, or None.

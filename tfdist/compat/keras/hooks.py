@@ -1,7 +1,6 @@
 """The interface between the patches of Keras and a strategy, by subject.
 
-Gradients cross it twice per step: `prepare_gradients`, then `reduce_gradients`. The
-defaults suit a strategy whose processes need no agreement.
+Defaults suit a strategy whose processes need no agreement.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""Loss scaling that checks the summed gradients of all replicas.
-
-Keras checks each replica's own gradients, and sums them inside the guarded update.
-"""
+"""Loss scaling that checks the summed gradients of all replicas, not each one's own."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence

@@ -1,9 +1,7 @@
 """Losses and metrics over the rows of all ranks.
 
-The gradient of a rank's mean loss is weighted by the rank's share of the rows, so that
-the sum over ranks is the mean over the batch. A loss that divides by sample weights or
-mask entries, and not by rows, needs their sum over all ranks. A metric that gets one
-number per step weights it by the rank's share, or N ranks would count N steps.
+Means are weighted by each rank's share of the rows; other divisors are summed over
+ranks.
 """
 
 from collections.abc import Iterator

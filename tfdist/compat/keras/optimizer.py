@@ -1,7 +1,4 @@
-"""Patches of optimizers that sum gradients over ranks before clipping.
-
-Keras clips first and reduces afterwards, inside the update.
-"""
+"""Patches of optimizers that sum gradients over ranks before Keras clips them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

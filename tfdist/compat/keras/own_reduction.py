@@ -17,11 +17,7 @@ _EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern
 
 
 class OwnReduction:
-    """A mixin for optimizers that reduce gradients over ranks themselves.
-
-    The loss-scale optimizer that `compile` may add delegates the reduction to this
-    mixin, so that all ranks check the same reduced gradients.
-    """
+    """A mixin for optimizers that reduce gradients over ranks themselves."""
 
     # True if the current gradients are already reduced.
     is_reduced = False
@@ -33,6 +29,8 @@ class OwnReduction:
         apply: Callable[[Sequence[Any]], None],
     ) -> None:
         """Reduce gradients over ranks; pass them to `apply` with `is_reduced` set."""
+        # The loss-scale optimizer calls this, so that all ranks check the same
+        # gradients.
         raise NotImplementedError
 
     @contextmanager

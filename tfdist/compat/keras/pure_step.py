@@ -31,11 +31,7 @@ class Applied(NamedTuple):
 
 
 class PureScope(keras.StatelessScope):  # type: ignore[misc]
-    """A scope that reads each variable once, by `read`, and keeps assigned values.
-
-    Variables in `zeros` start as zero instead of being read; `begun` is a tensor that
-    is computed before rows of variables are read.
-    """
+    """A scope that reads each variable once, by `read`, and keeps assigned values."""
 
     def __init__(
         self,
@@ -46,6 +42,7 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
         mapping = [(v, tf.zeros(v.shape, v.dtype)) for v in zeros]
         super().__init__(mapping, collect_losses=True, initialize_variables=False)
         self._read = read
+        # A tensor that is computed before rows of variables are read.
         self._begun = begun
         self._graph = tf.compat.v1.get_default_graph()
         self._before: dict[int, Any] = {id(v): value for v, value in mapping}

@@ -1,8 +1,6 @@
 """Keras variables whose rows are sharded over several servers.
 
-Such a variable has the path, shape and saved value of an unsharded one, and holds a
-`ShardedValue` instead of a `tf.Variable`. TensorFlow's own `ShardedVariable` lacks the
-handle that gradient tapes and Keras need.
+TensorFlow's `ShardedVariable` lacks the handle that gradient tapes and Keras need.
 """
 
 import copy

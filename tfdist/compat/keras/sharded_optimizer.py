@@ -1,8 +1,4 @@
-"""Patches of optimizers for variables that are sharded over several servers.
-
-An optimizer's state is sharded like its variable, but saved whole. Updates run on each
-shard's server, unless a row depends on other rows.
-"""
+"""Patches of optimizers for variables that are sharded over several servers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -52,7 +52,7 @@ def refuse_models_of_no_strategy() -> None:
 
 def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
     """Build from the spec of the data, without reading it, and synchronize ranks."""
-    # With a single batch other ranks may be elsewhere, so no rank waits for them here.
+    # Other ranks may not build for a single batch, so this does not wait for them.
     hooks = any_hooks_of_model(self)
     if hooks is None and not _must_be_built_to_resume(self, iterator):
         _maybe_symbolic_build(self, iterator, data_batch)
@@ -150,7 +150,7 @@ def _is_train_step(model: Any, step_function: Any) -> bool:
 
 
 def _make_function_under_strategy(self: Any, step_function: Any) -> Any:
-    """Reject to train a model without a strategy: each process would train its own."""
+    """Reject a model without a strategy: each process would train its own."""
     is_training = _is_train_step(self, step_function)
     if is_training and self._distribute_strategy is None:
         some = [f"{v.path} {tuple(v.shape)}" for v in self.trainable_variables[:3]]
