@@ -49,8 +49,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
             - `backoff_factor`: The factor by which it shrinks. Default 0.5.
             - `hysteresis`: The number of overflows until the scale shrinks, as in
               DeepSpeed with its default, `consecutive_hysteresis=False`. With 3, the
-              third overflow and each later one lower the scale, until the count
-              restarts when the scale grows or stays at its maximum. Default 1: every
+              third overflow and each later one lower the scale. The count restarts
+              when the scale is due to grow, even at its maximum. Default 1: every
               overflow lowers it.
             - `minimum_scale`: The lower limit of the scale. Default 1.
             - `maximum_scale`: The upper limit of the scale. Default 2**24.
