@@ -32,7 +32,7 @@ class StepTimer:
             self.blocks.append([])
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Record the time since the previous step ended; pass the turn on after blocks."""
+        """Record the time since the previous step's end; pass the turn on if due."""
         # The first step of a block is left out, because the process slept before it.
         now = perf_counter()
         if batch % self._block_steps:

@@ -220,7 +220,7 @@ def may_leave_ranks_empty(adapter: Any, size: int) -> bool:
 
 @contextmanager
 def agreed_permutations(seed: int) -> Iterator[None]:
-    """Make an adapter that becomes a dataset in the block shuffle from a given seed."""
+    """Make array adapters shuffle from `seed` if they become a dataset in the block."""
     # Each epoch has a new permutation, equal on every rank.
     generator = tf.random.Generator.from_seed(seed)
     original = tf.random.shuffle
