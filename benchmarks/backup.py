@@ -1,9 +1,4 @@
-"""The time that saving the state of a training adds to an epoch.
-
-Four groups of processes under `AllReduceStrategy` take turns, some epochs at a time:
-without a backup, with `BackupAndRestore` of tfdist after each epoch and after every ten
-steps, and with Keras's own.
-"""
+"""The time that saving the training state adds to an epoch."""
 
 import contextlib
 import tempfile
@@ -15,7 +10,7 @@ from tfdist.benchmarks.figures import medians, ratio, seconds_by_round, spread
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
 from tfdist_cli.table import format_table
 
-# As many images as the digits of scikit-learn have for training, of their shape.
+# The number and shape of scikit-learn's training digits.
 _EXAMPLES = 1437
 _SHAPE = (8, 8, 1)
 _EXAMPLES_OF_STEP = 32
@@ -29,13 +24,13 @@ _BACKUPS = {
 
 
 class Saves:
-    """The times at which states were begun, returned from, and on disk."""
+    """The times at which saves started, returned, and reached the disk."""
 
     def __init__(self):
         self.begun, self.over, self.on_disk, self.sizes = [], [], [], []
 
     def timed(self, save):
-        """Return a function that saves a state, and records how long it takes."""
+        """Return a wrapper of `save` that records when it starts and returns."""
 
         def timed(*arguments, **options):
             self.begun.append(perf_counter())
@@ -45,7 +40,7 @@ class Saves:
         return timed
 
     def noted(self, write):
-        """Return a function that writes a state, and records when it is on disk."""
+        """Return a wrapper of `write` that records when the state is on disk."""
 
         def noted(content):
             write(content)
@@ -55,13 +50,13 @@ class Saves:
         return noted
 
     def clear(self):
-        """Forget all states."""
+        """Forget all saves."""
         for times in (self.begun, self.over, self.on_disk, self.sizes):
             times.clear()
 
     def report(self):
-        """Return the seconds until `fit` went on, and until each state was on disk."""
-        # Ranks that write nothing have no times of writing.
+        """Return the seconds until each save returned, and until it was on disk."""
+        # Ranks that write nothing have no write times.
         return {
             "hold_seconds": _differences(self.over, self.begun),
             "disk_seconds": _differences(self.on_disk, self.begun),
@@ -70,10 +65,8 @@ class Saves:
 
 
 def measure(turn, *, backup, save_freq, batch_size, epochs, repeats):
-    """Train, and return the seconds of the epochs of each turn, and of the states.
-
-    The first turn, in which TensorFlow compiles, is left out.
-    """
+    """Train; return the seconds of epochs and saves in each turn but the first."""
+    # TensorFlow compiles in the first turn.
     import keras
 
     from tfdist.benchmarks.models import build_cnn
@@ -102,12 +95,10 @@ def measure(turn, *, backup, save_freq, batch_size, epochs, repeats):
 
 
 def _make_timer(turn, epochs, settle):
-    """Return a callback that times epochs, some in each turn; it must come first.
-
-    An epoch lasts until the next one begins, so that callbacks at its end count. The
-    first epoch of a turn, in which no thread has anything left to write, does not.
-    `settle` waits for threads that would disturb the next turn of others.
-    """
+    """Return a callback that times epochs, some in each turn; it must come first."""
+    # An epoch lasts until the next one begins, so that callbacks at its end count. The
+    # first epoch of a turn is left out: no thread has anything left to write. `settle`
+    # waits for threads that would disturb the turns of others.
     import keras
 
     class EpochTimer(keras.callbacks.Callback):
@@ -142,7 +133,7 @@ def _make_timer(turn, epochs, settle):
 
 
 def _callbacks(backup, folder, save_freq, saves):
-    """Return the callback that saves states, if there is one."""
+    """Return the callback that saves the training state, if there is one."""
     import keras
 
     from tfdist.callbacks import BackupAndRestore
@@ -164,14 +155,14 @@ def _callbacks(backup, folder, save_freq, saves):
         return []
     if backup == "tfdist":
         return [TimedBackup(folder, save_freq)]
-    # The strategy recognizes Keras's class itself, and leaves it to the chief.
+    # The strategy recognizes Keras's class itself, and runs it on the chief only.
     callback = keras.callbacks.BackupAndRestore(folder, save_freq)
     callback.on_epoch_end = saves.timed(callback.on_epoch_end)
     return [callback]
 
 
 def _make_digits(batch_size):
-    """Return random images with labels, shuffled alike on all ranks."""
+    """Return random images with labels, shuffled equally on all ranks."""
     import numpy as np
     import tensorflow as tf
 
@@ -207,11 +198,9 @@ def measure_all(args):
 
 
 def backup_figures(groups):
-    """Return the cost of saving states in an epoch, taken within each round of turns.
-
-    The cost is noisy where it is small. The time that a state holds `fit` up is not,
-    but leaves out the work of threads.
-    """
+    """Return the cost of saving per epoch, taken within each round of turns."""
+    # Small costs are noisy. The time that a save blocks `fit` is not, but it leaves out
+    # the work of threads.
     rounds = {
         name: seconds_by_round([report["turns"] for report in ranks])
         for name, ranks in groups.items()
@@ -230,7 +219,7 @@ def backup_figures(groups):
 
 
 def _saves(ranks):
-    """Return the times of the states, on the slowest rank; the chief alone writes."""
+    """Return the times of saves on the slowest rank; only the chief writes."""
     taking_part = [rank["hold_seconds"] for rank in ranks if rank["hold_seconds"]]
     holds = [max(of_save) for of_save in zip(*taking_part, strict=True)]
     chief = ranks[0]

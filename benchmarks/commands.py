@@ -1,4 +1,4 @@
-"""The time that `tfdist config` takes to answer, which may be 150 ms."""
+"""The response time of `tfdist config`, which may be 150 ms."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The bytes that travel when a step touches a few rows of a large embedding."""
+"""The bytes sent when a step reads and updates a few rows of a large embedding."""
 
 from script import is_program, run_script
 
@@ -15,7 +15,7 @@ _TOUCHED_BYTES = BATCH_SIZE * _LOOKUPS * _ROW_WIDTH * 4
 
 
 def measure(make_meter, *, is_sharded, **settings):
-    """Train the embedding, whole or in two parts on each server."""
+    """Train the embedding, unsharded or in two shards on each server."""
     import tensorflow as tf
 
     from tfdist.benchmarks.parameter_server_program import Settings, train
@@ -44,7 +44,7 @@ def _build(keras, optimizer, steps_per_execution):
 
 
 def _make_dataset(batch_size):
-    """Return endless batches, of which none touches a row twice."""
+    """Return endless batches, each with distinct rows."""
     import numpy as np
     import tensorflow as tf
 
@@ -61,7 +61,7 @@ def _make_dataset(batch_size):
 
 
 def measure_all(args):
-    """Measure two optimizers, with the table whole and in parts."""
+    """Measure two optimizers, with the table unsharded and sharded."""
     setup = JobSetup(args.workers, args.ps, args.steps, args.repeats)
     figures = []
     for is_sharded in (False, True):

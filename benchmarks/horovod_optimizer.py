@@ -1,7 +1,6 @@
-"""Training on Horovod under `AllReduceStrategy` beside Horovod's own optimizer.
+"""Training on Horovod: `AllReduceStrategy` compared with Horovod's own optimizer.
 
-Horovod's optimizer is written for Keras 2: it needs Horovod, and legacy tf-keras in the
-minor version of TensorFlow. Four Horovod jobs take turns, a block of steps at a time.
+The latter needs legacy tf-keras in TensorFlow's minor version. Four jobs take turns.
 """
 
 from importlib.util import find_spec

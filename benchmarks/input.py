@@ -1,8 +1,4 @@
-"""Input pipelines on JPEG images, and whether steps of training wait for them.
-
-One process goes through all images with each pipeline in turns, forwards and backwards,
-then again with a step of training for each batch.
-"""
+"""Input pipelines on JPEG images, and the time that training steps wait for them."""
 
 import tempfile
 from time import perf_counter
@@ -17,7 +13,7 @@ _SHUFFLE = 256
 _READERS = 8
 _FILES = 8
 _CLASSES = 10
-# Steps that wait for a smaller share of their time are not held up.
+# A smaller share of waiting counts as none.
 _WAITING_SHARE = 0.05
 _PIPELINES = {
     "naive": "naive: TFRecordDataset().map().batch()",
@@ -36,7 +32,7 @@ def measure(turn, *, examples, image_size, batch_size, repeats):
         files = write_images(folder, examples, image_size)
         pipelines = _pipelines(files, parser(image_size), batch_size)
         model = _model()
-        # One batch over and over costs nothing.
+        # Repeating one batch costs nothing.
         batch = next(iter(pipelines["tfdist"]))
         count = int(pipelines["tfdist"].cardinality())
         ready = type(pipelines["naive"]).from_tensors(batch).repeat(count)
@@ -53,7 +49,7 @@ def measure(turn, *, examples, image_size, batch_size, repeats):
 
 
 def write_images(folder, examples, image_size):
-    """Write JPEG images a little like photographs, and return the files."""
+    """Write JPEG images that resemble photographs, and return the files."""
     import numpy as np
     import tensorflow as tf
 
@@ -62,8 +58,7 @@ def write_images(folder, examples, image_size):
     draw = np.random.default_rng(1)
 
     def example(number):
-        # Large soft areas and a little grain: larger than a plain image, and smaller
-        # than noise.
+        # Large smooth areas with a little grain compress like photographs.
         areas = draw.uniform(0, 255, (8, 8, 3))
         soft = tf.image.resize(areas, (image_size, image_size), "bicubic").numpy()
         pixels = soft + draw.normal(0, 8, soft.shape)
@@ -94,7 +89,7 @@ def parser(image_size):
 
 
 def _pipelines(files, parse, batch_size):
-    """Return the pipelines that are compared; docs/benchmarks.md describes them."""
+    """Return the pipelines to compare; docs/benchmarks.md describes them."""
     import tensorflow as tf
 
     from tfdist.data import tfrecord_dataset
@@ -132,7 +127,7 @@ def _pipelines(files, parse, batch_size):
 
 
 def _model():
-    """Return a small network, whose steps are short enough to wait for input."""
+    """Return a network so small that its steps may wait for input."""
     import keras
 
     layers = keras.layers
@@ -155,7 +150,7 @@ def _go_through(dataset):
 
 
 def _time(datasets, use, repeats):
-    """Time the use of each dataset in each round, after a round to warm up."""
+    """Time the use of each dataset in each round, after a warm-up round."""
     seconds = {name: [] for name in datasets}
     order = [*datasets]
     for round_ in range(-1, repeats):
@@ -187,11 +182,9 @@ def measure_all(args):
 
 
 def input_figures(examples, epochs, feeding, training):
-    """Return the speed of the pipelines, and whether steps wait for them.
-
-    A run with a cache has one pass that takes as long as "tfdist"; the others are as
-    fast as "cached".
-    """
+    """Return the speed of the pipelines, and the time that steps wait for them."""
+    # With a cache, one pass of a run takes as long as "tfdist"; the others are as fast
+    # as "cached".
     run = [
         first + (epochs - 1) * later
         for first, later in zip(feeding["tfdist"], feeding["cached"], strict=True)
@@ -218,7 +211,7 @@ def input_figures(examples, epochs, feeding, training):
 
 
 def verdict(alone, fed):
-    """Return the share of the time that steps wait, and whether it is above noise."""
+    """Return the share of the time that steps wait, and whether it exceeds noise."""
     shares = [1 - own / whole for own, whole in zip(alone, fed, strict=True)]
     added = spread(shares)
     return {"added_share": added, "is_bound": added["median"] > _WAITING_SHARE}

@@ -1,7 +1,6 @@
 """The memory that `AllReduceStrategy` adds to the peak of a process.
 
-Two models are measured, so that memory that grows with the gradients can be told from
-memory that any TensorFlow server takes.
+Two models separate memory that grows with the gradients from a constant part.
 """
 
 import contextlib

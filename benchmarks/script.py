@@ -1,8 +1,4 @@
-"""The command line that the scripts of this folder share.
-
-A script that measures in processes of its own is also their program: started with its
-orders as JSON, it measures; otherwise it starts the processes and prints a table.
-"""
+"""The command line of the scripts in this folder, which also run as their processes."""
 
 import argparse
 import json
@@ -12,12 +8,12 @@ from typing import Any
 
 from tfdist.benchmarks import BenchmarkError
 
-# Name, default, help; the default says whether numbers or texts are read.
+# Name, default, help; the type of the default is that of the option.
 Option = tuple[str, Any, str]
 
 
 def is_program() -> bool:
-    """Tell whether this process was started to measure."""
+    """Return whether this process was started with orders, to measure."""
     return sys.argv[1:2] != [] and sys.argv[1].startswith("{")
 
 

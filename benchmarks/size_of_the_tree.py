@@ -1,7 +1,4 @@
-"""The size of the project: files, lines of code and words.
-
-A line of code is one that is neither blank, nor a comment, nor part of a docstring.
-"""
+"""The size of the project: files, lines of code and words."""
 
 import ast
 from pathlib import Path
@@ -15,7 +12,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def lines_of_code(source):
-    """Count the lines of code in the text of a Python file."""
+    """Count lines that are not blank, a comment, or part of a docstring."""
     docstrings = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:

@@ -1,7 +1,7 @@
-"""The speed that parameter servers keep when one worker has half of the others' time.
+"""The speed that parameter servers keep when one worker runs at half speed.
 
-Every worker is stopped for half of the time, and the slow one for three quarters, so
-that the cores of a small machine are enough for all of them.
+Every worker is stopped half of the time, the slow one three quarters, to share the
+cores.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _PERIOD_SECONDS = 0.02
 _LOOK_SECONDS = 0.1
 _SHARE = 0.5
 _SLOWED = _SHARE / 2
-# Large enough that computing takes nearly all of a step.
+# So large that computation takes nearly all of a step.
 _BATCH_SIZE = 512
 _BACKUP = {"consistency": "sync", "backup_workers": 1}
 _LABELS = {
@@ -36,10 +36,8 @@ _LABELS = {
 
 
 def changes_of(shares, period_seconds):
-    """Return when each process is continued and stopped in a period, in order.
-
-    They begin one after the other, so that they do not all want the cores at once.
-    """
+    """Return (time, pid, signal) of each start and stop in a period, in order."""
+    # Staggered, so that they do not all need the cores at once.
     changes = []
     for position, (pid, share) in enumerate(shares.items()):
         begin = position * period_seconds / len(shares)
@@ -50,11 +48,8 @@ def changes_of(shares, period_seconds):
 
 @contextlib.contextmanager
 def slowed(find):
-    """Stop processes for a part of every moment, once `find` returns their shares.
-
-    A process that runs half of the time is half as fast in all that it does, as on a
-    slower machine, and leaves the cores to others meanwhile.
-    """
+    """Stop processes for part of each period, once `find` returns their shares."""
+    # A process that runs half of the time behaves as on a host of half the speed.
     ended = threading.Event()
     thread = threading.Thread(target=_drive, args=(find, ended), daemon=True)
     thread.start()
@@ -66,7 +61,7 @@ def slowed(find):
 
 
 def _drive(find, ended):
-    """Wait for the processes, then continue and stop them in turns."""
+    """Wait for the processes, then continue and stop them periodically."""
     while (shares := find()) is None:
         if ended.wait(_LOOK_SECONDS):
             return
@@ -76,7 +71,7 @@ def _drive(find, ended):
         for seconds, pid, number in changes:
             time.sleep(max(0.0, begin + seconds - time.monotonic()))
             _send(pid, number)
-        # The period after a late one is not shortened.
+        # Do not shorten the period after a late one.
         begin = max(begin + _PERIOD_SECONDS, time.monotonic() - _PERIOD_SECONDS)
     for pid in shares:
         _send(pid, signal.SIGCONT)
@@ -104,7 +99,7 @@ def measure_all(args):
 
 
 def kept_speed_figures(steps, epochs_of_jobs, whole):
-    """Return how much of the speed of the other jobs together one job has."""
+    """Return one job's speed as a share of the summed speed of the other jobs."""
     speeds = {
         name: [steps / epoch["seconds"] for epoch in epochs]
         for name, epochs in epochs_of_jobs.items()
@@ -121,7 +116,7 @@ def _epochs(setup, shares, strategy):
     """Run a job for each tuple of shares; return the cost of its epochs."""
     jobs, firsts = [], []
     for name, of_workers in shares.items():
-        # With a backup worker, a batch has as many parts as workers that count.
+        # The global batch excludes the part of the backup worker.
         parts = len(of_workers) - 1 if strategy else 1
         firsts.append(sum(job.process_count for job in jobs))
         jobs.append(

@@ -1,7 +1,4 @@
-"""The all-reduce of `HorovodStrategy` beside that of torch with Gloo.
-
-It needs Horovod, and torch: pip install torch. Both take turns, ten calls at a time.
-"""
+"""The all-reduce of `HorovodStrategy` and of torch on Gloo; pip install torch first."""
 
 from importlib.util import find_spec
 
@@ -34,7 +31,7 @@ def measure(turn, *, sizes_bytes, repeats):
     )
 
     def make(size_bytes):
-        # The sum replaces the tensor: a sum of zeros never overflows.
+        # The sum overwrites the tensor; zeros never overflow.
         tensor = torch.zeros(size_bytes // _FLOAT_BYTES)
         return {"torch": lambda: distributed.all_reduce(tensor)}
 

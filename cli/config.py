@@ -1,4 +1,4 @@
-"""`tfdist config`: checking, showing and building what describes a cluster."""
+"""`tfdist config`: check, show and build the description of a cluster."""
 
 import argparse
 import dataclasses
@@ -113,7 +113,7 @@ def _text(args: argparse.Namespace) -> str:
 
 
 def _lines_of(finding: Finding) -> str:
-    """Return a finding as it is printed."""
+    """Format a finding."""
     shown = dataclasses.replace(finding, fix="").message.rstrip()
     return (
         f"{finding.severity}: TF_CONFIG {shown}\n"
@@ -123,7 +123,7 @@ def _lines_of(finding: Finding) -> str:
 
 
 def _last_line(text: str, errors: int, warnings: int) -> str:
-    """Return the summary."""
+    """Format the summary."""
     warned = _count(warnings, "warning")
     if errors:
         and_warned = f" and {warned}" if warnings else ""
@@ -135,12 +135,12 @@ def _last_line(text: str, errors: int, warnings: int) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    """Return a number with its noun."""
+    """Format a number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _json_of(found: Sequence[Finding], errors: int) -> str:
-    """Return the findings for programs."""
+    """Format the findings as JSON."""
     return json.dumps(
         {
             "errors": errors,
@@ -217,7 +217,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def text_of(explanation: Explanation) -> str:
-    """Return the table of a cluster, and the task of this process."""
+    """Format a cluster as a table, with the task of this process."""
     cluster, place = explanation.cluster, explanation.place
     if not cluster.jobs and place.launcher:
         return (
@@ -242,7 +242,7 @@ def text_of(explanation: Explanation) -> str:
 
 
 def source_of(explanation: Explanation) -> str:
-    """Return the source of a cluster, with its variables and their meaning."""
+    """Format the source of a cluster: its variables and their meaning."""
     if not explanation.launcher:
         return "No variable describes a cluster."
     if explanation.resolver:
@@ -261,7 +261,7 @@ def source_of(explanation: Explanation) -> str:
 
 
 def facts_of(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
-    """Return the same facts for programs."""
+    """Return the facts about a cluster, for JSON."""
     cluster, place = explanation.cluster, explanation.place
     trains = cluster.task.trains
     facts: dict[str, Any] = {
@@ -284,7 +284,7 @@ def facts_of(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
 def _facts_of(task: Task, cluster: Cluster) -> dict[str, Any]:
     """Return the facts of one task."""
     host, port = split_address(cluster.jobs[task.type][task.index])
-    # Without a chief worker 0 is rank 0, and the chief.
+    # Without a chief, worker 0 is rank 0 and the chief.
     rank = task.index + (task.type == "worker" and cluster.chief is not None)
     is_chief = task.trains and rank == 0
     return {

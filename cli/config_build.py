@@ -1,4 +1,4 @@
-"""`tfdist config build`: a job described in one form, written in another."""
+"""`tfdist config build`: convert the description of a job to another form."""
 
 import argparse
 import sys
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tf_config(args: argparse.Namespace) -> tuple[list[Cluster], str]:
-    """Return the cluster as each wanted task sees it, and a line for each."""
+    """Return the cluster as each selected task sees it, and a line for each."""
     for option in ("name", "command", "image"):
         _check_unused(args, option)
     clusters = clusters_of(args)
@@ -83,7 +83,7 @@ def _tf_config(args: argparse.Namespace) -> tuple[list[Cluster], str]:
 
 def _job_file(args: argparse.Namespace) -> tuple[list[Cluster], str]:
     """Return the cluster, and the file that starts the whole job."""
-    # Imported here because the most frequent use, TF_CONFIG, does not need it.
+    # Imported late: the most frequent use, TF_CONFIG, does not need it.
     from tfdist.cluster.templates import JOB_FILES, Program, format_job_file
 
     if args.to not in JOB_FILES:
@@ -105,7 +105,7 @@ def _job_file(args: argparse.Namespace) -> tuple[list[Cluster], str]:
 
 
 def _check_unused(args: argparse.Namespace, option: str) -> None:
-    """Raise for an option without effect on the form."""
+    """Raise for an option that the output form does not use."""
     value = getattr(args, option)
     if value is None:
         return
@@ -228,12 +228,12 @@ def _add_options_of_form(parser: Parser) -> None:
 
 
 def _addresses(text: str) -> list[str]:
-    """Read A,B."""
+    """Parse A,B."""
     return text.split(",")
 
 
 def _port(text: str) -> int:
-    """Read a port, whose range is checked later."""
+    """Parse a port; its range is checked later."""
     port = parse_digits(text)
     if port is None:
         raise argparse.ArgumentTypeError(
@@ -243,7 +243,7 @@ def _port(text: str) -> int:
 
 
 def _port_range(text: str) -> range:
-    """Read A-B."""
+    """Parse A-B."""
     first, _, last = text.partition("-")
     low, high = parse_digits(first) or 0, parse_digits(last) or 0
     if not 1 <= low <= high <= 65_535:

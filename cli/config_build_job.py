@@ -1,4 +1,4 @@
-"""The cluster that the options of `tfdist config build` describe."""
+"""Cluster that the options of `tfdist config build` describe."""
 
 import argparse
 
@@ -18,19 +18,19 @@ DEFAULT_PORT = 2222
 
 
 def clusters_of(args: argparse.Namespace) -> list[Cluster]:
-    """Return the cluster that the options describe, as each wanted task sees it."""
+    """Return the cluster that the options describe, as each selected task sees it."""
     jobs, own_task = _described(args)
     return [cluster_from_jobs(jobs, task) for task in _tasks(args, jobs, own_task)]
 
 
 def cluster_of_job(args: argparse.Namespace) -> Cluster:
-    """Return the cluster that the options describe, as one of its tasks sees it."""
+    """Return the cluster that the options describe, as its first task sees it."""
     jobs, _ = _described(args)
     return cluster_from_jobs(jobs, Task(next(iter(jobs)), 0))
 
 
 def _described(args: argparse.Namespace) -> tuple[Jobs, Task | None]:
-    """Return the addresses by job, and the task of this process if it is known."""
+    """Return the addresses by job, and the task of this process if known."""
     source = _read_source(args)
     if isinstance(source, Cluster):
         _refuse_addresses(args)
@@ -78,7 +78,7 @@ def _tasks(args: argparse.Namespace, jobs: Jobs, own_task: Task | None) -> list[
 
 
 def _jobs(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """Return the addresses by job, without the jobs that have none."""
+    """Return the addresses by job, without empty jobs."""
     jobs = {
         "chief": _single(args.chief, "--chief", "Make the others workers."),
         "worker": _workers(args),
@@ -89,7 +89,7 @@ def _jobs(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 
 def _workers(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return the addresses of the workers, from one of the ways to give them."""
+    """Return the addresses of the workers, from the one option that gives them."""
     given = {
         "-H": ",".join(args.hosts or ()),
         "--hostfile": args.hostfile or "",
@@ -110,7 +110,7 @@ def _workers(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _single(addresses: list[str], option: str, advice: str) -> tuple[str, ...]:
-    """Return the address of a job that has one at most."""
+    """Return the address of a job that has at most one."""
     if len(addresses) > 1:
         raise ValueError(
             f"{option} must be a single address. "
@@ -120,13 +120,13 @@ def _single(addresses: list[str], option: str, advice: str) -> tuple[str, ...]:
 
 
 def _checked(addresses: list[str], option: str) -> tuple[str, ...]:
-    """Return addresses of an option; errors name the option and the position."""
+    """Return the addresses of an option; errors name the option and the position."""
     for number, address in enumerate(addresses, start=1):
         check_address(address, f"address {number} of {option}")
     return tuple(addresses)
 
 
-# The options that give addresses, by the name of their attribute.
+# Attribute -> option that gives addresses.
 _ADDRESSES = {
     "chief": "--chief",
     "workers": "--workers",
@@ -157,7 +157,7 @@ def _read_source(args: argparse.Namespace) -> Cluster | Place | None:
 
 
 def _refuse_addresses(args: argparse.Namespace) -> None:
-    """Raise for addresses in addition to those of a launcher."""
+    """Raise for options that give addresses in addition to --from."""
     given = [
         option
         for name, option in _ADDRESSES.items()
@@ -190,7 +190,7 @@ def _task_of(place: Place, cluster: Cluster, source: str) -> Task:
     own = Cluster(
         chief=cluster.chief, workers=cluster.workers, ps=cluster.ps, task=task
     )
-    # With --virtual-local-rank of torchrun each process has the local rank 0.
+    # `torchrun --virtual-local-rank` gives every process local rank 0.
     if own.local_size != place.local_size or (
         own.local_rank != place.local_rank and place.launcher != "torchrun"
     ):
@@ -207,7 +207,7 @@ def _task_of(place: Place, cluster: Cluster, source: str) -> Task:
 def _give_ports(
     hosts: tuple[HostSlots, ...], args: argparse.Namespace
 ) -> tuple[str, ...]:
-    """Return the address of each worker."""
+    """Return the address of each worker on the given hosts."""
     if args.port is not None:
         _check_port_alone(args)
         return number_ports(hosts, args.port)
@@ -226,7 +226,7 @@ def _give_ports(
 
 
 def _check_no_ports(args: argparse.Namespace) -> None:
-    """Raise for options of ports with addresses, which have ports of their own."""
+    """Raise for port options together with addresses, which include ports."""
     given = {
         "--port": args.port,
         "--port-range": None if args.port_range is None else _written(args.port_range),
@@ -242,7 +242,7 @@ def _check_no_ports(args: argparse.Namespace) -> None:
 
 
 def _check_port_alone(args: argparse.Namespace) -> None:
-    """Raise for a fixed port together with a choice of ports."""
+    """Raise for --port together with --port-range or --pick-ports."""
     if args.port_range is None and not args.pick_ports:
         return
     other = "--pick-ports"
@@ -258,7 +258,7 @@ def _picked(
     hosts: tuple[HostSlots, ...], first: int, ports: range | None
 ) -> tuple[str, ...]:
     """Return addresses with free ports on this machine, and counted ones elsewhere."""
-    # Imported here because few need it, and the command must start quickly.
+    # Imported late: few need it, and the command must start quickly.
     from tfdist.launch.machine import free_ports, is_this_machine
 
     # This machine may have several names, but has each port only once.
@@ -282,5 +282,5 @@ def _picked(
 
 
 def _written(ports: range) -> str:
-    """Return a range as it was given."""
+    """Format a range as the user wrote it."""
     return f"{ports.start}-{ports.stop - 1}"

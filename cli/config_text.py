@@ -1,4 +1,4 @@
-"""Reading and printing that the commands of `tfdist config` share."""
+"""Input and output that the commands of `tfdist config` share."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ _HOLDS = "the value of TF_CONFIG"
 
 
 def add_file_argument(parser: Parser, *, default: str, holds: str = _HOLDS) -> None:
-    """Add the argument FILE: where a TF_CONFIG is read."""
+    """Add the argument FILE, from which a TF_CONFIG is read."""
     parser.add_argument(
         "file",
         nargs="?",
@@ -29,19 +29,19 @@ def add_file_argument(parser: Parser, *, default: str, holds: str = _HOLDS) -> N
 
 
 def add_json_argument(parser: Parser, *, instead_of: str) -> None:
-    """Add the option --json: the answer for programs."""
+    """Add the option --json."""
     parser.add_argument(
         "--json", action="store_true", help=f"print JSON instead of {instead_of}"
     )
 
 
 def read_file(file: str, *, option: str = "FILE", holds: str = _HOLDS) -> str:
-    """Return the text of a file, or of the standard input."""
+    """Read a file, or the standard input for `-`."""
     if file == "-":
         return sys.stdin.buffer.read().decode(errors="surrogateescape")
     try:
         return Path(file).read_text(encoding="utf-8", errors="surrogateescape")
-    # A name with a null byte is a ValueError.
+    # A null byte in the name raises ValueError.
     except (OSError, ValueError) as error:
         raise OSError(
             f"{option} must be a file that can be read. Received: {file} "
@@ -51,19 +51,18 @@ def read_file(file: str, *, option: str = "FILE", holds: str = _HOLDS) -> str:
 
 
 def say(text: str) -> None:
-    """Print a text, whatever characters somebody has put into TF_CONFIG."""
+    """Print a text; escape characters that standard output cannot encode."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         print(text.encode(encoding, errors="backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone, as after `| head`. Python would report at exit, too, that
-        # it could not write.
+        # The reader has left, as `| head` does; Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def describe(cluster: Cluster) -> str:
-    """Say who is in a cluster, and which of them this process is."""
+    """Describe a cluster, and the task of this process."""
     if not cluster.jobs:
         return "no addresses; this process trains alone"
     jobs = [
@@ -74,7 +73,7 @@ def describe(cluster: Cluster) -> str:
 
 
 def describe_task(cluster: Cluster) -> str:
-    """Say which task a process has, and its rank."""
+    """Describe the task and the rank of this process."""
     if not cluster.task.trains:
         return f"{cluster.task}, which has no rank"
     return f"{cluster.task}, rank {cluster.rank} of {cluster.size}"

@@ -1,4 +1,4 @@
-"""`tfdist env`: the facts about this host and its environment for a bug report."""
+"""`tfdist env`: facts about this host and its environment for a bug report."""
 
 import argparse
 import json
@@ -87,7 +87,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out `tfdist env`, and return the exit code."""
+    """Run `tfdist env` and return the exit code."""
     env = dict(os.environ)
     try:
         explanation: Explanation | str = explain(env)
@@ -115,8 +115,8 @@ def run(args: argparse.Namespace) -> int:
 
 def keras_facts(env: Mapping[str, str]) -> Facts:
     """Return the backend that Keras would use, and the setting that selects it."""
-    # As Keras finds it: a home that is not writable counts as none. Path.home() fails
-    # for a user without one, as in containers.
+    # As in Keras, a home that is not writable does not count. Path.home() raises for a
+    # user without a home, as in containers.
     home = os.path.expanduser("~")
     folder = Path(home if os.access(home, os.W_OK) else "/tmp", ".keras")
     file = Path(os.path.expanduser(env.get("KERAS_HOME", folder)), "keras.json")
@@ -206,7 +206,7 @@ def _horovod_facts() -> Facts:
 
 
 def _host_facts() -> dict[str, Facts]:
-    """Return the cores and the memory of this host, and the part for this process."""
+    """Return the cores and memory of this host, and the share of this process."""
     import psutil
 
     allowed = psutil.Process().cpu_affinity()
@@ -249,7 +249,7 @@ def _limit_facts() -> Facts:
 
 
 def _nvidia(command: str | None) -> Fact:
-    """Return the GPUs that NVIDIA's own command lists, or the reason for no list."""
+    """Return the GPUs that nvidia-smi lists, or the reason why there is no list."""
     if command is None:
         return _NOT_INSTALLED
     try:
@@ -322,12 +322,12 @@ def _rows(section: str, facts: Facts) -> Sequence[Sequence[str]]:
 
 
 def _cell(name: str, fact: Fact) -> str:
-    """Return the text of a fact in a table."""
+    """Format a fact for a table."""
     if fact is None:
         return "unknown"
     if name.endswith("_bytes") and isinstance(fact, int | float):
         return _size(fact)
-    # A line break would end the row, and a bar the cell.
+    # A line break would end the row, and a bar would end the cell.
     text = f"{fact:g}" if isinstance(fact, float) else str(fact)
     text = text.replace("\\", "\\\\") if "\n" in text else text
     text = text.replace("\n", "\\n").replace("|", "\\|")
@@ -335,7 +335,7 @@ def _cell(name: str, fact: Fact) -> str:
 
 
 def _size(size_bytes: float) -> str:
-    """Return a number of bytes in a suitable unit."""
+    """Format a number of bytes with a suitable unit."""
     unit = 0
     while size_bytes >= 1024 and unit + 1 < len(_UNITS):
         size_bytes /= 1024

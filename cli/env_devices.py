@@ -5,14 +5,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-# None is a fact that this system does not tell.
+# None: unknown on this system.
 Fact = str | int | float | list[str] | None
 Facts = dict[str, Fact]
 
 _SECONDS = 300.0
 _LAST_LINES = 5
 _MARK = "tfdist-devices "
-# TensorFlow may print text of its own before the mark on the same line.
+# The mark starts on a new line, because TensorFlow may print text before it.
 _LOOK = f"""
 import json
 import tensorflow as tf
@@ -37,7 +37,7 @@ print("\\n{_MARK}" + json.dumps(facts), flush=True)
 
 
 def device_facts(env: Mapping[str, str], timeout_seconds: float = _SECONDS) -> Facts:
-    """Return the devices that TensorFlow finds in a process of its own."""
+    """Return the devices that TensorFlow finds, in a separate process."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _LOOK],

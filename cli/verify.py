@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_run_options(parser: Parser) -> None:
-    """Add the options of the processes and of the output."""
+    """Add the options for the processes and the output."""
     parser.add_argument(
         "-np",
         dest="size",
@@ -127,7 +127,7 @@ def _add_run_options(parser: Parser) -> None:
 
 
 def _add_numeric_options(parser: Parser) -> None:
-    """Add the options of the numbers."""
+    """Add the options for precision and the seed."""
     parser.add_argument(
         "--float64",
         action="store_true",
@@ -144,7 +144,7 @@ def _add_numeric_options(parser: Parser) -> None:
 
 
 def _script(words: list[str], *, module: bool) -> tuple[str, ...]:
-    """Return the script and its arguments; refuse other programs than Python."""
+    """Return the script and its arguments; raise for programs other than Python."""
     words = without_dashes(words)
     if words and not module and not words[0].endswith(".py"):
         raise ValueError(

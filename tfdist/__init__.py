@@ -1,7 +1,7 @@
 """Distributed training for Keras 3 on TensorFlow.
 
-Everything public is reached from here and loaded at its first use: `import tfdist`
-costs next to nothing, and only a program that trains reads TensorFlow.
+Public names are loaded on first use, so `import tfdist` itself does not load
+TensorFlow.
 
 Example:
     >>> import tfdist
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name -> the module that it is, or the module that defines it.
+# Public name -> the module of that name, or the module that defines it.
 _PUBLIC_NAMES = {
     "callbacks": "tfdist.callbacks",
     "cluster": "tfdist.cluster",
@@ -54,17 +54,7 @@ __all__ = ["__version__", *_PUBLIC_NAMES]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name at its first use (PEP 562).
-
-    Args:
-        name: The attribute that was asked for and is not there yet.
-
-    Returns:
-        The module, or the function, of that name.
-
-    Raises:
-        AttributeError: If tfdist has no public name like this.
-    """
+    """Load a public name on first use (PEP 562)."""
     if name not in _PUBLIC_NAMES:
         raise AttributeError(_unknown(name))
     module_name = _PUBLIC_NAMES[name]
@@ -75,13 +65,13 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, also those that are not loaded yet."""
+    """List the public names, loaded or not."""
     return sorted({*globals(), *_PUBLIC_NAMES})
 
 
 def _unknown(name: str) -> str:
-    """Explain that a name does not exist, and offer the nearest one that does."""
-    # Imported here because only a mistake needs it.
+    """Describe an unknown name, and suggest the closest public one."""
+    # Imported late, because only an error needs it.
     import difflib
 
     nearest = difflib.get_close_matches(name, _PUBLIC_NAMES, n=1)

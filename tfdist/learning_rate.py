@@ -1,7 +1,6 @@
-"""Learning rates for large batches: the pure rules.
+"""Rules that adapt the learning rate to large batches, as pure functions.
 
-`tfdist.callbacks` applies them during `fit`; these functions are for programs that set
-the learning rate themselves.
+`tfdist.callbacks` applies them during `fit`.
 """
 
 import math
@@ -21,13 +20,13 @@ _RULES: dict[str, Callable[[float], float]] = {
 def scale(
     learning_rate: float, rule: str = "linear", size: float | None = None
 ) -> float:
-    """Return the learning rate of a larger batch.
+    """Return the learning rate for a larger batch.
 
     Args:
-        learning_rate: The one that suits the batch of one process.
+        learning_rate: The rate for the batch of one process.
         rule: "linear", "sqrt" or "none"; see `scale_factor`.
-        size: How many times larger the batch is. Default None: as many times as there
-            are ranks, as where each of them has the batch of one process.
+        size: The factor by which the batch is larger. Default None: the number of
+            ranks, if each has the batch of one process.
 
     Returns:
         The rate times the factor of the rule.
@@ -51,15 +50,16 @@ def scale(
 
 
 def scale_factor(rule: str = "linear", size: float | None = None) -> float:
-    """Return by how much a larger batch lets the learning rate grow.
+    """Return the factor by which a larger batch increases the learning rate.
 
-    With a batch k times as large, SGD makes k times fewer steps, so each should go k
-    times as far: the linear rule. The noise of a gradient falls with the square root of
-    the batch, and what Adam and its like divide by is that noise: the square-root rule.
+    With a batch k times as large, SGD makes k times fewer steps, so each should be k
+    times as long: the linear rule. Adam and similar optimizers divide by the noise of
+    the gradient, which falls with the square root of the batch: the square-root rule.
 
     Args:
         rule: "linear", "sqrt", or "none" for 1.
-        size: How many times larger the batch is. Default None: the number of ranks.
+        size: The factor by which the batch is larger. Default None: the number of
+            ranks.
 
     Returns:
         The factor, at least 1 if the batch is larger.
@@ -95,9 +95,9 @@ def exponential_multiplier(factor: float, epoch: float, start_epoch: int = 0) ->
     """Return the multiplier of a decay by a constant factor per epoch.
 
     Args:
-        factor: What each epoch multiplies by; below 1 the rate falls.
-        epoch: The epoch, from 0; a fraction within one.
-        start_epoch: The epoch in which the multiplier is 1. Default 0.
+        factor: The factor of one epoch; below 1 the rate falls.
+        epoch: The epoch, from 0, with a fractional part within an epoch.
+        start_epoch: The epoch at which the multiplier is 1. Default 0.
 
     Returns:
         The factor to the power of the epochs since `start_epoch`.
@@ -112,19 +112,19 @@ def exponential_multiplier(factor: float, epoch: float, start_epoch: int = 0) ->
 def warmup_multiplier(
     epoch: float, size: float, warmup_epochs: float, steps_per_epoch: int
 ) -> float:
-    """Return the multiplier of a linear warm-up, from the rate of one process to all's.
+    """Return the multiplier of a linear warm-up to a scaled learning rate.
 
-    A learning rate that was scaled by the number of processes is too high for the first
-    steps. So it starts near that of one process, and grows by the same amount in every
-    step until the last step of the warm-up has the multiplier 1.
+    A rate that was scaled by the number of processes is too high for the first steps.
+    The warm-up starts near the rate of one process and adds the same amount in every
+    step, until its last step has the multiplier 1.
 
     Args:
         epoch: The epoch, from 0, with the part of it that is done: 2.5 after half of
             the third epoch.
-        size: How many times the rate of one process is to be reached: how many
-            processes there are.
-        warmup_epochs: How many epochs the warm-up lasts.
-        steps_per_epoch: Steps in an epoch.
+        size: The factor between the scaled rate and that of one process: the number of
+            processes.
+        warmup_epochs: Length of the warm-up in epochs.
+        steps_per_epoch: Steps per epoch.
 
     Returns:
         A number from just above 1 / size to 1.
@@ -152,6 +152,6 @@ def warmup_multiplier(
                 f"{name} must be positive. Received: {name}={value}. "
                 "Leave the warm-up out where there is nothing to warm up."
             )
-    # Counted to the end of the step, so that the last one has the whole rate.
+    # Count to the end of the step, so that the last step has the full rate.
     done = epoch + 1.0 / steps_per_epoch
     return (done * (size - 1) / warmup_epochs + 1.0) / size

@@ -57,15 +57,10 @@ def fork_server(tmp_path_factory):
 def quick_start(request):
     """Fork the Python processes that tests start.
 
-    The processes of a module with the marker `new_processes` are started as a user's;
-    unless it has the marker `whole_environment` too, they import neither scikit-learn
-    nor matplotlib.
+    Those of a module with the marker `new_processes` are started as a user's are.
     """
-    markers = request.node.get_closest_marker
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", STARTUP, prepend=os.pathsep)
-        if markers("new_processes") is None:
+        if request.node.get_closest_marker("new_processes") is None:
+            patch.setenv("PYTHONPATH", STARTUP, prepend=os.pathsep)
             patch.setenv("TESTS_FORK_SERVER", request.getfixturevalue("fork_server"))
-        elif markers("whole_environment") is None:
-            patch.setenv("TESTS_WITHOUT_EXTRAS", "1")
         yield

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())")
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 

@@ -7,6 +7,8 @@ import pytest
 
 import tfdist
 
+pytestmark = pytest.mark.slow
+
 ONES = np.ones((24, 4), "float32")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tfdist.verify import Orders, verify
 
-pytestmark = pytest.mark.whole_environment
+pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "digits_allreduce.py"
 COMMAND = Path(sys.executable).with_name("tfdist")

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from importlib import metadata
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SECONDS = 300
 TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.requires("horovodrun")
+pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.slow]
 
 PAGE = Path(__file__).parents[2] / "docs" / "horovod.md"
 MODULES = ("horovod.tensorflow.keras", "horovod.keras")

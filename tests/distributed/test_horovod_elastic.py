@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.requires("horovodrun")
+pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.slow]
 
 SECONDS = 240
 RUNNER = (sys.executable, "-m", "horovod.runner.launch", "--gloo")

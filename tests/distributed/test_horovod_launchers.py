@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 from horovod_jobs import MPIRUN
 
-pytestmark = pytest.mark.requires("horovodrun", "mpirun")
+pytestmark = [
+    pytest.mark.new_processes,
+    pytest.mark.requires("horovodrun", "mpirun"),
+    pytest.mark.slow,
+]
 
 SECONDS = 200
 HOROVODRUN = (str(Path(sys.executable).with_name("horovodrun")), "-np", "2")

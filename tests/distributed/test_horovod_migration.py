@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from horovod_jobs import run
 
-pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.whole_environment]
+pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.slow]
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "horovod_migration.py"
 EPOCHS = 8

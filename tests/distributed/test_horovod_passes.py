@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from horovod_jobs import run
 
-pytestmark = pytest.mark.requires("horovodrun")
+pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.slow]
 
 PASSES, STEPS = 4, 10
 SCALERS = ["keras around", "tfdist around", "keras inside", "tfdist inside"]

@@ -6,6 +6,8 @@ import pytest
 import tfdist
 from tfdist.testing import cluster
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 1001
 BATCH = 64
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from page_blocks import PAGES, all_blocks, blocks_of
 
-pytestmark = pytest.mark.whole_environment
+pytestmark = pytest.mark.slow
 
 COMMAND = Path(sys.executable).with_name("tfdist")
 

@@ -10,6 +10,8 @@ from test_parameter_server_faults import SILENCE_SECONDS, disturbed, signals_at
 
 from tfdist.strategies.parameter_server import servers
 
+pytestmark = pytest.mark.slow
+
 
 def lost_by(number):
     """Return a row of a training in whose midst a worker gets a signal."""

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parents[2] / "examples" / "embedding_parameter_server.py"
 COMMAND = Path(sys.executable).with_name("tfdist")
 SMALL = [

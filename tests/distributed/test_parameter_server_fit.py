@@ -9,8 +9,6 @@ import pytest
 from equality_models import BATCH, compiled, data, optimizer, sequential, sgd
 from parameter_server_jobs import Failure, run, run_rows
 
-pytestmark = pytest.mark.whole_environment
-
 EXAMPLES, STEPS, EPOCHS = 1601, 101, 4
 
 

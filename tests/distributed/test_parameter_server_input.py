@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from parameter_server_jobs import Failure, pid_of, run, run_rows, succeeded
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES, BATCH, EPOCHS = 600, 5, 2
 
 

@@ -10,6 +10,8 @@ from equality_models import BATCH, compiled, data, optimizer, sgd, state
 from equality_rows import of_keras
 from parameter_server_jobs import run, run_rows, succeeded
 
+pytestmark = pytest.mark.slow
+
 ROWS_OF_TABLE, SHARDS = 13, 2
 
 

@@ -13,6 +13,8 @@ from tfdist.cluster.tf_config import dumps
 from tfdist.launch.machine import free_ports
 from tfdist.rendezvous.presence import wait_for_servers
 
+pytestmark = pytest.mark.slow
+
 # An end is waited for longer than a start, so that what is late is named.
 SECONDS, START_SECONDS = 180, 90
 SERVE = """

@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.new_processes
+
 SECONDS = 60
 TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
 FOREVER = "while :; do sleep 1000 & wait $!; done"

@@ -14,6 +14,8 @@ import pytest
 from two_hosts import ADDRESSES, two_hosts
 
 pytestmark = [
+    pytest.mark.new_processes,
+    pytest.mark.slow,
     pytest.mark.requires("ip", "sshd", "ssh"),
     pytest.mark.skipif(
         os.geteuid() != 0 and os.environ.get("CI") != "true",

@@ -8,6 +8,8 @@ import pytest
 
 from tfdist.launch.machine import free_ports
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 120
 LAUNCH = """
 import json, sys

@@ -14,6 +14,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60
 TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
 

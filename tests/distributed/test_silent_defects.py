@@ -9,6 +9,8 @@ import pytest
 
 import tfdist
 
+pytestmark = pytest.mark.slow
+
 
 def make_strategy(is_mirrored):
     """Return two replicas: on two devices of one process, or in two processes."""

@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[2]
 SHOW = "import sys; from tfdist_cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 pytestmark = [
+    pytest.mark.new_processes,
+    pytest.mark.slow,
     pytest.mark.requires("srun", "slurmctld", "slurmd", "munged"),
-    pytest.mark.whole_environment,
 ]
 
 

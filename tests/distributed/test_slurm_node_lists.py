@@ -8,7 +8,7 @@ import pytest
 
 from tfdist.cluster.hosts.slurm import expand
 
-pytestmark = pytest.mark.requires("scontrol")
+pytestmark = [pytest.mark.requires("scontrol"), pytest.mark.slow]
 
 LISTS = [
     "node",

@@ -13,6 +13,8 @@ import pytest
 from tfdist import rank, size
 from tfdist.testing import ClusterError, cluster
 
+pytestmark = [pytest.mark.new_processes, pytest.mark.slow]
+
 SECONDS = 60
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.whole_environment
+pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "tfrecord_pipeline.py"
 COMMAND = Path(sys.executable).with_name("tfdist")

@@ -4,6 +4,8 @@ import pytest
 
 from tfdist.verify import Orders, VerifyError, verify
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = '''
 import sys
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from horovod_jobs import MPIRUN
 
-pytestmark = pytest.mark.whole_environment
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "workflows.md"

@@ -1,4 +1,4 @@
-"""Measuring speed: the benchmarks behind `tfdist bench`, which load no TensorFlow."""
+"""The benchmarks behind `tfdist bench`; importing them loads no TensorFlow."""
 
 from tfdist.benchmarks.allreduce import format_size, parse_size, run_allreduce
 from tfdist.benchmarks.parameter_server import JobSetup, run_parameter_server

@@ -1,4 +1,4 @@
-"""The benchmark of the all-reduce: latency and bus bandwidth of tensors of any size."""
+"""The benchmark of the all-reduce: latency and bus bandwidth by tensor size."""
 
 import re
 from collections.abc import Sequence
@@ -21,23 +21,8 @@ def run_allreduce(
     repeats: int,
     collective: str = "tensorflow",
 ) -> list[dict[str, Any]]:
-    """Measure the all-reduce beside the one that TensorFlow or Horovod itself offers.
-
-    Args:
-        size: How many processes, each on a core of its own; at least 2.
-        sizes_bytes: Sizes of the tensors in bytes, multiples of 4.
-        repeats: Timed calls for each size.
-        collective: "tensorflow" or "horovod". Default "tensorflow".
-
-    Returns:
-        The figures for each size; see `allreduce_figures` and
-        `horovod_allreduce_figures`.
-
-    Raises:
-        BenchmarkError: If a process has failed.
-        ImportError: If Horovod is needed and not installed.
-        ValueError: If an argument is out of range.
-    """
+    """Measure tfdist's all-reduce and that of TensorFlow or Horovod, for each size."""
+    # `sizes_bytes` are multiples of 4, `repeats` the timed calls of each size.
     check_at_least(2, size=size)
     check_at_least(1, repeats=repeats)
     [ranks] = start([allreduce_group(size, sizes_bytes, repeats, collective)])
@@ -66,10 +51,7 @@ def allreduce_group(
 
 
 def allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]:
-    """Return the figures of one size on TensorFlow's collective.
-
-    "times_single_ring" says how many times as fast as the single ring it is.
-    """
+    """Return the figures of one size, and the speed-up over a single ring."""
     ours, ring = (seconds_by_call(by_rank, name) for name in ("tfdist", "single_ring"))
     seconds = median(ours)
     return {
@@ -82,10 +64,7 @@ def allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]:
 
 
 def horovod_allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]:
-    """Return the figures of one size on Horovod, by the way to call it.
-
-    "share_of_bandwidth" says what share of the bandwidth of direct calls tfdist keeps.
-    """
+    """Return the figures of one size on Horovod, and the bandwidth kept by tfdist."""
     calls = {name: seconds_by_call(by_rank, name) for name in by_rank[0]}
     seconds = medians(calls)
     return {
@@ -105,12 +84,7 @@ def horovod_allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]
 
 
 def parse_size(text: str) -> int:
-    """Read a size in bytes, a multiple of 4, because float32 numbers are moved.
-
-    Example:
-        >>> parse_size("64KiB")
-        65536
-    """
+    """Parse a size in bytes, a multiple of 4 because float32 numbers are sent."""
     match = _SIZE.fullmatch(text.strip())
     units = {unit.lower(): factor for unit, factor in _UNITS.items()}
     factor = units.get(match[2].lower()) if match else None
@@ -124,12 +98,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """Write a size with the largest unit that keeps it whole.
-
-    Example:
-        >>> format_size(65536)
-        '64 KiB'
-    """
+    """Format a size with the largest unit that keeps it whole."""
     unit = max(
         (unit for unit, factor in _UNITS.items() if unit and size_bytes % factor == 0),
         key=_UNITS.__getitem__,

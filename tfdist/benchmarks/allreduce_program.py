@@ -1,4 +1,4 @@
-"""The program that measures the all-reduce in one process of several."""
+"""Program that measures the all-reduce in one process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,17 +21,15 @@ _CALL = "an all-reduce of the benchmark"
 def measure(
     turn: Turn, *, collective: str, sizes_bytes: list[int], repeats: int
 ) -> list[dict[str, list[float]]]:
-    """Return the seconds of each all-reduce, for each size, by name.
-
-    "tfdist" alternates with the baselines: TensorFlow's own ring on the whole tensor
-    ("single_ring"), or `hvd.allreduce` in a `tf.function` ("graph") and "eager".
-    """
+    """Return the seconds of each all-reduce by name, for each size."""
+    # "tfdist" alternates with the baselines: TensorFlow's own ring on the whole tensor
+    # ("single_ring"), or `hvd.allreduce` in a `tf.function` ("graph") and "eager".
     make = {"tensorflow": _with_tensorflow, "horovod": _with_horovod}[collective]
     return time_sizes(turn, sizes_bytes, repeats, make())
 
 
 def _with_tensorflow() -> Callable[[int], Functions]:
-    """Return the maker of the functions that are timed with TensorFlow's collective."""
+    """Return the factory of the timed functions with TensorFlow's collective."""
     collective = TensorFlowCollective(detect())
 
     def make(size_bytes: int) -> Functions:
@@ -51,7 +49,7 @@ def _with_tensorflow() -> Callable[[int], Functions]:
 
 
 def _with_horovod() -> Callable[[int], Functions]:
-    """Return the maker of the functions that are timed with Horovod."""
+    """Return the factory of the timed functions with Horovod."""
     import horovod.tensorflow as hvd
 
     from tfdist.collectives.horovod.collective import HorovodCollective
@@ -92,7 +90,7 @@ def _reducer(collective: Collective, tensor: Any) -> Callable[[], None]:
 
 
 def _single_ring(flat: Any, size: int) -> Any:
-    """Sum a tensor over all processes by one op."""
+    """Sum a tensor over all processes by a single op."""
     return tf.raw_ops.CollectiveReduceV2(
         input=flat,
         group_size=size,

@@ -1,4 +1,4 @@
-"""The models and the data of the benchmarks, for Keras 3 and legacy tf-keras alike."""
+"""Models and data of the benchmarks, for Keras 3 and legacy tf-keras."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,11 +15,8 @@ _FEATURES = 784
 def build_cnn(
     keras: Any, optimizer: Any = "adam", shape: Sequence[int] = IMAGE_SHAPE
 ) -> Any:
-    """Build and compile the small convolutional network of the first examples.
-
-    It has 1.2 million weights, 4.8 MB of gradients in each step. `keras` is the module
-    of Keras 3 or of legacy tf-keras.
-    """
+    """Return a compiled small CNN with 1.2 million weights."""
+    # `keras` is the module of Keras 3 or of legacy tf-keras.
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -41,7 +38,7 @@ def build_cnn(
 def build_dense(
     keras: Any, optimizer: Any = "adam", steps_per_execution: int = 1
 ) -> Any:
-    """Build and compile a network of three dense layers, 235,146 weights."""
+    """Return a compiled network of three dense layers, 235,146 weights."""
     layers = keras.layers
     model = keras.Sequential(
         [

@@ -1,4 +1,4 @@
-"""The benchmark of parameter servers: `fit` beside what TensorFlow itself offers."""
+"""The benchmark of parameter servers: `fit` compared with TensorFlow's own tools."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,27 +17,17 @@ Epochs = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class JobSetup:
-    """The properties that all jobs of a benchmark share.
-
-    Args:
-        workers: Workers of each job.
-        ps: Parameter servers of each job.
-        steps: Steps of an epoch, which is one turn of a job.
-        repeats: How many epochs of each job are measured.
-        source: The tasks that read the batches: "chief" or "workers". Default "chief".
-
-    Raises:
-        ValueError: If a number is too small.
-    """
+    """The properties that all jobs of a benchmark share; a turn is an epoch."""
 
     workers: int
     ps: int
     steps: int
     repeats: int
+    # The tasks that read the batches: "chief" or "workers".
     source: str = "chief"
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Validate the numbers."""
         numbers = asdict(self)
         del numbers["source"]
         check_at_least(1, **numbers)
@@ -62,32 +52,11 @@ def run_parameter_server(
     consistency: str = "async",
     max_staleness: int | None = None,
 ) -> dict[str, Any]:
-    """Measure `fit` under `ParameterServerStrategy` beside what TensorFlow offers.
-
-    Jobs with equally many processes take turns, an epoch at a time:
-
-    - "tfdist": Keras 3 under the strategy;
-    - "tf_keras": TensorFlow's own strategy in `fit` of legacy tf-keras, if that package
-      is installed; its workers read their batches;
-    - "loop": a loop over `ClusterCoordinator.schedule` without metrics, with the same
-      input as tfdist;
-    - "reading_loop": if the chief reads for tfdist, a loop whose workers read.
-
-    A step is a batch of 64 on one worker; with "sync" all workers make one update.
-
-    Args:
-        setup: The size of the jobs.
-        steps_per_execution: Batches that a worker trains on at a time.
-        consistency: See `ParameterServerStrategy`. Default "async".
-        max_staleness: See `ParameterServerStrategy`. Default None.
-
-    Returns:
-        The figures; see `speed_figures`.
-
-    Raises:
-        BenchmarkError: If a process has failed.
-        ValueError: If an argument is out of range.
-    """
+    """Measure `fit` under `ParameterServerStrategy` and TensorFlow's own tools."""
+    # Jobs take turns: "tfdist"; "tf_keras", TensorFlow's strategy in `fit` of legacy
+    # tf-keras, whose workers read; "loop", a loop over `ClusterCoordinator.schedule`
+    # without metrics; and, if the chief reads, "reading_loop", whose workers read. A
+    # step is a batch of 64 on one worker; with "sync" all workers make one update.
     check_at_least(1, steps_per_execution=steps_per_execution)
     together = setup.workers if consistency == "sync" else 1
     _check_steps(setup.steps, steps_per_execution * together)
@@ -123,11 +92,9 @@ def run_parameter_server(
 def speed_figures(
     steps: int, reports: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the speed and the cost of each job, and of tfdist against the others.
-
-    A ratio is taken within each round of turns, which followed each other in seconds.
-    Thrift compares the steps in a second of processor time.
-    """
+    """Return speed and cost of each job, and the ratios of tfdist to the others."""
+    # A ratio is taken within each round of turns, which followed each other in seconds.
+    # Thrift compares the steps per second of processor time.
     ours = reports["tfdist"]["epochs"]
     others = {name: one["epochs"] for name, one in reports.items() if name != "tfdist"}
 
@@ -150,7 +117,7 @@ def speed_figures(
 
 
 def job_figures(steps: int, epochs: Epochs) -> dict[str, Any]:
-    """Return speed, processor time and bytes of the steps of one job, as spreads."""
+    """Return speed, processor time and bytes per step of one job, as spreads."""
     sent = [epoch["sent_bytes"] for epoch in epochs]
     return {
         "steps_per_second": spread([steps / epoch["seconds"] for epoch in epochs]),
@@ -164,14 +131,7 @@ def job_figures(steps: int, epochs: Epochs) -> dict[str, Any]:
 
 
 def staleness_figures(counts: Mapping[Any, int]) -> dict[str, Any]:
-    """Summarize how many updates gradients have missed.
-
-    JSON makes strings of the keys.
-
-    Example:
-        >>> staleness_figures({"0": 1, "2": 3})["median"]
-        2
-    """
+    """Summarize how many updates gradients have missed; JSON keys are strings."""
     histogram = {int(missed): count for missed, count in counts.items()}
     return {
         "histogram": histogram,
@@ -193,7 +153,7 @@ def _quantile(histogram: Mapping[int, int], share: float) -> int:
 
 
 def _check_steps(steps: int, together: int) -> None:
-    """Reject epochs that end within the steps that workers do at a time."""
+    """Reject epochs that end in the middle of a worker's group of steps."""
     if steps % together:
         raise ValueError(
             f"steps must be a multiple of {together}, which are done at a time. "

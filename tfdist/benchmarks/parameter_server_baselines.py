@@ -1,10 +1,4 @@
-"""The programs with which parameter servers of tfdist are compared.
-
-"tf_keras" is TensorFlow's own strategy in `fit` of legacy tf-keras, which `tf.keras` is
-where the variable TF_USE_LEGACY_KERAS is 1. "loop" is the least that training needs:
-gradients of the same model in a loop over `ClusterCoordinator`, and Adam as one
-operation for each variable, which loses no update. It has no metrics.
-"""
+"""Baselines for parameter servers: `fit` of legacy tf-keras, and a minimal loop."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,7 +14,7 @@ _BETA_1, _BETA_2 = 0.9, 0.999
 
 
 class Adam:
-    """Adam on the servers, one operation for each variable."""
+    """Adam on the servers, one operation per variable, which loses no update."""
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -30,7 +24,7 @@ class Adam:
         ]
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> None:
-        """Update the variables by their gradients."""
+        """Update the variables with their gradients."""
         update = tf.cast(self.updates.assign_add(1, read_value=True), tf.float32)
         powers = tf.pow(_BETA_1, update), tf.pow(_BETA_2, update)
         for (variable, *moments), gradient in zip(self._slots, gradients, strict=True):
@@ -52,7 +46,7 @@ class Adam:
 def measure(
     make_meter: MeterMaker, *, baseline: str, **settings: Any
 ) -> dict[str, Any]:
-    """Train by a baseline, and return the cost of each epoch."""
+    """Train with a baseline, and return the cost of each epoch."""
     train = {"tf_keras": _fit, "loop": _loop}[baseline]
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
@@ -68,6 +62,7 @@ def _fit(
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """Train in `fit` of legacy tf-keras, as TensorFlow's documentation shows."""
+    # `tf.keras` is legacy tf-keras with TF_USE_LEGACY_KERAS=1.
     assert source == "workers"
 
     class Meter(EpochMeter, tf.keras.callbacks.Callback):  # type: ignore[misc]
@@ -96,7 +91,7 @@ def _loop(
     batch_size: int,
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """Train in a loop over a `ClusterCoordinator`; no step may be lost."""
+    """Train in a loop over `ClusterCoordinator`, without metrics and lost steps."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         model = build_dense(keras)
@@ -140,7 +135,7 @@ def _make_closure(strategy: Any, model: Any, weights: list[Any], adam: Adam) -> 
 def _batches(
     coordinator: Any, source: str, batch_size: int, count: int
 ) -> Iterator[list[Any]]:
-    """Yield the batches of each closure, or iterators that workers read them from."""
+    """Yield the batches of each closure, or iterators for workers to read from."""
     if source == "chief":
         batches = iter(make_rows(batch_size))
         while True:

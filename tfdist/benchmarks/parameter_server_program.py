@@ -1,4 +1,4 @@
-"""The program that measures `fit` under `ParameterServerStrategy`."""
+"""Program that measures `fit` under `ParameterServerStrategy`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,17 +18,7 @@ class Meter(EpochMeter, keras.callbacks.Callback):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of one training.
-
-    Args:
-        source: The tasks that read the batches: "chief" or "workers".
-        batch_size: Rows of a batch.
-        steps_per_execution: Batches that a worker trains on at a time.
-        steps: Batches of an epoch.
-        repeats: How many epochs are measured.
-        strategy: The options of the strategy. Default none.
-        optimizer: Its name. Default "adam".
-    """
+    """The options of one training."""
 
     source: str
     batch_size: int

@@ -1,8 +1,4 @@
-"""The processes of a benchmark: what starts them, and what runs inside each.
-
-A program that measures is started with one argument, its orders as JSON, and leaves its
-result as JSON in the folder of the benchmark.
-"""
+"""Processes of a benchmark, which get orders and return results as JSON."""
 
 import json
 import sys
@@ -20,26 +16,15 @@ from tfdist.launch.machine import available_cores
 
 @dataclass(frozen=True)
 class Group:
-    """Processes that measure at the same time, each on cores of its own.
-
-    One process of several is compared with one process alone, so each has one core and
-    one thread by default.
-
-    Args:
-        name: Its name in errors.
-        program: The program that measures: a module, or the path of a script.
-        settings: The keyword arguments of the function that measures.
-        size: How many processes. Default 1.
-        joined: Whether they form one job; otherwise each trains alone. Default True.
-        collective: The collective of the job; see `Job`. Default "tensorflow".
-        env: Additional environment variables. Default none.
-        cores: Cores and threads of each process. Default 1.
-    """
+    """Processes that measure at the same time, by default with one core each."""
 
     name: str
+    # A module, or the path of a script.
     program: str
+    # The keyword arguments of the function that measures.
     settings: Mapping[str, Any]
     size: int = 1
+    # True if they form one job; otherwise each trains alone.
     joined: bool = True
     collective: str = "tensorflow"
     env: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +32,7 @@ class Group:
 
     @property
     def reporters(self) -> int:
-        """The number of processes that take turns and report, from the first on."""
+        """The number of processes, from the first on, that take turns and report."""
         return self.size
 
     def plan(self) -> list[ProcessSpec]:
@@ -76,16 +61,7 @@ class Group:
 
 @dataclass(frozen=True)
 class ServerJob:
-    """A chief that measures, with its workers and parameter servers, on all cores.
-
-    Args:
-        name: Its name in errors.
-        program: The program of all processes; see `Group`.
-        settings: The keyword arguments of the function that measures.
-        workers: How many workers.
-        ps: How many parameter servers.
-        env: Additional environment variables. Default none.
-    """
+    """A measuring chief with its workers and parameter servers; see `Group`."""
 
     name: str
     program: str
@@ -116,12 +92,7 @@ class ServerJob:
 
 
 class BenchmarkError(RuntimeError):
-    """A benchmark did not finish.
-
-    Args:
-        message: The failure, with the last lines of the process that failed.
-        exit_code: The exit code for a command that reports it.
-    """
+    """A benchmark did not finish."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -132,21 +103,9 @@ def start(
     groups: Sequence[Group | ServerJob],
     beside: Callable[[Path], AbstractContextManager[Any]] = lambda _: nullcontext(),
 ) -> list[list[Any]]:
-    """Run groups side by side on the same cores; they take turns.
-
-    Args:
-        groups: The groups to be measured.
-        beside: Called with the folder of the benchmark; the context that it returns is
-            held while the processes run. Default: nothing.
-
-    Returns:
-        For each group the reports of its processes, by rank; of a `ServerJob` that of
-        the chief.
-
-    Raises:
-        BenchmarkError: If a process has failed.
-        ValueError: If a group needs more cores than there are.
-    """
+    """Run groups in turns on the same cores; return the reports of each, by rank."""
+    # Of a `ServerJob` only the chief reports. The context `beside(folder)` is held
+    # while the processes run.
     with (
         tempfile.TemporaryDirectory(prefix="tfdist-") as name,
         TurnKeeper([group.reporters for group in groups]) as keeper,
@@ -159,8 +118,8 @@ def start(
             orders = {"port": keeper.port, "group": number, "folder": name}
             firsts.append(len(specs))
             for planned in group.plan():
-                # As ranks, none of which may fail: a job could continue without a
-                # worker, but its figures would be spoilt.
+                # Without a task, so that the failure of any process ends the benchmark:
+                # a job could continue without a worker, but the figures would be wrong.
                 argv = _command(group, orders | {"process": len(specs)})
                 role = "" if planned.task is None else f", {planned.name}"
                 labels.append(f"{group.name}{role}")
@@ -178,7 +137,7 @@ def start(
 
 
 def check_at_least(least: int, **arguments: int) -> None:
-    """Raise ValueError if one of the named numbers is too small to measure anything."""
+    """Raise ValueError if a named number is too small to measure anything."""
     for name, value in arguments.items():
         if value < least:
             raise ValueError(
@@ -193,7 +152,7 @@ def report_file(folder: Path, process: int) -> Path:
 
 
 def run_program(measure: Callable[..., Any]) -> None:
-    """Call a function with the turn and settings of this process; save its result."""
+    """Call a function with this process's turn and settings, and save its result."""
     orders = json.loads(sys.argv[1])
     turn = Turn(orders["port"], group=orders["group"], is_stopped=orders["is_stopped"])
     with turn:

@@ -1,8 +1,4 @@
-"""The part that all programs of a job with parameter servers share.
-
-All processes of a job run the same program: the chief measures, and the others run the
-same TensorFlow server, whichever strategy the chief uses.
-"""
+"""Shared parts of the programs of parameter-server jobs."""
 
 import json
 import os
@@ -22,18 +18,16 @@ from tfdist.cluster.address import split_address
 
 MeterMaker = Callable[..., Any]
 
-# Lists every TCP connection of this machine with its counters, a line for each.
+# List every TCP connection of this host with its counters, one per line.
 _LIST = ("ss", "--tcp", "--info", "--numeric", "--no-header", "--oneline")
 _PORT = re.compile(r"\S:(\d+)\s")
 _SENT = re.compile(r"\bbytes_sent:(\d+)")
 
 
 def run_task(measure: Callable[..., Any]) -> None:
-    """Measure on the chief; serve the chief in every other process.
-
-    `measure` is called with a function that makes the meter of the job from a class,
-    and with the settings.
-    """
+    """Measure on the chief, and run a server in every other process."""
+    # `measure` gets a function that creates the job's meter from a class, and the
+    # settings.
     orders = json.loads(sys.argv[1])
     folder, process = Path(orders["folder"]), orders["process"]
     cluster = detect()
@@ -69,21 +63,13 @@ def warm_file(folder: Path, chief: int) -> Path:
 
 
 def processor_seconds(pids: Iterable[int]) -> float:
-    """Return the processor time of processes so far, with all their threads.
-
-    Example:
-        >>> processor_seconds([os.getpid()]) > 0
-        True
-    """
-    # As clock_getcpuclockid(3) numbers the clocks; /proc counts hundredths of seconds.
+    """Return the processor time of processes so far, with all their threads."""
+    # clock_getcpuclockid(3) computes clock ids in this way. /proc is coarser: 10 ms.
     return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
 
 def sent_bytes(ports: Collection[int]) -> int | None:
-    """Return the bytes sent so far over connections to some ports, in both directions.
-
-    Headers of TCP and IP do not count. None if the command `ss` is missing.
-    """
+    """Return the TCP payload sent so far to and from some ports; None without `ss`."""
     if shutil.which(_LIST[0]) is None:
         return None
     shown = subprocess.run(_LIST, capture_output=True, text=True, check=True)
@@ -91,12 +77,7 @@ def sent_bytes(ports: Collection[int]) -> int | None:
 
 
 def count_sent_bytes(listing: str, ports: Collection[int]) -> int:
-    """Add up the bytes of connections in the output of `ss`.
-
-    Example:
-        >>> count_sent_bytes("ESTAB 0 0 127.0.0.1:80 127.0.0.1:9 bytes_sent:7", [80])
-        7
-    """
+    """Sum the bytes of connections in the output of `ss`."""
     total = 0
     for line in listing.splitlines():
         ends = {int(port) for port in _PORT.findall(line)[:2]}
@@ -107,7 +88,7 @@ def count_sent_bytes(listing: str, ports: Collection[int]) -> int:
 
 
 def _pids(folder: Path, chief: int, cluster: Cluster) -> list[int]:
-    """Return the ids of all processes of a job, which are numbered from its chief."""
+    """Return the ids of all processes of a job, numbered from its chief."""
     count = 1 + len(cluster.workers) + len(cluster.ps)
     numbers = range(chief, chief + count)
     return [int(pid_file(folder, number).read_text()) for number in numbers]

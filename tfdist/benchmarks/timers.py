@@ -1,4 +1,4 @@
-"""Timers of calls, steps and epochs, which wait for the turn of their process."""
+"""Timers of calls, steps and epochs that wait for the turn of their process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
@@ -11,21 +11,12 @@ Functions = Mapping[str, Callable[[], object]]
 # TensorFlow traces and connects in the first epoch; caches fill in the second.
 WARM_UP_EPOCHS = 2
 _CALLS_OF_A_TURN = 10
-# They compile, fill the caches, and bring the ranks together after they have slept.
+# Warm-up calls compile, fill caches, and synchronize the ranks after their sleep.
 _WARM_UP_CALLS = 3
 
 
 class StepTimer:
-    """A callback that times the steps of one long `fit`, a block of steps per turn.
-
-    A step lasts from the end of the step before, so that input and callbacks count. The
-    first step of each block is left out, because the process has slept before it. Mix
-    the class with the `Callback` of Keras 3 or of legacy tf-keras.
-
-    Args:
-        turn: The turn of this process.
-        steps: The number of steps in a block.
-    """
+    """A mixin for Keras callbacks that times the steps of a `fit`, a block per turn."""
 
     def __init__(self, turn: Turn, steps: int) -> None:
         super().__init__()
@@ -41,7 +32,8 @@ class StepTimer:
             self.blocks.append([])
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Record the step; pass the turn on after a block."""
+        """Record the time since the previous step's end; pass the turn on if due."""
+        # The first step of a block is left out, because the process slept before it.
         now = perf_counter()
         if batch % self._block_steps:
             self.blocks[-1].append(now - self._last)
@@ -51,17 +43,7 @@ class StepTimer:
 
 
 class EpochMeter:
-    """A callback that measures the epochs of one long `fit`, an epoch per turn.
-
-    Steps of asynchronous training overlap, so that a single step has no duration; an
-    epoch ends when all of its steps have ended. Mix the class with the `Callback` of
-    Keras 3 or of legacy tf-keras, or call it from a loop.
-
-    Args:
-        turn: The turn of this job.
-        read: Returns the processor seconds and the bytes sent by the whole job so far.
-        on_warm: Called before the first epoch that counts. Default: does nothing.
-    """
+    """A mixin for Keras callbacks that measures the epochs of a `fit`, one per turn."""
 
     def __init__(
         self,
@@ -72,6 +54,7 @@ class EpochMeter:
         super().__init__()
         self._epochs: list[dict[str, Any]] = []
         self._turn = turn
+        # Returns the job's processor seconds and bytes sent so far.
         self._read = read
         self._on_warm = on_warm
         self._before: tuple[float, float, int | None] = (0.0, 0.0, None)
@@ -112,8 +95,8 @@ def time_sizes(
     repeats: int,
     make_functions: Callable[[int], Functions],
 ) -> list[dict[str, list[float]]]:
-    """Return the seconds of each call of functions, for each size, by name."""
-    # Nothing is timed while processes of another group still start.
+    """Return the seconds of each call of functions by name, for each size."""
+    # Wait until the processes of all groups have started.
     turn.take()
     turn.pass_on()
     return [_time_calls(turn, make_functions(size), repeats) for size in sizes_bytes]
@@ -122,7 +105,7 @@ def time_sizes(
 def _time_calls(
     turn: Turn, functions: Functions, repeats: int
 ) -> dict[str, list[float]]:
-    """Time functions in alternation, forwards and backwards, a few calls per turn."""
+    """Time functions alternately, forwards and backwards, a few calls per turn."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     order = [*functions]
     for first in range(0, repeats, _CALLS_OF_A_TURN):

@@ -11,7 +11,7 @@ from tfdist.scaling import (
     weak_scaling_efficiency,
 )
 
-# A process that is stopped between its turns does not answer its peers.
+# A process that is stopped between turns does not answer its peers.
 HOROVOD_ENV = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
 
 
@@ -24,38 +24,9 @@ def run_training(
     collective: str = "tensorflow",
     compression: str = "none",
 ) -> dict[str, Any]:
-    """Measure the steps of training, of one process and of several.
-
-    Five groups of processes take turns, a block of steps at a time. With n processes
-    and a batch size b:
-
-    - "plain": one process, plain Keras, batches of b;
-    - "alone": one process under `AllReduceStrategy`, batches of b;
-    - "apart": n such processes at the same time, each for itself: all cores are as busy
-      as with a collective, but nothing is communicated;
-    - "weak": n processes together, each with batches of b;
-    - "strong": n processes together that share batches of b.
-
-    The waiting share compares "weak" with "apart": the part of a step that the
-    collective and the wait for the peers take.
-
-    Args:
-        size: How many processes, each on a core of its own; at least 2.
-        batch_size: Examples in a step of one process.
-        steps: Steps in a block; the first is not timed, so at least 2.
-        repeats: How many blocks of each group are timed.
-        collective: "tensorflow" or "horovod". Default "tensorflow".
-        compression: The type in which gradients travel; see `AllReduceStrategy`.
-            Default "none".
-
-    Returns:
-        The figures; see `training_figures`.
-
-    Raises:
-        BenchmarkError: If a process has failed.
-        ImportError: If Horovod is needed and not installed.
-        ValueError: If an argument is out of range.
-    """
+    """Measure the steps of training in five groups, a block of steps per turn."""
+    # docs/benchmarks.md describes the groups. "apart" keeps all cores busy without
+    # communication, so "weak" against "apart" shows the time spent waiting.
     check_at_least(2, size=size, steps=steps)
     check_at_least(1, batch_size=batch_size, repeats=repeats)
     if (collective, compression) == ("horovod", "bf16"):
@@ -108,10 +79,9 @@ def training_group(
 def training_figures(
     batch_size: int, size: int, steps: Mapping[str, Sequence[Blocks]]
 ) -> dict[str, Any]:
-    """Return median steps in seconds and the ratios of the five groups, as spreads.
-
-    A ratio is taken within each round of blocks, which followed each other in seconds.
-    """
+    """Return median steps in seconds and the ratios of the five groups, as spreads."""
+    # A ratio is taken within each round of blocks, which followed each other in
+    # seconds.
     rounds = {name: seconds_by_round(ranks) for name, ranks in steps.items()}
 
     def compare(law: Any, name: str, base: str, *arguments: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The program that measures the steps of one process of the training benchmark."""
+"""Program that measures training steps in one process."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -25,10 +25,8 @@ def measure(
     repeats: int,
     compression: str,
 ) -> list[list[float]]:
-    """Train, and return the seconds of the steps of each block but the first.
-
-    TensorFlow compiles in the first block. Without a collective it is plain Keras.
-    """
+    """Train; return the seconds of the steps of each block but the first."""
+    # TensorFlow compiles in the first block. Without a collective it is plain Keras.
     scope: AbstractContextManager[Any] = nullcontext()
     if collective is not None:
         scope = AllReduceStrategy(collective, compression=compression).scope()

@@ -1,8 +1,6 @@
-"""Turns: one group of processes works while the other groups sleep.
+"""Turns: one group of processes works while the others sleep.
 
-Programs that are compared must meet the same noise. Measured one after the other, two
-programs meet a machine that is busy now and idle later; if they alternate every few
-steps, both meet the same machine.
+Programs that alternate every few steps meet the same noise of the machine.
 """
 
 import contextlib
@@ -15,24 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _TURN = b"\1"
-# The group of a process, and its id if it is to be stopped between turns.
+# The group of a process, and its id if signals stop it between turns.
 _HELLO = struct.Struct("!BI")
 
 
 class TurnKeeper:
-    """A server that gives the turn to one group of processes after the other.
-
-    A group keeps its turn until each of its processes has passed it on. Processes that
-    have ended are left out.
-
-    Args:
-        sizes: The number of processes in each group.
-
-    Example:
-        >>> with TurnKeeper([1]) as keeper, Turn(keeper.port, group=0) as turn:
-        ...     turn.take()
-        ...     turn.pass_on()
-    """
+    """A server that gives the turn to one group after the other."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = list(sizes)
@@ -45,7 +31,7 @@ class TurnKeeper:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # This wakes the thread if it still waits for processes that never connected.
+        # Wakes the thread if it still waits for processes to connect.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -70,18 +56,12 @@ class TurnKeeper:
 
 
 class Turn:
-    """The connection of one process to the `TurnKeeper`.
-
-    Args:
-        port: The port of the keeper.
-        group: The number of the group of this process.
-        is_stopped: Whether a signal stops the process during the turns of others. The
-            threads of a sleeping process may stay awake: Horovod's asks its peers for
-            work a thousand times a second. Default False.
-    """
+    """The connection of one process to the `TurnKeeper`."""
 
     def __init__(self, port: int, *, group: int, is_stopped: bool = False) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port))
+        # A signal can stop the process between turns: threads of a sleeping one may
+        # stay busy, such as Horovod's, which polls its peers.
         pid = os.getpid() if is_stopped else 0
         self._connection.sendall(_HELLO.pack(group, pid))
 
@@ -100,13 +80,13 @@ class Turn:
             )
 
     def pass_on(self) -> None:
-        """Let the next group work, once all processes of this group are done."""
+        """Pass the turn to the next group, once all processes of this group do."""
         self._connection.sendall(_TURN)
 
 
 @dataclass(frozen=True)
 class _Member:
-    """The keeper's view of a process; the id is 0 if it is never stopped."""
+    """The keeper's view of a process; the id is 0 if signals never stop it."""
 
     connection: socket.socket
     pid: int
@@ -119,7 +99,7 @@ class _Member:
 
 
 def _give_turn(group: list[_Member]) -> None:
-    """Let the processes of a group work until all of them pass the turn on."""
+    """Let a group work until all its processes have passed the turn on or ended."""
     for member in [*group]:
         member.signal(signal.SIGCONT)
         try:
@@ -134,7 +114,7 @@ def _give_turn(group: list[_Member]) -> None:
 
 
 def _receive(connection: socket.socket, count: int = 1) -> bytes:
-    """Wait for bytes; return none if the other side has closed the connection."""
+    """Wait for bytes; return no bytes if the other side has closed the connection."""
     try:
         return connection.recv(count, socket.MSG_WAITALL)
     except ConnectionResetError:

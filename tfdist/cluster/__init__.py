@@ -1,4 +1,4 @@
-"""Who is in the job: this process, the others, and where each of them is."""
+"""Membership of a job: this process, its peers and their addresses."""
 
 from tfdist.cluster.detect import detect
 from tfdist.cluster.model import Cluster, Task

@@ -1,24 +1,24 @@
-"""Addresses "host:port": parsing, checks and name lookup."""
+"""Parsing, validation and name lookup of "host:port" addresses."""
 
 from collections.abc import Callable
 
 _EXAMPLE = 'Write it as "host:port", for example "node1:2222".'
-# A scheme or path, a list, an assignment, a quotation.
+# Signs of a URL, a list, an assignment or quotation marks.
 _FOREIGN_CHARACTERS = frozenset("/,;=@\"'")
 _LOOPBACK_HOSTS = frozenset({"localhost", "0.0.0.0", "::", "::1"})
 
-# Returns the numeric addresses of a host, and raises OSError if it has none.
+# Returns the IP addresses of a host, and raises OSError if it has none.
 LookUp = Callable[[str], frozenset[str]]
 
 
 def split_address(address: str, *, place: str = "address") -> tuple[str, int]:
-    """Split an address into its host, in lower case and short form, and its port."""
+    """Return the normalized host (lower case, compressed IPv6) and the port."""
     check_string(address, place)
     check_address(address, place)
     host, _, port = address.rpartition(":")
     if not host.startswith("["):
         return host.lower(), int(port)
-    # Imported here because few clusters need it and every process would pay for it.
+    # Imported late: only IPv6 needs it.
     import ipaddress
 
     return str(ipaddress.IPv6Address(host[1:-1])), int(port)
@@ -42,8 +42,8 @@ def check_address(address: str, place: str) -> None:
 
 
 def address_problem(address: str) -> tuple[str, str] | None:
-    """Return what is wrong with an address and how to fix it; None if it is valid."""
-    # An unprintable character would be invisible in an error about an unknown host.
+    """Return the fault of an address and its fix; None if the address is valid."""
+    # An error about an unknown host would not show an unprintable character.
     is_bare = address.isprintable() and " " not in address
     if not is_bare or not _FOREIGN_CHARACTERS.isdisjoint(address):
         return (
@@ -75,13 +75,13 @@ def address_problem(address: str) -> tuple[str, str] | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host, as `split_address` returns it, is the local machine."""
+    """Return whether a normalized host is the local machine."""
     return host in _LOOPBACK_HOSTS or host.startswith("127.")
 
 
 def look_up(host: str) -> frozenset[str]:
-    """Return the IPv4 and IPv6 addresses of a host; OSError if it is unknown."""
-    # Imported here because most processes never look up a name.
+    """Return the IPv4 and IPv6 addresses of a host; raise OSError if it is unknown."""
+    # Imported late: few processes look up a name.
     import socket
 
     try:
@@ -93,8 +93,8 @@ def look_up(host: str) -> frozenset[str]:
 
 
 def parse_digits(text: str, *, most: int = 9) -> int | None:
-    """Return a whole number of at most some digits; None for any other text."""
-    # int() accepts digits of other scripts and rejects numbers of thousands of digits.
+    """Parse a whole number of at most `most` digits; return None for other text."""
+    # int() accepts digits of other scripts, and raises for thousands of digits.
     is_number = text.isascii() and text.isdigit() and len(text) <= most
     return int(text) if is_number else None
 

@@ -19,9 +19,9 @@ from tfdist.cluster.resolvers import (
 )
 from tfdist.cluster.resolvers.launchers import HOROVOD, MPICH, OPEN_MPI, TORCHRUN
 
-# The first one that recognises the environment is used, and no other. Our own launcher
-# comes before TF_CONFIG, which it sets as well; and what a user sets for a program
-# before services and schedulers, which set their variables for everything they start.
+# The first resolver that recognises the environment wins. `tfdist run` also sets
+# TF_CONFIG, so its resolver comes first. Variables that a user sets for one program
+# come before variables that services and schedulers set for all programs.
 RESOLVERS: tuple[Resolver, ...] = (
     TfdistResolver(),
     TFConfigResolver(),
@@ -30,8 +30,8 @@ RESOLVERS: tuple[Resolver, ...] = (
     SageMakerResolver(),
     SlurmResolver(),
 )
-# The same for launchers that give no addresses. Horovod's and PyTorch's come before the
-# MPI that may have started them; PMIx, which gives no size, after those that use it.
+# The same for launchers that give no addresses. MPI may have started horovodrun and
+# torchrun, so they come first; PMIx gives no size, so launchers that use it come first.
 PLACE_RESOLVERS: tuple[PlaceResolver, ...] = (
     HOROVOD,
     TORCHRUN,
@@ -40,7 +40,7 @@ PLACE_RESOLVERS: tuple[PlaceResolver, ...] = (
     PMIxResolver(),
 )
 
-# The name of a resolver for users, the resolver, and the variables that it needs.
+# The name in `--from`: the resolver, and the variables that it needs.
 _SOURCES = {
     "slurm": (
         "slurm",
@@ -65,20 +65,19 @@ SOURCES = (*_SOURCES, "auto")
 
 
 def detect(env: Mapping[str, str] | None = None) -> Cluster:
-    """Return the cluster that the environment describes.
+    """Read the cluster of this process from the environment.
 
-    A wrong description is an error, never a reason to try the next resolver or to train
-    alone.
+    A malformed description raises an error: `detect` then neither tries the next
+    launcher nor lets the process train alone.
 
     Args:
-        env: The environment, by variable. Default None: that of this process.
+        env: The environment variables, by name. Default None: those of this process.
 
     Returns:
-        The cluster; `Cluster()`, which is this process alone, if nothing describes one.
+        The cluster; `Cluster()`, a single process, if no variable describes one.
 
     Raises:
-        ValueError: If the variables of a launcher are there but describe no possible
-            cluster.
+        ValueError: If the variables of a launcher describe no valid cluster.
 
     Example:
         >>> detect({}).size
@@ -96,11 +95,7 @@ def detect(env: Mapping[str, str] | None = None) -> Cluster:
 
 
 def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
-    """Return the rank, size and cluster of this process.
-
-    Launchers that give no addresses are asked only if the environment describes no
-    cluster, or one in which this process would train alone.
-    """
+    """Return the rank, size and cluster of this process."""
     environment = os.environ if env is None else env
     resolver = _resolver(environment)
     cluster = Cluster() if resolver is None else resolver.resolve(environment)
@@ -108,8 +103,8 @@ def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
     place = None
     if not cluster.task.trains:
         return Membership(cluster=cluster, launcher=launcher)
-    # A run of one process has a run_id; a TF_CONFIG with one address may be there
-    # because the machine belongs to a service, whatever is started on it.
+    # A run_id marks a real run of one process. A TF_CONFIG with one address does not: a
+    # service may set it on a machine where another launcher starts several processes.
     if cluster.run_id or cluster.is_distributed:
         _check_horovod_agrees(cluster, launcher, environment)
     else:
@@ -124,7 +119,7 @@ def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
 
 
 def tf_config_here() -> str | None:
-    """Return TF_CONFIG as it stands in the environment, right or wrong."""
+    """Return the TF_CONFIG of this process, unchecked."""
     return os.environ.get("TF_CONFIG")
 
 
@@ -137,10 +132,7 @@ def is_elastic(env: Mapping[str, str] | None = None) -> bool:
 def read_source(
     name: str, env: Mapping[str, str] | None = None, *, place: str = "the environment"
 ) -> Cluster | Place:
-    """Return the cluster, or the numbers, from the variables of a named launcher.
-
-    The name is one of `SOURCES`; "auto" is the first that `detect` would use.
-    """
+    """Read the cluster or the ranks that a launcher of `SOURCES` has set."""
     environment = os.environ if env is None else env
     if name not in SOURCES:
         raise ValueError(
@@ -181,24 +173,15 @@ def read_source(
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cluster and its source.
-
-    Args:
-        cluster: The cluster that `detect` returns for the same environment.
-        resolver: The name of the resolver that has read it; "" if none did.
-        launcher: The launcher that set the variables; "" if none is known.
-        variables: The variables that were read, in order.
-        others: The names of the resolvers that recognise the environment, but come
-            later.
-        place: The numbers of this process if no addresses are known.
-    """
+    """Cluster of an environment, and the variables it was read from."""
 
     cluster: Cluster
     resolver: str = ""
     launcher: str = ""
     variables: tuple[str, ...] = ()
+    # Resolvers that also recognise the environment, but come later.
     others: tuple[str, ...] = ()
-    place: Place = Place()
+    place: Place = Place()  # The ranks, if no addresses are known.
 
 
 def explain(env: Mapping[str, str] | None = None) -> Explanation:
@@ -223,17 +206,15 @@ def explain(env: Mapping[str, str] | None = None) -> Explanation:
 
 
 class LateTFConfig:
-    """Notices a TF_CONFIG that is set after the strategy has read the environment.
+    """Detector of a TF_CONFIG that is set after the strategy read the environment."""
 
-    A program that does so, as some notebooks do, trains alone without an error.
-    """
-
+    # Such a program, often a notebook, would train alone without an error.
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
         self._before = self._env.get("TF_CONFIG")
 
     def warning(self) -> str:
-        """Return a warning if TF_CONFIG has a new value, once; otherwise ""."""
+        """Return a warning once for each new value of TF_CONFIG; otherwise ""."""
         now = self._env.get("TF_CONFIG")
         if not now or now == self._before:
             return ""
@@ -246,12 +227,12 @@ class LateTFConfig:
 
 
 def _resolver(env: Mapping[str, str]) -> Resolver | None:
-    """Return the resolver to use, if there is one."""
+    """Return the first resolver that recognises the environment, or None."""
     return next((each for each in RESOLVERS if each.recognises(env)), None)
 
 
 def _place(env: Mapping[str, str]) -> Place | None:
-    """Return the numbers from the first launcher without addresses, if there is one."""
+    """Return the ranks from the first launcher without addresses, or None."""
     for resolver in PLACE_RESOLVERS:
         if resolver.recognises(env):
             return resolver.resolve(env)
@@ -259,7 +240,7 @@ def _place(env: Mapping[str, str]) -> Place | None:
 
 
 def _horovod_launcher(launcher: str, env: Mapping[str, str]) -> str | None:
-    """Return the launcher of a process that Horovod can connect to the others."""
+    """Return the launcher through which Horovod connects the processes, or None."""
     if env.get("HOROVOD_RANK") and env.get("HOROVOD_SIZE"):
         return "tfdist run" if env.get("TFDIST_RUN_ID") else "horovodrun"
     return "mpirun" if launcher == "mpirun" else None
@@ -268,13 +249,11 @@ def _horovod_launcher(launcher: str, env: Mapping[str, str]) -> str | None:
 def _check_horovod_agrees(
     cluster: Cluster, launcher: str, env: Mapping[str, str]
 ) -> None:
-    """Raise if Horovod's ranks are others.
-
-    `horovodrun` hands the TF_CONFIG of the machine it runs on to every process; all of
-    them would take the same rank.
-    """
+    """Raise if Horovod's rank or size differs."""
     if not HOROVOD.recognises(env):
         return
+    # `horovodrun` passes the TF_CONFIG of its own machine to every process, so all of
+    # them would take the same rank.
     other = HOROVOD.resolve(env)
     if (other.rank, other.size) != (cluster.rank, cluster.size):
         raise ValueError(
@@ -289,7 +268,7 @@ def _check_horovod_agrees(
 def _read_by(
     resolver: Resolver | PlaceResolver, env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the variables that a resolver reads, in its order."""
+    """Return the variables that a resolver reads, in the order of reading."""
     recorder = _Recorder(env)
     resolver.recognises(recorder)
     resolver.resolve(recorder)
@@ -297,11 +276,11 @@ def _read_by(
 
 
 class _Recorder(Mapping[str, str]):
-    """An environment that records the variables that are read."""
+    """Environment that records the variables read from it."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
-        # A dictionary, because it keeps the order.
+        # A dictionary keeps the order.
         self.read: dict[str, None] = {}
 
     def __getitem__(self, name: str) -> str:

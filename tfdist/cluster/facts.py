@@ -1,16 +1,16 @@
-"""The facts of this process: `tfdist.rank()` and its companions."""
+"""Facts about this process: `tfdist.rank()` and its companions."""
 
 from tfdist.cluster.detect import detect_membership
 
 
 def rank() -> int:
-    """Return the number of this training process among all of them.
+    """Return the rank of this training process.
 
     Returns:
-        The rank, from 0 (the chief) to `size() - 1`; 0 when the process runs alone.
+        The rank, from 0 (the chief) to `size() - 1`; 0 if the process runs alone.
 
     Raises:
-        ValueError: If the environment describes a cluster wrongly, or if this process
+        ValueError: If the environment describes an invalid cluster, or if this process
             is a parameter server or an evaluator, which have no rank.
 
     Example:
@@ -25,10 +25,10 @@ def size() -> int:
     """Return the number of processes that train together.
 
     Returns:
-        The number of chief and workers, at least 1.
+        The number of training processes, the chief included; at least 1.
 
     Raises:
-        ValueError: If the environment describes a cluster wrongly.
+        ValueError: If the environment describes an invalid cluster.
 
     Example:
         >>> import tfdist
@@ -38,15 +38,15 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Return the number of this training process among those on the same host.
+    """Return the rank of this process among the training processes on its host.
 
-    It is what a process needs to choose its GPU or its share of the cores.
+    Use it to choose a GPU or a share of the cores.
 
     Returns:
-        The local rank, from 0 to `local_size() - 1`; 0 when the process runs alone.
+        The local rank, from 0 to `local_size() - 1`; 0 if the process runs alone.
 
     Raises:
-        ValueError: If the environment describes a cluster wrongly, or if this process
+        ValueError: If the environment describes an invalid cluster, or if this process
             is a parameter server or an evaluator, which have no rank.
 
     Example:
@@ -61,10 +61,10 @@ def local_size() -> int:
     """Return the number of processes that train together on this host.
 
     Returns:
-        The number of training processes with this one's host, at least 1.
+        The number of training processes on this host, this one included.
 
     Raises:
-        ValueError: If the environment describes a cluster wrongly, or if this process
+        ValueError: If the environment describes an invalid cluster, or if this process
             is a parameter server or an evaluator, which do not train.
 
     Example:
@@ -76,14 +76,14 @@ def local_size() -> int:
 
 
 def is_chief() -> bool:
-    """Return whether this process is rank 0, the one that prints and writes files.
+    """Return whether this process is the chief, which prints and writes files.
 
     Returns:
-        True for rank 0 and for a process that runs alone; False for every other,
-        parameter servers and evaluators included.
+        True for rank 0 and for a process that runs alone; False for other ranks,
+        parameter servers and evaluators.
 
     Raises:
-        ValueError: If the environment describes a cluster wrongly.
+        ValueError: If the environment describes an invalid cluster.
 
     Example:
         >>> import tfdist

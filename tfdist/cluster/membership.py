@@ -1,4 +1,4 @@
-"""The membership of this process in its job: rank, size, launcher and cluster."""
+"""Membership of this process in its job: rank, size, launcher and cluster."""
 
 from dataclasses import dataclass
 
@@ -7,24 +7,13 @@ from tfdist.cluster.model import Cluster
 
 @dataclass(frozen=True)
 class Place:
-    """The numbers that a launcher without addresses gives to a training process.
-
-    Args:
-        rank: The number among all training processes, from 0.
-        size: The number of training processes.
-        local_rank: The number among the training processes of this host, from 0.
-        local_size: The number of training processes on this host.
-        launcher: The command that started the process, for errors.
-
-    Raises:
-        ValueError: If the numbers contradict each other.
-    """
+    """Ranks and sizes of a training process, from a launcher without addresses."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    launcher: str = ""
+    launcher: str = ""  # The command, for errors.
 
     def __post_init__(self) -> None:
         """Check that the numbers agree."""
@@ -48,40 +37,24 @@ class Place:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is rank 0."""
+        """Return whether this process is rank 0."""
         return self.rank == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """What the environment says about this process; read once, then handed down.
+    """Facts about this process from the environment, read once and handed down."""
 
-    `horovodrun`, `mpirun` and `torchrun` give a process its number and the number of
-    processes, but not the addresses of the others: then `cluster` has none.
-
-    Args:
-        cluster: The cluster; `Cluster()` if no addresses are known.
-        place: The numbers from a launcher that gives no addresses. None: the numbers
-            are those of the cluster.
-        launcher: "tfdist run", "TF_CONFIG", "Kubernetes", "Vertex AI", "SageMaker",
-            "srun", "horovodrun", "torchrun" or "mpirun"; "" if the process is alone.
-        horovod_launcher: "horovodrun", "mpirun", or "tfdist run" with
-            `--collective horovod`; None if Horovod could not connect the processes.
-
-    Example:
-        >>> member = Membership(place=Place(3, 4, local_rank=1, local_size=2))
-        >>> member.rank, member.size, member.cluster.is_distributed
-        (3, 4, False)
-    """
-
+    # `Cluster()` if no addresses are known, as with horovodrun, mpirun and torchrun.
     cluster: Cluster = Cluster()
-    place: Place | None = None
-    launcher: str = ""
+    place: Place | None = None  # None: the cluster gives the ranks.
+    launcher: str = ""  # "" if the process is alone.
+    # None if Horovod cannot connect the processes.
     horovod_launcher: str | None = None
 
     @property
     def rank(self) -> int:
-        """The number among all training processes; ValueError if it does not train."""
+        """The rank of this process; ValueError if it does not train."""
         return self._numbers.rank
 
     @property
@@ -91,7 +64,7 @@ class Membership:
 
     @property
     def local_rank(self) -> int:
-        """The number among the training processes of this host."""
+        """The rank among the training processes on this host."""
         return self._numbers.local_rank
 
     @property
@@ -101,15 +74,15 @@ class Membership:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is rank 0; False for a ps and for an evaluator."""
+        """Return whether this process is rank 0; False for a ps or an evaluator."""
         return self._numbers.is_chief
 
     @property
     def trains(self) -> bool:
-        """Whether this process has a rank."""
+        """Return whether this process has a rank."""
         return self.cluster.task.trains
 
     @property
     def _numbers(self) -> Cluster | Place:
-        """The source of the numbers."""
+        """The source of the ranks and sizes."""
         return self.cluster if self.place is None else self.place

@@ -1,4 +1,4 @@
-"""The processes of a job: their addresses, and which of them is this one."""
+"""Processes of a job: their addresses, and the task of this process."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from tfdist.cluster.validation import (
 
 @dataclass(frozen=True)
 class Task:
-    """One process of a cluster: its job, and its number within that job.
+    """A process of a cluster: its job, and its index within that job.
 
     Args:
         type: "chief", "worker", "ps" or "evaluator".
@@ -25,7 +25,7 @@ class Task:
 
     Raises:
         TypeError: If the index is not an integer.
-        ValueError: If the type is unknown or the index negative.
+        ValueError: If the type is unknown or the index is negative.
 
     Example:
         >>> str(Task("worker", 1))
@@ -47,7 +47,7 @@ class Task:
 
     @property
     def trains(self) -> bool:
-        """Whether this process trains and so has a rank: the chief and the workers."""
+        """Return whether this task trains and has a rank: a chief or a worker."""
         return self.type in ("chief", "worker")
 
 
@@ -55,24 +55,24 @@ class Task:
 class Cluster:
     """The processes of a job, as this process sees them.
 
-    A cluster is checked when it is made, so that a wrong one raises an error instead
-    of leaving processes waiting for ever. Without arguments it is one process that
-    runs alone: size 1, rank 0, no address.
+    The constructor validates the cluster, so that a mistake raises an error instead of
+    causing a hang. Without arguments the cluster is a single process: size 1, rank 0,
+    no address.
 
     Args:
-        chief: "host:port" of the chief; None if worker 0 is the chief. Default None.
-        workers: "host:port" of each worker, in the order of their index. Default none.
-        ps: The same for the parameter servers. Default none.
-        evaluators: The same for the evaluators. Default none.
-        task: The task of this process. Default worker 0. An evaluator alone may be
-            missing among the addresses, because some schedulers leave it out.
-        run_id: An identifier of this job, unlike that of an earlier job at the same
-            addresses. Default "", the value for processes started by hand.
+        chief: "host:port" of the chief. Default None: worker 0 is the chief.
+        workers: "host:port" of each worker, by index. Default ().
+        ps: "host:port" of each parameter server, by index. Default ().
+        evaluators: "host:port" of each evaluator, by index. Default ().
+        task: The task of this process. Default worker 0. An evaluator need not be among
+            the addresses, because some schedulers leave it out.
+        run_id: An identifier that tells this job from earlier ones at the same
+            addresses. Default "", for processes started by hand.
 
     Raises:
         TypeError: If an address is not a string or the task is not a `Task`.
         ValueError: If an address is malformed or repeated, or the cluster does not
-            hold the task.
+            contain the task.
 
     Example:
         >>> cluster = Cluster(workers=("a:1", "a:2", "b:1"), task=Task("worker", 1))
@@ -95,7 +95,7 @@ class Cluster:
 
     @property
     def jobs(self) -> dict[str, tuple[str, ...]]:
-        """The addresses by job type, without the jobs that have none."""
+        """The addresses by job type, without empty jobs."""
         chief = () if self.chief is None else (self.chief,)
         everyone = (chief, self.workers, self.ps, self.evaluators)
         jobs = zip(JOB_TYPES, everyone, strict=True)
@@ -103,7 +103,7 @@ class Cluster:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of the training processes by rank; empty for one alone."""
+        """The addresses of the training processes, by rank; empty for `Cluster()`."""
         jobs = self.jobs
         return jobs.get("chief", ()) + jobs.get("worker", ())
 
@@ -120,12 +120,12 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """The number of processes that train, at least 1."""
+        """The number of training processes, at least 1."""
         return max(1, len(self.addresses))
 
     @property
     def rank(self) -> int:
-        """The number of this training process: the chief first, then the workers."""
+        """The rank of this process, chief first; ValueError if it does not train."""
         if not self.task.trains:
             raise ValueError(
                 "Only the chief and the workers have a rank and a local size. "
@@ -136,32 +136,32 @@ class Cluster:
 
     @property
     def local_rank(self) -> int:
-        """The number of this training process among those on its host."""
+        """The rank of this process among the training processes on its host."""
         return self._ranks_on_this_host().index(self.rank)
 
     @property
     def local_size(self) -> int:
-        """The number of training processes on this process's host, at least 1."""
+        """The number of training processes on this host, at least 1."""
         return len(self._ranks_on_this_host())
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is rank 0; False for a ps and for an evaluator."""
+        """Return whether this process is rank 0; False for a ps or an evaluator."""
         return self.task.trains and self.rank == 0
 
     @property
     def is_distributed(self) -> bool:
-        """Whether training takes more than this process: others that train, or a ps."""
+        """Return whether several processes train, or parameter servers take part."""
         return self.size > 1 or bool(self.ps)
 
     def task_of(self, rank: int) -> Task:
-        """Return the task that has a rank.
+        """Return the task with a given rank.
 
         Args:
             rank: From 0 to `size - 1`.
 
         Returns:
-            The chief, or the worker, of that rank.
+            The chief or the worker with that rank.
 
         Raises:
             ValueError: If no process has that rank.
@@ -180,14 +180,14 @@ class Cluster:
         return Task("worker", rank - 1) if rank else Task("chief", 0)
 
     def _ranks_on_this_host(self) -> list[int]:
-        """Return the ranks that share this process's host, itself included."""
+        """Return the ranks on this process's host, its own included."""
         rank = self.rank
         hosts = [split_address(address)[0] for address in self.addresses] or ["alone"]
         return [other for other, host in enumerate(hosts) if host == hosts[rank]]
 
 
 def cluster_from_jobs(jobs: Jobs, task: Task) -> Cluster:
-    """Return the cluster with these addresses by job type, as a task sees it."""
+    """Build a cluster from addresses by job type."""
     return Cluster(
         chief=next(iter(jobs.get("chief", ())), None),
         workers=jobs.get("worker", ()),
@@ -198,7 +198,7 @@ def cluster_from_jobs(jobs: Jobs, task: Task) -> Cluster:
 
 
 def _check_types(cluster: Cluster) -> None:
-    """Raise TypeError for lists and single strings in place of tuples."""
+    """Raise TypeError unless addresses are tuples and the task is a `Task`."""
     for name in ("workers", "ps", "evaluators"):
         addresses = getattr(cluster, name)
         if not isinstance(addresses, tuple):

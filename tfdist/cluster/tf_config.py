@@ -1,13 +1,4 @@
-"""TF_CONFIG: the text in which TensorFlow and its schedulers describe a cluster.
-
-The only text that means "this process alone" is the empty object `{}`, as in
-TensorFlow. Every other text must hold a cluster with processes that train, and the task
-of this process; otherwise a misspelt key would make each process train alone.
-
-`master` is read as `chief`. Keys that schedulers add are accepted and ignored:
-`environment`, `job`, `trial` and `cloud` (Vertex AI), and `sparseCluster` beside a full
-cluster (Kubeflow).
-"""
+"""TF_CONFIG: the text in which TensorFlow and its schedulers describe a cluster."""
 
 import json
 import shlex
@@ -40,7 +31,8 @@ _FORMATS = {
 }
 FORMATS = tuple(_FORMATS)
 
-# Written by Kubeflow in place of a cluster whose number of workers may change.
+# Kubeflow writes it for a cluster whose number of workers may change; next to a full
+# cluster it is ignored. So are "environment", "job", "trial" and "cloud" of Vertex AI.
 _SPARSE = "sparseCluster"
 _KEYS = ("cluster", "task", "rpc_layer", "environment", "job", _SPARSE)
 _JOB_KEYS = (*JOB_TYPES, "master", _SPARSE)
@@ -48,21 +40,21 @@ _TASK_KEYS = ("type", "index", "trial", "cloud")
 _WORKERS = '{"worker": ["node1:2222", "node2:2222"]}'
 _EXAMPLES = {"cluster": _WORKERS, "task": '{"type": "worker", "index": 0}'}
 
-# The part of a line that an error shows, and how much of it precedes the mistake.
+# The length of an excerpt in an error, and how much of it precedes the mistake.
 _EXCERPT_CHARACTERS = 72
 _CHARACTERS_BEFORE = 40
 _MOST_UNKNOWN_KEYS = 10
 
 
 def loads(text: str) -> Cluster:
-    """Read the cluster that a TF_CONFIG describes; ValueError for any mistake."""
+    """Parse a TF_CONFIG; raise ValueError for the first mistake."""
     reading = _read(text)
     refuse_first(reading.mistakes, "TF_CONFIG ")
     return cluster_from_jobs(reading.jobs, Task(reading.task_type, reading.index))
 
 
 def dumps(cluster: Cluster) -> str:
-    """Write a cluster as TF_CONFIG on one line; `{}` for a process alone."""
+    """Format a cluster as TF_CONFIG on one line; `{}` for `Cluster()`."""
     if not cluster.jobs:
         return "{}"
     task = {"type": cluster.task.type, "index": cluster.task.index}
@@ -70,11 +62,7 @@ def dumps(cluster: Cluster) -> str:
 
 
 def findings(text: str, *, look_up: LookUp | None = None) -> tuple[Finding, ...]:
-    """Return all errors in a TF_CONFIG; the warnings about it if there is no error.
-
-    There is an error if and only if `loads` raises; it raises the first. With `look_up`
-    the host names are resolved, too.
-    """
+    """Return all errors in a TF_CONFIG, or its warnings if it has no error."""
     reading = _read(text)
     found = reading.mistakes or tuple(cluster_warnings(reading.jobs))
     if look_up is not None:
@@ -83,7 +71,7 @@ def findings(text: str, *, look_up: LookUp | None = None) -> tuple[Finding, ...]
 
 
 def format_tf_config(text: str, to: str) -> str:
-    """Return a line that sets TF_CONFIG in one of `FORMATS`."""
+    """Return a line that sets TF_CONFIG, in one of `FORMATS`."""
     if to not in _FORMATS:
         raise ValueError(
             f"to must be one of {', '.join(FORMATS)}. Received: to={to!r}. "
@@ -96,7 +84,7 @@ def format_tf_config(text: str, to: str) -> str:
 
 @dataclass(frozen=True)
 class _Reading:
-    """The content of a TF_CONFIG, and the mistakes in it."""
+    """Content of a TF_CONFIG, and its mistakes."""
 
     jobs: dict[str, tuple[str, ...]]
     task_type: Any
@@ -105,8 +93,10 @@ class _Reading:
 
 
 def _read(text: str) -> _Reading:
-    """Read a TF_CONFIG with all its mistakes; `{}` is worker 0 without addresses."""
+    """Parse a TF_CONFIG with all its mistakes; `{}` is worker 0 without addresses."""
     config, mistakes = _parse(text)
+    # Any other text must hold a cluster and a task: with a misspelt key accepted, each
+    # process would train alone.
     if not config:
         return _Reading({}, "worker", 0, tuple(mistakes))
     unknown = [*_unknown_keys(config, _KEYS, "has an unknown key", "TF_CONFIG")]
@@ -116,7 +106,7 @@ def _read(text: str) -> _Reading:
         problem = 'rpc_layer must be "grpc".'
         fix = "Leave rpc_layer out."
         mistakes.append(Finding("rpc_layer", problem, received, fix, "refused"))
-    # A section that is missing beside an unknown key is probably misspelt.
+    # A section missing next to an unknown key is probably misspelt.
     sections = [key for key in _EXAMPLES if key in config or not unknown]
     jobs: dict[str, tuple[str, ...]] = {}
     task: dict[str, Any] = {}
@@ -138,14 +128,14 @@ def _read(text: str) -> _Reading:
 
 
 def _parse(text: str) -> tuple[dict[str, Any], list[Finding]]:
-    """Return the JSON object that the text holds, and the mistakes in the text."""
+    """Return the JSON object in a text, and the mistakes of the text."""
     mistakes: list[Finding] = []
 
     def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         repeated = [name for name, count in Counter(names).items() if count > 1]
         for name in repeated[:_MOST_UNKNOWN_KEYS]:
-            # json would silently keep the last one only.
+            # json would silently keep only the last one.
             mistakes.append(
                 Finding(
                     "TF_CONFIG",
@@ -162,7 +152,7 @@ def _parse(text: str) -> tuple[dict[str, Any], list[Finding]]:
         received = excerpt(json.dumps(config))
     except json.JSONDecodeError as error:
         return {}, [*mistakes, _not_json(error) if text.strip() else _empty(text)]
-    # From brackets nested too deep, and from a number of thousands of digits.
+    # Raised for deep nesting, and for a number of thousands of digits.
     except (RecursionError, ValueError) as error:
         problem, received = "cannot be read as JSON.", str(error)
         fix = 'Write it as {"cluster": {...}, "task": {...}}, and no more.'
@@ -176,7 +166,7 @@ def _parse(text: str) -> tuple[dict[str, Any], list[Finding]]:
 
 
 def _empty(text: str) -> Finding:
-    """Return the finding for a text without any content."""
+    """Return the finding for a blank text."""
     return Finding(
         "TF_CONFIG",
         "is empty.",
@@ -187,8 +177,8 @@ def _empty(text: str) -> Finding:
 
 
 def _not_json(error: json.JSONDecodeError) -> Finding:
-    """Return a finding that points at the place where the text stops being JSON."""
-    # A tab counts as one column, so it may take up only one above the caret.
+    """Return the finding that points at a JSON syntax error."""
+    # A tab counts as one column, so it must be one character wide above the caret.
     line = error.doc.split("\n")[error.lineno - 1].replace("\t", " ")
     column = error.colno - 1
     start = max(0, column - _CHARACTERS_BEFORE)
@@ -204,7 +194,7 @@ def _not_json(error: json.JSONDecodeError) -> Finding:
 
 
 def _wrong_section(key: str, config: dict[str, Any]) -> Finding | None:
-    """Return why there is no object "cluster" or "task"."""
+    """Return the finding for a missing or malformed "cluster" or "task"."""
     example = f'"{key}": {_EXAMPLES[key]}'
     if key == "cluster" and key not in config and _SPARSE in config:
         return _only_sparse()
@@ -270,7 +260,7 @@ def _read_jobs(
 
 
 def _wrong_list(job: str, addresses: Any) -> Finding | None:
-    """Return why a job does not hold a list of addresses."""
+    """Return the finding for a job without a valid list of addresses."""
     place = f"cluster.{job}"
     received = excerpt(json.dumps(addresses))
     if isinstance(addresses, str):
@@ -294,7 +284,7 @@ def _wrong_list(job: str, addresses: Any) -> Finding | None:
 
 
 def _no_addresses(cluster: dict[str, Any]) -> Finding:
-    """Return the finding for a cluster without jobs, or with empty ones only."""
+    """Return the finding for a cluster without addresses."""
     return Finding(
         "cluster",
         "cluster has no addresses at all.",
@@ -305,7 +295,7 @@ def _no_addresses(cluster: dict[str, Any]) -> Finding:
 
 
 def _only_sparse() -> Finding:
-    """Return the finding for a cluster that leaves out the other workers."""
+    """Return the finding for a sparse cluster, which omits the other workers."""
     return Finding(
         "cluster",
         "cluster is sparse: it leaves out the other workers.",
@@ -318,10 +308,10 @@ def _only_sparse() -> Finding:
 def _unknown_keys(
     found: dict[str, Any], known: tuple[str, ...], complaint: str, place: str
 ) -> Iterator[Finding]:
-    """Yield the unknown keys of an object, each with the nearest known one."""
+    """Yield the unknown keys of an object, each with the nearest known key."""
     unknown = (key for key in found if key not in known)
     for key in islice(unknown, _MOST_UNKNOWN_KEYS):
-        # Imported here because only a mistake needs it.
+        # Imported late: only a mistake needs it.
         import difflib
 
         near = difflib.get_close_matches(key[:50].lower(), known, n=1)
@@ -344,5 +334,5 @@ def _unknown_keys(
 
 
 def _job_type(job: Any) -> Any:
-    """Return a job type, with "chief" for its older name "master"."""
+    """Return a job type; "master" is an older name of "chief"."""
     return "chief" if job == "master" else job

@@ -1,8 +1,4 @@
-"""The rules for a valid cluster, which `Cluster` and TF_CONFIG share.
-
-Each rule reports a `Finding` that names the place at fault as TF_CONFIG does:
-"cluster.worker[1]", "task.index".
-"""
+"""Rules for a valid cluster, shared by `Cluster` and TF_CONFIG."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +18,7 @@ Jobs = Mapping[str, tuple[str, ...]]
 ERROR = "error"
 WARNING = "warning"
 
-# The consequence of a finding if training started regardless, by its name in JSON.
+# The consequence if training started regardless, by its name in JSON.
 EFFECTS = {
     "hang": "Processes would wait for ever for one that never comes.",
     "trains alone": "Each process would train alone, without a word.",
@@ -37,35 +33,26 @@ EFFECTS = {
     "left out": "It would have no part in the training, and the others may wait for it "
     "when they connect.",
 }
-# The ports that Linux gives to outgoing connections by default.
+# Linux's default range of ports for outgoing connections.
 _EPHEMERAL = range(32_768, 61_000)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An error or a warning about the description of a cluster.
+    """Error or warning about the description of a cluster."""
 
-    Args:
-        place: The path of the value at fault: "cluster.worker[1]"; "TF_CONFIG" for all
-            of the text.
-        problem: A sentence that says what is wrong.
-        received: The value at fault, as the words after "Received: ".
-        fix: What to do, as sentences.
-        effect: The consequence, a key of `EFFECTS`.
-        severity: "error" if no process may start with it, or "warning".
-    """
-
+    # The path of the value, "cluster.worker[1]"; "TF_CONFIG" for all of the text.
     place: str
     problem: str
-    received: str
+    received: str  # The words after "Received: ".
     fix: str
-    effect: str
+    effect: str  # A key of `EFFECTS`.
     severity: str = ERROR
 
     @property
     def message(self) -> str:
         """The error in three parts."""
-        # An excerpt of several lines begins on a line of its own.
+        # An excerpt of several lines starts on its own line.
         if self.received.startswith("\n"):
             return f"{self.problem} Received:{self.received}\n{self.fix}"
         return f"{self.problem} Received: {self.received}. {self.fix}"
@@ -77,13 +64,13 @@ class Finding:
 
 
 def refuse_first(findings: Iterable[Finding], prefix: str = "") -> None:
-    """Raise ValueError for the first finding, if there is one."""
+    """Raise ValueError for the first finding, if any."""
     for finding in findings:
         raise ValueError(f"{prefix}{finding.message}")
 
 
 def check_addresses(jobs: Jobs) -> None:
-    """Raise for addresses that are malformed, repeated or unreachable for others."""
+    """Raise for malformed, repeated or unreachable addresses."""
     for place, address in _addresses_by_place(jobs):
         check_string(address, place)
     refuse_first(wrong_addresses(jobs))
@@ -121,7 +108,7 @@ def wrong_addresses(jobs: Jobs) -> Iterator[Finding]:
 
 
 def wrong_task(task_type: str, index: int, jobs: Jobs) -> Iterator[Finding]:
-    """Yield the reason why a cluster cannot hold a task, if there is one."""
+    """Yield the error of a task that the cluster cannot hold."""
     if not jobs and (task_type, index) == ("worker", 0):
         return
     if jobs and "chief" not in jobs and "worker" not in jobs:
@@ -154,7 +141,7 @@ def wrong_task(task_type: str, index: int, jobs: Jobs) -> Iterator[Finding]:
 
 
 def wrong_type(task_type: object) -> Iterator[Finding]:
-    """Yield the error of a task type that no cluster has."""
+    """Yield the error of an unknown task type."""
     if task_type not in JOB_TYPES:
         yield Finding(
             "task.type",
@@ -166,7 +153,7 @@ def wrong_type(task_type: object) -> Iterator[Finding]:
 
 
 def wrong_index(index: object) -> Iterator[Finding]:
-    """Yield the error of an index that no cluster has."""
+    """Yield the error of an invalid index."""
     problem = fix = ""
     if not is_integer(index):
         problem = "task.index must be an integer."
@@ -180,22 +167,22 @@ def wrong_index(index: object) -> Iterator[Finding]:
 
 
 def is_integer(index: object) -> bool:
-    """Return whether a value is an int; bool is a subclass of int, but no index."""
+    """Return whether a value is an int, but not a bool."""
     return isinstance(index, int) and not isinstance(index, bool)
 
 
 def excerpt(text: str) -> str:
-    """Return a text for an error, shortened if it is long."""
+    """Shorten a long text for an error."""
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def cluster_warnings(jobs: Jobs) -> Iterator[Finding]:
-    """Yield warnings about a cluster that is valid but probably not intended."""
+    """Yield warnings about a valid cluster that is probably not intended."""
     return chain(_job_warnings(jobs), _evaluator_warnings(jobs), _port_warnings(jobs))
 
 
 def lookup_warnings(jobs: Jobs, look_up: LookUp) -> Iterator[Finding]:
-    """Yield host names that do not resolve, or only to this machine."""
+    """Yield warnings for host names that resolve nowhere or only to this machine."""
     places: dict[str, str] = {}
     for place, address in _addresses_by_place(jobs):
         if address_problem(address) is None:
@@ -285,7 +272,7 @@ def _evaluator_warnings(jobs: Jobs) -> Iterator[Finding]:
 
 
 def _port_warnings(jobs: Jobs) -> Iterator[Finding]:
-    """Yield one warning for all ports that an outgoing connection may have taken."""
+    """Yield one warning for all ports in the range of outgoing connections."""
     found = [
         (place, address)
         for place, address in _addresses_by_place(jobs)
@@ -305,5 +292,5 @@ def _port_warnings(jobs: Jobs) -> Iterator[Finding]:
 
 
 def _warning(place: str, problem: str, received: str, fix: str, effect: str) -> Finding:
-    """Return a finding that does not keep processes from starting."""
+    """Return a finding that does not prevent a start."""
     return Finding(place, problem, received, fix, effect, WARNING)

@@ -1,4 +1,4 @@
-"""Environment variables of a job: their meaning, their display and their text form."""
+"""Environment variables of a job: meaning, display and text form."""
 
 import re
 import shlex
@@ -110,7 +110,7 @@ _NAMES = frozenset(
         "TORCHELASTIC_RUN_ID",
         "WORLD_SIZE",
         "XLA_FLAGS",
-        # What may send gRPC elsewhere.
+        # gRPC may use these proxies.
         "grpc_proxy",
         "http_proxy",
         "https_proxy",
@@ -121,7 +121,7 @@ _NAMES = frozenset(
 _SECRET = re.compile("TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|JWT")
 _PASSWORD_IN_URL = re.compile(r"(?<=://)[^/\s]+(?=@)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-# The form of exported bash functions, over several lines; clusters have one: "module".
+# An exported bash function spans several lines; clusters often export "module".
 _BASH_FUNCTION = re.compile(r"BASH_FUNC_[^=]*=\(\) \{.*")
 _ADVICE = "Write NAME=VALUE, and only the variables of the job: printenv | grep ^SLURM_"
 
@@ -129,10 +129,7 @@ _ADVICE = "Write NAME=VALUE, and only the variables of the job: printenv | grep 
 def relevant_variables(
     env: Mapping[str, str], others: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the variables that decide how a job runs, by name, with secrets hidden.
-
-    A name or an address marks a secret; one in the value of an innocent name remains.
-    """
+    """Return the variables that affect a job, by name, with likely secrets hidden."""
     named = _NAMES | {*others}
     return {
         name: _shown(name, env[name])
@@ -142,15 +139,7 @@ def relevant_variables(
 
 
 def parse_variables(text: str, *, place: str = "variables") -> dict[str, str]:
-    r"""Read variables as `printenv`, a dotenv file or `export` lines show them.
-
-    Blank lines, comments and functions of bash are left out, and so are quotation marks
-    around the whole of a value.
-
-    Example:
-        >>> parse_variables("RANK=1\nexport TF_CONFIG='{}'")
-        {'RANK': '1', 'TF_CONFIG': '{}'}
-    """
+    """Parse variables from `printenv`, a dotenv file or `export` lines."""
     variables: dict[str, str] = {}
     is_function = False
     for number, line in enumerate(text.split("\n"), start=1):
@@ -171,7 +160,7 @@ def parse_variables(text: str, *, place: str = "variables") -> dict[str, str]:
 
 
 def _read_line(line: str, here: str) -> tuple[str, str]:
-    """Return a variable and its value."""
+    """Split a line into a variable and its unquoted value."""
     words = line.removeprefix("export ")
     name, equals, value = words.partition("=")
     if not equals or not _VARIABLE.fullmatch(name):
@@ -199,10 +188,10 @@ def _excerpt(text: str) -> str:
 
 
 def _shown(name: str, value: str) -> str:
-    """Return a value without secrets."""
+    """Return a value with its secrets hidden."""
     if value and _SECRET.search(name.upper()):
         return HIDDEN
-    # A proxy may be given without "http://".
+    # The URL of a proxy may lack "http://".
     if name.lower().endswith("_proxy") and "://" not in value and "@" in value:
         return f"{HIDDEN}@{value.rpartition('@')[2]}"
     return _PASSWORD_IN_URL.sub(HIDDEN, value)

@@ -1,4 +1,4 @@
-"""The interface that moves tensors between ranks, its checks and its names."""
+"""The interface that moves tensors between ranks, and checks of its arguments."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,24 +13,24 @@ REDUCTIONS = ("sum", "mean", "min", "max")
 
 
 class Collective(ABC):
-    """Moves tensors and small values between the ranks of a job.
+    """Communication of tensors and small values between the ranks of a job.
 
-    Every rank must make the same calls in the same order, each with the same name and
-    with equal shapes and types; only `all_gather` lets the number of rows differ. If a
-    rank deviates, every rank raises an error that names it, instead of hanging. The
-    tensor calls work eagerly and inside a `tf.function`, where the name pairs the
+    All ranks must make the same calls in the same order, each with the same name and
+    with equal shapes and types; only in `all_gather` may the number of rows differ. If
+    a rank deviates, every rank raises an error that names it, instead of hanging.
+    Tensor calls work eagerly and inside a `tf.function`, where the name matches the
     operations of different ranks.
     """
 
     @property
     @abstractmethod
     def rank(self) -> int:
-        """The number of this process, from 0."""
+        """The rank of this process, from 0."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """The number of processes that take part."""
+        """The number of processes in the job."""
 
     @abstractmethod
     def all_reduce(
@@ -123,21 +123,11 @@ class Collective(ABC):
 
 
 class FusingCollective(Collective):
-    """A collective that itself fuses tensors that are in flight at the same time.
-
-    Buckets would only make them wait for each other.
-    """
+    """A collective that fuses tensors in flight itself, and so needs no buckets."""
 
     @abstractmethod
     def check_op(self, op: str) -> None:
-        """Refuse an operation that `all_reduce_as` cannot do in this job.
-
-        Args:
-            op: "average", "sum" or "adasum".
-
-        Raises:
-            ValueError: If the operation is not possible in this job.
-        """
+        """Raise `ValueError` for an op that `all_reduce_as` cannot do in this job."""
 
     @abstractmethod
     def all_reduce_as(
@@ -148,34 +138,26 @@ class FusingCollective(Collective):
         name: str,
         factors: tuple[float, float] = (1.0, 1.0),
     ) -> list[Any]:
-        """Combine tensors over all ranks, as a group.
+        """Combine float tensors of one type as a group, sent when all are computed.
 
-        Args:
-            tensors: Float tensors of one type, of the same shapes on every rank. They
-                are sent once the last of them is computed.
-            op: "adasum"; "average" and "sum" are both a sum, which the factors scale.
-            name: Name of the operation, the same on every rank.
-            factors: The factor of the tensors before the reduction, and that of the
-                results after it. Default 1 and 1.
-
-        Returns:
-            The results in the order of `tensors`.
+        `op` is "average", "sum" or "adasum"; the first two are both sums. `factors`
+        scale the tensors before the reduction and the results after it.
         """
 
 
 def name_in_graph(name: str) -> str:
-    """Return a unique name by position in the graph, which is equal on all ranks."""
-    # Ranks may trace again at different times: a counter of the process would differ.
+    """Return a unique name by position in the graph, equal on all ranks."""
+    # Ranks may retrace at different times, so a counter of the process would differ.
     if tf.executing_eagerly():
         return name
     graph = tf.compat.v1.get_default_graph()
-    # Branches and loops have graphs of their own, which run in parallel.
+    # Branches and loops have their own graphs, which run in parallel.
     while (outer := getattr(graph, "outer_graph", None)) and outer.building_function:
         graph = outer
-    # Several replicas may be in one graph: each counts for itself.
+    # A graph may contain several replicas, each with its own count.
     replica = tf.distribute.get_replica_context()
     prefix = "tfdist/" if replica is None else f"tfdist/{number_of(replica)}/"
-    # Scopes of Keras count the layers made so far, of which the chief may have more.
+    # Without Keras's scopes, whose layer counters may differ on the chief.
     with graph.name_scope(None):
         return str(graph.unique_name(prefix + name)).removeprefix(prefix)
 
@@ -195,7 +177,7 @@ def map_values(function: Callable[[Any], Any], tensor: Any) -> Any:
 
 
 def check_reduction(reduction: str) -> None:
-    """Refuse a reduction that does not exist."""
+    """Raise `ValueError` for an unknown reduction."""
     if reduction not in REDUCTIONS:
         raise ValueError(
             f"reduction must be one of {', '.join(REDUCTIONS)}. "
@@ -204,7 +186,7 @@ def check_reduction(reduction: str) -> None:
 
 
 def check_root_rank(root_rank: int, size: int) -> None:
-    """Refuse a rank that no process has."""
+    """Raise `ValueError` for a rank that does not exist."""
     if not 0 <= root_rank < size:
         raise ValueError(
             f"root_rank must be from 0 to {size - 1}. Received: root_rank={root_rank}. "
@@ -213,7 +195,7 @@ def check_root_rank(root_rank: int, size: int) -> None:
 
 
 def check_reducible(tensor: Any, reduction: str) -> None:
-    """Refuse a tensor that cannot be reduced, even where there is one process only."""
+    """Raise an error for a tensor that cannot be reduced, also in a single process."""
     check_reduction(reduction)
     dtype = tensor.dtype
     is_ordered = reduction in ("min", "max")
@@ -231,7 +213,7 @@ def check_reducible(tensor: Any, reduction: str) -> None:
 
 
 def check_has_rows(tensor: Any, name: str) -> None:
-    """Refuse to gather a scalar."""
+    """Raise `ValueError` for a scalar, which has no rows to gather."""
     if tensor.shape.rank == 0:
         raise ValueError(
             f"all_gather needs a tensor with rows. Received: a scalar ({name!r}). "

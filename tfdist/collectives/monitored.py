@@ -1,4 +1,4 @@
-"""Collectives over heartbeats, so that a lost peer is an error that names it."""
+"""Collectives with heartbeats, so that a lost peer causes an error that names it."""
 
 import atexit
 from collections.abc import Iterator
@@ -13,16 +13,9 @@ from tfdist.rendezvous.lifeline import Lifeline, part
 
 
 class MonitoredCollective(TypedCollective):
-    """A collective whose ranks watch each other through lifelines to rank 0.
+    """A collective whose ranks monitor each other through lifelines to rank 0."""
 
-    Args:
-        rank: This rank.
-        size: The number of ranks.
-        lifeline: This rank's connection to rank 0.
-        hub: The other end of all lifelines, on rank 0; None on the other ranks.
-    """
-
-    # The errors of the engine that mean that a peer, not this rank, is at fault.
+    # The engine's errors that a failed peer causes.
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]]
 
     def __init__(
@@ -34,12 +27,12 @@ class MonitoredCollective(TypedCollective):
 
     @property
     def rank(self) -> int:
-        """The number of this process, from 0."""
+        """The rank of this process."""
         return self._rank
 
     @property
     def size(self) -> int:
-        """The number of processes that take part."""
+        """The number of processes in the job."""
         return self._size
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
@@ -47,11 +40,11 @@ class MonitoredCollective(TypedCollective):
         return self._lifeline.exchange(name, value, joint=joint)
 
     def barrier(self, name: str = "barrier") -> None:
-        """Wait until every rank is here; see `Collective.barrier`."""
+        """Wait for all ranks; see `Collective.barrier`."""
         self._lifeline.exchange(f"barrier {name}", None)
 
     def traced(self, what: str) -> None:
-        """Note a collective that a graph will run, described alike on every rank."""
+        """Record a collective of a graph, with an equal description on every rank."""
         self._lifeline.traced(what)
 
     @contextmanager
@@ -65,15 +58,15 @@ class MonitoredCollective(TypedCollective):
                 raise
             except tf.errors.OpError as error:
                 if isinstance(error, self._PEER_ERRORS):
-                    # The loss shows at once, the name of the lost peer a moment later,
-                    # and only while this rank is known to be in the call.
+                    # The lost peer's name arrives after the engine's error, and only
+                    # while this rank is known to be in the call.
                     self._lifeline.wait_for_failure()
                 self._lifeline.check()
-                # The peers are still in this call, and would wait there.
+                # The peers would otherwise wait in this call.
                 self._lifeline.report_error(what, error)
                 raise
             except Exception:
-                # An engine that a peer's failure has stopped may raise anything.
+                # After a peer's failure, an engine may raise anything.
                 self._lifeline.check()
                 raise
 

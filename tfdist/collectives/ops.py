@@ -13,12 +13,12 @@ from tfdist.collectives.wire_format import pack
 from tfdist.compat.tensorflow import run_independently
 
 _MERGE_OPS = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
-# Chunks of this size pass from rank to rank while others are being added up.
+# Chunks of this size are sent from rank to rank while others are added.
 _CHUNK_BYTES = 2**20
 _MOST_RINGS = 16
 _BROADCAST_BYTES = 4 * 2**20
-# Two, so that one sends while the other adds up; each holds several copies of its data
-# in flight, which is the memory that communication takes.
+# Two, so that one op sends while the other adds. Each takes several times the memory of
+# its data.
 MAX_IN_FLIGHT = 2
 _MASK = 0x7FFFFFFF
 # The golden ratio of 32 bits spreads neighbouring numbers over the whole range (Knuth,
@@ -27,12 +27,7 @@ SPREAD = 0x9E3779B1
 
 
 class Group(NamedTuple):
-    """The ranks of an op, as TensorFlow knows them.
-
-    Attributes:
-        key: A number; ops of one process in several groups have different ones.
-        communication: The transport of TensorFlow, "auto", "ring" or "nccl".
-    """
+    """TensorFlow's key of a group of ranks, and its transport: auto, ring or nccl."""
 
     key: int = 1
     communication: str = "auto"
@@ -42,16 +37,7 @@ PROCESSES = Group()
 
 
 class FlatOps:
-    """The ops of one rank, on tensors of shape (elements,).
-
-    Args:
-        rank: This rank.
-        size: The number of ranks.
-        device: The full name of the device on which the ops run.
-        call: Marks an op that runs now; see `Collective.call`.
-        traced: Notes an op that a graph will run; see `Lifeline.traced`.
-        group: The ranks, as TensorFlow knows them. Default `PROCESSES`.
-    """
+    """Collective ops of one rank on tensors of shape (elements,)."""
 
     def __init__(
         self,
@@ -76,7 +62,7 @@ class FlatOps:
         if elements == 0:
             return flat
         if elements is None:
-            # A ring cannot send an empty tensor, and only here it may be empty.
+            # A ring cannot send an empty tensor, which this one may be.
             flat = tf.concat([flat, tf.zeros([1], flat.dtype)], 0)
             return self._reduce_whole(flat, reduction, what)[:-1]
         if "GPU" in self._device:
@@ -84,7 +70,7 @@ class FlatOps:
         return self._reduce_in_rings(flat, reduction, what)
 
     def gather(self, flat: Any, name: str) -> Any:
-        """Stack the tensors of all ranks, which have equal shapes."""
+        """Stack the tensors of all ranks, which must have equal shapes."""
         what = f"all_gather {name!r} ({flat.dtype.name})"
         # As above: a ring cannot send an empty tensor.
         flat = tf.concat([flat, tf.zeros([1], flat.dtype)], 0)
@@ -98,13 +84,13 @@ class FlatOps:
         return tf.reshape(self._run(what, flat, gather), [self._size, -1])[:, :-1]
 
     def broadcast(self, flat: Any, root_rank: int, name: str) -> Any:
-        """Send the tensor of one rank to all, which have equal shapes."""
+        """Send the tensor of one rank to all; shapes must be equal."""
         if flat.shape.num_elements() == 0:
             return flat
         what = f"broadcast {name!r} from rank {root_rank} ({flat.dtype.name})"
         if not tf.executing_eagerly():
             return self._broadcast(flat, root_rank, what)
-        # In parts, because each has several copies in flight.
+        # In parts, because a broadcast takes several times the memory of its data.
         elements, step = flat.shape.num_elements(), _BROADCAST_BYTES // flat.dtype.size
         parts = [
             self._broadcast(
@@ -112,7 +98,7 @@ class FlatOps:
             )
             for start in range(0, elements, step)
         ]
-        # The root already has the whole: joining the parts would copy it.
+        # Joining the parts would copy the tensor, which the root has already.
         return flat if self._rank == root_rank else pack(parts)
 
     def _reduce_in_rings(self, flat: Any, reduction: str, what: str) -> Any:
@@ -161,19 +147,19 @@ class FlatOps:
         return tf.ensure_shape(self._run(what, flat, broadcast), flat.shape)
 
     def _run(self, what: str, flat: Any, op: Callable[[], Any]) -> Any:
-        """Run an op, or put it into the graph, and announce it to the peers."""
+        """Run an op, or add it to the graph, and announce it to the peers."""
         elements = flat.shape.num_elements()
         what = f"{what} of {'?' if elements is None else elements} elements"
         if tf.executing_eagerly():
             with self._call(what), tf.device(self._device):
                 return op()
         self._traced(what)
-        # XLA cannot compile a collective: it stays outside of the compiled graph.
+        # XLA cannot compile collectives, which stay outside of the compiled graph.
         apart = tf.xla.experimental.jit_scope(compile_ops=False)
         with tf.device(self._device), apart:
             result = self._throttle.add(op)
         if "GPU" not in self._device:
-            # NCCL needs one order on all ranks, which the graph's own gives it.
+            # NCCL needs the same order on all ranks, so there the graph's order stays.
             run_independently(result.op)
         return result
 
@@ -193,24 +179,19 @@ class FlatOps:
 
 
 def rings(size_bytes: int, ranks: int) -> int:
-    """Choose the number of parallel rings for a tensor, from 1 to 16.
+    """Return the number of parallel rings for a tensor, from 1 to 16.
 
-    Each ring cuts its part into one chunk for each rank. Several rings fill the gaps
-    in which one of them waits; chunks much smaller than 1 MiB cost more calls than
-    they save. `tfdist bench allreduce` compares the choice with a single ring.
-
-    Example:
-        >>> rings(2**20, 2), rings(8 * 2**20, 2), rings(2**30, 2)
-        (1, 4, 16)
+    Several rings fill each other's idle time, but chunks far below 1 MiB cost more in
+    calls than they save. `tfdist bench allreduce` compares the choice with one ring.
     """
     return max(1, min(_MOST_RINGS, round(size_bytes / (ranks * _CHUNK_BYTES))))
 
 
 class InstanceKeys:
-    """The numbers by which TensorFlow pairs ops between ranks.
+    """Numbers by which TensorFlow matches ops between ranks.
 
-    Ranks may trace at different times, so that a running counter would pair the wrong
-    ops. A key is a hash of the op's name, kind, type and number of elements instead.
+    Each is a hash of the op's name, kind, type and size: ranks may trace at different
+    times, so a running counter would match the wrong ops.
     """
 
     def __init__(self) -> None:
@@ -230,12 +211,12 @@ class InstanceKeys:
 
 
 def with_elements(base: int, elements: int) -> int:
-    """Mix the number of elements into a key: TensorFlow binds a key to one shape."""
+    """Mix the number of elements into a key: TensorFlow ties each key to one shape."""
     return (base ^ (elements * SPREAD)) & _MASK
 
 
 def with_elements_of(base: int, tensor: Any) -> Any:
-    """Mix in the size of a tensor that is known only when the graph runs."""
+    """Mix in the size of a tensor that is unknown until the graph runs."""
     spread = tf.size(tensor, tf.int64) * tf.constant(SPREAD, tf.int64)
     mixed = tf.bitwise.bitwise_xor(tf.constant(base, tf.int64), spread)
     mask = tf.constant(_MASK, tf.int64)
@@ -243,10 +224,7 @@ def with_elements_of(base: int, tensor: Any) -> Any:
 
 
 class Throttle:
-    """Runs the ops of a graph in the order of tracing, with few in flight at once.
-
-    The gradients of the last layers, which are traced first, are sent first.
-    """
+    """A limit on the ops of a graph in flight, which run in the order of tracing."""
 
     def __init__(self) -> None:
         # Names, because an operation would keep its graph alive.
@@ -255,7 +233,7 @@ class Throttle:
         )
 
     def add(self, op: Callable[[], Any]) -> Any:
-        """Create an op that waits until one of those before it has finished."""
+        """Create an op that waits for the one that is `MAX_IN_FLIGHT` before it."""
         graph = tf.compat.v1.get_default_graph()
         before = self._in_flight.setdefault(graph, deque(maxlen=MAX_IN_FLIGHT))
         is_full = len(before) == MAX_IN_FLIGHT

@@ -1,4 +1,4 @@
-"""Collectives between the devices of all processes, each of which is a rank."""
+"""Collectives whose ranks are the devices of all processes."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,28 +13,21 @@ from tfdist.collectives.ops import FlatOps, Group
 from tfdist.collectives.tensorflow import FlatCollective
 from tfdist.compat.mirrored import may_meet
 
-# Group 1 is the processes; this one is the devices of several processes. TensorFlow's
-# own strategies count from `compat.mirrored.FIRST_GROUP_KEY`.
+# Group 1 is the processes, group 2 the devices of several processes. Groups of
+# TensorFlow's own strategies start at `compat.mirrored.FIRST_GROUP_KEY`.
 _GROUP_KEY = 2
-# Sets of devices of one process have numbers from here on.
+# Keys of sets of devices of one process start here.
 _FIRST_KEY_OF_SETS = 2**30
 
 
 class ReplicaCollective(FlatCollective):
     """The collective of one of several devices of a process.
 
-    Within a graph each device has its own part of every collective op. In eager code
-    the replicas of a process run one after the other, so that none can wait for the
-    next: there they meet in a merge call, and the processes communicate for them.
-
-    Args:
-        processes: The collective of the processes.
-        number: The index of this device among those of the process.
-        devices: The full names of the devices of this process; every process has the
-            same number.
-        meets: Whether the strategy's own cross-device ops sum floats, for which all
-            replicas of the process meet; in branches and loops they cannot.
-            Default False.
+    In a graph, each device has its own part of every collective op. Eagerly, the
+    replicas of a process run one after the other and cannot wait for each other: they
+    meet in a merge call, and the collective of the processes communicates for them.
+    With `meets`, the strategy's cross-device ops sum floats, except in branches and
+    loops.
     """
 
     def __init__(
@@ -70,7 +63,7 @@ class ReplicaCollective(FlatCollective):
 
     @property
     def size(self) -> int:
-        """The number of replicas that take part."""
+        """The number of replicas in all processes."""
         return self._size
 
     def all_reduce(
@@ -123,8 +116,8 @@ class ReplicaCollective(FlatCollective):
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
         """Gather a small value from all ranks; see `Collective.exchange`.
 
-        While a graph is traced the replicas of a process run the same code, one after
-        the other, so that each exchanges for all: the values are by process.
+        While tracing, the replicas of a process run the same code one after the other,
+        so the values are one per process.
         """
         if not tf.executing_eagerly() or not joint:
             return self._processes.exchange(name, value, joint=joint)
@@ -139,7 +132,7 @@ class ReplicaCollective(FlatCollective):
         return list(met.value)
 
     def barrier(self, name: str = "barrier") -> None:
-        """Wait until every process is here; see `Collective.barrier`."""
+        """Wait for all processes; see `Collective.barrier`."""
         self._processes.barrier(name)
 
     def call(self, what: str) -> AbstractContextManager[None]:
@@ -147,10 +140,10 @@ class ReplicaCollective(FlatCollective):
         return self._processes.call(what)
 
     def _in_own_order(self) -> AbstractContextManager[Any]:
-        """Order a branch or a loop after ops of its own replica only.
+        """Order a branch or loop after ops of its own replica only.
 
-        TensorFlow serializes branches with side effects, unless they use different
-        variables: each replica would wait in its branch for the next one.
+        TensorFlow serializes branches with side effects unless they use different
+        variables, so each replica would wait in its branch for the next one.
         """
         if may_meet():
             return nullcontext()
@@ -160,7 +153,7 @@ class ReplicaCollective(FlatCollective):
         return order
 
     def _reduce_by_ops(self, tensors: Sequence[Any]) -> list[Any]:
-        """Sum tensors by the cross-device ops of the strategy."""
+        """Sum tensors by the strategy's cross-device ops."""
 
         def meet(strategy: Any, *by_replica: Any) -> tuple[Any, ...]:
             pairs = [(value, value) for value in by_replica]
@@ -185,21 +178,21 @@ class ReplicaCollective(FlatCollective):
 
 
 def _group_key(processes: int, devices: Sequence[str]) -> int:
-    """Return the key of a group: a process may have several sets of devices."""
+    """Return the key of a group, which differs between sets of devices of a process."""
     if processes > 1:
         return _GROUP_KEY
     return _FIRST_KEY_OF_SETS + zlib.crc32(",".join(devices).encode()) % 2**30
 
 
 class _Box:
-    """Hides the structure of a value from TensorFlow."""
+    """A wrapper that hides the structure of a value from TensorFlow."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 def _is_for_ops(tensors: Sequence[Any], reduction: str) -> bool:
-    """Tell whether cross-device ops can do this reduction here."""
+    """Return whether cross-device ops can do this reduction here."""
     return (
         reduction == "sum"
         and (tf.executing_eagerly() or may_meet())
@@ -209,7 +202,7 @@ def _is_for_ops(tensors: Sequence[Any], reduction: str) -> bool:
 
 
 def _ignore(what: str) -> None:
-    """Ignore a traced op: there are no peers."""
+    """Ignore a traced op, because there are no peers."""
 
 
 def _reduce_here(values: Sequence[Any], reduction: str) -> Any:

@@ -17,17 +17,11 @@ from tfdist.collectives.wire_format import to_move
 
 
 class SingleCollective(Collective):
-    """The collective of one process, at no cost.
-
-    Example:
-        >>> (loss,) = SingleCollective().all_reduce([3.0], "mean", name="loss")
-        >>> float(loss)
-        3.0
-    """
+    """The collective of a single process, without overhead."""
 
     @property
     def rank(self) -> int:
-        """The number of this process: 0."""
+        """The rank of this process: 0."""
         return 0
 
     @property

@@ -1,4 +1,4 @@
-"""TensorFlow's own collective ops: a ring over gRPC, NCCL on GPUs."""
+"""TensorFlow's own collectives: a ring over gRPC, or NCCL on GPUs."""
 
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from tfdist.rendezvous.roll_call import (
 
 
 class FlatCollective(TypedCollective):
-    """Packs tensors of one type into a flat one, for the `FlatOps` of a subclass."""
+    """A collective that packs tensors of one type into a flat one for its `FlatOps`."""
 
     _ops: FlatOps
 
@@ -25,7 +25,7 @@ class FlatCollective(TypedCollective):
         return unpack(self._ops.reduce(pack(tensors), reduction, name), tensors)
 
     def _gather(self, tensor: Any, name: str) -> Any:
-        """Pad the rows to the same number on all ranks, and cut the padding off."""
+        """Gather rows, padded for the transfer to the same number on all ranks."""
         shape = tf.shape(tensor)
         counts = tf.reshape(self._ops.gather(shape[:1], f"{name}/rows"), [-1])
         rows = padded_rows(tf.reduce_max(counts))
@@ -40,30 +40,12 @@ class FlatCollective(TypedCollective):
 
 
 class TensorFlowCollective(FlatCollective, MonitoredCollective):
-    """Connects the processes of a cluster through TensorFlow itself.
+    """A collective of a cluster's processes, connected by TensorFlow itself.
 
-    It needs no other software. Create it before TensorFlow runs its first operation,
-    because TensorFlow connects to other processes only while it starts. On a host with
-    several GPUs, the process uses the one of its local rank. Tensors of one type in one
-    call are sent as one.
-
-    Args:
-        cluster: The members of the job; this process must be one that trains.
-        start_timeout_seconds: How long to wait for the last process to join.
-            Default 300.
-        timeout_seconds: How long a rank may wait for the others in one call; longer
-            than any work that one rank does alone. Default 600.
-        communication: The transport of TensorFlow, "auto", "ring" or "nccl".
-            Default "auto".
-        takes_all_gpus: Whether the process uses all GPUs, if it has the host to
-            itself, instead of the one of its local rank. Default False.
-
-    Raises:
-        OSError: If this process cannot listen at its own address.
-        RuntimeError: If TensorFlow has already run an operation, or if processes
-            have the same task or different clusters.
-        TimeoutError: If a process has not joined when the time is over.
-        ValueError: If a host has several GPUs, but fewer than processes.
+    Create it before TensorFlow runs its first operation, because TensorFlow connects to
+    other processes only while it starts. On a host with several GPUs, a process uses
+    the GPU of its local rank; or all, with `takes_all_gpus`, if it is alone on the
+    host. `communication` is TensorFlow's transport: "auto", "ring" or "nccl".
     """
 
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]] = (

@@ -1,4 +1,4 @@
-"""The form in which tensors travel: few types, flat, strings as bytes."""
+"""The form in which tensors are sent: few types, flat, strings as bytes."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ _SAME_BITS = {
 
 
 class TypedCollective(Collective):
-    """Converts tensors of every type to the few types that an engine can move.
+    """A collective that converts tensors to the few types that an engine can send.
 
-    Subclasses move tensors of one type, in `_reduce`, `_gather` and `_broadcast`.
+    Subclasses send tensors of one type, in `_reduce`, `_gather` and `_broadcast`.
     """
 
     def all_reduce(
@@ -93,7 +93,7 @@ class TypedCollective(Collective):
         moved = [to_reduce(tensor, reduction) for tensor in tensors]
         reduced = self._reduce(moved, reduction, name)
         if reduction == "mean" and dtype == tf.uint64:
-            # Its sum travels as bits of a signed type, which cannot be divided.
+            # Its sum is sent as bits of a signed type, which cannot be divided.
             totals = [from_reduce(total, dtype, reduction) for total in reduced]
             return [self._divide(total) for total in totals]
         if reduction == "mean":
@@ -101,7 +101,7 @@ class TypedCollective(Collective):
         return [from_reduce(tensor, dtype, reduction) for tensor in reduced]
 
     def _reduce_slices(self, slices: Any, reduction: str, name: str) -> Any:
-        """Reduce `tf.IndexedSlices`: their sum is the rows of all ranks."""
+        """Reduce `tf.IndexedSlices`: their sum consists of the rows of all ranks."""
         values = self.all_gather(slices.values, name=f"{name}/values")
         indices = self.all_gather(slices.indices, name=f"{name}/indices")
         total = tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -141,7 +141,7 @@ def to_reduce(tensor: Any, reduction: str) -> Any:
 
 
 def from_reduce(tensor: Any, dtype: Any, reduction: str) -> Any:
-    """Convert the reduced result of `to_reduce` back to its own type."""
+    """Convert a result of `to_reduce` back to the original type."""
     if tensor.dtype == dtype:
         return tensor
     if dtype == tf.uint64:
@@ -152,7 +152,7 @@ def from_reduce(tensor: Any, dtype: Any, reduction: str) -> Any:
 
 
 def without_bfloat16(tensor: Any) -> Any:
-    """Convert bfloat16, which Horovod cannot move, to float32."""
+    """Convert bfloat16, which Horovod cannot send, to float32."""
     return tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
 
 
@@ -176,7 +176,7 @@ def to_move(tensor: Any) -> Any:
 
 
 def from_move(tensor: Any, dtype: Any) -> Any:
-    """Convert the result of `to_move` back to its own type."""
+    """Convert a result of `to_move` back to the original type."""
     if tensor.dtype == dtype:
         return tensor
     if dtype in _SAME_BITS:
@@ -208,8 +208,8 @@ def unpack(flat: Any, like: Sequence[Any]) -> list[Any]:
 
 
 def padded_rows(rows: Any) -> Any:
-    """Round a number of rows up to one of eight steps an octave, at most 1/8 more."""
-    # TensorFlow negotiates once for every size that it meets, so there should be few.
+    """Round a number of rows up to one of eight steps per octave, by at most 1/8."""
+    # TensorFlow negotiates once for each size, so there should be few sizes.
     octave = tf.math.floor(tf.experimental.numpy.log2(tf.cast(rows, tf.float64)))
     step = tf.maximum(1, tf.cast(2.0 ** (octave - 3.0), tf.int32))
     return (rows + step - 1) // step * step
@@ -231,12 +231,9 @@ def decode_strings(lengths: Any, data: Any) -> Any:
 
 
 def prevent_constant_folding(tensor: Any) -> Any:
-    """Return a graph tensor that TensorFlow does not compute once while it traces.
-
-    Horovod's operations are declared to have no side effects: of a constant TensorFlow
-    would compute them while tracing, and a rank that traces again would then wait for
-    the others.
-    """
+    """Return a graph tensor that TensorFlow does not evaluate while tracing."""
+    # Horovod's ops are declared free of side effects, so TensorFlow would fold those on
+    # constants while tracing, and a rank that traces again would wait for the others.
     if not may_be_constant(tensor):
         return tensor
     # Declared to have side effects; with no URL it writes nothing.
@@ -246,7 +243,7 @@ def prevent_constant_folding(tensor: Any) -> Any:
 
 
 def may_be_constant(tensor: Any) -> bool:
-    """Tell whether a tensor of a graph may depend on constants only."""
+    """Return whether a graph tensor may depend on constants only."""
     # Reading variables and data has side effects; an argument may be a constant.
     operations, seen = [tensor.op], set()
     while operations:

@@ -1,1 +1,1 @@
-"""Every private TensorFlow or Keras symbol and every patch; nowhere else."""
+"""Every private TensorFlow or Keras symbol, and every patch of a library."""

@@ -1,8 +1,4 @@
-"""Access to private parts of TensorFlow's parameter servers.
-
-Each entry says what would let us delete it. When TensorFlow changes one of them,
-`tests/unit/compat/test_parameter_server.py` fails.
-"""
+"""Private symbols of TensorFlow's parameter servers."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -29,16 +25,10 @@ ServerExtended = _strategy.ParameterServerStrategyV2Extended
 
 
 def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
-    """Queue a function for any worker, and for another if that worker is lost.
-
-    `ClusterCoordinator.schedule` also raises the errors of other functions, after it
-    has cancelled them all and waited for those in flight: forever, if a worker hangs.
-    The function is called on a thread of the worker, on whose device its operations
-    run. It may be called more than once, so it must be idempotent.
-
-    Deletable when `ClusterCoordinator.schedule` takes Python functions and raises
-    without waiting.
-    """
+    """Queue an idempotent function on any worker, or on another if that one fails."""
+    # `ClusterCoordinator.schedule` also raises errors of other functions, after it has
+    # cancelled them all and waited for those in flight: forever, if a worker hangs.
+    # Deletable when it takes Python functions and raises without waiting.
     closures = coordinator._cluster.closure_queue
     closure = _cluster_coordinator.Closure(work, closures._cancellation_mgr)
     closure.tag = None
@@ -48,12 +38,8 @@ def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
 
 
 def take_error(coordinator: Any) -> Exception | None:
-    """Return and clear the error for which TensorFlow gave up a function, if any.
-
-    Unlike in TensorFlow, other functions continue.
-
-    Deletable with `schedule`.
-    """
+    """Return and clear the error that TensorFlow did not retry, if any."""
+    # TensorFlow would cancel all other functions. Deletable with `schedule`.
     closures = coordinator._cluster.closure_queue
     with closures._queue_lock:
         error: Exception | None = closures._error
@@ -62,22 +48,16 @@ def take_error(coordinator: Any) -> Exception | None:
 
 
 def current_worker() -> int:
-    """Return the index of the worker that the current thread dispatches to.
-
-    Deletable with `schedule`.
-    """
+    """Return the index of the worker that the current thread dispatches to."""
+    # Deletable with `schedule`.
     context = _coordinator_context.get_current_dispatch_context()
     index: int = context.worker_index
     return index
 
 
 def may_be_retried(error: Exception) -> bool:
-    """Return whether TensorFlow may retry a function that raised an error.
-
-    It does so if a worker is lost, and a few times if connections fail.
-
-    Deletable with `schedule`.
-    """
+    """Return whether TensorFlow may retry a function after an error."""
+    # Deletable with `schedule`.
     return (
         _cluster_coordinator._is_worker_failure(error)
         or _cluster_coordinator._is_ps_failure(error)
@@ -86,14 +66,11 @@ def may_be_retried(error: Exception) -> bool:
 
 
 def connect(cluster: tf.train.ClusterSpec) -> None:
-    """Connect this chief to the jobs "chief", "worker" and "ps" of a cluster.
-
-    Servers see each other, so that an update can run on them alone. Workers do not, so
-    that a lost worker does not affect the others.
-
-    Deletable when `tf.distribute.ParameterServerStrategy` takes device filters.
-    """
-    # As TensorFlow's own strategy does, so that a lost worker is harmless.
+    """Connect this chief to the jobs "chief", "worker" and "ps" of a cluster."""
+    # Servers see each other, so that an update can run on them alone. Workers do not,
+    # so that a lost worker does not affect the others.
+    # Deletable when `tf.distribute.ParameterServerStrategy` takes device filters.
+    # TensorFlow's own strategy sets these, too, so that a lost worker is harmless.
     os.environ["TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] = "False"
     os.environ["TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"] = "True"
     filters = tf.config.experimental.ClusterDeviceFilters()
@@ -109,12 +86,9 @@ def connect(cluster: tf.train.ClusterSpec) -> None:
 
 
 def own_executor() -> AbstractContextManager[Any]:
-    """Give this thread an executor of its own.
-
-    Threads share one otherwise, which waits for the operations of all of them.
-
-    Deletable when TensorFlow gives each thread an executor.
-    """
+    """Give this thread its own executor."""
+    # Threads otherwise share one, which waits for the operations of all of them.
+    # Deletable when TensorFlow gives each thread an executor.
     scope: AbstractContextManager[Any] = _context.executor_scope(
         _executor.new_executor(enable_async=False)
     )
@@ -122,12 +96,8 @@ def own_executor() -> AbstractContextManager[Any]:
 
 
 def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
-    """Return a value read earlier from a variable, as if it were read here.
-
-    Gradient tapes record it like a read of the variable.
-
-    Deletable when TensorFlow publishes how to record an operation on tapes.
-    """
+    """Return an earlier value of a variable; gradient tapes record it as a read."""
+    # Deletable when TensorFlow publishes how to record an operation on tapes.
     _tape.variable_accessed(variable)
     with _record.stop_recording():
         read = tf.identity(value)
@@ -142,24 +112,17 @@ def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
 
 
 def captures_of(function: Any) -> list[Any]:
-    """Return the captured tensors of a concrete function, and closures that return one.
-
-    `captured_inputs` calls the closures. TensorFlow makes some for lookup tables, which
-    return the table of the calling worker.
-
-    Deletable when `ConcreteFunction` publishes them.
-    """
+    """Return the captured tensors of a concrete function, and deferred captures."""
+    # `captured_inputs` would call the deferred ones, which lookup tables create.
+    # Deletable when `ConcreteFunction` publishes them.
     return list(function._captured_inputs)
 
 
 class LateValue:
-    """A placeholder in a function being traced, with a value set around each call.
-
-    Deletable when a trace can add arguments to its `tf.function`.
-    """
+    """A placeholder in a function being traced, with a value set around each call."""
 
     def __init__(self, spec: tf.TensorSpec) -> None:
-        # The placeholder, and its value, to be set around a call.
+        # Deletable when a trace can add arguments to its `tf.function`.
         self.symbol = tf.compat.v1.placeholder(spec.dtype, spec.shape)
         self.value: tf.Tensor | None = None
         with tf.init_scope():
@@ -169,12 +132,12 @@ class LateValue:
 
     @staticmethod
     def bind(function: Any, late_values: Sequence["LateValue"]) -> None:
-        """Make calls of a traced function, also from other traces, use the values."""
+        """Bind the values to a traced function, also for calls from other traces."""
         by_key = {id(late._key): late._get for late in late_values}
         captures = [by_key.get(id(one), one) for one in captures_of(function)]
         function.set_external_captures(captures)
 
     def _get(self) -> tf.Tensor:
-        """Return the value."""
+        """Return the value of the current call."""
         assert self.value is not None, "a late value must be set around each call"
         return self.value

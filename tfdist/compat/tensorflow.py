@@ -1,8 +1,4 @@
-"""Private symbols of TensorFlow.
-
-Each entry says what would let us delete it. `tests/unit/compat/test_tensorflow.py`
-fails when TensorFlow changes one of them.
-"""
+"""Private symbols of TensorFlow; each entry says when it can be deleted."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +13,7 @@ from tensorflow.python.eager import context as _context
 
 from tfdist.cluster.model import Cluster
 
-# Deletable when tf.distribute publishes a base class for strategies of others.
+# Deletable when tf.distribute publishes a base class for third-party strategies.
 StrategyExtended = _distribute_lib.StrategyExtendedV1
 UpdateContext = _distribute_lib.UpdateContext
 
@@ -25,19 +21,13 @@ _JOB = "worker"
 
 
 def has_started() -> bool:
-    """Tell whether TensorFlow has started its devices, as its first operation does.
-
-    Deletable when `tf.config` can tell.
-    """
+    """Return whether TensorFlow has initialized devices; its first operation does."""
+    # Deletable when `tf.config` can tell.
     return bool(_context.context()._initialized)
 
 
 def check_not_started() -> None:
-    """Make sure that TensorFlow can still take up other processes.
-
-    Raises:
-        RuntimeError: If TensorFlow has already run an operation.
-    """
+    """Raise if TensorFlow has run an operation, and can no longer join a cluster."""
     if has_started():
         raise RuntimeError(
             "The strategy must be made before TensorFlow runs its first operation. "
@@ -47,21 +37,12 @@ def check_not_started() -> None:
 
 
 def start_collectives(addresses: Sequence[str], rank: int) -> str:
-    """Join this process with the others in TensorFlow's collective runtime.
-
-    Deletable when TensorFlow publishes collectives without a strategy of its own.
-
-    Args:
-        addresses: "host:port" of every process, by rank.
-        rank: This process.
-
-    Returns:
-        The name of this process's first device, a GPU if it has one.
-    """
+    """Join TensorFlow's collective runtime; return this process's first device."""
+    # Deletable when TensorFlow publishes collectives without a strategy of its own.
     context = _context.context()
     context.configure_collective_ops(
         collective_leader=f"/job:{_JOB}/replica:0/task:0",
-        # Our own buckets decide what travels together.
+        # tfdist fuses tensors into its own buckets.
         scoped_allocator_enabled_ops=(),
         device_filters=(f"/job:{_JOB}/task:{rank}",),
     )
@@ -79,87 +60,50 @@ def start_collectives(addresses: Sequence[str], rank: int) -> str:
 
 
 def local_device() -> str:
-    """Return the full name of this process's first device, a GPU if it has one."""
+    """Return the full name of this process's first device, preferably a GPU."""
     gpus = tf.config.list_logical_devices("GPU")
     device = gpus[0] if gpus else tf.config.list_logical_devices("CPU")[0]
     return str(_device_util.canonicalize(device.name))
 
 
 def abort_collectives(message: str) -> None:
-    """End every collective of this process that waits, now and later, with an error.
-
-    Deletable with `start_collectives`.
-
-    Args:
-        message: What the error says.
-    """
+    """Abort all pending and later collectives of this process with an error."""
+    # Deletable with `start_collectives`.
     _context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
 
 
 def run_independently(operation: tf.Operation) -> None:
-    """Let an operation of a graph run beside all others that have side effects.
-
-    A `tf.function` would otherwise run collectives one after the other.
-
-    Deletable when TensorFlow counts its newer collectives among the asynchronous ops
-    of its automatic control dependencies, as it does the older.
-
-    Args:
-        operation: An operation of the graph that is being built.
-    """
+    """Exempt an operation from automatic control dependencies."""
+    # A `tf.function` would otherwise run collectives one after the other. Deletable
+    # when TensorFlow treats its newer collectives as asynchronous, like the older ones.
     manager = operation.graph.experimental_acd_manager
     if manager is not None:
         manager.run_independently(operation)
 
 
 def run_always(operation: tf.Operation) -> None:
-    """Let an operation of a graph run even if nothing needs what it computes.
-
-    A `tf.function` would otherwise leave out what has no side effects.
-
-    Deletable when Horovod says that its operations have side effects.
-
-    Args:
-        operation: An operation of the graph that is being built.
-    """
+    """Make an operation of a graph run even if its result is unused."""
+    # Deletable when Horovod declares its operations stateful.
     manager = operation.graph.experimental_acd_manager
     if manager is not None:
         manager.ops_which_must_run.add(operation)
 
 
 def number_of(replica: tf.distribute.ReplicaContext) -> int:
-    """Return the number of a replica among those of all processes.
-
-    Deletable when `ReplicaContext.replica_id_in_sync_group` is no tensor, for which
-    each call makes an operation.
-
-    Args:
-        replica: The context of a replica.
-    """
+    """Return the number of a replica among the replicas of all processes."""
+    # Deletable when `ReplicaContext.replica_id_in_sync_group` is a plain integer.
     return int(replica._replica_id_in_sync_group)
 
 
 def auto_shard(dataset: tf.data.Dataset, size: int, rank: int) -> tf.data.Dataset:
-    """Shard a dataset as its `AutoShardPolicy` says.
-
-    Deletable when tf.data publishes it.
-
-    Args:
-        dataset: A dataset whose options hold the policy.
-        size: How many shards there are.
-        rank: Which of them is returned.
-
-    Returns:
-        The elements of that shard.
-    """
+    """Return one shard of a dataset, by the `AutoShardPolicy` in its options."""
+    # Deletable when tf.data publishes it.
     return _input_ops.auto_shard_dataset(dataset, size, rank, size)
 
 
 def static_batch_size(dataset: tf.data.Dataset) -> int | None:
-    """Return the number of rows that a dataset was batched by, None if unknown.
-
-    Deletable when tf.data publishes it.
-    """
+    """Return the batch size of a dataset, None if unknown."""
+    # Deletable when tf.data publishes it.
     first = tf.nest.flatten(dataset.element_spec)[0]
     if isinstance(first, tf.TensorSpec) and first.shape.rank == 0:
         return None
@@ -168,32 +112,16 @@ def static_batch_size(dataset: tf.data.Dataset) -> int | None:
 
 
 def global_seed() -> int | None:
-    """Return the seed of `tf.random.set_seed`, None if there is none.
-
-    Deletable when `tf.random` can tell.
-    """
+    """Return the seed of `tf.random.set_seed`, None if there is none."""
+    # Deletable when `tf.random` can tell.
     seed: int | None = _context.global_seed()
     return seed
 
 
 def cluster_resolver(cluster: Cluster) -> Any:
-    """Give TensorFlow's own strategies the cluster that tfdist has found.
-
-    With it they run wherever `tfdist.cluster.detect` knows the scheduler, without
-    TF_CONFIG, and on addresses that were checked.
-
-    Args:
-        cluster: The cluster, as this process sees it.
-
-    Returns:
-        A `tf.distribute.cluster_resolver.ClusterResolver`, for the argument
-        `cluster_resolver` of a strategy; that of a process alone has no addresses.
-
-    Example:
-        >>> resolver = cluster_resolver(Cluster(workers=("a:2222", "b:2222")))
-        >>> resolver.task_type, resolver.task_id, resolver.cluster_spec().as_dict()
-        ('worker', 0, {'worker': ['a:2222', 'b:2222']})
-    """
+    """Return a resolver that hands tfdist's cluster to TensorFlow's own strategies."""
+    # They then run under every scheduler that `tfdist.cluster.detect` knows, without
+    # TF_CONFIG. The resolver of a single process has no addresses.
     jobs = {job: list(addresses) for job, addresses in cluster.jobs.items()}
     return _ClusterResolver(
         tf.train.ClusterSpec(jobs),
@@ -204,10 +132,7 @@ def cluster_resolver(cluster: Cluster) -> Any:
 
 
 class _ClusterResolver(tf.distribute.cluster_resolver.SimpleClusterResolver):  # type: ignore[misc]
-    """One that counts the GPUs of this process where TensorFlow does with TF_CONFIG.
-
-    Deletable when `SimpleClusterResolver` counts them itself.
-    """
+    """Resolver that counts this process's GPUs, as TensorFlow does with TF_CONFIG."""
 
     def num_accelerators(
         self,
@@ -215,5 +140,6 @@ class _ClusterResolver(tf.distribute.cluster_resolver.SimpleClusterResolver):  #
         task_id: int | None = None,
         config_proto: Any = None,
     ) -> dict[str, int]:
-        """Count the GPUs of this process, all that a process can know of."""
+        """Count the GPUs of this process."""
+        # Deletable when `SimpleClusterResolver` counts them itself.
         return {"GPU": _context.num_gpus()}

@@ -1,4 +1,4 @@
-"""Patches for `tfdist verify`, which watches a training and keeps its results."""
+"""Patches for `tfdist verify`, which observes a training and records its results."""
 
 import functools
 from collections.abc import Callable
@@ -20,14 +20,14 @@ _NOISE = (
     *("AlphaDropout", "Dropout", "GaussianDropout", "GaussianNoise"),
     *("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"),
 )
-# Not RandomCrop: without it the shape would be another.
+# Not RandomCrop: without it the shape would differ.
 _AUGMENTATIONS = {name for name in dir(keras.layers) if name.startswith("Random")}
 _AUGMENTATIONS |= {"AugMix", "CutMix", "MixUp", "RandAugment", "Solarization"}
 _AUGMENTATIONS -= {"RandomCrop"}
 
 
 def unseen(function: _Function) -> _Function:
-    """Exclude a function from autograph, with all that it calls."""
+    """Exclude a function, and all functions that it calls, from autograph."""
     marked: _Function = tf.autograph.experimental.do_not_convert(function)
     return marked
 
@@ -40,10 +40,10 @@ def replace(owner: Any, name: str, value: Any) -> None:
 def watch_run(
     strategy: type, begin: Callable[[Any, Any], None], end: Callable[[], None]
 ) -> None:
-    """Call `begin` and `end` around each step that a class of strategies runs."""
+    """Call `begin` and `end` around each step that a strategy class runs."""
     original = strategy.run  # type: ignore[attr-defined]
 
-    # No `do_not_convert` here: autograph has to reach the function that is run.
+    # No `do_not_convert` here: autograph must convert `fn`.
     def run(
         self: Any, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None
     ) -> Any:
@@ -56,10 +56,10 @@ def watch_run(
 
 
 def watch_layers(enter: _Note, leave: _Note) -> None:
-    """Call `enter` and `leave` around the call of each layer."""
+    """Call `enter` and `leave` around each layer call."""
     original = keras.layers.Layer.__call__
 
-    # No `do_not_convert` here: in a custom loop autograph goes through layers.
+    # No `do_not_convert` here: in a custom loop autograph converts layers, too.
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         enter(layer)
         result = original(layer, *args, **kwargs)
@@ -70,7 +70,7 @@ def watch_layers(enter: _Note, leave: _Note) -> None:
 
 
 def watch_gradients(see: Callable[[Any, Any, Any], None]) -> None:
-    """Call `see` with target, sources and gradients of each `tape.gradient`."""
+    """Call `see(target, sources, gradients)` after each `tape.gradient`."""
     original = tf.GradientTape.gradient
 
     @unseen
@@ -86,13 +86,13 @@ def watch_gradients(see: Callable[[Any, Any, Any], None]) -> None:
 
 
 def watch_updates(see: Callable[[Any, Any, list[Any]], None]) -> None:
-    """Call `see` with optimizer, gradients and variables before each update."""
+    """Call `see(optimizer, gradients, variables)` before each update."""
     for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
         if "apply" in vars(owner) or owner is keras.optimizers.Optimizer:
             replace(owner, "apply", _watched_apply(owner.apply, see))
     original = keras.optimizers.Optimizer.apply_gradients
 
-    # An optimizer that overrides `apply` is seen here.
+    # This covers optimizers that override `apply`.
     @unseen
     @functools.wraps(original)
     def apply_gradients(
@@ -118,7 +118,7 @@ def _watched_apply(original: Any, see: Callable[[Any, Any, list[Any]], None]) ->
 
 
 def watch_functions(after: Callable[[], None]) -> None:
-    """Call `after` when a compiled function returns to its caller."""
+    """Call `after` when a `tf.function` returns to its caller."""
     function = type(tf.function(lambda: None))
     original = function.__call__
 
@@ -132,7 +132,7 @@ def watch_functions(after: Callable[[], None]) -> None:
 
 
 def watch_draws(note: Callable[[str], None]) -> None:
-    """Call `note` with a name before random numbers are drawn."""
+    """Call `note` with the name of the source before random numbers are drawn."""
     owners = [(keras.random.SeedGenerator, "next", "a seed of Keras")]
     owners.append((tf.nn, "dropout", "tf.nn.dropout"))
     for name in dir(tf.random):
@@ -158,7 +158,7 @@ def _watched_draw(original: Any, what: str, note: Callable[[str], None]) -> Any:
 
 
 def switch_jit_off(note: Callable[[], None]) -> None:
-    """Compile models without XLA, inside of which nothing can be watched."""
+    """Compile models without XLA, because XLA code cannot be observed."""
 
     def write(model: Any, value: Any) -> None:
         del model
@@ -169,7 +169,7 @@ def switch_jit_off(note: Callable[[], None]) -> None:
 
 
 def switch_random_layers_off(note: _Note) -> None:
-    """Have the random layers of Keras return their inputs, and note each that does."""
+    """Make Keras's random layers return their inputs; call `note` for each of them."""
     for name in (*_NOISE, *_AUGMENTATIONS):
         # Some exist only in later releases of Keras.
         layer = getattr(keras.layers, name, None)
@@ -182,7 +182,7 @@ def switch_random_layers_off(note: _Note) -> None:
 
 
 def _identity(note: _Note, *, casts: bool) -> Any:
-    """Return a `call` that returns its inputs, images as floats."""
+    """Return a `call` that returns its inputs, images in the compute dtype."""
 
     @unseen
     def call(self: Any, inputs: Any, training: Any = False) -> Any:
@@ -195,7 +195,7 @@ def _identity(note: _Note, *, casts: bool) -> Any:
 
 
 def _mask_of_ones(note: _Note, rate: str) -> Any:
-    """Return a replacement for the dropout mask of a recurrent cell."""
+    """Return a replacement for a recurrent cell's dropout mask."""
 
     @unseen
     def mask(self: Any, step_input: Any) -> Any:

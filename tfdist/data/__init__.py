@@ -1,4 +1,4 @@
-"""Feeding the ranks: sharding, and a fast pipeline for TFRecord files."""
+"""Input of the ranks: sharding, and a fast pipeline for TFRecord files."""
 
 from tfdist.data.sharding import shard
 from tfdist.data.tfds import read_tfds

@@ -1,4 +1,4 @@
-"""From the records of one rank to its batches: what all of tfdist.data ends in."""
+"""The pipeline from the records of one rank to its batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,7 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True)
 class Feeding:
-    """How examples are handed on.
-
-    Args:
-        shuffle_buffer: Among how many examples the next one is drawn; 0 for none.
-        seed: What is drawn from it differs in each epoch, and not in each run.
-        cache: Whether parsed examples are kept in memory.
-        deterministic: Whether a slow example holds up those after it.
-    """
+    """Options of the pipeline; see `tfrecord_dataset`."""
 
     shuffle_buffer: int
     seed: int
@@ -37,7 +30,7 @@ class Feeding:
 
     @property
     def piece_seed(self) -> int | None:
-        """The seed for what is shuffled before examples are; None for nothing."""
+        """The seed of the shuffle before that of examples; None to keep the order."""
         return self.seed if self.shuffle_buffer else None
 
     def batches(
@@ -48,16 +41,9 @@ class Feeding:
         *,
         is_part: bool,
     ) -> tf.data.Dataset:
-        """Shuffle, parse, batch and prefetch.
-
-        Args:
-            records: What this rank has.
-            parse: Called in graph mode with each of them; None to leave them.
-            batch_size: How many of them this rank takes in a step.
-            is_part: Whether there are other ranks, who have others.
-        """
+        """Shuffle, parse, batch and prefetch records; mark a rank's part as such."""
         dataset = records
-        # Records are mostly smaller than what they are parsed into.
+        # Records are usually smaller than parsed examples.
         if not self.cache:
             dataset = self._shuffled(dataset)
         if parse is not None:
@@ -67,8 +53,8 @@ class Feeding:
         dataset = dataset.batch(batch_size).prefetch(_BATCHES_AHEAD)
         options = tf.data.Options()
         options.deterministic = self.deterministic
-        # As many calls at a time as there are cores are as fast here. What looks for a
-        # better number cannot be interrupted, and held each epoch up at its end.
+        # One call per core is as fast here. Autotuning cannot be interrupted, and
+        # delayed the end of each epoch.
         options.autotune.enabled = False
         dataset = dataset.with_options(options)
         return mark(dataset) if is_part else dataset

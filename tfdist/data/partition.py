@@ -1,4 +1,4 @@
-"""Which examples are which rank's: pure arithmetic."""
+"""Arithmetic of the examples that each rank reads."""
 
 from collections.abc import Sequence
 
@@ -6,31 +6,15 @@ from tfdist.data.sharding import share
 
 
 def part_of(examples: int, global_batch_size: int, rank: int, size: int) -> range:
-    """Return which examples are one rank's, if all lie in one row.
-
-    A rank gets as many as it would get of the global batches, so that all ranks have as
-    many steps as one process would have; and they are neighbours, so that it
-    reads no file of which it needs nothing.
-
-    Args:
-        examples: How many there are.
-        global_batch_size: Examples of a step of all ranks.
-        rank: Whose part.
-        size: How many ranks there are.
-
-    Returns:
-        Their positions.
-
-    Example:
-        >>> [part_of(1001, 64, rank, 3) for rank in range(3)]
-        [range(0, 328), range(328, 657), range(657, 1001)]
-    """
+    """Return the consecutive positions of one rank's examples."""
+    # A rank gets as many as it would get from global batches, so that all ranks run
+    # equally many steps. Consecutive examples let it open only the files that it needs.
     batches, rest = divmod(examples, global_batch_size)
     whole = _shares(global_batch_size, size)
     last = _shares(rest, size)
     extra = rest - size * min(whole)
     if extra > 0:
-        # Even shares could ask more of a rank than it takes in a step.
+        # An even share could exceed what a rank takes in a step.
         last = []
         for most in whole:
             more = min(most - min(whole), extra)
@@ -44,21 +28,8 @@ def part_of(examples: int, global_batch_size: int, rank: int, size: int) -> rang
 def pieces_of(
     part: range, lengths: Sequence[int], most: int
 ) -> list[tuple[int, int, int]]:
-    """Return where a part of the examples lies in files.
-
-    Args:
-        part: The positions of the examples, over all files.
-        lengths: How many examples each file has.
-        most: How many examples a piece may have; a longer one is cut, so that several
-            can be read at a time.
-
-    Returns:
-        Of each piece the number of the file, the first example in it, and how many.
-
-    Example:
-        >>> pieces_of(range(3, 9), [4, 0, 6], most=3)
-        [(0, 3, 1), (2, 0, 3), (2, 3, 2)]
-    """
+    """Return (file number, first record, count) of the pieces of a part."""
+    # No piece is longer than `most`, so that several can be read in parallel.
     pieces = []
     begin = 0
     for number, length in enumerate(lengths):
@@ -73,15 +44,7 @@ def pieces_of(
 
 
 def check_batch(global_batch_size: int, size: int) -> None:
-    """Refuse a batch of which a rank would get nothing.
-
-    Args:
-        global_batch_size: Examples of a step of all ranks.
-        size: How many ranks there are.
-
-    Raises:
-        ValueError: If it is smaller than the number of ranks.
-    """
+    """Reject a global batch that leaves a rank without examples."""
     if global_batch_size < size:
         raise ValueError(
             "global_batch_size must be at least the number of ranks. Received: "
@@ -91,16 +54,7 @@ def check_batch(global_batch_size: int, size: int) -> None:
 
 
 def check_examples(examples: int, size: int, source: str) -> None:
-    """Refuse data of which a rank would get nothing.
-
-    Args:
-        examples: How many there are.
-        size: How many ranks there are.
-        source: Where they are from, to end a sentence.
-
-    Raises:
-        ValueError: If there are fewer than ranks.
-    """
+    """Reject data that leaves a rank without examples."""
     if examples < size:
         raise ValueError(
             "Every rank must get at least one example. Received: "
@@ -110,6 +64,6 @@ def check_examples(examples: int, size: int, source: str) -> None:
 
 
 def _shares(rows: int, size: int) -> list[int]:
-    """Return how many rows each rank gets, if they are shared out evenly."""
+    """Return the number of rows of each rank, divided evenly."""
     bounds = [share(rows, rank, size) for rank in range(size)]
     return [stop - start for start, stop in bounds]

@@ -1,8 +1,6 @@
-"""Where the records of TFRecord files begin, and files that are damaged.
+"""Byte offsets of the records of TFRecord files, and damaged files.
 
-A record is its length in 8 bytes, the checksum of these, the data, and the checksum of
-the data; numbers are little-endian, checksums 4 bytes. To go from record to record, the
-lengths are all that must be read.
+A record is an 8-byte length and its 4-byte checksum, the data and its 4-byte checksum.
 """
 
 import os
@@ -20,7 +18,7 @@ from tfdist.data.crc32c import masked_crc32c
 _HEADER = struct.Struct("<QI")
 _FOOTER_BYTES = 4
 _GZIP = b"\x1f\x8b"
-# Most of the time is spent in waiting for a disk or a network.
+# More than cores, because they mostly wait for a disk or a network.
 _THREADS = 16
 
 _ReadAt = Callable[[int, int], bytes]
@@ -28,14 +26,7 @@ _ReadAt = Callable[[int, int], bytes]
 
 @dataclass(frozen=True)
 class Damage:
-    """A place from which nothing can be read.
-
-    Args:
-        path: The file.
-        offset: Where the damaged record begins, in bytes.
-        record: The number of the record in its file, from 0.
-        what: What is wrong with it.
-    """
+    """The damaged record at a byte offset of a file, and the problem."""
 
     path: str
     offset: int
@@ -49,7 +40,7 @@ class Damage:
         )
 
     def error(self) -> ValueError:
-        """Return the error that tells it."""
+        """Return the error for this damage."""
         return ValueError(
             "A TFRecord file must hold whole records with their checksums. "
             f"Received: {self}. Write or copy the file again, or pass "
@@ -59,13 +50,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class FileIndex:
-    """The records of one file.
-
-    Args:
-        path: The file.
-        offsets: Where each record begins, in bytes.
-        damage: What ends the readable part of the file early; None if nothing does.
-    """
+    """Byte offsets of a file's records, and the damage that ends it early, if any."""
 
     path: str
     offsets: Sequence[int]
@@ -76,28 +61,13 @@ class FileIndex:
 
 
 def index_files(paths: Sequence[str]) -> list[FileIndex]:
-    """Find the records of files, several files at a time.
-
-    Args:
-        paths: The files, uncompressed; also such as TensorFlow alone can open, as
-            "gs://bucket/file".
-
-    Returns:
-        The index of each.
-
-    Raises:
-        OSError: If a file cannot be read.
-    """
+    """Index uncompressed files in parallel; they may be remote, as "gs://..."."""
     with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
         return list(pool.map(index_file, paths))
 
 
 def index_file(path: str) -> FileIndex:
-    """Find the records of one file.
-
-    Args:
-        path: The file.
-    """
+    """Index the records of one file."""
     if "://" in path:
         with tf.io.gfile.GFile(path, "rb") as file:
 
@@ -109,7 +79,7 @@ def index_file(path: str) -> FileIndex:
             return _index(path, file.size(), read_at)
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # Else the data between the lengths would be read with them.
+        # Otherwise read-ahead would read the data between the lengths, too.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         return _index(
             path,
@@ -121,7 +91,7 @@ def index_file(path: str) -> FileIndex:
 
 
 def _index(path: str, size: int, read_at: _ReadAt) -> FileIndex:
-    """Go from length to length, then look at the checksums of all lengths at once."""
+    """Follow the lengths from record to record, then verify their checksums at once."""
     offsets = array("Q")
     headers = bytearray()
     offset = 0

@@ -1,4 +1,4 @@
-"""Reading the records of one rank's part, and telling where they are damaged."""
+"""Reading of one rank's records, and detection of damaged ones."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,20 +10,14 @@ import tensorflow as tf
 from tfdist.data.record_index import Damage, FileIndex
 
 _RECORD = tf.TensorSpec([], tf.string)
-# As TensorFlow reads files on a disk; more is no faster.
+# TensorFlow's own buffer size for local files; larger is no faster.
 _BUFFER_BYTES = 256 * 1024
 _CORRUPT = "is corrupt: its data does not match the checksum of it"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Records of a file that follow one another.
-
-    Args:
-        file: The file.
-        first: The number of the first one.
-        count: How many.
-    """
+    """Consecutive records of a file: `count` of them, from number `first`."""
 
     file: FileIndex
     first: int
@@ -31,24 +25,15 @@ class Piece:
 
     @property
     def offset(self) -> int:
-        """Where the first one begins, in bytes."""
+        """The byte offset of the first record."""
         return self.file.offsets[self.first]
 
 
 def read(
     pieces: Sequence[Piece], *, at_a_time: int, seed: int | None
 ) -> tf.data.Dataset:
-    """Read pieces of files, several at a time.
-
-    Args:
-        pieces: At least one.
-        at_a_time: How many are read at a time; 1 keeps the order.
-        seed: What the order of the pieces is drawn from, another one in each epoch;
-            None to leave them in order.
-
-    Returns:
-        The records. What is damaged is an error that names file and offset.
-    """
+    """Read pieces of files, `at_a_time` in parallel, shuffled if there is a seed."""
+    # A damaged record raises an error that names file and offset.
     where = tf.data.Dataset.from_tensor_slices(
         (
             [piece.file.path for piece in pieces],
@@ -64,7 +49,7 @@ def read(
         raise explained(pieces[int(number)])
 
     def read_one(path: Any, offset: Any, count: Any, number: Any) -> tf.data.Dataset:
-        # It is only asked for a record if there were too few, so it costs nothing.
+        # Read only if records are missing, so it costs nothing otherwise.
         rest = tf.data.Dataset.from_tensors(number).map(
             lambda n: tf.ensure_shape(tf.numpy_function(explain, [n], tf.string), [])
         )
@@ -80,14 +65,10 @@ def read(
 
 
 def explained(piece: Piece) -> Exception:
-    """Return what is wrong with a piece that gave too few records.
-
-    Args:
-        piece: The piece.
-    """
+    """Return the error that explains why a piece has too few records."""
     for damage in damages(piece):
         return damage.error()
-    # It was damaged when it was read, and is not now.
+    # The damage has disappeared since.
     return OSError(
         "A TFRecord file must not change while it is read. Received: "
         f"{piece.file.path!r}, of which the records from byte offset {piece.offset} "
@@ -96,18 +77,11 @@ def explained(piece: Piece) -> Exception:
 
 
 def damages(piece: Piece) -> Iterator[Damage]:
-    """Find the records of a piece whose data is corrupt, by reading all of it.
-
-    Args:
-        piece: The piece.
-
-    Yields:
-        The damages, in order.
-    """
+    """Read a whole piece, and yield its corrupt records in order."""
     done = 0
     while done < piece.count:
         rest = replace(piece, first=piece.first + done, count=piece.count - done)
-        # TensorFlow can open it at an offset inside of a function only.
+        # TensorFlow can open a file at an offset only inside a dataset function.
         where = tf.data.Dataset.from_tensors((piece.file.path, np.int64(rest.offset)))
         records = where.flat_map(lambda *place: _open(*place).ignore_errors())
         done += int(
@@ -120,14 +94,7 @@ def damages(piece: Piece) -> Iterator[Damage]:
 
 
 def without_damages(piece: Piece) -> tuple[list[Piece], list[Damage]]:
-    """Cut the corrupt records out of a piece, by reading all of it.
-
-    Args:
-        piece: The piece.
-
-    Returns:
-        The pieces between them, and what was found.
-    """
+    """Read a whole piece; return the sound pieces within it, and the damages."""
     found = list(damages(piece))
     edges = [piece.first - 1, *(each.record for each in found)]
     ends = [*edges[1:], piece.first + piece.count]
@@ -140,7 +107,7 @@ def without_damages(piece: Piece) -> tuple[list[Piece], list[Damage]]:
 
 
 def _open(path: Any, offset: Any) -> tf.data.Dataset:
-    """Read a file from some byte on, which `tf.data.TFRecordDataset` cannot."""
+    """Read a file from a byte offset, which `tf.data.TFRecordDataset` cannot."""
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=[path],
         compression_type="",

@@ -1,4 +1,4 @@
-"""Shards: the rows of a global batch, or of a dataset, that belong to one rank."""
+"""Shards: one rank's rows of a global batch or a dataset."""
 
 from typing import Any, NamedTuple
 
@@ -15,12 +15,11 @@ class Shard(NamedTuple):
 
     Attributes:
         data: The structure of the global batch, with this rank's rows only.
-        rows: How many rows the global batch has over all ranks, a scalar int64
-            tensor; empty if only the ranks together know.
-        own: How many of them are this rank's, a scalar int64 tensor.
+        rows: The number of rows over all ranks, a scalar int64 tensor; empty if the
+            ranks must ask each other.
+        own: The number of this rank's rows, a scalar int64 tensor.
         stand_in: Empty if this rank always has rows. Otherwise one scalar bool tensor:
-            whether `data` is a row that belongs to another rank and only keeps this
-            one's computation in shape.
+            whether `data` is a row of another rank, used only for its shape.
     """
 
     data: Any
@@ -30,15 +29,7 @@ class Shard(NamedTuple):
 
 
 def shard_of(data: Any, *, is_joint: bool) -> Shard:
-    """Return what a step is given as a shard, also a batch that was not cut.
-
-    Args:
-        data: A `Shard`, or a batch of this rank's own.
-        is_joint: Whether all ranks make the step together.
-
-    Returns:
-        The shard, whose `rows` are empty if the ranks must ask each other.
-    """
+    """Return a step's input as a shard, without `rows` for an uncut joint batch."""
     if isinstance(data, Shard):
         return data
     data = tf.nest.map_structure(_to_tensor, data)
@@ -47,16 +38,8 @@ def shard_of(data: Any, *, is_joint: bool) -> Shard:
 
 
 def split(shard: Shard, count: int) -> list[Shard]:
-    """Cut what one process has of a global batch for its devices.
-
-    Args:
-        shard: The rows of the process.
-        count: How many devices it has.
-
-    Returns:
-        A shard for each device. Unless it is certain that there are as many rows
-        as devices, one without rows of its own has a stand-in.
-    """
+    """Cut a process's shard for its `count` devices."""
+    # Unless each device is certain to have rows, a device without any gets a stand-in.
     is_sure = not shard.stand_in and not isinstance(shard.rows, tuple)
     shards = []
     stand_in: tuple[Any, ...] = ()
@@ -72,17 +55,7 @@ def split(shard: Shard, count: int) -> list[Shard]:
 
 
 def rows_of(batch: Any) -> Any:
-    """Return how many rows a batch has.
-
-    Args:
-        batch: A structure of tensors whose first dimension is the batch's.
-
-    Returns:
-        A scalar int64 tensor.
-
-    Raises:
-        ValueError: If no tensor of the batch has rows.
-    """
+    """Return the number of rows of a batch, a scalar int64 tensor."""
     for leaf in tf.nest.flatten(batch):
         if isinstance(leaf, tf.RaggedTensor):
             return leaf.nrows(tf.int64)
@@ -98,35 +71,12 @@ def rows_of(batch: Any) -> Any:
 
 
 def share(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
-    """Return which rows are one rank's: equal shares, as far as there are such.
-
-    Args:
-        rows: How many rows there are, an integer or a tensor.
-        rank: Whose share.
-        size: How many ranks there are.
-
-    Returns:
-        The first row, and the one after the last.
-
-    Example:
-        >>> share(10, 0, 3), share(10, 1, 3), share(10, 2, 3)
-        ((0, 3), (3, 6), (6, 10))
-    """
+    """Return the first row of a rank's even share, and the row after its last."""
     return rows * rank // size, rows * (rank + 1) // size
 
 
 def cut_rows(batch: Any, start: Any, stop: Any) -> Any:
-    """Take some rows of a batch.
-
-    Args:
-        batch: A structure of tensors, also ragged and sparse ones; what has no rows
-            (scalars, missing optionals) is kept whole.
-        start: The first row.
-        stop: The row after the last.
-
-    Returns:
-        The same structure.
-    """
+    """Return rows from `start` to before `stop`; keep leaves without rows whole."""
 
     def cut(leaf: Any) -> Any:
         if isinstance(leaf, tf.SparseTensor):
@@ -143,30 +93,21 @@ def cut_rows(batch: Any, start: Any, stop: Any) -> Any:
 
 
 def at_least_one_row(batch: Any, start: Any, stop: Any) -> Any:
-    """Take some rows of a batch; where there would be none, one that is not ours.
-
-    Args:
-        batch: A structure of tensors with at least one row.
-        start: The first row.
-        stop: The row after the last.
-
-    Returns:
-        At least one row of each tensor.
-    """
+    """Cut rows from a nonempty batch; return another rank's row instead of none."""
     rows = rows_of(batch)
     start = tf.minimum(start, rows - 1)
     return cut_rows(batch, start, tf.maximum(stop, start + 1))
 
 
 def _has_rows(leaf: Any) -> bool:
-    """Say whether the first dimension of a leaf is that of the batch."""
+    """Return whether the first dimension of a leaf is that of the batch."""
     return isinstance(leaf, tf.RaggedTensor) or (
         isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0
     )
 
 
 def _to_tensor(leaf: Any) -> Any:
-    """Turn what eager code is given as an array into a tensor."""
+    """Convert an array from eager code to a tensor."""
     return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
@@ -175,19 +116,19 @@ def shard(
 ) -> tf.data.Dataset:
     """Keep this rank's rows of every global batch.
 
-    It is what the strategies do with a dataset that is given to `fit`, as a step of
-    your own: what comes after it, say an expensive `map`, is done by each rank for its
-    own rows only. A strategy of tfdist takes the result as it is, and cuts it no more.
+    Strategies do this with every dataset given to `fit`. Call it yourself so that later
+    steps of the pipeline, such as an expensive `map`, process only this rank's rows. A
+    strategy does not shard the result again.
 
     Args:
-        dataset: The whole data in global batches, the same on every rank.
-        rank: Whose rows. Default None: those of this process.
-        size: How many ranks there are. Default None: as many as train.
+        dataset: The whole data in global batches, equal on every rank.
+        rank: The rank to keep. Default None: this process.
+        size: The number of ranks. Default None: all that train.
 
     Returns:
-        A dataset of batches. A batch with fewer rows than there are ranks leaves some
-        of them out: they have a batch less, which `fit` makes up for. So the number of
-        batches is unknown. With one rank, the dataset itself.
+        A dataset of batches; with one rank, the dataset itself. The number of batches
+        is unknown, because a batch with fewer rows than ranks leaves some ranks without
+        one. `fit` handles that.
 
     Raises:
         ValueError: If there is no such rank, or the dataset has no batches.
@@ -205,20 +146,15 @@ def shard(
     def cut(_: object, batch: object) -> object:
         return cut_rows(batch, *share(rows_of(batch), rank, size))
 
-    # A function of a dataset gets tuples spread out, but not those beside a number.
+    # A dataset function gets a top-level tuple unpacked; enumerate prevents that.
     own = dataset.enumerate().map(cut, num_parallel_calls=tf.data.AUTOTUNE)
     return mark(own.filter(lambda *batch: rows_of(batch) > 0))
 
 
 def mark(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Mark a dataset as one rank's part; what is made of it is so, too.
-
-    The options of a dataset are the only thing that `map`, `take` and all others hand
-    on. These say that it is not to be sharded, and feeds one device: its rank's.
-
-    Args:
-        dataset: The part of this rank, in batches of its own size.
-    """
+    """Mark a dataset, and all datasets derived from it, as one rank's part."""
+    # Options are all that `map`, `take` and others pass on. These turn sharding off,
+    # and name one device: this rank's.
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = _OFF
     options.experimental_distribute.num_devices = 1
@@ -226,28 +162,15 @@ def mark(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def is_rank_part(dataset: tf.data.Dataset) -> bool:
-    """Say whether a dataset is one rank's part, by `mark`.
-
-    Args:
-        dataset: A dataset.
-    """
+    """Return whether `mark` has marked a dataset."""
     options = dataset.options().experimental_distribute
     return (options.auto_shard_policy, options.num_devices) == (_OFF, 1)
 
 
 def rank_and_size(rank: int | None, size: int | None) -> tuple[int, int]:
-    """Return which rank this is of how many, as far as the data is concerned.
-
-    The workers of parameter servers are given batches by their strategy, out of the
-    whole data. So this process has all of it then.
-
-    Args:
-        rank: What the user said; None for this process.
-        size: The same of the number of ranks.
-
-    Raises:
-        ValueError: If only one of them was given, or there is no such rank.
-    """
+    """Return the given or current rank and size, as far as the data is concerned."""
+    # Workers of parameter servers get batches from their strategy, so this process
+    # reads the whole data then.
     if rank is None and size is None:
         member = detect_membership()
         if member.cluster.ps:

@@ -27,35 +27,35 @@ def read_tfds(
     rank: int | None = None,
     size: int | None = None,
 ) -> tf.data.Dataset:
-    """Read this rank's part of a dataset of TensorFlow Datasets.
+    """Read this rank's part of a dataset from TensorFlow Datasets.
 
-    TensorFlow Datasets cuts the split into even parts, by examples (`even_splits`), and
-    reads one of them with a `ReadConfig`. A dataset that is not prepared yet is
-    downloaded and prepared by one process of each folder, while the others wait.
+    The split is cut evenly by examples (`tfds.even_splits`). One process per data
+    folder downloads and prepares a missing dataset, while the others wait.
 
     Args:
-        name: As in `tfds.load`, or a builder.
-        split: As "train" or "train[:80%]".
-        global_batch_size: Examples of a step of all ranks together.
-        parse: Called in graph mode with each example; what `as_supervised` makes of it
-            is spread over the arguments. Default None: examples are left as they are.
-        as_supervised: Whether an example is a pair, as (image, label). Default True.
-        shuffle_buffer: Among how many examples the next is drawn; the files are read in
-            another order, too. 0 leaves all in order. Default 0.
-        seed: What is drawn from it is another order in each epoch. Default 0.
-        cache: Whether the parsed examples are kept in memory. Default False.
+        name: The name, as in `tfds.load`, or a builder.
+        split: The split, such as "train" or "train[:80%]".
+        global_batch_size: Examples per step over all ranks.
+        parse: A function of an example, called in graph mode; a pair is passed as two
+            arguments. Default None: examples are unchanged.
+        as_supervised: Whether an example is a pair such as (image, label). Default
+            True.
+        shuffle_buffer: Number of examples in the shuffle buffer; files are shuffled,
+            too. 0 disables shuffling. Default 0.
+        seed: The seed of the shuffles, which differ in each epoch. Default 0.
+        cache: Whether to keep parsed examples in memory. Default False.
         deterministic: Whether examples come in the same order in every run. Default
             False.
-        data_dir: Where the data is. Default None: where TensorFlow Datasets keeps it.
-        rank: Whose part. Default None: that of this process.
-        size: How many ranks there are. Default None: as many as train.
+        data_dir: The data folder. Default None: that of TensorFlow Datasets.
+        rank: The rank to read for. Default None: this process.
+        size: The number of ranks. Default None: all that train.
 
     Returns:
-        A dataset of batches, which a strategy takes as it is; its cardinality is known.
+        A dataset of batches with known cardinality. Strategies do not shard it again.
 
     Raises:
         ImportError: If TensorFlow Datasets is not installed.
-        ValueError: If an argument is impossible, or a rank would get nothing.
+        ValueError: If an argument is invalid, or a rank would get no examples.
 
     Example:
         >>> import tfdist
@@ -74,7 +74,7 @@ def read_tfds(
     config = tfds.ReadConfig(
         try_autocache=False,
         shuffle_seed=seed,
-        # Of a part that is not shuffled the files are read in order.
+        # Unshuffled files are read in order.
         interleave_cycle_length=16 if shuffle_buffer else 1,
     )
     records = builder.as_dataset(
@@ -88,10 +88,7 @@ def read_tfds(
 
 
 def _prepare(builder: Any) -> None:
-    """Prepare a dataset once on each machine.
-
-    TensorFlow Datasets fails when two processes prepare the same data at once.
-    """
+    """Prepare a dataset in one process at a time; concurrent preparation fails."""
     if builder.info.splits:
         return
     folder = Path(builder.data_dir)
@@ -99,7 +96,7 @@ def _prepare(builder: Any) -> None:
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
-            # Another process was faster, which the builder does not see by itself.
+            # Another process has prepared it; the builder must read that.
             builder.info.read_from_directory(folder)
         else:
             builder.download_and_prepare()

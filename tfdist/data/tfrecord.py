@@ -14,7 +14,7 @@ from tfdist.data.record_index import Damage, FileIndex, index_files
 from tfdist.data.records import Piece, read, without_damages
 from tfdist.data.sharding import rank_and_size, share
 
-# Of each rank, so that reading them in another order mixes what lies side by side.
+# Pieces per rank; shuffling them mixes records that lie next to each other.
 _PIECES = 16
 _AT_A_TIME = 8
 
@@ -36,44 +36,42 @@ def tfrecord_dataset(
 ) -> tf.data.Dataset:
     """Read this rank's part of TFRecord files, in parallel and ahead of the steps.
 
-    Every record is read by exactly one rank, however many files there are, because
-    records are shared out and not files: ranks get equally many, to one, and as many
-    steps as one process would have. To find the records, the length of
-    each is read first, on every rank; each then reads the data of its own.
+    Exactly one rank reads each record, whatever the number of files, because records
+    and not files are divided. Ranks get equally many, to within one per step, and run
+    as many steps as one process would. Every rank first reads the lengths of all
+    records to find its own.
 
-    A strategy of tfdist takes what this returns as it is, and cuts it no more. So may
-    you: `map` it, with a function of batches, or `take` some.
+    A strategy does not shard the result again. You may still `map` it, with a function
+    of batches, or `take` some batches.
 
     Args:
-        files: A pattern, as "data/train-*", or a list of files, which are sorted.
-        parse: Called in graph mode with each record, a scalar string tensor; returns
-            the example.
-        global_batch_size: Examples of a step of all ranks together.
-        shuffle_buffer: Among how many records the next is drawn; the files are read in
-            another order, too. 0 leaves all in order. Default 0.
-        seed: What is drawn from it is another order in each epoch. Default 0.
-        cache: Whether the parsed examples of this rank are kept in memory, so that only
-            the first epoch reads and parses. Put what should differ in each epoch into
-            a `map` of the result. Default False.
-        deterministic: Whether examples come in the same order in every run. Otherwise
-            one that is ready may overtake one that is not, also where they are not
-            shuffled. Default False.
-        on_corrupt: What to do about records that are truncated or corrupt: "raise" an
-            error that names file and byte offset; "skip" them, log each and how many
-            there are; or a function, to skip them and be called with what would be
-            logged about each. To skip them, the part of this rank is read a first time
-            now. Default "raise".
-        rank: Whose part. Default None: that of this process.
-        size: How many ranks there are. Default None: as many as train.
+        files: A pattern such as "data/train-*", or a list of files, which are sorted.
+        parse: A function of a record (a scalar string tensor), called in graph mode,
+            that returns the example.
+        global_batch_size: Examples per step over all ranks.
+        shuffle_buffer: Number of records in the shuffle buffer; pieces of files are
+            shuffled, too. 0 disables shuffling. Default 0.
+        seed: The seed of the shuffles, which differ in each epoch. Default 0.
+        cache: Whether to keep this rank's parsed examples in memory, so that only the
+            first epoch reads and parses. Apply random augmentation in a `map` of the
+            result. Default False.
+        deterministic: Whether examples come in the same order in every run. Otherwise a
+            ready example may overtake a slow one, even without shuffling. Default
+            False.
+        on_corrupt: "raise" an error that names file and byte offset of a truncated or
+            corrupt record; "skip" such records, and log each and their number; or a
+            function, called with each log message, to skip them. To skip, this rank's
+            part is read once in advance. Default "raise".
+        rank: The rank to read for. Default None: this process.
+        size: The number of ranks. Default None: all that train.
 
     Returns:
-        A dataset of batches; its cardinality is known.
+        A dataset of batches with known cardinality.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If an argument is impossible, a rank would get nothing, or a file is
-            truncated or corrupt. Data that does not match its checksum is found when it
-            is read.
+        ValueError: If an argument is invalid, a rank would get no records, or a file is
+            truncated or corrupt. Data checksums are verified only during reading.
 
     Example:
         >>> import tempfile, tfdist
@@ -100,7 +98,7 @@ def tfrecord_dataset(
     most = -(-len(part) // _PIECES) if shuffle_buffer else len(part)
     pieces = _pieces(part, indexes, most)
     if tell is not None:
-        # What ends a whole file is told by one rank, as what a rank finds in its part.
+        # One rank alone reports damage that ends a file.
         pieces = _sound(pieces, damages if rank == 0 else [], tell)
         check_examples(sum(piece.count for piece in pieces), 1, f"rank {rank}'s part")
     at_a_time = _AT_A_TIME if shuffle_buffer else 1
@@ -123,7 +121,7 @@ def _listed(files: str | Sequence[str]) -> list[str]:
 
 
 def _pieces(part: range, indexes: Sequence[FileIndex], most: int) -> list[Piece]:
-    """Return where the records of a part lie, in pieces of so many at most."""
+    """Return the location of a part's records, in pieces of at most `most`."""
     lengths = [*map(len, indexes)]
     return [
         Piece(indexes[number], first, count)
@@ -132,7 +130,7 @@ def _pieces(part: range, indexes: Sequence[FileIndex], most: int) -> list[Piece]
 
 
 def _teller(on_corrupt: str | _Tell) -> _Tell | None:
-    """Return what to call with each damage; None if it is an error."""
+    """Return the function to call with each damage; None to raise an error."""
     if callable(on_corrupt):
         return on_corrupt
     if on_corrupt not in ("raise", "skip"):
@@ -145,13 +143,13 @@ def _teller(on_corrupt: str | _Tell) -> _Tell | None:
 
 
 def _ignore(_: str) -> None:
-    """Leave it to the log."""
+    """Do nothing; the log has it."""
 
 
 def _sound(
     pieces: Sequence[Piece], damages: Sequence[Damage], tell: _Tell
 ) -> list[Piece]:
-    """Leave out the corrupt records, and tell them."""
+    """Remove corrupt records, and report them."""
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         cut = [*pool.map(without_damages, pieces)]
     told = [*damages, *(damage for _, found in cut for damage in found)]

@@ -1,4 +1,4 @@
-"""`tfdist.data.write_tfrecords`: examples into files."""
+"""`tfdist.data.write_tfrecords`: examples written to TFRecord files."""
 
 import contextlib
 import os
@@ -14,25 +14,25 @@ def write_tfrecords(
     path: str | os.PathLike[str],
     num_shards: int = 1,
 ) -> list[str]:
-    """Write examples into TFRecord files, in turns: the first into the first file, ...
+    """Write examples to TFRecord files in rotation, one by one.
 
-    The files appear under their names when all are whole, so that whoever finds them
-    can read them. In a job, let the chief alone write.
+    Files appear under their final names only once all are complete. In a job, call this
+    on the chief only.
 
     Args:
-        examples: Each either its features by name, or a record that is serialized
-            already. A feature is a number, a string, bytes, or an array of them, which
-            is written flat. Integers and booleans become int64, and other numbers
-            float32; images are smaller as `tf.io.encode_jpeg(image).numpy()`.
-        path: What the names begin with, as "data/train" for
-            "data/train-00000-of-00004.tfrecord". The folder is made.
-        num_shards: How many files. Default 1.
+        examples: Each a mapping of features by name, or a serialized record. A feature
+            is a number, a string, bytes, or an array of them, which is flattened.
+            Integers and booleans become int64, other numbers float32. Encode images,
+            for instance with `tf.io.encode_jpeg(image).numpy()`, to save space.
+        path: The prefix of the file names, such as "data/train" for
+            "data/train-00000-of-00004.tfrecord". Missing folders are created.
+        num_shards: Number of files. Default 1.
 
     Returns:
-        The files.
+        The file names.
 
     Raises:
-        TypeError: If a feature is nothing that a record can hold.
+        TypeError: If a record cannot hold a feature.
         ValueError: If `num_shards` is not positive.
 
     Example:
@@ -82,8 +82,8 @@ def _serialized(example: Mapping[str, Any] | bytes) -> bytes:
 
 
 def _feature(name: str, value: Any) -> Any:
-    """Turn a value into the list of the type that fits."""
-    # An array of bytes would lose the zeros at the end of each.
+    """Convert a value to the feature list of its type."""
+    # A NumPy array of bytes would strip trailing zeros.
     dtype = object if _is_text(value) else None
     array = np.asarray(value, dtype)
     flat, kind = array.ravel(), array.dtype.kind
@@ -104,7 +104,7 @@ def _feature(name: str, value: Any) -> Any:
 
 
 def _is_text(value: Any) -> bool:
-    """Say whether a value is bytes or a string, or begins with such."""
+    """Return whether a value is text or bytes, or a sequence that starts with such."""
     while isinstance(value, list | tuple) and value:
         value = value[0]
     return isinstance(value, bytes | str)

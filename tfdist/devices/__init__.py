@@ -1,4 +1,4 @@
-"""The devices of a process, and their configuration."""
+"""Configuration of this process's devices."""
 
 from tfdist.devices.configuration import (
     grow_memory,

@@ -1,7 +1,4 @@
-"""The configuration of devices: pinning, memory, parts and placement.
-
-TensorFlow takes all of it only before it starts its devices.
-"""
+"""Configuration of devices, which must precede TensorFlow's first operation."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,24 +13,24 @@ from tfdist.devices.listing import find, parts_of
 def pin(local_rank: int | None = None, local_size: int | None = None) -> str | None:
     """Hide from TensorFlow the GPUs of the other processes on this host.
 
-    Every process would otherwise take memory on all of them and compute on the first.
-    A process that sees one GPU only, because its scheduler chose for it, keeps it. The
-    memory of the GPU is taken as it is needed, and not all of it at the start, unless
-    it has a limit.
+    Otherwise every process would allocate memory on all GPUs and compute on the first.
+    If the scheduler already shows the process a single GPU, it keeps that one. GPU
+    memory then grows as needed, unless it has a limit.
 
-    `AllReduceStrategy` and `HorovodStrategy` do this by themselves.
+    `AllReduceStrategy` and `HorovodStrategy` call this themselves.
 
     Args:
-        local_rank: The number of this process among those on its host. Default None:
+        local_rank: The number of this process on its host. Default None:
             `tfdist.local_rank()`.
-        local_size: How many there are. Default None: `tfdist.local_size()`.
+        local_size: The number of processes on the host. Default None:
+            `tfdist.local_size()`.
 
     Returns:
-        "GPU:0", as TensorFlow calls the one that is left; None without GPUs.
+        "GPU:0", TensorFlow's name of the remaining GPU; None without GPUs.
 
     Raises:
-        RuntimeError: If TensorFlow has already started all GPUs.
-        ValueError: If there are several GPUs, and fewer than processes.
+        RuntimeError: If TensorFlow has already initialized its GPUs.
+        ValueError: If there are several GPUs, but fewer than processes.
 
     Example:
         >>> pin()  # doctest: +SKIP
@@ -54,17 +51,17 @@ def pin(local_rank: int | None = None, local_size: int | None = None) -> str | N
 
 
 def grow_memory() -> tuple[str, ...]:
-    """Let the process take the memory of its GPUs as it needs it, not all at the start.
+    """Allocate GPU memory as needed, instead of all of it at the start.
 
-    So that others find some, too. What was taken once is kept until the process ends;
-    `limit_memory` sets a bound. It holds for all visible GPUs, because TensorFlow does
-    not let it differ between them.
+    Other processes can then use the rest. Memory is released only when the process
+    ends; `limit_memory` sets a bound. The setting applies to all visible GPUs, because
+    TensorFlow does not allow different ones.
 
     Returns:
-        The names of the GPUs; none on a machine without.
+        The names of the GPUs; empty without GPUs.
 
     Raises:
-        RuntimeError: If TensorFlow has already started its devices.
+        RuntimeError: If TensorFlow has already initialized its devices.
         ValueError: If a GPU has a memory limit.
 
     Example:
@@ -91,22 +88,21 @@ def grow_memory() -> tuple[str, ...]:
 
 
 def limit_memory(device: str, memory_mib: int) -> str:
-    """Take no more than a part of a GPU's memory, and leave the rest to others.
+    """Limit the process to a part of a GPU's memory.
 
-    The process takes that much at the start. Several processes share a GPU in this way;
-    they share its time, too.
+    The process allocates that part at the start. Several processes can share a GPU in
+    this way; they also share its time.
 
     Args:
-        device: A name of `physical`, such as "GPU:0".
-        memory_mib: The most that the process takes, in MiB.
+        device: A name from `physical`, such as "GPU:0".
+        memory_mib: The limit in MiB.
 
     Returns:
         The name of the logical device.
 
     Raises:
-        RuntimeError: If TensorFlow has already started its devices.
-        ValueError: If there is no such device, or it is no GPU, or the limit is not
-            positive.
+        RuntimeError: If TensorFlow has already initialized its devices.
+        ValueError: If there is no such GPU, or the limit is not positive.
 
     Example:
         >>> limit_memory("GPU:0", 4096)  # doctest: +SKIP
@@ -121,23 +117,22 @@ def split(
     *,
     memory_limit_mib: Sequence[int] | None = None,
 ) -> tuple[str, ...]:
-    """Make several logical devices of one.
+    """Split a device into several logical devices.
 
-    On a processor, to try on one machine what is meant for several GPUs. On a GPU, to
-    give each part a memory of its own. The parts share what computes: nothing gets
-    faster.
+    On a CPU, this simulates several GPUs on one machine. On a GPU, each part has its
+    own memory. The parts share the hardware, so nothing runs faster.
 
     Args:
-        device: A name of `physical`, such as "CPU:0" or "GPU:0".
-        parts: How many; for a processor, whose memory has no limits. Default None.
-        memory_limit_mib: The memory of each part in MiB, one number a part; for a GPU,
-            which TensorFlow does not split without. Default None.
+        device: A name from `physical`, such as "CPU:0" or "GPU:0".
+        parts: Number of parts of a CPU, which has no memory limits. Default None.
+        memory_limit_mib: Memory of each part of a GPU in MiB; required for a GPU.
+            Default None.
 
     Returns:
         The names of the parts, for `tf.device` and strategies.
 
     Raises:
-        RuntimeError: If TensorFlow has already started its devices.
+        RuntimeError: If TensorFlow has already initialized its devices.
         ValueError: If there is no such device, or it cannot be split like this.
 
     Example:
@@ -158,16 +153,15 @@ def split(
 
 
 def log_placement() -> None:
-    """Let TensorFlow print on which device each operation runs.
+    """Log the device of each operation, until the process ends.
 
-    The operations of a `tf.function` go to standard output while TensorFlow builds it.
-    Those that run by themselves go to standard error, and only where
-    TF_CPP_MIN_LOG_LEVEL is 0 or not set; `tensor.device` says the same. It stays on
-    until the process ends.
+    The operations of a `tf.function` are printed on standard output while TensorFlow
+    builds it. Eager operations are logged on standard error, provided that
+    TF_CPP_MIN_LOG_LEVEL is 0 or unset; `tensor.device` gives the same information.
 
     Raises:
-        RuntimeError: If TensorFlow has already started its devices; then it would
-            print nothing.
+        RuntimeError: If TensorFlow has already initialized its devices, because it
+            would then print nothing.
 
     Example:
         >>> log_placement()  # doctest: +SKIP
@@ -180,7 +174,7 @@ def log_placement() -> None:
 
 @contextmanager
 def _before_start(what: str, received: str) -> Iterator[None]:
-    """Explain an error of TensorFlow that its devices have already started."""
+    """Translate TensorFlow's error that its devices are already initialized."""
     try:
         yield
     except RuntimeError as error:

@@ -11,16 +11,16 @@ _NAME = re.compile(r"(?:.*/)?(?:physical_device:|device:)?([A-Za-z_]+):(\d+)")
 
 
 def physical(kind: str | None = None) -> tuple[str, ...]:
-    """Return the names of the devices that this machine shows to the process.
+    """Return the names of this process's physical devices, without starting TensorFlow.
 
-    Looking does not start TensorFlow. `CUDA_VISIBLE_DEVICES` hides GPUs from here, too;
-    those that `pin` or `tf.config.set_visible_devices` has hidden are among them.
+    `CUDA_VISIBLE_DEVICES` removes GPUs from this list; `pin` and
+    `tf.config.set_visible_devices` do not.
 
     Args:
-        kind: "CPU", "GPU" or another type of TensorFlow. Default None: all.
+        kind: "CPU", "GPU" or another TensorFlow device type. Default None: all.
 
     Returns:
-        Names such as "CPU:0" and "GPU:1", which `split` and `limit_memory` take.
+        Names such as "CPU:0" and "GPU:1", for `split` and `limit_memory`.
 
     Example:
         >>> physical("CPU")
@@ -31,14 +31,14 @@ def physical(kind: str | None = None) -> tuple[str, ...]:
 
 
 def logical(kind: str | None = None) -> tuple[str, ...]:
-    """Return the names of the devices that `tf.device` and strategies take.
+    """Return the names of the devices for `tf.device` and strategies.
 
-    They are the visible ones, with the parts of those that were split. Unlike
-    `tf.config.list_logical_devices` it does not start TensorFlow, so that devices can
-    still be split or hidden afterwards, and a strategy can be made.
+    These are the visible devices, with the parts of split ones. Unlike
+    `tf.config.list_logical_devices`, this does not start TensorFlow, so devices can
+    still be split or hidden, and strategies created, afterwards.
 
     Args:
-        kind: "CPU", "GPU" or another type of TensorFlow. Default None: all.
+        kind: "CPU", "GPU" or another TensorFlow device type. Default None: all.
 
     Returns:
         Names such as "CPU:0" and "GPU:1", of this process alone.
@@ -52,10 +52,8 @@ def logical(kind: str | None = None) -> tuple[str, ...]:
 
 
 def parts_of(device: Any) -> tuple[str, ...]:
-    """Return the logical names of a physical device that is visible.
-
-    TensorFlow counts the parts of all visible devices of a type in one row.
-    """
+    """Return the logical device names of a visible physical device."""
+    # TensorFlow numbers the parts of all visible devices of a type consecutively.
     first = 0
     for other in tf.config.get_visible_devices(device.device_type):
         count = len(tf.config.get_logical_device_configuration(other) or [None])
@@ -66,11 +64,7 @@ def parts_of(device: Any) -> tuple[str, ...]:
 
 
 def find(device: str) -> Any:
-    """Return TensorFlow's `PhysicalDevice` of a name, one that is visible.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
+    """Return TensorFlow's `PhysicalDevice` of that name, if it is visible."""
     match = _NAME.fullmatch(str(device))
     name = f"{match[1].upper()}:{int(match[2])}" if match else ""
     found = {_short(each.name): each for each in tf.config.get_visible_devices()}
@@ -88,7 +82,7 @@ def _short(name: str) -> str:
 
 
 def _missing(found: dict[str, Any]) -> str:
-    """Say why there may be no more devices than these."""
+    """Explain why further devices may be missing."""
     kinds = Counter(name.partition(":")[0] for name in found)
     if kinds["GPU"]:
         return "CUDA_VISIBLE_DEVICES and tfdist.devices.pin hide others."

@@ -1,4 +1,4 @@
-"""Gradients on the way from one rank's backward pass to the update."""
+"""Preparation, compression and reduction of gradients."""
 
 from tfdist.gradients.buckets import (
     BUCKET_BYTES,

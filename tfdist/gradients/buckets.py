@@ -1,12 +1,15 @@
-"""Plans of which gradients travel together: pure arithmetic, without TensorFlow."""
+"""Plans of the gradients to send together: pure arithmetic, without TensorFlow."""
 
 import difflib
 from collections.abc import Hashable, Sequence
 
+# Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
+# VLDB 2020, section 3.2.3.
 BUCKET_BYTES = 25 * 2**20
+# Smaller, so that the network starts early.
 FIRST_BUCKET_BYTES = 2**20
-# Joining a tensor with others copies it twice. From about this size on, sending it
-# alone takes less time, and always less memory.
+# Packing copies a tensor twice. From about this size on, sending it alone takes less
+# time, and always less memory.
 ALONE_BYTES = 4 * 2**20
 Groups = int | Sequence[Sequence[str]] | None
 
@@ -17,32 +20,11 @@ def plan_buckets(
     bucket_bytes: int,
     first_bucket_bytes: int = FIRST_BUCKET_BYTES,
 ) -> list[list[int]]:
-    """Group tensors into buckets, the last tensor first.
+    """Group tensors into buckets, returned as positions in the order of sending.
 
     The backward pass reaches the last layers first, so their gradients can be sent
-    while the others are still computed. A bucket is full once it holds the limit, and
-    the first is smaller than the others so that the network starts early. A tensor of
-    4 MiB and more is sent by itself.
-
-    Args:
-        sizes_bytes: The size of each tensor, in the order of the layers.
-        kinds: The property that is equal within a bucket, for example the type.
-        bucket_bytes: The size from which a bucket is full; 0 makes one per tensor.
-        first_bucket_bytes: The same for the first bucket of a kind. Default 1 MiB.
-
-    Returns:
-        Positions of the tensors, by bucket, in the order of sending.
-
-    Raises:
-        ValueError: If `bucket_bytes` is negative.
-
-    Example:
-        >>> plan_buckets([4, 4, 4, 4], ["float32"] * 4, 8, first_bucket_bytes=4)
-        [[3], [2, 1], [0]]
-
-    References:
-        Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
-        Training", VLDB 2020, section 3.2.3.
+    while others are computed. A bucket is full once it holds `bucket_bytes`; 0 makes
+    one per tensor. Tensors in a bucket are of one kind.
     """
     check_bucket_bytes(bucket_bytes)
     buckets: list[list[int]] = []
@@ -72,12 +54,8 @@ def add_to_buckets(
 ) -> list[list[int]]:
     """Add further tensors to planned buckets, each to the smallest of its kind.
 
-    Joining costs the smallest copy there. Tensors of a kind without a bucket share a
-    new one, which is sent first: they are known before the backward pass begins.
-
-    Example:
-        >>> add_to_buckets([[2, 1], [0]], [8, 8, 8, 2], ["float32"] * 4)
-        [[2, 1], [0, 3]]
+    Tensors of a kind without a bucket share a new one, which is sent first, because
+    they are known before the backward pass.
     """
     full = [list(bucket) for bucket in buckets]
     for position in range(sum(map(len, buckets)), len(sizes_bytes)):
@@ -95,25 +73,10 @@ def plan_groups(
     paths: Sequence[Hashable],
     positions: Sequence[int],
 ) -> list[list[int]]:
-    """Group gradients as the user asks, the last layers first.
+    """Group dense gradients as the user asks, the last layers first.
 
-    Args:
-        groups: A number of groups of neighbours; or lists of paths of variables, where
-            a variable in no list is sent alone; or None: each is sent alone.
-        paths: The paths, or other keys, of all variables in the order of the layers.
-        positions: The variables that have a dense gradient.
-
-    Returns:
-        Positions by group, in the order of sending.
-
-    Raises:
-        ValueError: If a group names a variable that the model does not have.
-
-    Example:
-        >>> plan_groups(2, ["a", "b", "c"], [0, 1, 2])
-        [[2], [1, 0]]
-        >>> plan_groups([["a", "c"]], ["a", "b", "c"], [0, 1, 2])
-        [[2, 0], [1]]
+    `groups` is a number of groups of neighbours, or lists of paths of variables; a
+    variable in no list is sent alone, and so is each with None.
     """
     backwards = list(reversed(positions))
     if groups is None:
@@ -141,7 +104,7 @@ def plan_groups(
 
 
 def check_bucket_bytes(bucket_bytes: int) -> None:
-    """Refuse a bucket of negative size."""
+    """Raise `ValueError` for a negative size of buckets."""
     if bucket_bytes < 0:
         raise ValueError(
             f"bucket_bytes must not be negative. Received: bucket_bytes={bucket_bytes}."
@@ -150,11 +113,11 @@ def check_bucket_bytes(bucket_bytes: int) -> None:
 
 
 def check_groups(groups: Groups) -> None:
-    """Refuse groups that are neither a positive number nor distinct lists of paths."""
+    """Raise an error unless groups are a positive number or disjoint lists of paths."""
     if groups is None:
         return
     if isinstance(groups, int):
-        # bool is a subclass of int, yet True is no number of groups.
+        # bool is a subclass of int.
         if groups < 1 or isinstance(groups, bool):
             raise ValueError(
                 f"groups must be at least 1. Received: groups={groups}. Leave it out "
@@ -181,5 +144,5 @@ def check_groups(groups: Groups) -> None:
 
 
 def _is_list(value: object) -> bool:
-    """Tell whether a value is a sequence, but not a string."""
+    """Return whether a value is a sequence, but not a string."""
     return isinstance(value, Sequence) and not isinstance(value, str)

@@ -16,27 +16,10 @@ OPS = ("average", "sum", "adasum")
 
 
 class HorovodReducer(GradientReducer):
-    """Sends each gradient as soon as it is computed; Horovod fuses those that wait.
+    """A reducer that sends each gradient once computed; Horovod fuses those that wait.
 
-    Args:
-        collective: Horovod's.
-        op: "average" gives the gradient of the global batch's mean; "sum" gives that
-            times the number of ranks; "adasum" combines the gradients of the ranks'
-            own means. Default "average".
-        gradient_predivide_factor: The factor by which gradients are divided before the
-            sum, and multiplied after it. Default 1.
-        groups: The gradients that are sent together: a number of groups, or lists of
-            paths of variables. Default None: Horovod decides.
-        sparse_as_dense: See `GradientReducer`. Default False.
-        compression: "none" or "fp16", see `Compression`. Default "none".
-
-    Raises:
-        TypeError: If the groups are neither.
-        ValueError: If an argument is impossible, or conflicts with another.
-
-    References:
-        Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys
-        2021.
+    For the options see `HorovodStrategy`. Adasum is from Maleki et al., "Scaling
+    Distributed Training with Adaptive Summation", MLSys 2021.
     """
 
     def __init__(
@@ -61,15 +44,12 @@ class HorovodReducer(GradientReducer):
         size = float(collective.size)
         self._factors = (1.0, 1.0)
         if gradient_predivide_factor != 1.0:
-            # Gradients come multiplied by shares of 1 / size, where Horovod's do not.
+            # Unlike Horovod's, these gradients are already multiplied by 1 / size.
             before = size / gradient_predivide_factor
             self._factors = (before, 1.0 / before)
 
     def weight(self, share: Any) -> Any:
-        """Return the weight of a rank's gradients; see `GradientReducer.weight`.
-
-        Adasum combines whole gradients; that of a rank without rows is zero.
-        """
+        """Return a rank's weight; for Adasum 1, or 0 on a rank without rows."""
         return tf.sign(share) if self._op == "adasum" else share
 
     def complete(
@@ -143,7 +123,7 @@ def check_horovod_options(
     groups: Groups = None,
     compression: str = "none",
 ) -> None:
-    """Refuse options that Horovod does not have, or that conflict."""
+    """Raise `ValueError` for options that Horovod lacks, or that conflict."""
     if op not in OPS:
         raise ValueError(
             f"op must be one of {', '.join(OPS)}. Received: op={op!r}. "

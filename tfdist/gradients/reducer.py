@@ -1,4 +1,4 @@
-"""The reduction of gradients over ranks, bucket by bucket."""
+"""Reduction of gradients over ranks, bucket by bucket."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,23 +17,10 @@ from tfdist.gradients.sparse import DENSE, SPARSE, agree, convert, kind_of
 
 
 class GradientReducer:
-    """Sums gradients over ranks, bucket by bucket, during the backward pass.
+    """A sum of gradients over ranks, bucket by bucket, during the backward pass.
 
-    It sums and never averages: each rank's gradient is first weighted by its share of
-    the global batch, so that the sum is the gradient of the whole batch's mean.
-
-    Args:
-        collective: The collective of the ranks.
-        bucket_bytes: The size of a bucket in bytes; 0 sends each gradient by itself.
-            Default 25 MiB.
-        sparse_as_dense: Whether `tf.IndexedSlices` are made dense and summed instead
-            of gathered. Default False.
-        compression: The type in which float32 and float64 gradients travel: "none" is
-            their own; "fp16" and "bf16" take two bytes an element, see `Compression`.
-            Default "none".
-
-    Raises:
-        ValueError: If `bucket_bytes` is negative, or the compression unknown.
+    It never averages: each rank's gradient is first weighted by its share of the global
+    batch, so the sum is the gradient of the whole batch's mean.
     """
 
     def __init__(
@@ -56,13 +43,9 @@ class GradientReducer:
     ) -> list[Any]:
         """Fill in missing gradients, so that all ranks have the same kinds.
 
-        A variable that only some ranks used has no gradient on the others, and the
-        ranks would wait for each other. The ranks agree once for a graph, when it is
-        traced, and in every step of eager code, where each step may differ.
-
-        Returns:
-            The gradients: zeros for None where another rank has one, dense for sparse
-            where another rank's is dense.
+        None becomes zeros, and sparse becomes dense, where another rank needs it.
+        Otherwise a rank would wait for gradients that others never send. The ranks
+        agree once per graph, and in each eager step.
         """
         kinds = tuple(kind_of(gradient) for gradient in gradients)
         paths = tuple(getattr(v, "path", v.name) for v in variables)
@@ -95,21 +78,12 @@ class GradientReducer:
         beside: Sequence[Any] = (),
         are_shares: bool = False,
     ) -> list[Any]:
-        """Sum gradients over ranks.
+        """Return the sums of gradients and `beside` tensors, identical on all ranks.
 
-        Args:
-            gradients: Tensors, `tf.IndexedSlices` and None, in the order of the
-                layers; the same kinds on every rank, see `complete`.
-            name: Name of the operation, the same on every rank.
-            beside: Small float tensors that are summed as well, uncompressed; in the
-                buckets of their type, if there are any. Default none.
-            are_shares: Whether the gradients are multiplied by shares that add up to
-                1 over the ranks, so that no sum is larger than they were; see
-                `Compression`. Default False.
-
-        Returns:
-            The sums of the gradients, None where there was None, followed by those of
-            `beside`; bit-identical on every rank.
+        All ranks must have the same kinds of gradients, see `complete`. `beside` are
+        small float tensors, sent uncompressed in buckets of their type. `are_shares`
+        tells that the gradients are multiplied by shares of the batch, see
+        `Compression`.
         """
         compression = self._compression
         sent = [compression.compress(g, are_shares=are_shares) for g in gradients]
@@ -120,7 +94,7 @@ class GradientReducer:
         ]
 
     def _reduce(self, tensors: list[Any], beside: int, name: str) -> list[Any]:
-        """Sum tensors uncompressed; the last `beside` of them are no gradients."""
+        """Sum tensors uncompressed; the last `beside` of them are not gradients."""
         results = list(tensors)
         kinds = [kind_of(tensor) for tensor in tensors]
         for i in (i for i, kind in enumerate(kinds) if kind == SPARSE):
@@ -150,25 +124,23 @@ class GradientReducer:
 def weigh(
     gradients: Sequence[Any], share: Any, *, is_positive: bool = False
 ) -> list[Any]:
-    """Multiply gradients by this rank's share of the global batch.
+    """Multiply gradients by this rank's share of the global batch, a float64 tensor.
 
-    A share of 0 gives zeros, whatever the gradients are. The share is float64, because
-    a small float type cannot count the rows of a large batch. With `is_positive` the
-    share cannot be 0, which takes half the time.
+    A share of 0 gives zeros, even from NaN. `is_positive` excludes 0, in half the time.
     """
 
     def weigh_one(gradient: Any) -> Any:
         factor = tf.cast(share, gradient.dtype)
         if is_positive:
             return gradient * factor
-        # A rank without rows works on placeholder data, with arbitrary gradients.
+        # A rank without rows computes on a placeholder, with arbitrary gradients.
         return tf.math.multiply_no_nan(gradient, factor)
 
     return [None if g is None else map_values(weigh_one, g) for g in gradients]
 
 
 def _check_equal_counts(by_rank: list[list[str]], name: str) -> None:
-    """Refuse ranks with different numbers of variables."""
+    """Raise `RuntimeError` if ranks have different numbers of variables."""
     counts = [len(kinds) for kinds in by_rank]
     if len(set(counts)) > 1:
         raise RuntimeError(
@@ -178,7 +150,7 @@ def _check_equal_counts(by_rank: list[list[str]], name: str) -> None:
 
 
 def _size_bytes(gradient: Any) -> int:
-    """Return the size of a gradient; an unknown dimension counts as 1."""
+    """Return the size of a gradient; unknown dimensions count as 1."""
     elements = 1
     for length in gradient.shape:
         elements *= length or 1

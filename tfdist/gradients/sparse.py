@@ -1,4 +1,4 @@
-"""Gradients that are missing or sparse on some ranks, and dense on others."""
+"""Kinds of gradients, which may be missing, sparse or dense on different ranks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +16,7 @@ def kind_of(gradient: Any) -> str:
 
 
 def agree(kinds: Sequence[str]) -> str:
-    """Choose the kind of a gradient on every rank from the kinds on each rank.
-
-    It is "none" if no rank has one, and "sparse" if no rank has a dense one.
-
-    Example:
-        >>> agree(["none", "sparse"]), agree(["sparse", "dense"])
-        ('sparse', 'dense')
-    """
+    """Choose one kind for all ranks: dense if any is, else sparse, else none."""
     present = set(kinds) - {NONE}
     if not present:
         return NONE
@@ -33,11 +26,10 @@ def agree(kinds: Sequence[str]) -> str:
 def with_sums_dense(gradient: Any, *, is_summed: bool = False) -> Any:
     """Densify sparse gradients whose rows are already sums, one row for each index.
 
-    An example is the gradient of a kernel that multiplies sparse inputs. The rows of
-    other ranks must be added to them, because an optimizer that squares gradients
-    would square rows of one index separately. The rows of an embedding are separate on
-    one process as well, and stay so. A graph tells the two apart by the operation that
-    the indices come from, unless `is_summed` says so.
+    An example is the gradient of a kernel that multiplies sparse inputs. Other ranks'
+    rows must be added to it, because an optimizer would square rows of one index
+    separately. Rows of embeddings stay separate, as on one process. In a graph, the op
+    that made the indices distinguishes the two; elsewhere `is_summed` does.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -47,7 +39,7 @@ def with_sums_dense(gradient: Any, *, is_summed: bool = False) -> Any:
 
 
 def convert(gradient: Any, kind: str, variable: Any) -> Any:
-    """Convert a gradient to a kind; a missing one becomes one that adds nothing."""
+    """Convert a gradient to a kind; a missing one becomes zeros or no rows."""
     if kind == NONE or kind == kind_of(gradient):
         return gradient
     if kind == DENSE and gradient is not None:
@@ -61,7 +53,7 @@ def convert(gradient: Any, kind: str, variable: Any) -> Any:
 
 
 def _are_unique(indices: Any) -> bool:
-    """Tell whether indices in a graph come from an operation that makes them unique."""
+    """Return whether symbolic indices come from an op that makes them unique."""
     if not tf.is_symbolic_tensor(indices):
         return False
     while indices.op.type in ("Cast", "Identity", "Reshape"):

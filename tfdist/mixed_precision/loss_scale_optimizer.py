@@ -17,43 +17,43 @@ from tfdist.mixed_precision.scale_rule import (
 
 @keras.saving.register_keras_serializable(package="tfdist")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
-    """Scales the loss, so that small gradients do not become zero in float16.
+    """Loss scaling, so that small gradients do not underflow in float16.
 
     The loss is multiplied by a scale before the backward pass, and the gradients are
-    divided by it after. A step whose gradients overflow is skipped. The scale
+    divided by it afterwards. A step whose gradients overflow is skipped. The scale
     grows after `dynamic_growth_steps` finite steps in a row, and shrinks when a step
     overflows.
 
-    Keras decides on each replica's own gradients whether a step overflows, although
-    they are summed only afterwards: an overflow on another replica is then written into
-    the weights. Here the gradients of all replicas are summed first, so that either all
-    replicas skip a step or none does; then they are unscaled, clipped and applied. That
-    holds under tfdist's strategies, without additional communication, and under
-    TensorFlow's `MirroredStrategy`, where gradient accumulation works with it, too.
+    Keras checks each replica's own gradients before it sums them, so an overflow on
+    another replica reaches the weights. This optimizer sums the gradients of all
+    replicas first: either all replicas skip a step or none does. Then it unscales,
+    clips and applies them. It works under tfdist's strategies, without additional
+    communication, and under TensorFlow's `MirroredStrategy`, also with gradient
+    accumulation.
 
-    The scale and the number of skipped steps appear in the logs of each epoch as
-    `loss_scale` and `skipped_steps`, and are saved and restored with the model. A file
-    with this optimizer loads where `tfdist.mixed_precision` is imported. The state of
-    Keras's own `LossScaleOptimizer` loads into this one, and the reverse.
+    The logs of each epoch contain `loss_scale` and `skipped_steps`, which are saved and
+    restored with the model. Import `tfdist.mixed_precision` before loading a file with
+    this optimizer. Its state and that of Keras's `LossScaleOptimizer` are
+    interchangeable.
 
     Args:
         inner_optimizer: The optimizer that updates the weights, with its own clipping,
             weight decay, averages and accumulation.
         initial_scale: The scale of the first step. Default 2**15.
-        dynamic_growth_steps: Finite steps in a row after which the scale grows.
-            Default 2000.
-        name: The name of the optimizer. Default None: one made from the class.
+        dynamic_growth_steps: Finite steps in a row after which the scale grows. Default
+            2000.
+        name: The name of the optimizer. Default None: derived from the class.
         **options: By keyword.
 
             - `growth_factor`: The factor by which the scale grows. Default 2.
             - `backoff_factor`: The factor by which it shrinks. Default 0.5.
-            - `hysteresis`: The overflow that lowers the scale, as in DeepSpeed. With 3,
-              the first two are only skipped, the third lowers the scale, and so does
-              each further one; the count restarts when the scale has grown, or would
-              have without its maximum (DeepSpeed's default,
-              `consecutive_hysteresis=False`). Default 1: every overflow lowers it.
-            - `minimum_scale`: The scale never shrinks below it. Default 1.
-            - `maximum_scale`: The scale never grows above it. Default 2**24.
+            - `hysteresis`: The number of overflows until the scale shrinks, as in
+              DeepSpeed with its default, `consecutive_hysteresis=False`. With 3, the
+              third overflow and each later one lower the scale. The count restarts
+              when the scale is due to grow, even at its maximum. Default 1: every
+              overflow lowers it.
+            - `minimum_scale`: The lower limit of the scale. Default 1.
+            - `maximum_scale`: The upper limit of the scale. Default 2**24.
             - `dynamic`: False for a constant scale, which takes no other options; steps
               that overflow are still skipped. Default True.
 
@@ -88,22 +88,18 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         install(is_alone=True)
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Create the variables: the scale, the counters, and the inner optimizer's.
-
-        Args:
-            var_list: The variables to be optimized.
-        """
+        """Create the variables: the scale, the counters, and the inner optimizer's."""
         super().build(var_list)
         self.counters = _Counters()
 
     @property
     def overflow_counter(self) -> keras.Variable:
-        """The overflows since the scale last grew, counted up to `hysteresis`."""
+        """The number of overflows since the scale last grew, up to `hysteresis`."""
         return self.counters.overflow_counter
 
     @property
     def skipped_steps(self) -> keras.Variable:
-        """The steps skipped since the start of the training."""
+        """The number of skipped steps since training started."""
         return self.counters.skipped_steps
 
     @property
@@ -114,15 +110,14 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
     def apply(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None
     ) -> None:
-        """Update the variables, unless a gradient of any replica is not finite.
+        """Update the variables, unless any replica's gradient is not finite.
 
         Args:
             grads: The gradients of the scaled loss.
-            trainable_variables: Their variables. Default None: those that the optimizer
-                was built with.
+            trainable_variables: Their variables. Default None: those passed to `build`.
 
         Raises:
-            RuntimeError: If it is called outside of a replica.
+            RuntimeError: If called outside of a replica.
             ValueError: If the optimizer is not built and no variables are given.
         """
         if not self.built:
@@ -142,20 +137,12 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         apply_reduced(self, list(grads), variables, apply_summed)
 
     def save_own_variables(self, store: Any) -> None:
-        """Save what Keras's own optimizer would, in its order.
-
-        Args:
-            store: The store of the file.
-        """
+        """Save the same variables as Keras's own optimizer, in its order."""
         for number, variable in enumerate(super().variables):
             store[str(number)] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what this optimizer or Keras's own has saved.
-
-        Args:
-            store: The store of the file.
-        """
+        """Load the variables of this optimizer or of Keras's own."""
         variables = super().variables
         if len(store.keys()) != len(variables):
             # Keras warns that it skips them.
@@ -165,11 +152,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
             variable.assign(store[str(number)])
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments, serialized.
-
-        Returns:
-            The arguments by name.
-        """
+        """Return the serialized arguments by name."""
         inner = keras.saving.serialize_keras_object(self.inner_optimizer)
         return {"name": self.name, "inner_optimizer": inner, **config_of(self.rule)}
 
@@ -202,33 +185,30 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
 
 class _Counters(keras.layers.Layer):  # type: ignore[misc]
-    """Counters that Keras's `LossScaleOptimizer` lacks, saved separately in files.
-
-    Keras saves the variables of an optimizer as one numbered list, and loads no list of
-    another length. Outside of it, the counters let Keras's optimizer load what ours has
-    saved, and the reverse. Keras saves layers in this way; this one is in no model.
-    """
+    """Counters that Keras's `LossScaleOptimizer` lacks, saved as a separate layer."""
 
     def __init__(self) -> None:
+        # Keras loads an optimizer's variables only from a list of equal length. Outside
+        # of it, the counters let Keras's optimizer load our files, and the reverse.
         super().__init__(name="loss_scale_counters")
         self.overflow_counter = self._counter("overflow_counter")
         self.skipped_steps = self._counter("skipped_steps")
         self.built = True
 
     def load_own_variables(self, store: Any) -> None:
-        """Load the counters; a file of plain Keras has none, and leaves them."""
+        """Load the counters, if the file has them; files of plain Keras do not."""
         if store.keys():
             super().load_own_variables(store)
 
     def _counter(self, name: str) -> Any:
-        """Return a new variable that counts from 0."""
+        """Create a variable that counts from 0."""
         return self.add_weight(
             shape=(), initializer="zeros", dtype="int32", trainable=False, name=name
         )
 
 
 def _check_inner(inner_optimizer: Any) -> None:
-    """Refuse an optimizer that scales the loss already."""
+    """Reject an optimizer that already scales the loss."""
     wrong = not isinstance(inner_optimizer, keras.optimizers.Optimizer)
     if wrong or isinstance(inner_optimizer, keras.optimizers.LossScaleOptimizer):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Mixed precision of models: the policy, and the current loss scale."""
+"""The mixed-precision policy of models, and the current loss scale."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def set_policy(name: str) -> keras.DTypePolicy:
-    """Set the types in which layers created from now on compute.
+    """Set the compute type of layers created from now on.
 
-    The weights stay in float32. "mixed_float16" computes in float16 and needs loss
-    scaling, which `compile` adds by itself; "mixed_bfloat16" has the range of float32
-    and needs none; "float32" ends mixed precision. Call it before you build the model.
+    Weights stay in float32. "mixed_float16" needs loss scaling, which `compile` adds;
+    "mixed_bfloat16" has the range of float32 and needs none; "float32" turns mixed
+    precision off. Call it before you build the model.
 
     Args:
         name: "mixed_float16", "mixed_bfloat16" or "float32".
@@ -43,13 +43,13 @@ def set_policy(name: str) -> keras.DTypePolicy:
 
 
 def loss_scale(model: Any) -> float:
-    """Return the factor by which a model's loss is multiplied in the next step.
+    """Return the factor by which the next step multiplies a model's loss.
 
     Args:
         model: A compiled Keras model.
 
     Returns:
-        The scale; 1.0 for a model without loss scaling.
+        The scale; 1.0 without loss scaling.
 
     Raises:
         ValueError: If the model is not compiled.

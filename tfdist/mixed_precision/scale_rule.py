@@ -1,4 +1,4 @@
-"""Arithmetic of a loss scale: its options, and when it grows and shrinks."""
+"""Arithmetic of a dynamic loss scale, and its options."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ GROWTH_STEPS = 2000
 
 
 class LossScaleOptions(TypedDict, total=False):
-    """Options of `LossScaleOptimizer` that Keras's optimizer lacks; see `ScaleRule`."""
+    """Options of `LossScaleOptimizer` that Keras's optimizer lacks."""
 
     growth_factor: float
     backoff_factor: float
@@ -36,12 +36,7 @@ class ScaleState(NamedTuple):
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """Rule by which a loss scale follows overflows; see `LossScaleOptimizer`.
-
-    The scale should be as large as the gradients allow, so that small gradients stay
-    representable in 16 bits: it grows after finite steps, and shrinks when a gradient
-    is not finite (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
-    """
+    """Rule by which a loss scale grows and shrinks; see `LossScaleOptimizer`."""
 
     initial_scale: float
     dynamic_growth_steps: int
@@ -53,7 +48,7 @@ class ScaleRule:
     dynamic: bool = True
 
     def __post_init__(self) -> None:
-        """Check each value alone, then the scales together."""
+        """Validate each value, then the scales together."""
         if not isinstance(self.dynamic, bool):
             raise ValueError(
                 f"dynamic must be True or False. Received: dynamic={self.dynamic!r}. "
@@ -92,7 +87,7 @@ class ScaleRule:
         self._check_order()
 
     def _check_order(self) -> None:
-        """Refuse an initial scale outside of its limits."""
+        """Reject an initial scale outside of its limits."""
         scales = (self.minimum_scale, self.initial_scale, self.maximum_scale)
         if self.dynamic and list(scales) != sorted(scales):
             raise ValueError(
@@ -104,7 +99,7 @@ class ScaleRule:
             )
 
     def after(self, state: ScaleState, is_finite: Any) -> ScaleState:
-        """Return the state after a step whose gradients were finite, or not."""
+        """Return the state after a step with finite or non-finite gradients."""
         skipped = state.skipped_steps + ops.where(is_finite, 0, 1)
         if not self.dynamic:
             return state._replace(skipped_steps=skipped)
@@ -128,7 +123,7 @@ class ScaleRule:
 def make_rule(
     initial_scale: float, dynamic_growth_steps: int, options: Mapping[str, Any]
 ) -> ScaleRule:
-    """Check the arguments of `LossScaleOptimizer`, and make a rule of them."""
+    """Validate the arguments of `LossScaleOptimizer`, and return their rule."""
     known = [*LossScaleOptions.__annotations__]
     for name, value in options.items():
         if name not in known:
@@ -154,14 +149,14 @@ def make_rule(
 
 
 def config_of(rule: ScaleRule) -> dict[str, Any]:
-    """Return the arguments of `LossScaleOptimizer` that give this rule."""
+    """Return the arguments of `LossScaleOptimizer` for this rule."""
     if not rule.dynamic:
         return {"initial_scale": rule.initial_scale, "dynamic": False}
     return asdict(rule)
 
 
 def _check(name: str, value: Any, kind: str, is_valid: Any, advice: str) -> None:
-    """Refuse a value that is not a number, or out of range."""
+    """Reject a value that is not a number, or out of range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (is_number and is_valid(value)):
         raise ValueError(f"{name} must be {kind}. Received: {name}={value!r}. {advice}")

@@ -14,10 +14,10 @@ from tfdist.compat.keras.learning_rates import OwnDecayOptimizer
 class Lars(OwnDecayOptimizer):
     """SGD with momentum, and a learning rate for each layer (LARS).
 
-    With the learning rate of a large batch, some layers move by more than their own
-    weights in the first steps, and the training diverges. Here the learning rate of
-    each weight is multiplied by a trust ratio, so that the size of an update depends on
-    the size of the weights, and not on the size of the gradient:
+    With the learning rate of a large batch, the first steps may change some layers by
+    more than their own weights, and training diverges. LARS multiplies the learning
+    rate of each weight by a trust ratio, so that the size of an update depends on the
+    norm of the weight, not of the gradient:
 
         ratio = trust_coefficient * norm(weight)
                 / (norm(gradient) + weight_decay * norm(weight) + epsilon)
@@ -25,43 +25,41 @@ class Lars(OwnDecayOptimizer):
                    - learning_rate * ratio * (gradient + weight_decay * weight)
         weight = weight + velocity
 
-    The ratio is 1 where one of the norms is 0. This is algorithm 1 of the paper, with
-    the sign that the velocity has in Keras's `SGD`, and is what `LARSOptimizer` of
-    TensorFlow 1 (`tf.contrib.opt`) computes. The learning rate is part of the
-    velocity; NVIDIA's `LARC(clip=False)` has the same ratio and multiplies the velocity
-    by the learning rate afterwards, which differs only when that changes. Others, such
-    as the one of SimCLR, divide by the norm of the sum of gradient and decay.
+    The ratio is 1 if one of the norms is 0. This is algorithm 1 of the paper, with the
+    sign of the velocity in Keras's `SGD`, and equals `LARSOptimizer` of TensorFlow 1
+    (`tf.contrib.opt`). The velocity includes the learning rate; NVIDIA's
+    `LARC(clip=False)` has the same ratio but multiplies the velocity by the learning
+    rate afterwards, which differs only when the rate changes. Others, such as SimCLR's
+    LARS, divide by the norm of the sum of gradient and decay.
 
-    Biases and the parameters of normalization have neither the ratio nor weight decay:
-    they are updated as by `SGD(learning_rate, momentum)`, to the bit. If a learning
-    rate is too large for them, a smaller one with a larger `trust_coefficient` gives
-    the layers the same updates.
+    Biases and normalization parameters have neither a ratio nor weight decay: their
+    updates equal those of `SGD(learning_rate, momentum)` bit by bit. If a learning rate
+    is too large for them, use a smaller one with a larger `trust_coefficient`.
 
-    The norms are computed in float32 at least, also of variables in 16 bits. Sparse
-    gradients are made dense, because each step changes every row. A file with this
-    optimizer loads where `tfdist.optimizers` is imported.
+    Norms are computed in float32 or more, also for 16-bit variables. Sparse gradients
+    are made dense, because each step changes every row. Import `tfdist.optimizers`
+    before loading a file with this optimizer.
 
     Args:
-        learning_rate: A float, a `LearningRateSchedule` of Keras or a function without
-            arguments. Without momentum, one step moves a layer by up to `learning_rate
-            * trust_coefficient` times its norm: good values are larger than those of
-            SGD.
+        learning_rate: A float, a Keras `LearningRateSchedule` or a function without
+            arguments. Without momentum, one step changes a layer by up to
+            `learning_rate * trust_coefficient` times its norm, so good values are
+            larger than for SGD.
         momentum: The fraction of the velocity that a step keeps, from 0 to below 1.
             Default 0.9.
         trust_coefficient: The size of an update in one step, as a fraction of the
             layer's norm. Default 0.001, as in the paper.
-        weight_decay: The L2 regularization, as part of the ratio and the velocity.
-            Keras's own, which is separate from the gradient, is not applied.
-            `exclude_from_weight_decay` holds for it. Default 0.
+        weight_decay: The L2 regularization, as part of the ratio and the velocity; it
+            replaces Keras's decoupled decay and respects `exclude_from_weight_decay`.
+            Default 0.
         epsilon: Added to the divisor of the ratio. Default 1e-8.
-        exclude_from_adaptation: Words; a variable whose path contains one of them is
-            left out, as with `["bias", "batch_normalization"]`; an empty list leaves
-            out none. Default None: all variables with fewer than two axes, which are
-            biases, gamma and beta.
-        **options: By keyword, the options of all Keras optimizers: `name`, `clipnorm`,
-            `clipvalue`, `global_clipnorm`, `use_ema`, `ema_momentum`,
-            `ema_overwrite_frequency`, `loss_scale_factor` and
-            `gradient_accumulation_steps`.
+        exclude_from_adaptation: Words; variables whose path contains one of them get
+            neither ratio nor weight decay, as with `["bias", "batch_normalization"]`.
+            An empty list excludes no variable. Default None: exclude variables with
+            fewer than two axes, which are biases, gamma and beta.
+        **options: The options of all Keras optimizers: `name`, `clipnorm`, `clipvalue`,
+            `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`,
+            `loss_scale_factor` and `gradient_accumulation_steps`.
 
     Raises:
         TypeError: If `exclude_from_adaptation` is one string.
@@ -110,11 +108,7 @@ class Lars(OwnDecayOptimizer):
         )
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Create the velocities.
-
-        Args:
-            variables: The variables to be optimized.
-        """
+        """Create the velocities of the variables."""
         if self.built:
             return
         super().build(variables)
@@ -125,13 +119,7 @@ class Lars(OwnDecayOptimizer):
         self._adapted = tuple(self._is_adapted(variable) for variable in variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update one variable.
-
-        Args:
-            gradient: Its gradient, dense or sparse.
-            variable: The variable.
-            learning_rate: The learning rate of this step.
-        """
+        """Update one variable by its dense or sparse gradient."""
         index = self.index_of(variable)
         dtype = keras.backend.result_type(variable.dtype, "float32")
         # Repeated rows of a sparse gradient must be added up before its norm is taken.
@@ -148,11 +136,7 @@ class Lars(OwnDecayOptimizer):
         self.assign_add(variable, velocity)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments, serialized.
-
-        Returns:
-            The arguments by name.
-        """
+        """Return the serialized arguments by name."""
         words = self.exclude_from_adaptation
         return {
             **super().get_config(),
@@ -171,7 +155,7 @@ class Lars(OwnDecayOptimizer):
         return not any(word in path for word in self.exclude_from_adaptation)
 
     def _trust_ratio(self, weight: Any, gradient: Any, decay: float) -> Any:
-        """Return the factor of the learning rate of a variable."""
+        """Return the trust ratio of a variable."""
         of_weight, of_gradient = _norm(weight), _norm(gradient)
         divisor = of_gradient + decay * of_weight + self.epsilon
         return ops.where(
@@ -189,7 +173,7 @@ def _norm(tensor: Any) -> Any:
 def _check(
     momentum: float, trust_coefficient: float, weight_decay: float, epsilon: float
 ) -> None:
-    """Refuse numbers that are out of range."""
+    """Reject numbers that are out of range."""
     if not 0 <= momentum < 1:
         raise ValueError(
             "momentum must be at least 0 and below 1. "

@@ -1,4 +1,4 @@
-"""Rank 0's end of the lifelines: heartbeats, exchanges, and diagnosis of stalls."""
+"""Rank 0's end of the lifelines: heartbeats, exchanges and stall diagnostics."""
 
 import json
 import selectors
@@ -13,8 +13,8 @@ from typing import Any
 from tfdist.rendezvous.wire import Message, Reader, send
 
 BEAT_SECONDS = 1.0
-# A process may hold Python's lock for long in one call. The connection of a dead one
-# closes at once, so only a cut line or a stopped process takes this long.
+# One call may hold Python's lock for long. The connection of a dead process closes at
+# once, so only a cut network or a stopped process is silent for this long.
 SILENCE_SECONDS = 60.0
 _SEND_SECONDS = 10.0
 # Reports are seconds old, so a difference must last before it counts.
@@ -23,38 +23,26 @@ _BELIEVED_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Report:
-    """Position of one rank, sent with every heartbeat.
+    """Position of one rank, sent with every heartbeat."""
 
-    Args:
-        call: How many joint calls the rank has entered; ranks in the same call agree.
-        what: The joint call that it is in, or was in last.
-        inside: Whether it is still in that call.
-        seconds: How long it has been inside or outside.
-        plan: The collectives in its graphs, in the order of tracing; empty until the
-            rank has waited for a while.
-    """
-
-    call: int = 0
-    what: str = "nothing yet"
-    inside: bool = False
-    seconds: float = 0.0
+    call: int = 0  # The number of joint calls that the rank has entered.
+    what: str = "nothing yet"  # The current joint call, or the last one.
+    inside: bool = False  # Whether the rank is still in that call.
+    seconds: float = 0.0  # The time since the rank entered or left it.
+    # The collectives in its graphs, as traced; empty until it has waited for a while.
     plan: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Reason why the ranks cannot go on together: "lost", "stalled" or "disagree"."""
+    """Reason why the ranks cannot continue: "lost", "stalled" or "disagree"."""
 
     kind: str
     text: str
 
 
 class Hub:
-    """Thread of rank 0 that serves the lifelines of all ranks, its own included.
-
-    It answers an exchange when every rank has given its value, and sends one failure to
-    all ranks when one is gone, silent, or waits in vain.
-    """
+    """Thread of rank 0 that serves the lifelines of all ranks, its own included."""
 
     def __init__(
         self,
@@ -100,7 +88,7 @@ class Hub:
                     self._beat()
 
     def _read(self, rank: int) -> bool:
-        """Read from a rank; return whether its connection is still open."""
+        """Read from a rank; return whether its connection is open."""
         try:
             data = self._connections[rank].recv(1 << 16)
             messages = self._readers[rank].feed(data)
@@ -116,7 +104,7 @@ class Hub:
         return bool(data)
 
     def _handle(self, rank: int, message: Message) -> None:
-        """Act on one message of a rank."""
+        """Act on a message from a rank."""
         kind = message["kind"]
         if kind in ("beat", "bye"):
             report = message["report"]
@@ -137,7 +125,7 @@ class Hub:
                 self._send_all({"kind": "values", "key": key, "values": ordered})
 
     def _beat(self) -> None:
-        """Send a heartbeat, and look for a rank that is silent or waits in vain."""
+        """Send a heartbeat, and check for silent and stalled ranks."""
         self._send_all({"kind": "beat"})
         now = time.monotonic()
         for rank in set(self._connections) - self._left:
@@ -154,7 +142,7 @@ class Hub:
             self._fail(failure)
 
     def _lose(self, rank: int, how: str) -> None:
-        """Fail because a rank is no longer there."""
+        """Fail because a rank is gone."""
         text = (
             f"{self._names[rank]} {how}. Look at the end of its log for the cause (a "
             "crash, a signal, no memory left, a cut network), then start all ranks "
@@ -163,7 +151,7 @@ class Hub:
         self._fail(Failure("lost", text))
 
     def _fail(self, failure: Failure) -> None:
-        """Send the first failure, and no other, to every rank."""
+        """Send the first failure, and only this one, to every rank."""
         if not self._failed:
             self._failed = True
             self._send_all(
@@ -176,8 +164,8 @@ class Hub:
             try:
                 send(connection, message)
             except TimeoutError:
-                # Half a message was sent; the peer would read the next as its rest.
-                with suppress(OSError):  # The rank may be gone by now.
+                # Half a message was sent; the next would look like the other half.
+                with suppress(OSError):  # The rank may be gone.
                     connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue  # The next read finds the connection closed and reports it.
@@ -189,14 +177,7 @@ def find_failure(
     names: Mapping[int, str],
     timeout_seconds: float,
 ) -> Failure | None:
-    """Find a rank that waits for something that will not happen; None if there is none.
-
-    Args:
-        reports: The latest report of each rank; the last one of a rank that left.
-        left: The ranks that ended their programs in good order.
-        names: The name of each rank in messages.
-        timeout_seconds: How long a rank may wait for the others.
-    """
+    """Find a rank that waits for something that will never happen, if any."""
     waiting = {
         rank: report
         for rank, report in sorted(reports.items())
@@ -216,7 +197,7 @@ def _left_too_early(
     left: Collection[int],
     names: Mapping[int, str],
 ) -> Failure | None:
-    """Find a rank that ended before a call in which another waits for it."""
+    """Find a rank that left before a call in which another waits for it."""
     for rank, report in waiting.items():
         for gone in sorted(left):
             if reports[gone].call < report.call:
@@ -232,7 +213,7 @@ def _left_too_early(
 def _different_calls(
     waiting: Mapping[int, Report], names: Mapping[int, str]
 ) -> Failure | None:
-    """Find two ranks that are in different calls of the same number."""
+    """Find two ranks in different calls with the same number."""
     for rank, report in waiting.items():
         for other, its in waiting.items():
             if rank < other and report.call == its.call and report.what != its.what:
@@ -249,14 +230,12 @@ def _different_calls(
 def _different_plans(
     waiting: Mapping[int, Report], names: Mapping[int, str], timeout_seconds: float
 ) -> Failure | None:
-    """Find two ranks that wait too long in one call, with different graphs.
-
-    Different graphs alone are no failure: ranks may trace at different times.
-    """
+    """Find two ranks that stall in one call with different graphs."""
+    # Different graphs alone are no failure: ranks may trace at different times.
     in_order = sorted(waiting.items())
     for (rank, report), (other, its) in zip(in_order, in_order[1:], strict=False):
         is_long = max(report.seconds, its.seconds) >= timeout_seconds
-        # A plan that is empty may only not have been sent yet.
+        # An empty plan may mean that it has not been sent yet.
         is_known = bool(report.plan) and bool(its.plan)
         if not (is_long and is_known and report.call == its.call):
             continue

@@ -19,28 +19,19 @@ _ERRORS: dict[str, type[Exception]] = {
     "stalled": TimeoutError,
     "disagree": RuntimeError,
 }
-# The plan is large, and of use only when this rank has waited for long.
+# The plan is large, and useful only after a long wait.
 _SEND_PLAN_SECONDS = 3.0
-# The hub needs 3 s to notice that a rank has left, and the messages up to 2.
+# The hub needs 3 s to notice that a rank has left, and messages take up to 2 s.
 _REASON_SECONDS = 10.0
 _LONGEST_TEXT = 2000
 _FAREWELL_SECONDS = 1.0
 
 
 class Lifeline:
-    """Connection over which a rank reports its position and learns of failures.
+    """Connection over which a rank reports its position and learns of failures."""
 
-    TensorFlow's collectives wait forever for a peer that is dead or in another call.
-    The lifeline notices this through rank 0, and raises the same error on all ranks.
-
-    Args:
-        connection: The socket to rank 0's hub.
-        rank: This rank.
-        name_of_hub: The name of rank 0 in messages.
-        on_failure: Called once with the reason, from another thread, when the ranks
-            cannot go on: it must interrupt calls that wait outside of this class.
-    """
-
+    # TensorFlow's collectives wait forever for a peer that is dead or in another call.
+    # `on_failure` runs once, in another thread; it must interrupt such waiting calls.
     def __init__(
         self,
         connection: socket.socket,
@@ -86,21 +77,13 @@ class Lifeline:
         self._plan.append(what)
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
-        """Return the values of all ranks by rank.
-
-        The nth exchange of a name on one rank belongs to the nth on every other.
-
-        Args:
-            name: The name of the exchange.
-            value: A value that JSON can hold.
-            joint: Whether all ranks make this call in the same order as their other
-                calls; False for threads that run in parallel. Default True.
-        """
+        """Return the values of all ranks in the nth exchange of a name, by rank."""
         # After a failure even an exchange that could still complete must raise.
         self.check()
         key = json.dumps([name, self._exchanges[name]])
         self._exchanges[name] += 1
         self._send({"kind": "exchange", "key": key, "value": value})
+        # Exchanges of parallel threads have no common order, so they are not joint.
         here = self.call(f"the exchange of {name}") if joint else nullcontext()
         with here, self._arrived:
             while key not in self._values:
@@ -109,26 +92,24 @@ class Lifeline:
             return self._values.pop(key)
 
     def check(self) -> None:
-        """Raise the failure, if the ranks cannot go on together."""
+        """Raise the failure, if there is one."""
         if self.failure is not None:
             raise _ERRORS[self.failure.kind](self.failure.text)
 
     def wait_for_failure(self) -> None:
-        """Wait a moment for the failure behind an error that a peer caused."""
+        """Wait briefly for the failure behind an error that a peer caused; raise it."""
         with self._arrived:
             self._arrived.wait_for(lambda: self.failure is not None, _REASON_SECONDS)
         self.check()
 
     def report_error(self, what: str, error: Exception) -> None:
-        """Tell the others that this rank could not finish a joint call."""
+        """Tell the other ranks that this one could not finish a joint call."""
         text = f"{type(error).__name__} in {what}: {error}"
         self._send({"kind": "error", "text": text[:_LONGEST_TEXT]})
 
     def wait_for_all(self, timeout_seconds: float) -> None:
-        """Wait, for a while, until every rank is about to leave.
-
-        A peer may still be fetching results of a collective from this rank.
-        """
+        """Wait for a limited time until every rank is about to leave."""
+        # A peer may still be fetching results of a collective from this rank.
         key = json.dumps(["the end", 0])
         self._send({"kind": "exchange", "key": key, "value": None})
         with self._arrived:
@@ -137,19 +118,19 @@ class Lifeline:
             )
 
     def close(self) -> None:
-        """Leave in good order, so that the others do not take this rank for lost."""
+        """Leave in good order, so that peers do not report this rank as lost."""
         error = getattr(sys, "last_value", None)
         text = "" if error is None else f"{type(error).__name__}: {error}"
         self._closed = True
         self._send(
             {"kind": "bye", "error": text[:_LONGEST_TEXT], "report": self._report()}
         )
-        # The hub waits for the end of every connection, rank 0's own among them.
+        # The hub waits for the end of every connection, including rank 0's own.
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Send to the hub; the listener notices a hub that is gone."""
+        """Send to the hub; the listener thread notices a lost hub."""
         try:
             with self._sending:
                 send(self._connection, message)
@@ -193,7 +174,7 @@ class Lifeline:
             self._fail(Failure("lost", text + "then start all ranks again."))
 
     def _handle(self, message: dict[str, Any]) -> None:
-        """Act on one message of the hub."""
+        """Act on a message from the hub."""
         if message["kind"] == "values":
             with self._arrived:
                 self._values[message["key"]] = message["values"]
@@ -202,7 +183,7 @@ class Lifeline:
             self._fail(Failure(message["what"], message["text"]))
 
     def _fail(self, failure: Failure) -> None:
-        """Note the first failure, and wake all waiting threads."""
+        """Store the first failure, and wake all waiting threads."""
         with self._arrived:
             if self.failure is not None:
                 return
@@ -212,7 +193,7 @@ class Lifeline:
 
 
 def part(lifeline: Lifeline, hub: Hub | None) -> None:
-    """Take leave of the other ranks before the interpreter exits."""
+    """Leave the other ranks before the interpreter exits."""
     has_failed = hasattr(sys, "last_value")
     if not has_failed:
         lifeline.wait_for_all(_FAREWELL_SECONDS)

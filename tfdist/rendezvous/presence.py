@@ -1,9 +1,4 @@
-"""Presence of processes, as the open ports of their addresses show.
-
-A job with parameter servers needs no other protocol: each process listens at its own
-address as long as it takes part. The chief does so from the start, and a server once it
-has seen the chief, so no server misses a job that ends at once.
-"""
+"""Presence of processes, observed through the open ports of their addresses."""
 
 import logging
 import socket
@@ -17,13 +12,17 @@ from dataclasses import dataclass
 from tfdist.cluster.address import is_loopback, split_address
 from tfdist.cluster.model import Cluster, Task
 
+# Jobs with parameter servers need no other protocol: each process listens at its own
+# address while it takes part. The chief does so from the start, a server once it has
+# seen the chief, so that no server misses a job that ends at once.
+
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
-# Four refused probes, and so three seconds, are no accident.
+# Consecutive refusals that prove a process gone; they take three seconds.
 REFUSALS = 4
-# The network, or the host, may come back.
+# The network or the host may recover.
 SILENCE_SECONDS = 60.0
 _FIRST_NOTICE_SECONDS = 10.0
 _NOTICE_SECONDS = 30.0
@@ -35,7 +34,7 @@ _ProbeAll = Callable[[_Probe, Iterable[str]], Iterable[OSError | None]]
 
 
 def retry(seconds: float, waiting_for: Callable[[], str]) -> Iterator[float]:
-    """Yield the seconds left until none are; log now and then what is missing."""
+    """Yield the seconds left until the deadline; log regularly what is missing."""
     now = time.monotonic()
     deadline, notice = now + seconds, now + _FIRST_NOTICE_SECONDS
     yield seconds
@@ -54,10 +53,8 @@ def listen(cluster: Cluster) -> socket.socket:
 
 
 def check_port(cluster: Cluster, name: str) -> None:
-    """Raise OSError unless TensorFlow will be able to listen at this address.
-
-    The port is only bound: a peer that connects now must not take it for TensorFlow's.
-    """
+    """Raise OSError if TensorFlow could not listen at this process's address."""
+    # Bound only: a peer that connects now must not take the port for TensorFlow's.
     try:
         _bind(cluster).close()
     except OSError as error:
@@ -69,21 +66,19 @@ def check_port(cluster: Cluster, name: str) -> None:
 
 
 def check_own_port(cluster: Cluster) -> None:
-    """Raise OSError unless TensorFlow will be able to listen at this address."""
+    """Call `check_port` with the task and address of this process as its name."""
     check_port(cluster, _name(cluster.task, cluster.address))
 
 
 def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
-    """Wait on the chief until every worker and parameter server listens.
-
-    TensorFlow itself would wait forever, in silence. Meanwhile this process listens at
-    its own address, which is free again afterwards.
-    """
+    """Wait on the chief until every worker and parameter server listens."""
     servers = {
         address: _name(Task(job, index), address)
         for job in ("worker", "ps")
         for index, address in enumerate(cluster.jobs.get(job, ()))
     }
+    # TensorFlow itself would wait forever, without a message. The port is free for it
+    # after this block.
     with _listening(cluster), ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
         missing = _wait_for(servers, timeout_seconds, pool.map)
     if not missing:
@@ -114,11 +109,9 @@ def wait_for_chief(cluster: Cluster, timeout_seconds: float) -> None:
 
 
 def watch_chief(cluster: Cluster) -> None:
-    """Return when the chief has left, in good order or not.
-
-    Servers outlive their chief, because TensorFlow does not tell them. A chief that
-    hangs still listens, so that they wait for it.
-    """
+    """Wait until the chief has left, in good order or not."""
+    # TensorFlow does not tell servers that their chief has left. A chief that hangs
+    # still listens, so servers keep waiting for it.
     absence = Absence()
     while not absence.is_final(_probe(cluster.addresses[0]), time.monotonic()):
         time.sleep(PROBE_SECONDS)
@@ -126,10 +119,10 @@ def watch_chief(cluster: Cluster) -> None:
 
 @dataclass
 class Absence:
-    """Failed probes of an address in a row: the refused ones, and since when."""
+    """Consecutive failed probes of an address."""
 
-    refusals: int = 0
-    since: float | None = None
+    refusals: int = 0  # Consecutive refused probes.
+    since: float | None = None  # The time of the first failed probe.
 
     def is_final(self, error: OSError | None, now: float) -> bool:
         """Add the result of a probe; return whether the process must be gone."""
@@ -146,7 +139,7 @@ def _bind(cluster: Cluster) -> socket.socket:
     """Bind this process's own address without listening."""
     host, port = split_address(cluster.address)
     is_ipv6 = ":" in host
-    # By its name or outer address a host may not know itself (NAT, containers).
+    # A host may not know its own name or outer address (NAT, containers).
     bound = host if is_loopback(host) else ""
     bearer = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
     try:
@@ -182,7 +175,7 @@ def _accept(listener: socket.socket) -> None:
 def _wait_for(
     names: Mapping[str, str], timeout_seconds: float, probe_all: _ProbeAll = map
 ) -> dict[str, OSError]:
-    """Probe addresses until all of them listen; return the last errors."""
+    """Probe addresses until all listen or time is up; return the last errors."""
     errors = dict.fromkeys(names, OSError("not probed yet"))
     for left in retry(timeout_seconds, lambda: _describe(errors, names)):
         for address, error in zip([*errors], probe_all(_probe, [*errors]), strict=True):
@@ -201,7 +194,7 @@ def _probe(address: str) -> OSError | None:
     place = split_address(address)
     try:
         with socket.create_connection(place, timeout=_ANSWER_SECONDS) as connection:
-            # A connection to a free port of this host may end at itself.
+            # A connection to a free port of this host may reach itself.
             if connection.getsockname() == connection.getpeername():
                 return ConnectionRefusedError("nothing listens there")
     except OSError as error:
@@ -210,7 +203,7 @@ def _probe(address: str) -> OSError | None:
 
 
 def _describe(missing: Mapping[str, OSError], names: Mapping[str, str]) -> str:
-    """Name the missing processes, each with the error of its probe."""
+    """Name the missing processes, each with the error of its last probe."""
     return "; ".join(f"{names[address]}: {error}" for address, error in missing.items())
 
 

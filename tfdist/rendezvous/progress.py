@@ -1,4 +1,4 @@
-"""The last saved step of a job, written for its launcher in a file."""
+"""Last saved step of a job, in a file for its launcher."""
 
 import os
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from pathlib import Path
 
 PROGRESS_VARIABLE = "TFDIST_PROGRESS_FILE"
 
-# A fixed width, so that each number replaces the whole of the one before it.
+# A fixed width, so that each number overwrites the previous one completely.
 _DIGITS = 20
 
 
 class Progress:
-    """Writes the last saved step where a killed process leaves it behind."""
+    """Writer of the last saved step to a file that outlives a killed process."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY)
@@ -20,7 +20,7 @@ class Progress:
     def from_environment(
         cls, env: Mapping[str, str] | None = None
     ) -> "Progress | None":
-        """Open the file that the launcher has named; None if there is none."""
+        """Open the file that the launcher has named; return None without one."""
         name = (os.environ if env is None else env).get(PROGRESS_VARIABLE)
         try:
             return cls(Path(name)) if name else None
@@ -28,7 +28,7 @@ class Progress:
             return None
 
     def saved(self, step: int) -> None:
-        """Write the step, counted over all starts, from which a restart goes on."""
+        """Write the step from which a restart resumes, counted over all starts."""
         os.pwrite(self._descriptor, f"{step:0{_DIGITS}d}".encode(), 0)
 
     def close(self) -> None:
@@ -37,6 +37,6 @@ class Progress:
 
 
 def read_saved_step(path: Path) -> int | None:
-    """Return the step that a start of a job has written last, None if it has not."""
+    """Return the last saved step of a start of a job, or None."""
     text = path.read_text()
     return int(text) if text else None

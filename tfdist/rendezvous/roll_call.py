@@ -1,4 +1,4 @@
-"""Start handshake: no rank goes on before every rank has answered rank 0."""
+"""Start handshake: no rank starts before every rank has answered rank 0."""
 
 import math
 import os
@@ -21,7 +21,7 @@ from tfdist.rendezvous.wire import Message, Reader, receive, send
 START_TIMEOUT_VARIABLE = "TFDIST_START_TIMEOUT"
 TIMEOUT_SECONDS = 600.0
 _START_TIMEOUT_SECONDS = 300.0
-# Rank 0 acknowledges a caller at once, so whatever is slower is another program.
+# Rank 0 acknowledges a caller at once; a slower listener is another program.
 _ACKNOWLEDGE_SECONDS = 5.0
 # A caller may have started its clock later than rank 0.
 _EXTRA_SECONDS = 10.0
@@ -33,12 +33,7 @@ _Place = tuple[str, int]
 def start_timeout(
     seconds: float | None = None, env: Mapping[str, str] | None = None
 ) -> float:
-    """Return the time for the start: the one given, the launcher's, or 300 s.
-
-    Example:
-        >>> start_timeout(None, {"TFDIST_START_TIMEOUT": "20"}), start_timeout(7)
-        (20.0, 7)
-    """
+    """Return the start timeout: the argument, the launcher's value, or 300 s."""
     if seconds is not None:
         return seconds
     text = (os.environ if env is None else env).get(START_TIMEOUT_VARIABLE)
@@ -64,11 +59,9 @@ def call_roll(
     start_timeout_seconds: float | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> tuple[Lifeline, Hub | None]:
-    """Wait for every rank of a cluster; return the lifeline and, on rank 0, the hub.
-
-    Rank 0 listens at its own address, which is free again for TensorFlow afterwards:
-    the connections stay as the ranks' lifelines, so that no second port is needed.
-    """
+    """Wait for every rank; return the lifeline and, on rank 0, the hub."""
+    # Rank 0 listens at its own address, which is free again for TensorFlow afterwards:
+    # the connections stay open as lifelines, so no second port is needed.
     names = {rank: name_of(cluster, rank) for rank in range(cluster.size)}
     check_port(cluster, names[cluster.rank])
     zero = cluster.addresses[0]
@@ -90,27 +83,20 @@ def call_roll(
 
 @dataclass(frozen=True)
 class Guest:
-    """Facts about a rank that Horovod has already brought together with the others.
+    """Rank that Horovod has already connected with the others."""
 
-    Args:
-        rank: Its rank in the job, even where only some ranks of the job meet.
-        host: The name of its host.
-        pid: The number of its process.
-        addresses: Hosts at which rank 0 may be reached, the most likely first.
-        port: The port at which rank 0 listens; 0 on the other ranks.
-        token: A secret that identifies the meeting; "" on the other ranks.
-    """
-
-    rank: int
+    rank: int  # In the whole job, even if only some of its ranks meet.
     host: str
     pid: int
+    # Hosts at which rank 0 may be reached, the most likely first.
     addresses: tuple[str, ...] = ()
+    # The port of rank 0 and a secret that identifies the meeting, set on rank 0 alone.
     port: int = 0
     token: str = ""
 
 
 def open_door(*, is_local: bool) -> tuple[socket.socket, str]:
-    """Open a free port for `meet` on rank 0, and return it with a new token."""
+    """Open a free port for `meet` on rank 0; return its socket and a new token."""
     host = "127.0.0.1" if is_local else ""
     return socket.create_server((host, 0), backlog=1024), secrets.token_hex(16)
 
@@ -124,7 +110,7 @@ def meet(
     start_timeout_seconds: float,
     timeout_seconds: float,
 ) -> tuple[Lifeline, Hub | None]:
-    """Connect ranks that know where rank 0 listens; return as `call_roll` does."""
+    """Connect ranks that know the address of rank 0; return as `call_roll` does."""
     names = {
         number: f"rank {guest.rank} (process {guest.pid} on {guest.host})"
         for number, guest in enumerate(guests)
@@ -143,13 +129,13 @@ def meet(
 
 
 def name_of(cluster: Cluster, rank: int) -> str:
-    """Return a rank's name in errors: its number, its task and its address."""
+    """Return the name of a rank in errors: its number, task and address."""
     return f"rank {rank} ({cluster.task_of(rank)}, {cluster.addresses[rank]})"
 
 
 @dataclass
 class _Handshake:
-    """Handshake of all ranks with rank 0, over which the connections are made."""
+    """Handshake of all ranks with rank 0, whose connections stay open."""
 
     rank: int
     names: Mapping[int, str]
@@ -177,7 +163,7 @@ class _Handshake:
         on_failure: Callable[[str], None],
         timeout_seconds: float,
     ) -> tuple[Lifeline, Hub | None]:
-        """Connect this rank; only rank 0 has a listener, and a hub afterwards."""
+        """Connect this rank; only rank 0 has a listener, and returns a hub."""
         hub = None
         if listener is None:
             connection = self._join(places)
@@ -189,7 +175,7 @@ class _Handshake:
         return Lifeline(connection, self.rank, self.names[0], on_failure), hub
 
     def _gather(self, listener: socket.socket) -> dict[int, socket.socket]:
-        """Wait on rank 0 for all other ranks; return the connections to them."""
+        """Wait on rank 0 for all other ranks; return their connections."""
         readers: dict[socket.socket, Reader] = {}
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
@@ -210,7 +196,7 @@ class _Handshake:
         return self._present
 
     def _join(self, places: Sequence[_Place]) -> socket.socket:
-        """Connect to rank 0 at one of its addresses, and wait until all have."""
+        """Connect to rank 0 at one of its addresses, and wait until all ranks have."""
         reasons = dict.fromkeys(places, "it has not been tried")
 
         def state() -> str:
@@ -236,7 +222,7 @@ class _Handshake:
         )
 
     def _report(self, place: _Place, seconds: float) -> tuple[socket.socket, Message]:
-        """Say hello to whatever listens at a place; return it and its last word."""
+        """Say hello at an address; return the connection and the final reply."""
         connection = socket.create_connection(place, timeout=_ACKNOWLEDGE_SECONDS)
         try:
             send(connection, self._hello)
@@ -260,7 +246,7 @@ class _Handshake:
             for message in readers[connection].feed(data):
                 self._admit(connection, message)
         except (OSError, ValueError, LookupError, TypeError):
-            data = b""  # Another program, or a caller that has gone.
+            data = b""  # Another program, or a caller that has left.
         if not data:
             connection.close()
             callers = self._present.items()
@@ -268,7 +254,7 @@ class _Handshake:
         return bool(data)
 
     def _admit(self, connection: socket.socket, hello: Message) -> None:
-        """Note a rank as present, or refuse it."""
+        """Register a rank as present, or refuse it."""
         rank = hello["rank"]
         who = f"process {hello['pid']} on {hello['host']}"
         if hello["run_id"] != self.run_id:
@@ -295,7 +281,8 @@ class _Handshake:
             self._end(RuntimeError(text), connection)
         if rank not in self.names:
             raise LookupError(rank)
-        # A caller that was kept waiting has gone, and comes again.
+        # A caller that waited too long has left and will retry, so only a confirmation
+        # counts.
         if hello["kind"] == "confirm":
             self._present[rank] = connection
         else:
@@ -315,7 +302,7 @@ class _Handshake:
         return "; ".join(f"{self.names[r]}{self._unknown_host(r)}" for r in missing)
 
     def _unknown_host(self, rank: int) -> str:
-        """Say so if the host of a rank cannot be resolved."""
+        """Return a note if the host name of a rank cannot be resolved."""
         if not self.addresses:
             return ""
         host, port = split_address(self.addresses[rank])
@@ -326,7 +313,7 @@ class _Handshake:
         return ""
 
     def _give_up(self) -> NoReturn:
-        """Name the ranks that are present and those that are missing."""
+        """Raise the error that names the present and the missing ranks."""
         present = [self.names[rank] for rank in [0, *sorted(self._present)]]
         text = (
             f"Only {len(present)} of {len(self.names)} processes have answered the "
@@ -337,6 +324,6 @@ class _Handshake:
 
 
 def _without_delay(connection: socket.socket) -> socket.socket:
-    """Let small messages go at once."""
+    """Disable Nagle's algorithm, so that small messages leave at once."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

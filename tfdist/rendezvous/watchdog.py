@@ -1,16 +1,4 @@
-"""Watchdog of a process: it kills the process if that hangs.
-
-Peers wait for a process that hangs as if it were slow, while they notice at once that
-one has ended. The watchdog is a child of the process, started by path as
-
-    python -I -S watchdog.py PARENT TICKS NAME
-
-so that it runs within milliseconds and imports nothing of tfdist. Each byte on its
-standard input is a heartbeat, and end of file means that the parent is gone. It counts
-ticks of a second in which it could run itself, and kills after TICKS without a
-heartbeat. So a machine, a container or a job that is stopped as a whole goes on
-unharmed, and so does a process that a debugger holds.
-"""
+"""Watchdog of a process: a child that kills the process if it hangs."""
 
 import os
 import select
@@ -19,15 +7,20 @@ import subprocess
 import sys
 import threading
 
+# Peers wait for a hung process as if it were slow, but notice at once if it ends. The
+# watchdog is started by path, as `python -I -S watchdog.py PARENT TICKS NAME`, to run
+# within milliseconds and import nothing of tfdist. Each byte on its standard input is a
+# heartbeat; end of file means that the parent is gone. It counts only ticks in which it
+# could run itself, so it spares a machine, container or job that is stopped as a whole.
 TICK_SECONDS = 1.0
 # Other work on the machine may starve a process for long.
 SILENCE_SECONDS = 30.0
-# Signals that the parent handles; the watchdog ends with it.
+# The parent handles these signals; the watchdog ends with it.
 _FOR_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def start_watchdog(name: str, silence_seconds: float) -> None:
-    """Have this process killed if its Python cannot run for some time."""
+    """Start the watchdog, which kills this process if its Python stalls."""
     ticks = max(1, round(silence_seconds / TICK_SECONDS))
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(ticks), name]
     # The watchdog inherits the mask, so that an early Ctrl-C does not end it.
@@ -55,14 +48,14 @@ def _beat(dog: "subprocess.Popen[bytes]") -> None:
 
 
 def watch(parent: int, ticks: int, name: str) -> None:
-    """Wait until the parent ends, or kill it after so many ticks of silence."""
+    """Wait until the parent ends, or kill it after `ticks` silent ticks."""
     silent = 0
     while silent < ticks:
         ready, _, _ = select.select([0], [], [], TICK_SECONDS)
         if ready and not os.read(0, 4096):
             return
         silent = 0 if ready or _is_traced(parent) else silent + 1
-    # While it is still our parent, no other process can have its number.
+    # While it is still our parent, no other process can have its ID.
     if os.getppid() == parent:
         message = (
             f"tfdist: {name} has not run for {ticks * TICK_SECONDS:.0f} s, as if it "

@@ -1,4 +1,4 @@
-"""Messages between processes: JSON objects, each preceded by its length."""
+"""Messages between processes: JSON objects, each prefixed with its length."""
 
 import json
 import socket
@@ -14,34 +14,24 @@ _MAX_BYTES = 256 * 2**20
 
 
 def pack(message: Message) -> bytes:
-    r"""Encode a message as it is sent.
-
-    Example:
-        >>> pack({"a": 1})
-        b'\x00\x00\x00\x08{"a": 1}'
-    """
+    """Encode a message, prefixed with its length."""
     body = json.dumps(message).encode()
     return _LENGTH.pack(len(body)) + body
 
 
 def send(connection: socket.socket, message: Message) -> None:
-    """Send one whole message; raise OSError if the peer is gone."""
+    """Send a whole message; raise OSError if the peer is gone."""
     connection.sendall(pack(message))
 
 
 class Reader:
-    """Incremental decoder of the bytes that arrive on one connection.
-
-    Example:
-        >>> Reader().feed(bytes([0, 0, 0, 8]) + b'{"a": 1}')
-        [{'a': 1}]
-    """
+    """Incremental decoder of the bytes that arrive on one connection."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the messages that more bytes complete; raise ValueError if foreign."""
+        """Return the messages that `data` completes; ValueError for foreign data."""
         self._bytes += data
         messages = []
         while len(self._bytes) >= _LENGTH.size:

@@ -1,8 +1,6 @@
-"""Scaling laws: several processes against one, and what a serial fraction allows.
+"""Speed-up, efficiency, and the laws of Amdahl and Gustafson.
 
-Amdahl's and Gustafson's law both call the part of the work that only one process at a
-time can do the serial fraction, and differ in the work of which it is a part. In
-training it is mostly the all-reduce and the wait for the slowest rank.
+In training the serial fraction is mostly the all-reduce and the wait for slow ranks.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,18 +9,18 @@ from collections.abc import Callable, Mapping
 def efficiency(
     examples_per_second: float, alone_examples_per_second: float, size: int
 ) -> float:
-    """Return the share of perfect speed-up that several processes reach.
+    """Return the fraction of perfect speed-up that several processes reach.
 
-    In rates it is the same for weak and for strong scaling; with step times at hand,
-    use `weak_scaling_efficiency` or `strong_scaling_efficiency`.
+    Expressed in rates, it is the same for weak and strong scaling. For step times, use
+    `weak_scaling_efficiency` or `strong_scaling_efficiency`.
 
     Args:
         examples_per_second: Rate of all processes together.
         alone_examples_per_second: Rate of one process alone.
-        size: How many processes there are.
+        size: Number of processes.
 
     Returns:
-        Speed-up over size; 1.0 is perfect.
+        Speed-up divided by size; 1.0 is perfect.
 
     Raises:
         ValueError: If a rate is not positive or the size below 1.
@@ -38,12 +36,12 @@ def efficiency(
 
 
 def weak_scaling_efficiency(step_seconds: float, alone_step_seconds: float) -> float:
-    """Return the efficiency when each process keeps its batch, so that the work grows.
+    """Return the efficiency if each process keeps its batch size (weak scaling).
 
     Args:
         step_seconds: Time of a step on all processes.
-        alone_step_seconds: Time of a step of one process, with the batch that each of
-            the others has too.
+        alone_step_seconds: Time of a step of one process, with the same batch per
+            process.
 
     Returns:
         1.0 if a step takes no longer than alone.
@@ -63,15 +61,15 @@ def weak_scaling_efficiency(step_seconds: float, alone_step_seconds: float) -> f
 def strong_scaling_efficiency(
     step_seconds: float, alone_step_seconds: float, size: int
 ) -> float:
-    """Return the efficiency when the processes share one batch, so that it is cut.
+    """Return the efficiency if the processes share one batch (strong scaling).
 
     Args:
         step_seconds: Time of a step on all processes.
         alone_step_seconds: Time of a step of one process, with the whole batch.
-        size: How many processes there are.
+        size: Number of processes.
 
     Returns:
-        1.0 if a step takes `size` times less than alone.
+        1.0 if a step is `size` times as fast as alone.
 
     Raises:
         ValueError: If a time is not positive or the size below 1.
@@ -85,16 +83,15 @@ def strong_scaling_efficiency(
 
 
 def waiting_share(step_seconds: float, alone_step_seconds: float) -> float:
-    """Return the share of a step that is spent on the collective and on the peers.
+    """Return the fraction of a step spent on the collective and on waiting for peers.
 
     Args:
         step_seconds: Time of a step on all processes.
-        alone_step_seconds: Time of the same step without a collective: one process with
-            the batch that each has.
+        alone_step_seconds: Time of the same step on one process, with the same batch
+            per process and no collective.
 
     Returns:
-        A number from 0.0 to below 1.0. Noise can make the step alone the longer one;
-        then nothing was spent that could be seen, and the share is 0.0.
+        A number from 0.0 to below 1.0; 0.0 also if noise makes the step alone slower.
 
     Raises:
         ValueError: If a time is not positive.
@@ -109,13 +106,13 @@ def waiting_share(step_seconds: float, alone_step_seconds: float) -> float:
 def bus_bandwidth(tensor_bytes: int, size: int, seconds: float) -> float:
     """Return the bytes per second that an all-reduce moves through each process's link.
 
-    Whatever the algorithm, every process must send at least 2 (n - 1) / n times
-    the tensor. Counting those bytes makes the figures of different sizes comparable
-    with each other and with the link itself.
+    With any algorithm, every process must send at least 2 (n - 1) / n times the tensor.
+    Counting those bytes makes results comparable across numbers of processes, and with
+    the link itself.
 
     Args:
-        tensor_bytes: Size of the tensor that is reduced.
-        size: How many processes there are, n. One alone moves nothing.
+        tensor_bytes: Size of the reduced tensor.
+        size: Number of processes, n. A single process moves nothing.
         seconds: Time of one all-reduce.
 
     Returns:
@@ -140,17 +137,17 @@ def bus_bandwidth(tensor_bytes: int, size: int, seconds: float) -> float:
 
 
 def amdahl_speedup(serial_fraction: float, size: float) -> float:
-    """Return the speed-up of work that stays the same: strong scaling.
+    """Return the speed-up of a fixed amount of work (strong scaling).
 
-    The processes share the parallel part, and the serial one takes as long as ever. So
+    The processes share the parallel part, and the serial part takes constant time, so
     the speed-up never exceeds 1 / serial_fraction.
 
     Args:
-        serial_fraction: The part of one process's time that is serial, from 0 to 1.
-        size: How many processes there are; a fraction where several are the unit.
+        serial_fraction: The serial fraction of one process's time, from 0 to 1.
+        size: Number of processes; may be fractional if the unit is several processes.
 
     Returns:
-        How many times as fast as one process.
+        The speed-up over one process.
 
     Raises:
         ValueError: If the fraction is not from 0 to 1 or the size below 1.
@@ -168,18 +165,17 @@ def amdahl_speedup(serial_fraction: float, size: float) -> float:
 
 
 def gustafson_speedup(serial_fraction: float, size: float) -> float:
-    """Return the scaled speed-up of work that grows with the processes: weak scaling.
+    """Return the scaled speed-up of work that grows with the processes (weak scaling).
 
-    Each process brings parallel work of its own, and the serial part does not grow. So
-    each further process adds 1 - serial_fraction, without an end.
+    Each process adds parallel work, and the serial part does not grow, so each further
+    process adds 1 - serial_fraction, without limit.
 
     Args:
-        serial_fraction: The part of the time of all processes that is serial, from 0
-            to 1.
-        size: How many processes there are; a fraction where several are the unit.
+        serial_fraction: The serial fraction of the time on all processes, from 0 to 1.
+        size: Number of processes; may be fractional if the unit is several processes.
 
     Returns:
-        How many times as much as one process does in the same time.
+        The work done in the same time, relative to one process.
 
     Raises:
         ValueError: If the fraction is not from 0 to 1 or the size below 1.
@@ -196,19 +192,18 @@ def gustafson_speedup(serial_fraction: float, size: float) -> float:
 
 
 def fit_amdahl(speedups: Mapping[float, float]) -> float:
-    """Return the serial fraction with which Amdahl's law is nearest to what is seen.
+    """Return the serial fraction that fits Amdahl's law to measured speed-ups.
 
-    The law is a straight line in x = 1 / size: 1 / speedup = s + (1 - s) x. Least
-    squares of the errors of 1 / speedup, which is the time that the same work takes,
-    have their minimum at s = sum((1 / speedup - x) (1 - x)) / sum((1 - x)^2). For a
-    single measurement that is the metric of Karp and Flatt.
+    The law is a straight line in x = 1 / size: 1 / speedup = s + (1 - s) x. The
+    least-squares fit of 1 / speedup, the relative time, is s = sum((1 / speedup - x) (1
+    - x)) / sum((1 - x)^2). For a single measurement this is the Karp-Flatt metric.
 
     Args:
-        speedups: The speed-up by the number of processes. One process has the speed-up
-            1 under any fraction and says nothing.
+        speedups: The speed-up by the number of processes. The speed-up 1 of one process
+            is ignored.
 
     Returns:
-        From 0, also where the processes are faster than perfect, to 1.
+        A fraction from 0, also for speed-ups above perfect, to 1.
 
     Raises:
         ValueError: If no size is above 1, one is below, or a speed-up is not positive.
@@ -224,20 +219,19 @@ def fit_amdahl(speedups: Mapping[float, float]) -> float:
 
 
 def fit_gustafson(speedups: Mapping[float, float]) -> float:
-    """Return the serial fraction with which Gustafson's law is nearest to what is seen.
+    """Return the serial fraction that fits Gustafson's law to measured speed-ups.
 
-    Divided by the size, the law is a straight line in x = 1 / size, too:
-    speedup / size = s x + (1 - s). Least squares of the errors of speedup / size, which
-    is the efficiency, have their minimum at
-    s = sum((1 - speedup / size) (1 - x)) / sum((1 - x)^2). Rates err by a share of
-    themselves; without the division the largest run would decide alone.
+    Divided by the size, the law is a straight line in x = 1 / size: speedup / size = s
+    x + (1 - s). The least-squares fit of speedup / size, the efficiency, is s = sum((1
+    - speedup / size) (1 - x)) / sum((1 - x)^2). Errors of rates are relative; without
+    the division the largest run would dominate.
 
     Args:
-        speedups: The speed-up by the number of processes. One process has the speed-up
-            1 under any fraction and says nothing.
+        speedups: The speed-up by the number of processes. The speed-up 1 of one process
+            is ignored.
 
     Returns:
-        From 0, also where the processes are faster than perfect, to 1.
+        A fraction from 0, also for speed-ups above perfect, to 1.
 
     Raises:
         ValueError: If no size is above 1, one is below, or a speed-up is not positive.
@@ -252,7 +246,7 @@ def fit_gustafson(speedups: Mapping[float, float]) -> float:
 def _fit(
     speedups: Mapping[float, float], lost: Callable[[float, float], float]
 ) -> float:
-    """Return the slope through the origin of the loss over 1 - 1 / size."""
+    """Return the least-squares slope through the origin of `lost` over 1 - 1 / size."""
     for size, speedup in speedups.items():
         _check(0.0, size)
         if not speedup > 0:
@@ -275,7 +269,7 @@ def _fit(
 
 
 def _check(serial_fraction: float, size: float) -> None:
-    """Reject a number that is no fraction, and less than one process."""
+    """Reject a fraction outside 0 to 1, or fewer than one process."""
     if not 0.0 <= serial_fraction <= 1.0:
         raise ValueError(
             "serial_fraction must be from 0 to 1. "
@@ -286,7 +280,7 @@ def _check(serial_fraction: float, size: float) -> None:
 
 
 def _check_positive(name: str, value: float) -> None:
-    """Reject numbers that no measurement can give; NaN as well."""
+    """Reject a number that is not positive, or NaN."""
     if not value > 0:
         raise ValueError(
             f"{name} must be positive. Received: {name}={value}. "

@@ -1,4 +1,4 @@
-"""From counts and clock readings to rates: the one meaning of examples per second."""
+"""Rates in examples per second, measured from counters and clock readings."""
 
 import math
 from collections.abc import Sequence
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rate:
-    """Examples, and the time they took.
+    """A number of examples, and the time they took.
 
     Args:
-        examples: How many. Not always whole: a share of a step may be a fraction.
-        seconds: The time they took; 0.0 when nothing was measured.
-        skipped_steps: Steps just before that were left out, so that whoever prints the
-            rate can say so. Default 0.
+        examples: Number of examples; fractional for a share of a step.
+        seconds: Time in seconds; 0.0 if nothing was measured.
+        skipped_steps: Number of steps left out before these. Default 0.
 
     Example:
         >>> Rate(examples=300.0, seconds=2.0).examples_per_second
@@ -26,26 +25,25 @@ class Rate:
 
     @property
     def examples_per_second(self) -> float:
-        """The rate; NaN when nothing was measured, because 0 would be a claim."""
+        """The rate; NaN if nothing was measured."""
         return self.examples / self.seconds if self.seconds else math.nan
 
 
 class RateMeter:
     """Measures the steady part of each epoch of one `fit`.
 
-    The first steps of a `fit` are not like the others: TensorFlow traces and compiles,
-    connections and caches are new. Neither is the first step of any epoch: the input
-    starts again, and the ranks wait for the one where that takes longest. A rate that
-    includes them says little about the hour to come. The meter leaves them out, and the
-    `Rate` tells how many.
+    The first steps of a `fit` are slow, because TensorFlow traces and compiles, and
+    connections and caches are cold. So is the first step of any epoch, because the
+    input restarts and ranks wait for the slowest one. The meter skips these steps, and
+    `Rate` gives their number.
 
-    A reading may be costly, so the meter asks for few: one where the steady part
-    of an epoch starts (`starts_at` says where), and one at its end.
+    A reading may be costly, so the meter needs two per epoch: one at the start of its
+    steady part, given by `starts_at`, and one at its end.
 
     Args:
-        skip_steps: How many steps to leave out, counted from the first epoch's first
-            and going on in the next if that is shorter; of each other epoch one is left
-            out. 0 counts every step. Default 2.
+        skip_steps: Steps to skip from the start of the first epoch, continuing in the
+            next if that is shorter; each other epoch skips one step. 0 counts every
+            step. Default 2.
 
     Raises:
         ValueError: If `skip_steps` is not a whole number, or negative.
@@ -70,10 +68,10 @@ class RateMeter:
         self._start: tuple[int, float, float] | None = None
 
     def starts_at(self, step: int) -> bool:
-        """Tell whether the steady part of this epoch starts here.
+        """Return whether the steady part of this epoch starts here.
 
         Args:
-            step: Steps of this epoch that are done.
+            step: Completed steps of this epoch.
 
         Returns:
             True if `start` is to be called now.
@@ -82,32 +80,32 @@ class RateMeter:
         return self._start is None and step >= skip
 
     def start(self, step: int, *, examples: float, seconds: float) -> None:
-        """Take the reading from which the steady part of this epoch counts.
+        """Take the reading at the start of this epoch's steady part.
 
         Args:
-            step: Steps of this epoch that are done.
-            examples: Examples that a counter shows; it need not be at 0.
-            seconds: Time, on a clock that only goes forward.
+            step: Completed steps of this epoch.
+            examples: Reading of an example counter, which need not start at 0.
+            seconds: Time on a monotonic clock.
         """
         self._start = (step, examples, seconds)
 
     def stop(self, step: int, *, examples: float, seconds: float) -> Rate:
-        """Take the last reading of this epoch, and be ready for the next one.
+        """Take the last reading of this epoch, and prepare for the next one.
 
         Args:
-            step: Steps of this epoch that are done.
-            examples: Examples that the same counter shows now.
-            seconds: Time when the last of these steps was done, on the same clock.
+            step: Completed steps of this epoch.
+            examples: Reading of the same counter.
+            seconds: Time at which the last of these steps ended, on the same clock.
 
         Returns:
-            The rate of the steady steps; of 0 examples in 0 seconds if there were none.
+            The rate of the steady steps; 0 examples in 0 seconds if there were none.
 
         Raises:
             ValueError: If the time did not increase or the examples decreased.
         """
         start, self._start = self._start, None
         self._left_to_skip = max(0, self._left_to_skip - step)
-        # Where the end of the data is unknown, Keras announces a step that never comes.
+        # If the length of the data is unknown, Keras announces one step too many.
         if start is None or start[0] >= step:
             return Rate(0.0, 0.0, skipped_steps=step)
         first_step, first_examples, first_seconds = start
@@ -130,17 +128,15 @@ class RateMeter:
 
 
 def over_ranks(rates: Sequence[Rate]) -> Rate:
-    """Return what all ranks did together.
+    """Return the rate of all ranks together, in the time of the slowest rank.
 
-    The work is done when the slowest rank has done its part: the examples add up,
-    the time is the longest. Adding the ranks' own rates would flatter a job in which
-    one is slow.
+    Adding the rates of the ranks would overstate a job with one slow rank.
 
     Args:
-        rates: One of each rank, over the same steps; at least one.
+        rates: One per rank, over the same steps; at least one.
 
     Returns:
-        The rate of all ranks.
+        The sum of the examples in the longest time.
 
     Example:
         >>> over_ranks([Rate(300.0, 2.0), Rate(100.0, 4.0)]).examples_per_second

@@ -1,4 +1,4 @@
-"""What runs on several numbers of processes say about how training scales."""
+"""Scaling reports: runs on several numbers of processes, compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from tfdist.scaling.laws import (
 )
 from tfdist.scaling.throughput_file import Run
 
-# On how many processes it is said what the laws allow.
+# The numbers of processes for which the laws predict speed-ups.
 PREDICTED_SIZES = (8, 64, 1024)
 
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """What was measured on one number of processes.
+    """Measurements on one number of processes.
 
     Args:
-        processes: How many.
-        runs: How many runs there were; the rate is their median.
-        global_batch_size: Examples of a step over all processes; None if not known.
+        processes: Number of processes.
+        runs: Number of runs; the rate is their median.
+        global_batch_size: Examples per step over all processes; None if unknown.
         examples_per_second: Rate of all processes together.
-        speedup: Times as fast as the smallest number of processes.
-        efficiency: Speed-up over the perfect one.
+        speedup: Speed-up over the smallest number of processes.
+        efficiency: Speed-up divided by the perfect one.
     """
 
     processes: int
@@ -39,12 +39,12 @@ class ScalingRow:
 
 @dataclass(frozen=True)
 class Law:
-    """What a law says once its serial fraction is fitted.
+    """A scaling law with a fitted serial fraction.
 
     Args:
         serial_fraction: From 0 to 1.
-        speedups: The speed-up that it allows, by the number of processes.
-        limit: What the speed-up never exceeds; None if nothing limits it.
+        speedups: Predicted speed-ups, by the number of processes.
+        limit: Upper limit of the speed-up; None if there is none.
     """
 
     serial_fraction: float
@@ -54,18 +54,18 @@ class Law:
 
 @dataclass(frozen=True)
 class ScalingReport:
-    """What the runs of one model say.
+    """Comparison of the runs of one model.
 
     Args:
         model: The name of the model; None if no file names it.
         scaling: "strong" if all runs have the same global batch, "weak" if all have the
             same batch per process, "mixed" if neither, "unknown" if a file does not say
             or all have the same number of processes.
-        rows: What was measured, by the number of processes.
+        rows: Measurements, by the number of processes.
         amdahl: Amdahl's law; None if there is only one number of processes.
-        gustafson: Gustafson's law; None as well.
-        units_per_example: How many of a unit an example has, where all runs agree.
-        versions: Which versions of a package trained, where there are several.
+        gustafson: Gustafson's law, or None likewise.
+        units_per_example: Units per example, if all runs agree.
+        versions: Versions of each package for which runs differ.
     """
 
     model: str | None
@@ -78,25 +78,25 @@ class ScalingReport:
 
     @property
     def base(self) -> int:
-        """The number of processes against which speed-ups are counted."""
+        """The number of processes to which speed-ups relate."""
         return self.rows[0].processes
 
 
 def scaling_report(runs: Mapping[str, Run]) -> ScalingReport:
     """Compare runs of one model on several numbers of processes.
 
-    Speed-ups are against one process, or else against the smallest number that was
-    run: the laws then take so many processes as their unit.
+    Speed-ups relate to one process, or else to the smallest number of processes, which
+    the laws then use as their unit.
 
     Args:
-        runs: By the name of its file, for errors; at least one. Of several runs on the
-            same number of processes the median counts: a best would be one of luck.
+        runs: At least one run, by file name for error messages. Runs on the same number
+            of processes count by their median.
 
     Returns:
         The report.
 
     Raises:
-        ValueError: If the runs are of several models, or those on the same number of
+        ValueError: If the runs have several models, or those on the same number of
             processes have different global batches.
 
     Example:
@@ -128,7 +128,7 @@ def scaling_report(runs: Mapping[str, Run]) -> ScalingReport:
 
 
 def _check_same(what: str, values: Mapping[str, object]) -> None:
-    """Refuse files that know different things, of which only one can be compared."""
+    """Reject files with different known values of a property."""
     known = {file: value for file, value in values.items() if value is not None}
     if len(set(known.values())) > 1:
         received = ", ".join(f"{value!r} in {file}" for file, value in known.items())
@@ -140,7 +140,7 @@ def _check_same(what: str, values: Mapping[str, object]) -> None:
 
 def _rows(groups: Mapping[int, Mapping[str, Run]]) -> list[ScalingRow]:
     """Return the row of each number of processes, the smallest first."""
-    # It takes longer to load than a command line may take to answer.
+    # Imported late, because it would slow down every start of the command.
     from statistics import median
 
     rates = {
@@ -169,7 +169,7 @@ def _batch_of(processes: int, group: Mapping[str, Run]) -> int | None:
 
 
 def _laws(rows: Sequence[ScalingRow]) -> tuple[Law, Law]:
-    """Fit Amdahl's and Gustafson's law to what was measured."""
+    """Fit Amdahl's and Gustafson's laws to the rows."""
     base = rows[0].processes
     speedups = {row.processes / base: row.speedup for row in rows}
     sizes = [size for size in PREDICTED_SIZES if size > base]
@@ -189,7 +189,7 @@ def _laws(rows: Sequence[ScalingRow]) -> tuple[Law, Law]:
 
 
 def _scaling_of(rows: Sequence[ScalingRow]) -> str:
-    """Tell from the batches which kind of scaling it is."""
+    """Derive the kind of scaling from the batches."""
     batches = [row.global_batch_size for row in rows if row.global_batch_size]
     if len(rows) == 1 or len(batches) < len(rows):
         return "unknown"
@@ -204,13 +204,13 @@ def _scaling_of(rows: Sequence[ScalingRow]) -> str:
 
 
 def _units_of_all(runs: Sequence[Run]) -> Mapping[str, float]:
-    """Return the units that examples have, if all runs say the same."""
+    """Return the units per example, if all runs agree."""
     units = runs[0].units_per_example
     return units if all(run.units_per_example == units for run in runs) else {}
 
 
 def _versions_that_differ(runs: Sequence[Run]) -> Mapping[str, Sequence[str]]:
-    """Return the versions of each package of which there are several."""
+    """Return the versions of packages for which runs differ."""
     versions: dict[str, set[str]] = {}
     for run in runs:
         for name, version in run.versions.items():

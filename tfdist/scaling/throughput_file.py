@@ -1,4 +1,4 @@
-"""The file of one run: how fast it trained, on how many processes."""
+"""The JSON file of one run's throughput."""
 
 import json
 import math
@@ -14,12 +14,12 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class EpochRate:
-    """How fast an epoch was.
+    """Throughput of an epoch.
 
     Args:
-        examples_per_second: Rate of all processes together; None if nothing was
-            measured, because the epoch holds no step that counts.
-        skipped_steps: Steps at its start that were left out. Default 0.
+        examples_per_second: Rate of all processes together; None if every step of the
+            epoch was skipped.
+        skipped_steps: Steps left out at its start. Default 0.
     """
 
     examples_per_second: float | None
@@ -28,17 +28,17 @@ class EpochRate:
 
 @dataclass(frozen=True)
 class Run:
-    """One training, as `Throughput(json=...)` saw it.
+    """One training, as recorded by `Throughput(json=...)`.
 
     Args:
-        processes: How many processes trained.
+        processes: Number of processes that trained.
         epochs: The rate of each epoch.
-        model: The name of the model; None if not known. Default None.
-        global_batch_size: Examples of a step over all processes; None if not known.
+        model: The name of the model; None if unknown. Default None.
+        global_batch_size: Examples per step over all processes; None if unknown.
             Default None.
-        units_per_example: How many of a unit an example has, by the name of the unit,
-            as {"tokens": 512}. Default none.
-        versions: Which packages trained, by name. Default none.
+        units_per_example: Units per example by name, such as {"tokens": 512}. Default
+            empty.
+        versions: Package versions by name. Default empty.
 
     Example:
         >>> run = Run(2, (EpochRate(None), EpochRate(90.0), EpochRate(100.0)))
@@ -55,11 +55,8 @@ class Run:
 
     @property
     def examples_per_second(self) -> float:
-        """The median over the epochs, so that a disturbed one does not matter.
-
-        NaN if no epoch was measured.
-        """
-        # It takes longer to load than a command line may take to answer.
+        """The median over the epochs, without outliers; NaN if none was measured."""
+        # Imported late, because it would slow down every start of the command.
         from statistics import median
 
         rates = [epoch.examples_per_second for epoch in self.epochs]
@@ -68,13 +65,13 @@ class Run:
 
 
 def text_of_run(run: Run) -> str:
-    """Return what the file of a run holds.
+    """Return the JSON text of a run, as docs/scaling.md describes it.
 
     Args:
         run: The run.
 
     Returns:
-        JSON, as docs/scaling.md describes it.
+        The content of its file.
     """
     content = {"format": FORMAT, "version": VERSION, **asdict(run)}
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
@@ -84,15 +81,15 @@ def read_run(file: str | os.PathLike[str]) -> Run:
     """Read the file of a run.
 
     Args:
-        file: What `Throughput(json=...)` has written, or somebody by hand: `model`,
-            `global_batch_size`, `skipped_steps`, `units_per_example` and `versions` may
-            be missing.
+        file: A file from `Throughput(json=...)`, or written by hand: `model`,
+            `global_batch_size`, `skipped_steps`, `units_per_example` and `versions` are
+            optional.
 
     Returns:
-        The run; at least one of its epochs was measured.
+        The run, with at least one measured epoch.
 
     Raises:
-        ValueError: If the file cannot be read, or holds something else.
+        ValueError: If the file cannot be read, or is invalid.
     """
     try:
         content = json.loads(Path(file).read_text())
@@ -119,7 +116,7 @@ def read_run(file: str | os.PathLike[str]) -> Run:
 
 
 def _run_of(file: str | os.PathLike[str], content: dict[str, Any]) -> Run:
-    """Return the run; refuse what has a field that is missing or wrong."""
+    """Return the run; reject missing or invalid fields."""
     try:
         run = Run(
             processes=content["processes"],
@@ -150,14 +147,14 @@ def _run_of(file: str | os.PathLike[str], content: dict[str, Any]) -> Run:
 
 
 def _is_positive(value: Any, kinds: Any) -> bool:
-    """Tell whether a value is missing, or a positive number of a kind."""
-    # To Python, True is a number, too.
+    """Return whether a value is None, or a positive number of a kind."""
+    # bool is a subclass of int.
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
     return value is None or (is_number and 0 < value < math.inf)
 
 
 def _refusal(file: str | os.PathLike[str], reason: str) -> ValueError:
-    """Return the error about a file that is none of ours."""
+    """Return the error for an invalid file."""
     return ValueError(
         "A file must be one that Throughput wrote. "
         f"Received: {file}, {reason}. "

@@ -1,4 +1,4 @@
-"""How to train: the strategies."""
+"""The training strategies."""
 
 from tfdist.compat.tensorflow import cluster_resolver
 from tfdist.strategies.allreduce import AllReduceStrategy

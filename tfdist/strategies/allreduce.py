@@ -20,42 +20,43 @@ from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 
 class AllReduceStrategy(StepRunner):
-    """Trains one replica of the model in each process, on equal weights.
+    """Synchronous data parallel training with one replica of the model per process.
 
-    Every process computes the gradients of its rows of the global batch; the sum over
-    all processes updates the weights of each. N processes end with the weights that
-    one process ends with, to rounding, and all of them with the same bits.
+    Each process computes the gradients of its rows of the global batch, and updates its
+    weights with the sum over all processes. N processes end with the weights of one
+    process, up to rounding, and all ranks have identical bits.
 
-    Build and compile the model under `scope()`; then `fit`, `evaluate` and `predict`
-    take the global batch size and the whole data, as on one process, and give every
-    rank the results over all of it. The strategy is made first thing in a program,
-    because TensorFlow takes up other processes only while it starts. In a process
-    that runs alone it costs nothing.
+    Build and compile the model under `scope()`. Then `fit`, `evaluate` and `predict`
+    take the global batch size and the whole data, as on one process, and return results
+    over all of it on every rank. Create the strategy at the start of the program,
+    because TensorFlow connects to other processes only while it starts. A process that
+    runs alone has no overhead.
 
     Args:
-        collective: How the processes talk: "tensorflow" is TensorFlow's own
-            collectives; "horovod" is Horovod, see `HorovodStrategy`; "auto" is Horovod
-            where `horovodrun` or `mpirun` has started the processes, and TensorFlow
-            elsewhere; or a `Collective`. Default "auto".
-        bucket_bytes: How many bytes of gradients travel together; 0 sends each by
-            itself. Horovod joins gradients by a threshold of its own, and takes none.
-            Default None: 25 MiB, where it is not Horovod.
-        sparse_as_dense: Whether sparse gradients (`tf.IndexedSlices`) are made dense
-            and summed instead of gathered. Default False.
-        compression: The type in which float32 and float64 gradients travel: "none" is
-            their own; "fp16" and "bf16", which Horovod does not have, take two bytes
-            an element. Default "none".
-        start_timeout_seconds: How long to wait for the last process. Default:
-            `tfdist run --start-timeout`, or 300.
-        timeout_seconds: How long a process may wait in one call for the others;
-            longer than any work that one of them does alone. Default 600.
+        collective: The engine that connects the processes. "tensorflow" uses
+            TensorFlow's collectives; "horovod" uses Horovod, see `HorovodStrategy`;
+            "auto" uses Horovod if `horovodrun` or `mpirun` has started the processes
+            and Horovod is installed, and TensorFlow otherwise. Or a `Collective`.
+            Default "auto".
+        bucket_bytes: The size of a bucket of gradients in bytes; 0 sends each gradient
+            by itself. Horovod fuses gradients by its own threshold and accepts None
+            only. Default None: 25 MiB.
+        sparse_as_dense: Whether to make sparse gradients (`tf.IndexedSlices`) dense and
+            sum them instead of gathering them. Default False.
+        compression: The type in which float32 and float64 gradients are sent. "none"
+            keeps their own; "fp16" and "bf16" use two bytes per element. Horovod has no
+            "bf16". Default "none".
+        start_timeout_seconds: How long to wait for the last process. Default: `tfdist
+            run --start-timeout`, or 300.
+        timeout_seconds: How long a process may wait for the others in one call. Must
+            exceed the longest work that one process does alone. Default 600.
 
     Raises:
-        ImportError: If Horovod is wanted and not installed for this TensorFlow.
+        ImportError: If Horovod is requested but not installed for this TensorFlow.
         OSError: If this process cannot listen at its own address.
         RuntimeError: If TensorFlow has already run an operation.
-        TimeoutError: If a process is missing when the time is over.
-        ValueError: If an argument or the environment is wrong.
+        TimeoutError: If a process is missing after `start_timeout_seconds`.
+        ValueError: If an argument or the environment is invalid.
 
     Example:
         >>> import keras, numpy as np
@@ -110,13 +111,13 @@ class AllReduceStrategy(StepRunner):
             self._start(collective, reducer)
 
     def _start(self, collective: Collective, reducer: GradientReducer) -> None:
-        """Make the strategy work, over a collective that is connected."""
+        """Initialize the strategy over a connected collective."""
         super().__init__(ProcessReplicaExtended(self, collective, reducer))
         install(is_alone=collective.size == 1)
 
 
 def check_seconds(name: str, value: float) -> None:
-    """Refuse a time that is not positive and finite."""
+    """Raise `ValueError` unless a time is positive and finite."""
     if not 0 < value < math.inf:
         raise ValueError(
             f"{name} must be positive and finite. Received: {name}={value!r}. "
@@ -125,7 +126,7 @@ def check_seconds(name: str, value: float) -> None:
 
 
 def _check_unused(start: float, timeout: float) -> None:
-    """Refuse what only a collective that is still to be made could honour."""
+    """Raise `ValueError` if timeouts are given along with a `Collective`."""
     if (start, timeout) != (start_timeout(), TIMEOUT_SECONDS):
         raise ValueError(
             "start_timeout_seconds and timeout_seconds are for the collective that the "
@@ -136,7 +137,7 @@ def _check_unused(start: float, timeout: float) -> None:
 
 
 def _check_no_buckets(bucket_bytes: int | None) -> None:
-    """Refuse what Horovod would not do."""
+    """Raise `ValueError` if `bucket_bytes` is given for Horovod."""
     if bucket_bytes is not None:
         raise ValueError(
             "bucket_bytes is not for Horovod, which joins the gradients that are there "

@@ -1,4 +1,4 @@
-"""The base of strategies of one and of several devices in each process."""
+"""Base classes of strategies with one or several replicas per process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from tfdist.training.hooks import StrategyKerasHooks
 
 
 class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
-    """Strategies that run steps of Keras by the hooks of `CollectiveExtended`."""
+    """A strategy that runs Keras steps through the hooks of `CollectiveExtended`."""
 
     @property
     def collective(self) -> Collective:
-        """Moves tensors and values between the processes."""
+        """The collective of the processes."""
         collective: Collective = self.extended.collective
         return collective
 
@@ -27,17 +27,7 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
     ) -> Any:
-        """Call a function in each replica; see `tf.distribute.Strategy.run`.
-
-        Args:
-            fn: The function.
-            args: Its arguments. Default none.
-            kwargs: Its keyword arguments. Default none.
-            options: A `tf.distribute.RunOptions`. Default None.
-
-        Returns:
-            What the function returns here.
-        """
+        """Call a function in each replica; see `tf.distribute.Strategy.run`."""
         run = super().run
         hooks = self.extended.keras_hooks
         if hooks.is_called or any(isinstance(arg, Shard) for arg in args):
@@ -49,46 +39,46 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
 
 
 class CollectiveExtended(tf.distribute.StrategyExtended):  # type: ignore[misc]
-    """Joins processes, each with one or several replicas, by a `Collective`."""
+    """A strategy implementation whose processes share a `Collective`."""
 
     collective: Collective
-    # The hooks of this process; those of a replica are `keras_hooks` within it.
+    # The hooks of this process; within a replica, `keras_hooks` are the replica's.
     process_hooks: StrategyKerasHooks
 
     @property
     def joined(self) -> Collective:
-        """Joins all replicas; asked in a replica, from its place."""
+        """The collective of all replicas; within a replica, as seen from it."""
         return self.collective
 
     @property
     def keras_hooks(self) -> Any:
-        """The answers of the replica in which this is asked, or of the process."""
+        """The hooks of the current replica, or else of the process."""
         return self.process_hooks
 
     @property
     def should_checkpoint(self) -> bool:
-        """The chief alone writes files."""
+        """True on the chief, which alone writes files."""
         return self.collective.rank == 0
 
     @property
     def should_save_summary(self) -> bool:
-        """The chief alone writes files."""
+        """True on the chief, which alone writes files."""
         return self.collective.rank == 0
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        """All replicas; 1 in a Keras step, which then leaves the losses unscaled."""
+        """All replicas; 1 in a Keras step, so that Keras does not scale losses."""
         return 1 if self.keras_hooks.in_step else self.joined.size
 
     def step(
         self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]
     ) -> Any:
-        """Run a step of Keras, whose first argument is the batch, on each device."""
+        """Run a Keras step, whose first argument is the batch, on each device."""
         data, *rest = args
         return self.process_hooks.run_step(lambda rows: run(fn, (rows, *rest)), data)
 
     def _in_multi_worker_mode(self) -> bool:
-        """Keras takes no way of its own for several workers."""
+        """False: Keras must not use its own code paths for several workers."""
         return False
 
     def _replica_ctx_all_reduce(
@@ -103,7 +93,7 @@ class CollectiveExtended(tf.distribute.StrategyExtended):  # type: ignore[misc]
         return tf.nest.pack_sequence_as(value, reduced)
 
     def _gather_over_processes(self, value: Any, axis: Any) -> Any:
-        """Join the values of all processes along an axis."""
+        """Concatenate the values of all processes along an axis."""
         dimensions = list(range(value.shape.rank))
         dimensions[0], dimensions[axis] = dimensions[axis], dimensions[0]
         rows = self.collective.all_gather(

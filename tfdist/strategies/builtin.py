@@ -1,4 +1,4 @@
-"""TensorFlow's own strategies, which do in Keras 3 what they promise."""
+"""TensorFlow's own strategies, corrected for Keras 3."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,27 +15,27 @@ from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 
 class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ignore[misc]
-    """Trains a copy of the model on each device of this process, all of them equal.
+    """Data parallel training with an equal copy of the model on each local device.
 
-    It takes the arguments of `tf.distribute.MirroredStrategy` and is one. In `fit` each
-    device computes the gradients of its rows of the global batch; the sum over all
-    devices updates each copy. It ends with the weights that one device ends with, to
-    rounding, whatever the optimizer does with gradients. Metrics and logs, those of
-    batches too, are the values over all rows.
+    A `tf.distribute.MirroredStrategy` with the same arguments. In `fit`, each device
+    computes the gradients of its rows of the global batch, and the sum over all devices
+    updates each copy. The weights equal those of one device, up to rounding, with any
+    optimizer. Metrics and logs, also those of batches, cover all rows.
 
-    The default devices are the GPUs of this machine, or else its CPUs, of which there
-    is one unless it is split: see `tfdist.devices.split`.
+    The default devices are the GPUs of this machine, or else its CPUs. TensorFlow has
+    one CPU device unless `tfdist.devices.split` divides it.
 
     Args:
         devices: The devices, such as ["GPU:0", "GPU:1"]. Default None: all GPUs, or
             else all logical CPUs.
-        cross_device_ops: What sums gradients and other values over the devices, such as
-            `tf.distribute.HierarchicalCopyAllReduce()`. In branches and loops, where
-            none of these can work, as with accumulated gradients, it is TensorFlow's
-            collectives. Default None: those everywhere.
+        cross_device_ops: The algorithm that sums values over the devices, such as
+            `tf.distribute.HierarchicalCopyAllReduce()`. TensorFlow's collectives
+            replace it in branches and loops, where none of these can run, for example
+            with gradient accumulation. Default None: TensorFlow's collectives
+            everywhere.
 
     Raises:
-        ValueError: If a device is not there, or is given twice.
+        ValueError: If a device does not exist, or is given twice.
 
     Example:
         >>> import keras, numpy as np
@@ -61,22 +61,22 @@ class CentralStorageStrategy(
     StepRunner,
     tf.distribute.experimental.CentralStorageStrategy,  # type: ignore[misc]
 ):
-    """Keeps the weights on one device, which all devices of this process read.
+    """Data parallel training with the weights on one device of a process.
 
-    It takes the arguments of `tf.distribute.experimental.CentralStorageStrategy` and is
-    one. Each device computes the gradients of its rows; their sum updates the weights,
-    which are there once, as is what the optimizer keeps of each. It ends with the
-    weights that one device ends with, to rounding. Devices with little memory can so
-    share a large model's optimizer; each step copies the weights to every device.
+    A `tf.distribute.experimental.CentralStorageStrategy` with the same arguments. Each
+    device computes the gradients of its rows, and their sum updates the only copy of
+    the weights. The weights equal those of one device, up to rounding. The state of the
+    optimizer takes memory only on the device of the weights; in return, each step
+    copies the weights to every device.
 
     Args:
         compute_devices: The devices that compute. Default None: all GPUs, or else all
             logical CPUs.
-        parameter_device: The device of the weights. Default None: the CPU, or the only
-            device that computes.
+        parameter_device: The device of the weights. Default None: the CPU, or the
+            compute device if there is only one.
 
     Raises:
-        ValueError: If a device is not there, or is given twice.
+        ValueError: If a device does not exist, or is given twice.
 
     Example:
         >>> CentralStorageStrategy().num_replicas_in_sync
@@ -110,7 +110,7 @@ class CentralStorageStrategy(
         install(is_alone=True)
 
     def check_compiled(self, model: Any) -> None:
-        """Refuse what XLA cannot compile: it wants variables on its own device.
+        """Raise an error if XLA would have to compile steps over several devices.
 
         Args:
             model: A model that has just been compiled.
@@ -127,15 +127,15 @@ class CentralStorageStrategy(
 
 
 class OneDeviceStrategy(StepRunner, tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
-    """Puts variables and computation on one device, at no cost.
+    """Training on one device, without overhead.
 
-    It takes the argument of `tf.distribute.OneDeviceStrategy` and is one.
+    A `tf.distribute.OneDeviceStrategy` with the same argument.
 
     Args:
         device: The device, such as "GPU:0".
 
     Raises:
-        ValueError: If the device is not there.
+        ValueError: If the device does not exist.
 
     Example:
         >>> OneDeviceStrategy("CPU:0").num_replicas_in_sync
@@ -153,15 +153,7 @@ class OneDeviceStrategy(StepRunner, tf.distribute.OneDeviceStrategy):  # type: i
 
 
 def full_names(argument: str, devices: Sequence[str] | None) -> list[str]:
-    """Return the full names of devices, checked; all of this process for None.
-
-    Args:
-        argument: What they were given as, for errors.
-        devices: Their names, such as "GPU:0".
-
-    Raises:
-        ValueError: If there are none, if one is not there, or given twice.
-    """
+    """Return the full names of devices, after checks; for None, of all devices here."""
     if devices is None:
         return [compat.full_name(device) for device in compat.all_local_devices()]
     names = [compat.full_name(device) for device in devices]
@@ -186,16 +178,15 @@ def full_names(argument: str, devices: Sequence[str] | None) -> list[str]:
 
 
 class TPUStrategy(tf.distribute.TPUStrategy):  # type: ignore[misc]
-    """TensorFlow's own, which refuses what it would do wrong under Keras 3.
+    """TensorFlow's TPU strategy, with errors for options that fail silently in Keras 3.
 
-    It takes the arguments of `tf.distribute.TPUStrategy` and is one. The steps of Keras
-    are TensorFlow's and Keras's own here: what `tfdist` does on other devices needs
-    collectives that a TPU does not have. What Keras 3 does wrong under them without a
-    message is therefore an error when a model is compiled: clipping, which comes before
-    the sum over replicas; loss scaling, which looks at one replica alone; gradient
-    accumulation, and moving averages of weights.
+    A `tf.distribute.TPUStrategy` with the same arguments. TensorFlow and Keras run the
+    steps unchanged, because a TPU lacks the collectives that tfdist uses elsewhere.
+    Compiling a model raises an error for options that Keras 3 applies wrongly on a TPU:
+    clipping, which happens before the sum over replicas; loss scaling, which checks a
+    single replica; gradient accumulation; and moving averages of weights.
 
-    It was tried without a TPU only, as far as that goes.
+    This strategy has not been tested on a TPU.
 
     Args:
         tpu_cluster_resolver: See `tf.distribute.TPUStrategy`. Default None.
@@ -203,7 +194,7 @@ class TPUStrategy(tf.distribute.TPUStrategy):  # type: ignore[misc]
         experimental_spmd_xla_partitioning: See there. Default False.
 
     Raises:
-        RuntimeError: If TensorFlow sees no TPU.
+        RuntimeError: If TensorFlow is not connected to a TPU.
     """
 
     def __init__(
@@ -228,7 +219,7 @@ class TPUStrategy(tf.distribute.TPUStrategy):  # type: ignore[misc]
         install(is_alone=True)
 
     def check_compiled(self, model: Any) -> None:
-        """Refuse what Keras 3 would do wrong under this strategy.
+        """Raise an error for options that Keras 3 applies wrongly under this strategy.
 
         Args:
             model: A model that has just been compiled.
@@ -253,15 +244,7 @@ def of_devices(
     cross_device_ops: Any = None,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> Any:
-    """Return the extended part of a strategy; for one device, that which costs nothing.
-
-    Args:
-        strategy: The public strategy.
-        collective: How the processes talk.
-        devices: The full names of the devices of this process.
-        cross_device_ops: See `MirroredReplicasExtended`. Default None.
-        bucket_bytes: How many bytes of gradients travel together. Default 25 MiB.
-    """
+    """Return the implementation for one or several devices of this process."""
 
     def reducer(collective: Collective) -> GradientReducer:
         return GradientReducer(collective, bucket_bytes=bucket_bytes)

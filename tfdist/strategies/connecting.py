@@ -1,4 +1,4 @@
-"""The choice of the collective for this job, and its construction."""
+"""Choice and construction of the collective for this job."""
 
 import sys
 from importlib.util import find_spec
@@ -13,11 +13,9 @@ COLLECTIVES = ("auto", "tensorflow", "horovod")
 
 
 def connect(name: str, **options: Any) -> Collective:
-    """Make the collective of that name for the job that the environment describes.
+    """Return the collective of that name for the job in the environment.
 
-    "auto" is Horovod if `horovodrun` or `mpirun` has started this process, and
-    TensorFlow's collective otherwise; the chief prints the choice. The options are
-    those of `TensorFlowCollective`; Horovod takes the timeouts only.
+    The options are those of `TensorFlowCollective`; Horovod takes only the timeouts.
     """
     if name not in COLLECTIVES:
         raise ValueError(
@@ -53,7 +51,7 @@ def connect(name: str, **options: Any) -> Collective:
 
 
 def check_trains(cluster: Cluster) -> None:
-    """Raise ValueError for a process that has no rank."""
+    """Raise `ValueError` for a task that has no rank."""
     if not cluster.task.trains:
         raise ValueError(
             "Only the chief and the workers may create this strategy. Received: a task "
@@ -62,14 +60,14 @@ def check_trains(cluster: Cluster) -> None:
 
 
 def connect_horovod(process_set: Any = None, **timeouts: float) -> Collective:
-    """Make the collective of Horovod for some ranks; without cost for one process."""
+    """Return Horovod's collective, or one without overhead for a single process."""
     return _connect_horovod(detect_membership(), process_set, **timeouts)
 
 
 def _connect_horovod(
     member: Membership, process_set: Any = None, **timeouts: float
 ) -> Collective:
-    """Start Horovod and make its collective."""
+    """Start Horovod and return its collective."""
     if find_spec("horovod") is None:
         raise ImportError(
             "collective='horovod' needs Horovod. Received: no module 'horovod'. "
@@ -94,7 +92,7 @@ def _connect_horovod(
 
 
 def _is_for_horovod(member: Membership) -> bool:
-    """Return whether Horovod is to connect the processes of the launcher."""
+    """Return whether Horovod connects the processes of the launcher."""
     launcher = member.horovod_launcher
     if launcher is None or member.size == 1:
         return False

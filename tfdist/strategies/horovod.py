@@ -1,4 +1,4 @@
-"""Synchronous data parallel training on Horovod, with Horovod's own options."""
+"""Synchronous data parallel training on Horovod, with Horovod's options."""
 
 from typing import Any
 
@@ -16,45 +16,42 @@ from tfdist.strategies.connecting import connect_horovod
 
 
 class HorovodStrategy(AllReduceStrategy):
-    """`AllReduceStrategy` on Horovod: over Gloo, MPI or NCCL, as Horovod was built.
+    """`AllReduceStrategy` on Horovod, over Gloo, MPI or NCCL as Horovod was built.
 
-    The program is started by `horovodrun`, `mpirun` or `tfdist run --collective
-    horovod`; with plain `python` it is one process. The options have Horovod's names
-    and meaning. With those that it starts with, N processes end with the weights that
-    one ends with; `op` "sum" and "adasum" are other ways to train.
+    Start the program with `horovodrun`, `mpirun` or `tfdist run --collective horovod`;
+    with plain `python` it is a single process. The options have Horovod's names and
+    meanings. With the defaults, N processes end with the weights of one. `op` "sum" and
+    "adasum" are different training algorithms.
 
     Args:
-        compression: "none"; "fp16" sends two bytes an element. Default "none".
-        op: "average" updates with the gradient of the mean over the global batch;
-            "sum" with as many times that as there are processes; "adasum" combines the
-            gradients of the processes such that parallel ones are averaged and
-            orthogonal ones added, which needs MPI and a power of two of processes.
-            Default "average".
-        gradient_predivide_factor: What gradients are divided by before they are added,
-            and multiplied with after, against overflow in few bits. Default 1.
-        sparse_as_dense: Whether sparse gradients (`tf.IndexedSlices`) are made dense
-            and added instead of gathered. Default False.
-        num_groups: Horovod's older name for a number of groups. Default 0: none.
-        groups: Gradients that travel together: a number of groups of neighbours, or
-            lists of paths of variables (`variable.path`), which exist only after the
-            strategy; of those of one optimizer, and with dense gradients. Default
-            None: Horovod decides.
+        compression: "none", or "fp16" to send two bytes per element. Default "none".
+        op: "average" updates with the gradient of the mean over the global batch. "sum"
+            multiplies that by the number of processes. "adasum" averages parallel
+            gradients of the processes and adds orthogonal ones; it needs MPI and a
+            power of two of processes. Default "average".
+        gradient_predivide_factor: The factor by which gradients are divided before the
+            sum and multiplied after it, against overflow in small types. Default 1.
+        sparse_as_dense: Whether to make sparse gradients (`tf.IndexedSlices`) dense and
+            sum them instead of gathering them. Default False.
+        num_groups: Horovod's older name for `groups` as a number. Default 0: unset.
+        groups: The gradients to send together: a number of groups of neighbours, or
+            lists of paths of variables (`variable.path`). All must belong to one
+            optimizer; only dense gradients are grouped. Default None: Horovod decides.
         process_set: The ranks that train together, a `tfdist.horovod.ProcessSet` that
-            this process belongs to. Horovod stops for all sets at once, so a process
-            waits in the end for those of the others; one that is in no set calls
-            `tfdist.horovod.join()` before it ends. Default None: all.
-        start_timeout_seconds: How long to wait for the last process. Default:
-            `tfdist run --start-timeout`, or 300.
-        timeout_seconds: How long a process may wait in one call for the others.
-            Default 600.
+            contains this process. Horovod stops for all sets at once, so a process that
+            ends waits for the other sets. A process in no set must call
+            `tfdist.horovod.join()` before it ends. Default None: all ranks.
+        start_timeout_seconds: How long to wait for the last process. Default: `tfdist
+            run --start-timeout`, or 300.
+        timeout_seconds: How long a process may wait for the others in one call. Default
+            600.
 
     Raises:
-        ImportError: If Horovod is not installed, or not for this TensorFlow.
-        RuntimeError: If Horovod does not join the processes that were started.
-        TimeoutError: If a process does not come, or cannot be reached.
-        TypeError: If the groups are neither a number nor lists of paths; or if the
-            process set is none.
-        ValueError: If an option is impossible, or does not go with another.
+        ImportError: If Horovod is not installed for this TensorFlow.
+        RuntimeError: If Horovod does not connect the processes of the launcher.
+        TimeoutError: If a process does not join, or cannot be reached.
+        TypeError: If `groups` or `process_set` has the wrong type.
+        ValueError: If an option is invalid, or conflicts with another.
 
     Example:
         >>> strategy = HorovodStrategy(op="average")  # doctest: +SKIP
@@ -105,7 +102,7 @@ class HorovodStrategy(AllReduceStrategy):
 
 
 def _groups(num_groups: int, groups: Groups) -> Groups:
-    """Return the groups, whichever of the two names they were given by."""
+    """Return the groups, given by either of the two names."""
     if num_groups < 0:
         raise ValueError(
             f"num_groups must not be negative. Received: num_groups={num_groups}. Use "

@@ -1,4 +1,4 @@
-"""TensorFlow's strategy of several processes, each with one or several devices."""
+"""TensorFlow's strategy for several processes, each with one or several devices."""
 
 import json
 from typing import Any
@@ -20,33 +20,33 @@ class MultiWorkerMirroredStrategy(
     StepRunner,
     tf.distribute.MultiWorkerMirroredStrategy,  # type: ignore[misc]
 ):
-    """Trains a copy of the model on each device of each process, all of them equal.
+    """Data parallel training with an equal copy of the model on every device of a job.
 
-    It takes the arguments of `tf.distribute.MultiWorkerMirroredStrategy` and is one. In
-    `fit` each device computes the gradients of its rows of the global batch; the sum
-    over all devices of all processes updates each copy. It ends with the weights that
-    one device ends with, to rounding, and waits for no process without a limit: see
-    `AllReduceStrategy`, which is the same for one device in each process.
+    A `tf.distribute.MultiWorkerMirroredStrategy` with the same arguments. In `fit`,
+    each device computes the gradients of its rows of the global batch, and the sum over
+    all devices of all processes updates each copy. The weights equal those of one
+    device, up to rounding, and every wait for another process has a limit.
+    `AllReduceStrategy` does the same with one device per process.
 
-    A process takes all GPUs of its host, or the one of its local rank where there are
-    several processes; without a GPU all logical CPUs. It is made first thing in a
-    program, because TensorFlow takes up other processes only while it starts.
+    A process uses all GPUs of its host, or the GPU of its local rank if the host runs
+    several processes; without GPUs, all logical CPUs. Create the strategy at the start
+    of the program, because TensorFlow connects to other processes only while it starts.
 
     Args:
-        cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver` that says
-            who takes part. Default None: what `tfdist.cluster.detect` finds, TF_CONFIG
-            or a scheduler.
-        communication_options: A `tf.distribute.experimental.CommunicationOptions`:
-            `bytes_per_pack` is how many bytes of gradients travel together, 0 for 25
-            MiB; `timeout_seconds` how long a process may wait in one call, None for
-            600; `implementation` what TensorFlow is to use. Default None.
+        cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver` that
+            describes the job. Default None: read from the environment by
+            `tfdist.cluster.detect`.
+        communication_options: A `tf.distribute.experimental.CommunicationOptions`.
+            `bytes_per_pack` is the size of a bucket of gradients in bytes, 0 for 25
+            MiB; `timeout_seconds` limits the wait in one call, None for 600 seconds;
+            `implementation` selects TensorFlow's transport. Default None.
 
     Raises:
         OSError: If this process cannot listen at its own address.
         RuntimeError: If TensorFlow has already run an operation, or if the processes
             have different numbers of devices.
         TimeoutError: If a process is missing after 300 seconds.
-        ValueError: If the cluster is wrong, or NCCL is wanted without a GPU.
+        ValueError: If the cluster is invalid, or NCCL is requested without a GPU.
 
     Example:
         >>> MultiWorkerMirroredStrategy().num_replicas_in_sync
@@ -75,12 +75,12 @@ class MultiWorkerMirroredStrategy(
 
     @property
     def cluster_resolver(self) -> Any:
-        """The resolver of the cluster, for TensorFlow."""
+        """The TensorFlow resolver of the cluster."""
         return self._cluster_resolver
 
 
 def _connect(cluster_resolver: Any, options: Any) -> Collective:
-    """Join the processes that a resolver, or the environment, tells of."""
+    """Connect the processes of a resolver, or of the environment."""
     implementation = options.implementation.value
     if implementation == "NCCL" and not tf.config.list_physical_devices("GPU"):
         raise ValueError(
@@ -104,7 +104,7 @@ def _connect(cluster_resolver: Any, options: Any) -> Collective:
 
 
 def _tf_config_of(cluster_resolver: Any) -> str:
-    """Write down what a resolver of TensorFlow tells, for all to be checked."""
+    """Return the TF_CONFIG of a resolver, so that `detect` validates it."""
     jobs = cluster_resolver.cluster_spec().as_dict()
     if not jobs:
         return ""
@@ -113,7 +113,7 @@ def _tf_config_of(cluster_resolver: Any) -> str:
 
 
 def _check_equal_devices(devices: list[str], collective: Collective) -> None:
-    """Refuse processes with different numbers of devices: each has an equal share."""
+    """Raise `RuntimeError` unless all processes have equally many devices."""
     counts = collective.exchange("devices", len(devices))
     if len(set(counts)) > 1:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""The mechanism of strategies with one replica in each process."""
+"""The implementation of strategies with one replica per process."""
 
 from typing import Any
 
@@ -15,15 +15,7 @@ from tfdist.training.step import WeighingReplicaContext
 
 
 class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ignore[misc]
-    """Holds plain variables on one device; a `Collective` joins the processes.
-
-    Args:
-        strategy: The public strategy.
-        collective: How the processes talk.
-        reducer: How gradients travel.
-        device: The full name of the device. Default None: the first GPU, or else CPU.
-        variable_device: The full name of that of the variables. Default None: the same.
-    """
+    """Plain variables on one device, and a `Collective` of all processes."""
 
     def __init__(
         self,
@@ -51,21 +43,21 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
 
     @property
     def experimental_between_graph(self) -> bool:
-        """Each process has a graph of its own."""
+        """True: each process has its own graph."""
         return True
 
     @property
     def experimental_should_init(self) -> bool:
-        """Each process has variables of its own."""
+        """True: each process has its own variables."""
         return True
 
     def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
-        """Return where optimizers put what belongs to no variable."""
+        """Return the device of optimizer variables that belong to no weight."""
         del var_list
         return (self._device,)
 
     def value_container(self, value: Any) -> Any:
-        """Return the variable itself: no container holds it."""
+        """Return the variable itself, which has no container."""
         return value
 
     def read_var(self, variable: Any) -> Any:
@@ -73,7 +65,7 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
         return tf.identity(variable)
 
     def _use_merge_call(self) -> bool:
-        """One replica needs no meeting of several."""
+        """False: there are no replicas to merge."""
         return False
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Strategies by name."""
+"""Creation of strategies by name."""
 
 import difflib
 import sys
@@ -19,7 +19,7 @@ from tfdist.strategies.horovod import HorovodStrategy
 from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 from tfdist.strategies.parameter_server import ParameterServerStrategy
 
-# Name -> what makes it, and what it is in one line.
+# Name -> constructor and one-line description.
 STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {
     "all_reduce": (
         AllReduceStrategy,
@@ -45,12 +45,12 @@ STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 def create(name: str = "auto", **options: Any) -> Any:
-    """Make a strategy by its name, for programs that leave the choice to a flag.
+    """Create a strategy by its name, for programs that take it from a flag.
 
     Args:
-        name: A name of `STRATEGIES`, or "auto", which chooses for the environment.
-            Default "auto".
-        **options: What the strategy's constructor takes.
+        name: A key of `STRATEGIES`, or "auto" to choose by the environment. Default
+            "auto".
+        **options: The arguments of the strategy's constructor.
 
     Returns:
         The strategy.
@@ -77,10 +77,7 @@ def create(name: str = "auto", **options: Any) -> Any:
 
 
 def _choose(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of the strategy for this environment, and its options.
-
-    The chief says in one line which it is, and why.
-    """
+    """Return the strategy for this environment and its options; the chief prints it."""
     member = detect_membership()
     cluster = member.cluster
     if cluster.ps:
@@ -100,7 +97,7 @@ def _choose(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if name == "one_device" and not options:
         options = {"device": "GPU:0" if "GPU" in reason else "CPU:0"}
     elif name == "one_device" and "device" not in options:
-        # On one device it is the same, and takes the options that several need.
+        # The same on one device, and accepts the options of several devices.
         name = "all_reduce"
     if is_speaker:
         print(f"tfdist: strategy {name}, because {reason}.", file=sys.stderr)
@@ -108,7 +105,7 @@ def _choose(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _choose_by_devices() -> tuple[str, str]:
-    """Return the name of the strategy for a process alone, and why."""
+    """Return the strategy for a single process, and the reason."""
     gpus = len(tf.config.list_logical_devices("GPU"))
     count = gpus or len(tf.config.list_logical_devices("CPU"))
     kind = "GPU" if gpus else "CPU"

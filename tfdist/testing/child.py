@@ -1,8 +1,4 @@
-"""What runs in each process of a cluster that calls a function.
-
-It is started by path as `python -P child.py FOLDER`: where tfdist and the function are
-found, it learns from the files in FOLDER.
-"""
+"""Program of each process that calls a function, run as `python -P child.py FOLDER`."""
 
 import contextlib
 import faulthandler
@@ -19,32 +15,19 @@ from types import ModuleType
 from typing import Any
 
 JOB_FILE = "job.pickle"
-# What the main file of the parent is called here, where another file is the main one;
-# multiprocessing has the same name for it.
+# The name of the parent's main module in this process, as in multiprocessing.
 MAIN_OF_PARENT = "__mp_main__"
 
 
 def result_file(folder: Path, rank: int) -> Path:
-    """Return the file in which a rank leaves its result.
-
-    Args:
-        folder: The folder of the cluster.
-        rank: The number of the process.
-    """
+    """Return the file for the result of a rank."""
     return folder / f"rank.{rank}.pickle"
 
 
 def main(folder: Path) -> int:
-    """Call the function and leave its value, or its exception, in a file.
-
-    Args:
-        folder: The folder of the cluster.
-
-    Returns:
-        The exit code: 0 if the function has returned, 1 if it has raised.
-    """
+    """Call the function, save its value or exception, and return the exit code."""
     faulthandler.enable()
-    # A rank that is ended while it waits for another leaves the place where it waited.
+    # SIGTERM makes a waiting rank print its stack before it ends.
     faulthandler.register(signal.SIGTERM, chain=True)
     file = result_file(folder, int(os.environ["TFDIST_RANK"]))
     try:
@@ -58,16 +41,7 @@ def main(folder: Path) -> int:
 
 
 def load_function(module: str, file: str, name: str) -> Any:
-    """Load a function from the file that defines it.
-
-    Args:
-        module: The name of its module in the parent.
-        file: The file of that module.
-        name: Its qualified name.
-
-    Returns:
-        The function.
-    """
+    """Load a function by module name, file and qualified name."""
     function: Any = _load_module(module, file)
     for part in name.split("."):
         function = getattr(function, part)
@@ -80,14 +54,14 @@ def _call(folder: Path) -> Any:
         path, reference = pickle.load(job)
         sys.path[:] = path
         function = load_function(*reference)
-        # Only now, because the arguments may hold classes of the same file.
+        # Only now, because the arguments may contain classes of the same file.
         arguments = pickle.load(job)
     return function(*arguments)
 
 
 def _load_module(name: str, file: str) -> ModuleType:
-    """Import a module by name if that leads to its file, otherwise from the file."""
-    # No such module, one without spec, or one whose origin is no file.
+    """Import a module by name if that finds its file, otherwise from the file."""
+    # The module may be missing, or have no spec or file.
     with contextlib.suppress(ImportError, ValueError, OSError):
         found = None if name == "__main__" else importlib.util.find_spec(name)
         if found and found.origin and os.path.samefile(found.origin, file):
@@ -98,8 +72,7 @@ def _load_module(name: str, file: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Under every name by which pickled objects may look for their classes; those in
-    # packages look for the packages too.
+    # Register every name by which unpickling may look for classes and their packages.
     sys.modules[name] = sys.modules[spec.name] = module
     for package in itertools.accumulate(name.split(".")[:-1], "{}.{}".format):
         sys.modules.setdefault(package, ModuleType(package))
@@ -108,7 +81,7 @@ def _load_module(name: str, file: str) -> ModuleType:
 
 
 def _without_own_frames(error: Exception) -> Exception:
-    """Drop the frames of this file from the start of a traceback."""
+    """Remove the frames of this file from the start of a traceback."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -118,7 +91,7 @@ def _without_own_frames(error: Exception) -> Exception:
 def _leave(
     file: Path, *, value: Any = None, error: tuple[str, str, str] | None = None
 ) -> None:
-    """Write a result so that the parent sees all of it or nothing."""
+    """Write a result atomically."""
     try:
         content = pickle.dumps((value, error), protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as problem:

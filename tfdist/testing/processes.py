@@ -1,4 +1,4 @@
-"""Running a function or a script in real processes, from inside a test."""
+"""A function or script run in real processes inside a test."""
 
 import os
 import pickle
@@ -27,28 +27,28 @@ def cluster(
 ) -> ClusterResult:
     """Run a function or a script in several new processes that form a cluster.
 
-    A test of distributed training needs real processes, and new ones each time: after
-    one failed collective TensorFlow is unusable in its process. These are started as
-    `tfdist run` starts them, each with its rank, its share of the cores and TF_CONFIG,
-    and none is left behind. Whoever imports TensorFlow in the file of the function pays
-    for it in every process, so let one function return all that a test wants to know.
+    A test of distributed training needs real processes, and new ones each time: after a
+    failed collective, TensorFlow is unusable in its process. `cluster` starts them like
+    `tfdist run`, each with its rank, its share of the cores and TF_CONFIG, and leaves
+    no process running. If the function's file imports TensorFlow, every process must
+    load it, so let one function return everything that a test needs.
 
     Args:
         target: A function at the top of a module, or the path of a script or program.
-        size: How many processes. Default 2.
+        size: Number of processes. Default 2.
         args: The arguments of the function, which must be picklable, or of the script.
-        timeout_seconds: How long all of it may take. Default 120 seconds.
-        env: Variables to set in every process. Default none.
-        check: Whether to raise if a process fails or the time is up. Default True.
-        collective: "tensorflow", or "horovod" for processes of a Horovod job, as of
-            `tfdist run --collective horovod`. Default "tensorflow".
+        timeout_seconds: Time limit of the whole run. Default 120 seconds.
+        env: Environment variables of every process. Default none.
+        check: Whether to raise on failure or timeout. Default True.
+        collective: "tensorflow", or "horovod" for a Horovod job, as in `tfdist run
+            --collective horovod`. Default "tensorflow".
 
     Returns:
         The values, logs, exit codes and errors, by rank.
 
     Raises:
         ClusterError: If a process failed or the time was up, and `check` is True.
-        ImportError: If it is a Horovod job and Horovod is not installed.
+        ImportError: If Horovod is required but not installed.
         TypeError: If the target is neither a function nor a path.
         ValueError: If the processes could not find the function.
 
@@ -82,22 +82,22 @@ def _command(
     args: Sequence[Any],
     folder: Path,
 ) -> tuple[str, ...]:
-    """Return what each process runs; leave in the folder what it needs for that."""
+    """Return the command of each process, and write its input to the folder."""
     if isinstance(target, str | os.PathLike):
         return resolve_command([os.fspath(target), *map(str, args)])
     reference = reference_to(target)
     if reference.module == "__main__":
-        # So that results find the classes of that file by the name it has there.
+        # Lets unpickled results find the classes of that file.
         sys.modules[child.MAIN_OF_PARENT] = sys.modules["__main__"]
     with open(folder / child.JOB_FILE, "wb") as job:
         pickle.dump((sys.path, astuple(reference)), job)
         pickle.dump(tuple(args), job)
-    # -P: the folder of child.py is no place to import from.
+    # -P keeps the folder of child.py out of sys.path.
     return (sys.executable, "-P", child.__file__, str(folder))
 
 
 def _collect(ended: RunResult, folder: Path) -> ClusterResult:
-    """Gather what the processes have left in the folder."""
+    """Collect the results of the processes from the folder."""
     values: list[Any] = []
     errors: list[RankError | None] = []
     for exit_ in ended.exits:
@@ -118,7 +118,7 @@ def _collect(ended: RunResult, folder: Path) -> ClusterResult:
 
 
 def _problem(ended: RunResult, errors: Sequence[RankError | None]) -> str:
-    """Say in one line what went wrong: the exception where there is one."""
+    """Describe the failure in one line, by the exception if there is one."""
     error = None if ended.failed_rank is None else errors[ended.failed_rank]
     if error is None:
         return ended.headline()
@@ -129,5 +129,5 @@ def _problem(ended: RunResult, errors: Sequence[RankError | None]) -> str:
 
 
 def _log(folder: Path, rank: int) -> str:
-    """Return all that a rank has printed."""
+    """Return the output of a rank."""
     return (folder / f"rank.{rank}.log").read_text(errors="replace")

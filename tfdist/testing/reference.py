@@ -1,4 +1,4 @@
-"""How to find a function again in another process."""
+"""References by which another process finds a function."""
 
 import sys
 from collections.abc import Callable
@@ -8,13 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FunctionReference:
-    """Where a function is defined.
-
-    Args:
-        module: The name of its module.
-        file: The file of that module.
-        name: Its qualified name there.
-    """
+    """Module name, file and qualified name of a function."""
 
     module: str
     file: str
@@ -22,25 +16,9 @@ class FunctionReference:
 
 
 def reference_to(function: Callable[..., Any]) -> FunctionReference:
-    """Describe a function so that another process can load it from its file.
-
-    The name of the module is not enough: pytest, for one, loads test files under names
-    that cannot be imported.
-
-    Args:
-        function: A function at the top of a module, or a static one of a class there.
-
-    Returns:
-        Where it is.
-
-    Raises:
-        TypeError: If it is no function.
-        ValueError: If another process could not find it.
-
-    Example:
-        >>> reference_to(reference_to).name
-        'reference_to'
-    """
+    """Return a reference by which another process can load a function from its file."""
+    # Module names do not suffice: pytest gives test files names that cannot be
+    # imported.
     name = getattr(function, "__qualname__", None)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if name is None or module is None:

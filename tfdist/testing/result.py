@@ -1,4 +1,4 @@
-"""What a cluster of processes has given back."""
+"""Results of a cluster of processes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +8,11 @@ _TAIL_LINES = 40
 
 @dataclass(frozen=True)
 class RankError:
-    """The exception that the function of one rank has raised.
+    """The exception that the function raised on one rank.
 
     Args:
         type: The name of its class.
-        message: What it says.
+        message: Its message.
         traceback: The traceback, as Python prints it.
     """
 
@@ -23,16 +23,15 @@ class RankError:
 
 @dataclass(frozen=True)
 class ClusterResult:
-    """What every rank of a cluster has given back; each tuple is by rank.
+    """Results of a cluster; each tuple is indexed by rank.
 
     Args:
-        values: What the function returned; None for a script and where there is no
-            value.
-        logs: All that was printed, on stdout and stderr.
-        exit_codes: The exit code, or minus the signal that ended the process.
+        values: The return values of the function; None for a script or without a value.
+        logs: The output on stdout and stderr.
+        exit_codes: The exit codes, or minus the signal that ended the process.
         errors: The exception that the function raised, or None.
         failed_rank: The rank that failed first, or None.
-        problem: Why the cluster did not end well, in one line; empty if it did.
+        problem: The failure in one line; empty on success.
     """
 
     values: tuple[Any, ...]
@@ -44,13 +43,12 @@ class ClusterResult:
 
 
 class ClusterError(RuntimeError):
-    """A cluster of processes did not end well.
+    """Failure of a cluster of processes.
 
-    Its message tells what a developer looks for first: which rank failed, how, the
-    traceback there, and what the rank printed last.
+    The message names the rank that failed first, with its traceback and last output.
 
     Args:
-        result: What there is all the same, every log among it.
+        result: The available results, with all logs.
     """
 
     def __init__(self, result: ClusterResult) -> None:
@@ -58,15 +56,15 @@ class ClusterError(RuntimeError):
         self.result = result
 
     def __reduce__(self) -> tuple[type["ClusterError"], tuple[ClusterResult]]:
-        """Pickle by what it was made from, as exceptions with arguments need."""
+        """Support pickling."""
         return type(self), (self.result,)
 
 
 def _message(result: ClusterResult) -> str:
-    """Return the problem, the traceback of the first failure, and the logs' ends."""
+    """Return the problem, the traceback of the first failure, and the ends of logs."""
     rank = result.failed_rank
     if rank is None:
-        # A timeout: any rank may be the one that the others wait for.
+        # After a timeout, any rank may be the one that blocked the others.
         ranks = range(len(result.logs))
         return "\n\n".join([result.problem, *(_tail(result, rank) for rank in ranks)])
     error = result.errors[rank]
@@ -75,7 +73,7 @@ def _message(result: ClusterResult) -> str:
 
 
 def _tail(result: ClusterResult, rank: int) -> str:
-    """Return the last lines of a log, without the traceback that is shown anyway."""
+    """Return the last lines of a log, without the traceback shown separately."""
     log, error = result.logs[rank], result.errors[rank]
     if error is not None:
         log = log.replace(error.traceback, "")

@@ -1,1 +1,1 @@
-"""The parts of a training step that all strategies share."""
+"""The parts of a training step that strategies share."""

@@ -1,4 +1,4 @@
-"""A `fit` on all ranks: its start, what callbacks decide, and the end of an epoch."""
+"""A `fit` on all ranks: its start, callback decisions and ends of epochs."""
 
 import warnings
 import weakref
@@ -17,13 +17,9 @@ from tfdist.training.step import state_of_layers
 
 
 class RankFits:
-    """The answers to `tfdist.compat.keras.hooks.FitHooks` over a collective.
+    """The `FitHooks` of a strategy whose processes communicate by a collective."""
 
-    Args:
-        collective: How the processes talk.
-    """
-
-    # The positions of layer state that may differ between ranks, by model.
+    # Indices of the layer state that may differ between ranks, by model.
     _apart: weakref.WeakKeyDictionary[Any, Any]
 
     def __init__(self, collective: Collective) -> None:
@@ -31,7 +27,7 @@ class RankFits:
         self._metrics = MetricsOfRanks(collective)
         self._late_tf_config = LateTFConfig()
         self._started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        # The rank from which a `fit` starts, until it has started.
+        # The rank whose variables a `fit` starts from, until it has started.
         self._root_ranks: weakref.WeakKeyDictionary[Any, int] = (
             weakref.WeakKeyDictionary()
         )
@@ -41,7 +37,7 @@ class RankFits:
 
     @contextmanager
     def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
-        """Mark a `fit` of a model, which all ranks make together."""
+        """Mark a `fit` of a model, which all ranks run together."""
         if warning := self._late_tf_config.warning():
             warnings.warn(warning, stacklevel=2)
         check_root_rank(root_rank, self._collective.size)
@@ -54,7 +50,7 @@ class RankFits:
             self._root_ranks.pop(trainer, None)
 
     def build(self, trainer: Any, *, is_single_step: bool) -> None:
-        """Start a model from equal states; for single steps only the first time."""
+        """Give all ranks equal states; for single steps, only the first time."""
         start = trainer.optimizer or trainer
         started = self._started.get(trainer, lambda: None)()
         if is_single_step and started is start:
@@ -66,14 +62,14 @@ class RankFits:
         self.synchronize(trainer)
 
     def synchronize(self, trainer: Any) -> None:
-        """Give all ranks the variables of the rank from which a `fit` starts."""
+        """Broadcast the variables of the rank that the `fit` starts from."""
         root_rank = self._root_ranks.pop(trainer, 0)
         start_equal(trainer, self._collective, root_rank)
 
     def training_begins(
         self, trainer: Any, *, watches_begin: bool, watches_end: bool
     ) -> None:
-        """Agree on which batches callbacks of any rank may decide something."""
+        """Create the decisions of a `fit`, given the batch events its callbacks use."""
         if trainer in self._fits:
             self._fits[trainer] = Decisions(
                 trainer,
@@ -83,7 +79,7 @@ class RankFits:
             )
 
     def restored(self, trainer: Any, *, restores: bool) -> bool:
-        """Start equal again, if a callback of any rank may have restored something."""
+        """Synchronize and return True if a callback of any rank restores variables."""
         if trainer not in self._fits:
             return False
         if not any(self._collective.exchange("callbacks that restore", restores)):
@@ -92,16 +88,16 @@ class RankFits:
         return True
 
     def first_epoch(self, epoch: int | None) -> int | None:
-        """Return the epoch in which rank 0 begins."""
+        """Return rank 0's first epoch."""
         first: int | None = self._collective.exchange("the first epoch", epoch)[0]
         return first
 
     def decisions(self, trainer: Any) -> "Decisions | None":
-        """Return the decisions of the `fit` of a model, None outside of one."""
+        """Return the decisions of a model's current `fit`, or None."""
         return self._fits.get(trainer)
 
     def epoch_ended(self, trainer: Any) -> None:
-        """Average the layer state that only steps in branches or of some ranks set."""
+        """Average the layer state that steps have left different between ranks."""
         variables = state_of_layers(trainer)
         if not variables:
             return
@@ -119,18 +115,11 @@ class RankFits:
 
 
 class Decisions:
-    """The decisions of one `fit`, on which all ranks agree.
+    """Callback decisions of one `fit`, on which all ranks agree.
 
-    One rank that stops stops all. The learning rate is that of the rank that changed
-    it; of several that did, the first. Agreeing costs a small message at the beginning
-    and the end of an epoch; and one a batch if a callback looks at batches, because it
-    may decide there.
-
-    Args:
-        model: What is trained.
-        collective: How the ranks talk.
-        watches_begin: Whether a callback of this rank looks at beginnings of batches.
-        watches_end: Whether one looks at their ends.
+    If one rank stops, all stop. If several ranks change the learning rate, the lowest
+    rank's change applies. Ranks agree at the start and end of each epoch, and at each
+    batch if a callback of any rank watches batches.
     """
 
     def __init__(
@@ -151,12 +140,12 @@ class Decisions:
         self._rates = self._own_rates()
 
     def batch_begins(self) -> None:
-        """Agree before a batch, if any rank may have decided something."""
+        """Agree before a batch if any rank watches the start of batches."""
         if self._votes_at_begin:
             self.agree()
 
     def batch_ended(self) -> None:
-        """Agree after a batch, or put a lonely decision off to the epoch's end."""
+        """Agree after a batch, or defer this rank's decision to the epoch's end."""
         if self._votes_at_end:
             self.agree()
             return
@@ -164,7 +153,7 @@ class Decisions:
         self._model.stop_training = self._stops
 
     def agree(self) -> None:
-        """Let the decisions of every rank hold on all."""
+        """Apply the decisions of all ranks on every rank."""
         stops = bool(self._model.stop_training or self._wishes_to_stop)
         by_rank = self._collective.exchange("decisions", [stops, self._own_rates()])
         self._stops = any(stops for stops, _ in by_rank)
@@ -177,11 +166,11 @@ class Decisions:
                 variable.assign(rate)
 
     def _own_rates(self) -> list[float]:
-        """Return this rank's learning rates, as far as they can be set."""
+        """Return this rank's assignable learning rates."""
         return [float(variable.numpy()) for variable in self._variables()]
 
     def _variables(self) -> list[Any]:
-        """Return the variables of the learning rates."""
+        """Return the variables that hold learning rates."""
         return [
             variable
             for optimizer in optimizers_of(self._model)

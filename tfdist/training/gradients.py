@@ -1,4 +1,4 @@
-"""Gradients of one rank: prepared, and summed over ranks."""
+"""Preparation of one rank's gradients, and their sum over ranks."""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -14,16 +14,9 @@ from tfdist.training.step import Step, state_of_layers
 
 
 class RankGradients:
-    """The answers to `tfdist.compat.keras.hooks.GradientHooks` over a collective.
+    """The `GradientHooks` over a collective; layer state travels with gradients."""
 
-    The state of layers that a step has assigned travels with the gradients.
-
-    Args:
-        collective: How the processes talk.
-        reducer: How gradients travel.
-    """
-
-    # Whether the devices of this process share the variables of optimizers.
+    # Whether the devices of this process share the optimizer's variables.
     updates_once = False
 
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
@@ -32,18 +25,14 @@ class RankGradients:
         # The step that is being traced, or run eagerly.
         self.step: Step | None = None
         self.are_reduced = False
-        # The positions of layer state that the ranks agreed to reduce, by model and by
-        # what this rank assigns.
+        # Indices of the layer state that the ranks agreed to reduce, by model and by
+        # the indices that this rank assigns.
         self._agreed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def prepare_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
     ) -> list[Any]:
-        """Fill in gradients that only other ranks have, and weigh all by rows.
-
-        A custom loop divides its loss by the global batch size, as everywhere in
-        tf.distribute: its gradients are not weighed.
-        """
+        """Fill in gradients that only other ranks have, and weigh all by rows."""
         if self.are_reduced:
             return list(gradients)
         # Eager code cannot see where a gradient comes from.
@@ -52,12 +41,13 @@ class RankGradients:
         gradients = [with_sums_dense(g, is_summed=is_summed) for g in gradients]
         gradients = self._reducer.complete(gradients, variables, "the optimizer")
         if self.step is None:
+            # A custom loop divides its loss by the global batch size itself.
             return gradients
         weight = self._reducer.weight(self.step.share())
         return weigh(gradients, weight, is_positive=self.step.has_rows)
 
     def reduce_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Sum prepared gradients over ranks, and with them the state of layers."""
+        """Sum prepared gradients over ranks, and layer state with them."""
         if self.are_reduced:
             return list(gradients)
         step = self.step
@@ -85,13 +75,9 @@ class RankGradients:
             self.are_reduced = False
 
     def _agreed_state(self, step: Step) -> list[Any]:
-        """Return the state of layers that any rank has assigned in a step.
-
-        A layer that only some ranks use changes its state there only. A graph asks the
-        others once, as it does for gradients. Within a branch, such as that of
-        accumulated gradients, nothing is returned: it may not be taken in every step.
-        """
+        """Return the layer state that any rank assigns in a step."""
         trainer = step.trainer
+        # A branch, such as that of accumulated gradients, may not run in every step.
         if trainer is None or not (step.is_joint and step.is_certain):
             return []
         variables = state_of_layers(trainer)
@@ -99,6 +85,7 @@ class RankGradients:
             return []
         mine = tuple(step.state())
         known = self._agreed.setdefault(trainer, {})
+        # As with gradients, the ranks agree once per graph.
         if tf.executing_eagerly() or mine not in known:
             by_rank = self._collective.exchange("state of layers", mine)
             known[mine] = sorted({i for positions in by_rank for i in positions})

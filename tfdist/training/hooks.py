@@ -1,4 +1,4 @@
-"""The hooks of a strategy of several processes, of which each trains one replica."""
+"""Keras hooks of strategies with one replica per process."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,23 +21,18 @@ from tfdist.training.metrics import gather_rows, join_rows
 from tfdist.training.state import CreatedVariables, put_back
 from tfdist.training.step import Step
 
-# Steps, each with its outputs; and values that metrics returned in the first of them,
-# each with its metric, and its name if the metric returns several by name.
+# Steps with their outputs.
 Made = list[tuple[Step, Any]]
+# Metric results of the first step, each with its metric and its key in a dict result.
 Noted = list[tuple[Any, Any, str | None]]
 
 
 class ReplicaHooks(RankGradients):
-    """The hooks of one replica within a step of Keras.
-
-    Args:
-        collective: How the replicas of all processes talk.
-        reducer: How gradients travel.
-    """
+    """The step and gradient hooks of one replica."""
 
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
         super().__init__(collective, reducer)
-        # The positions of layer state that may differ between ranks, by model.
+        # Indices of the layer state that may differ between ranks, by model.
         self._apart: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     @property
@@ -53,20 +48,14 @@ class ReplicaHooks(RankGradients):
     def make_step(
         self, call: Callable[[Any], Any], shard: Shard, trainer: Any, *, is_joint: bool
     ) -> tuple[Step, Any]:
-        """Make a step on the rows of a shard.
+        """Run a step on a shard; return the step and its outputs.
 
-        Args:
-            call: Runs the step on a batch.
-            shard: The rows.
-            trainer: The model whose step it is, None in predictions.
-            is_joint: Whether all ranks make this step together.
-
-        Returns:
-            The step, and what it returned.
+        `trainer` is None in predictions. `is_joint` tells whether all ranks run this
+        step.
         """
         has_rows = is_joint and not shard.stand_in
         if trainer is not None and isinstance(shard.rows, tuple):
-            # The ranks have not counted its rows yet.
+            # The rows of the global batch are the sum over ranks, not known yet.
             has_rows = False
             name = name_in_graph("rows of the batch")
             shard = shard._replace(
@@ -91,12 +80,12 @@ class ReplicaHooks(RankGradients):
         return self.step.sum(value, what)
 
     def note_assigned(self, variable: Any) -> None:
-        """Note that a variable is assigned, if it is so in a step."""
+        """Note that a step assigns a variable; outside of steps, a no-op."""
         if self.step is not None:
             self.step.note_assigned(variable)
 
     def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed this rank's own, within steps; rank 0's stays."""
+        """Make a random seed differ between ranks within steps; rank 0's stays."""
         if self.step is None or self._collective.rank == 0:
             return seed
         spread = (self._collective.rank * SPREAD) & 0xFFFFFFFF
@@ -104,7 +93,7 @@ class ReplicaHooks(RankGradients):
 
     @contextmanager
     def _making(self, step: Step) -> Iterator[None]:
-        """Let the hooks know the step; keep what it left different between ranks."""
+        """Set the current step, and record the layer state that it assigned."""
         self.step = step
         try:
             yield
@@ -115,13 +104,7 @@ class ReplicaHooks(RankGradients):
 
 
 class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
-    """The answers to `tfdist.compat.keras.KerasHooks`.
-
-    Args:
-        collective: How the processes talk.
-        reducer: How gradients travel.
-        devices: How many devices of this process share its rows. Default 1.
-    """
+    """The `KerasHooks` of strategies whose processes communicate by a collective."""
 
     def __init__(
         self, collective: Collective, reducer: GradientReducer, devices: int = 1
@@ -130,39 +113,39 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         RankFits.__init__(self, collective)
         self._feed = Feed(collective, devices)
         self.created = CreatedVariables(collective)
-        # The call of Keras in progress: a model, None for predictions, and whether all
-        # ranks make it together.
+        # The current Keras call: its model, None in predictions, and whether all ranks
+        # make it together.
         self._call: tuple[Any, bool] | None = None
 
     @property
     def rank(self) -> int:
-        """The number of this process."""
+        """The rank of this process."""
         return self._collective.rank
 
     @property
     def has_peers(self) -> bool:
-        """Whether other processes run the same calls of Keras, on their own rows."""
+        """Whether other processes make the same Keras calls on their own rows."""
         return self._collective.size > 1
 
     @property
     def is_called(self) -> bool:
-        """Whether Keras, and not a custom loop, calls `Strategy.run`."""
+        """Whether Keras, not a custom loop, calls `Strategy.run`."""
         return self._call is not None
 
     def distribute(self, adapter: Any) -> tf.data.Dataset:
-        """Return this rank's `Shard`s of what a Keras data adapter holds."""
+        """Return this rank's `Shard`s of a Keras data adapter's batches."""
         return self._feed.distribute(adapter)
 
     @contextmanager
     def predicting(self, trainer: Any) -> Iterator[None]:
-        """Mark a `predict` of a model, which all ranks begin with equal variables."""
+        """Mark a `predict` of a model, which starts from equal variables."""
         check_built(trainer)
         self.synchronize(trainer)
         yield
 
     @contextmanager
     def call_of(self, trainer: Any, what: str, *, is_joint: bool) -> Iterator[None]:
-        """Mark a call of a model's function, joint or a rank's own."""
+        """Mark a call of a model's function, made by all ranks if `is_joint`."""
         before, self._call = self._call, (trainer, is_joint)
         try:
             with self.joint_call(what) if is_joint else nullcontext():
@@ -184,14 +167,11 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
                 raise
 
     def scale_loss_of(self, optimizer: Any) -> Any:
-        """Wrap an optimizer that is to update a model in float16."""
+        """Wrap the optimizer of a float16 model in loss scaling."""
         return LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
 
     def run_step(self, call: Callable[[Any], Any], data: Any) -> Any:
-        """Run a step of the call of Keras in progress, on this process's rows.
-
-        `data` is a `Shard`, or a batch of this rank's own (`train_on_batch`).
-        """
+        """Run a step of the current Keras call on a `Shard` or an uncut batch."""
         trainer, is_joint = self._called()
         shard = shard_of(data, is_joint=is_joint)
         known = self.created.count
@@ -211,15 +191,15 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
     def _make_steps(
         self, call: Callable[[Any], Any], shard: Shard, trainer: Any, *, is_joint: bool
     ) -> tuple[Made, Noted]:
-        """Make a step on each device of this process: here the only one."""
+        """Run a step on each device of this process: here, on one."""
         return [self.make_step(call, shard, trainer, is_joint=is_joint)], []
 
     def _join_logs(self, trainer: Any, made: Made, noted: Noted) -> Any:
-        """Join what the devices returned."""
+        """Combine the outputs of this process's devices."""
         return made[0][1]
 
     def _called(self) -> tuple[Any, bool]:
-        """Return the model whose call is going on, and whether all ranks make it."""
+        """Return the model of the current Keras call, and whether the call is joint."""
         if self._call is None:
             raise RuntimeError(
                 "A step of fit, evaluate or predict must run in the function that "
@@ -231,14 +211,7 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
 
 
 def check_built(trainer: Any) -> None:
-    """Refuse to predict with a model that has no weights yet.
-
-    Args:
-        trainer: The model.
-
-    Raises:
-        ValueError: If it is not built.
-    """
+    """Raise `ValueError` if a model to predict with has no weights yet."""
     if not trainer.built:
         raise ValueError(
             f"The model {trainer.name!r} has no weights to predict with. Received: "

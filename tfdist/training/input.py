@@ -1,4 +1,4 @@
-"""Input pipelines: this rank's rows of every global batch."""
+"""Input pipelines that give each rank its rows of every global batch."""
 
 import random
 import zlib
@@ -28,26 +28,21 @@ from tfdist.data.sharding import (
 )
 
 _POLICY = tf.data.experimental.AutoShardPolicy
-# The attribute in which a distributed dataset keeps what it was made of.
+# The attribute of a distributed dataset that returns this rank's part of it.
 _OWN_PART = "_tfdist_own_part"
 
 
 class Feed:
-    """Turns Keras's data adapters into datasets of `Shard`.
-
-    Args:
-        collective: How the ranks talk.
-        devices: How many devices of each rank share its rows. Default 1.
-    """
+    """A converter of Keras data adapters to datasets of `Shard`."""
 
     def __init__(self, collective: Collective, devices: int = 1) -> None:
         self._collective = collective
         self._replicas = collective.size * devices
-        # What went wrong in the thread that reads the data.
+        # The error of the thread that reads the data, if any.
         self.error: Exception | None = None
 
     def distribute(self, adapter: Any) -> tf.data.Dataset:
-        """Return this rank's `Shard`s of what a Keras data adapter holds."""
+        """Return this rank's `Shard`s of a Keras data adapter's batches."""
         self.error = None
         dataset = self._shuffled_alike(adapter)
         if holds_dataset(adapter):
@@ -62,10 +57,10 @@ class Feed:
         )
 
     def _shuffled_alike(self, adapter: Any) -> tf.data.Dataset:
-        """Return an adapter's dataset, whose permutations all ranks share."""
+        """Return an adapter's dataset, with the same permutations on all ranks."""
         if shuffles_batches(adapter):
-            # The user's own seed gives equal states, which are left alone.
-            # Not hash(): that of None differs between processes.
+            # States that the user has seeded are equal, and stay as they are.
+            # Not hash(), because hash(None) differs between processes.
             state = zlib.crc32(repr(random.getstate()).encode())
             states = self._collective.exchange("random states", state)
             if len(set(states)) > 1:
@@ -81,7 +76,7 @@ class Feed:
         return adapter.get_tf_dataset()
 
     def _check_fingerprint(self, fingerprint: int) -> None:
-        """Refuse datasets that are not the same on every rank."""
+        """Raise `RuntimeError` unless all ranks have the same first batch."""
         fingerprints = self._collective.exchange(
             "first batches", fingerprint, joint=False
         )
@@ -99,11 +94,7 @@ class Feed:
 
 
 class RankDataset(tf.distribute.DistributedDataset):  # type: ignore[misc]
-    """A dataset that holds one rank's part already, and is cut no more.
-
-    Args:
-        dataset: This rank's part.
-    """
+    """A dataset that holds only one rank's part, and is not sharded again."""
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self.dataset = dataset
@@ -114,29 +105,21 @@ class RankDataset(tf.distribute.DistributedDataset):  # type: ignore[misc]
 
     @property
     def element_spec(self) -> Any:
-        """The types and shapes of an element."""
+        """The spec of an element."""
         return self.dataset.element_spec
 
     @property
     def cardinality(self) -> Any:
-        """The number of elements, negative if it is unknown or infinite."""
+        """The number of elements; negative if unknown or infinite."""
         return self.dataset.cardinality()
 
     def reduce(self, initial_state: Any, reduce_fn: Callable[..., Any]) -> Any:
-        """Go through all elements; a loop inside of a `tf.function` becomes this."""
+        """Reduce all elements; AutoGraph turns loops in a `tf.function` into this."""
         return self.dataset.reduce(initial_state, reduce_fn)
 
 
 def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:
-    """Cut a dataset of global batches for a custom loop.
-
-    Args:
-        dataset: The whole data, the same on every rank.
-        collective: Which rank this is.
-
-    Returns:
-        This rank's rows of each batch; none of a batch that has too few.
-    """
+    """Return this rank's rows of each global batch, which may be none."""
     rank, size = collective.rank, collective.size
     if is_rank_part(dataset):
         return dataset
@@ -146,7 +129,7 @@ def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dat
     def cut(_: Any, batch: Any) -> Any:
         return cut_rows(batch, *share(rows_of(batch), rank, size))
 
-    # A function of a dataset gets tuples spread out, but not those beside a number.
+    # With an index, `map` passes a tuple as one argument instead of unpacking it.
     return dataset.enumerate().map(cut)
 
 
@@ -157,17 +140,10 @@ def shard_global(
     *,
     may_be_empty: bool,
 ) -> tf.data.Dataset:
-    """Cut a dataset of global batches for Keras.
+    """Cut global batches into `Shard`s for Keras.
 
-    Args:
-        dataset: The whole data, the same on every rank.
-        collective: Which rank this is.
-        check: Called with a fingerprint of the first batch of every epoch; raises if
-            the ranks do not see the same data.
-        may_be_empty: Whether a batch may have fewer rows than there are ranks.
-
-    Returns:
-        A dataset of `Shard`.
+    `check` gets a fingerprint of the first batch of each epoch, and raises if ranks
+    differ. With `may_be_empty` a batch may have fewer rows than there are ranks.
     """
     rank, size = collective.rank, collective.size
 
@@ -194,21 +170,14 @@ def shard_global(
 
 
 def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:
-    """Turn a dataset that is each rank's own into one of equally many steps.
+    """Turn batches that are this rank's own into `Shard`s, equally many on all ranks.
 
-    A rank that runs out goes on with stand-ins until the last rank has.
-
-    Args:
-        dataset: This rank's part, in batches.
-        collective: The ranks.
-
-    Returns:
-        A dataset of `Shard`.
+    A rank that has no more batches continues with placeholders.
     """
     lengths = collective.exchange("dataset lengths", int(dataset.cardinality()))
     zeros = tf.nest.map_structure(_one_row_of_zeros, dataset.element_spec)
     stand_ins = tf.data.Dataset.from_tensors((zeros, False)).repeat()
-    # As above: a number keeps a tuple together.
+    # As above, the index keeps tuples together.
     batches = dataset.enumerate().map(lambda _, batch: (batch, True))
     batches = batches.concatenate(stand_ins)
 
@@ -230,15 +199,7 @@ def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Datas
 
 
 def own_part(dataset: tf.data.Dataset, collective: Collective) -> Any:
-    """Return this rank's part of a dataset whose user chose how it is sharded.
-
-    Args:
-        dataset: A `tf.data.Dataset`, or what the strategy's own methods returned.
-        collective: Which rank this is.
-
-    Returns:
-        The part; None if the dataset holds global batches for us to cut.
-    """
+    """Return this rank's part if the user chose the sharding, or else None."""
     if isinstance(dataset, RankDataset):
         return dataset.dataset
     if (part := kept_part(dataset)) is not None:
@@ -253,13 +214,13 @@ def own_part(dataset: tf.data.Dataset, collective: Collective) -> Any:
 
 
 def _is_sharded_by_policy(dataset: tf.data.Dataset) -> bool:
-    """Say whether the user set an `AutoShardPolicy`."""
+    """Return whether the user set an `AutoShardPolicy` other than AUTO."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     return policy not in (None, _POLICY.AUTO)
 
 
 def _shard_by_policy(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    """Shard as the user's policy says, into batches of about a share of the rows."""
+    """Shard by the user's policy, into batches of about `1 / size` of the rows."""
     batch_size = static_batch_size(dataset)
     if batch_size is None or batch_size < size:
         raise ValueError(
@@ -273,13 +234,13 @@ def _shard_by_policy(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy == _POLICY.OFF:
         return dataset.rebatch(shares[rank])
-    # As tf.distribute does it: a last batch that is short leaves some shares empty.
+    # As in tf.distribute. A short last batch leaves some shares empty.
     mine = auto_shard(dataset.rebatch(shares), size, rank)
     return mine.filter(lambda *batch: rows_of(batch) > 0)
 
 
 def _compare(batch: Any, check: Callable[[int], None]) -> Any:
-    """Compare a fingerprint of a batch with the other ranks'."""
+    """Return an op that calls `check` with a fingerprint of a batch."""
 
     def compare(fingerprint: Any) -> bool:
         check(int(fingerprint))
@@ -295,7 +256,7 @@ def _compare(batch: Any, check: Callable[[int], None]) -> Any:
 
 
 def _one_row_of_zeros(spec: Any) -> Any:
-    """Return a tensor of a spec, with 1 for each unknown dimension."""
+    """Return zeros of a spec, with 1 for each unknown dimension."""
     if not isinstance(spec, tf.TensorSpec):
         raise ValueError(
             "A dataset that is sharded by its user must hold dense tensors. "
@@ -308,32 +269,13 @@ def _one_row_of_zeros(spec: Any) -> Any:
 
 
 def with_own_part(distributed: Any, own: Callable[[], tf.data.Dataset]) -> Any:
-    """Let a dataset that is distributed over devices be given to `fit`, too.
-
-    Args:
-        distributed: A `tf.distribute.DistributedDataset`.
-        own: Returns this rank's part of it, in batches for all of its devices.
-
-    Returns:
-        The distributed dataset.
-    """
+    """Attach this rank's part to a distributed dataset, so that `fit` accepts it."""
     setattr(distributed, _OWN_PART, own)
     return distributed
 
 
 def together(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Join batches, each for one device, into batches for all devices of this process.
-
-    Args:
-        dataset: The batches.
-        count: How many devices there are.
-
-    Returns:
-        A dataset whose batches are so many times as large.
-
-    Raises:
-        ValueError: If the batch size of the dataset is unknown.
-    """
+    """Merge per-device batches into batches for all `count` devices of this process."""
     batch_size = static_batch_size(dataset)
     if batch_size is None:
         raise ValueError(
@@ -342,15 +284,11 @@ def together(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
             "context.get_per_replica_batch_size(global_batch_size)) after every map."
         )
     batches = dataset.rebatch(batch_size * count)
-    # TensorFlow takes them for as many as before; of what is filtered it knows nothing.
+    # `rebatch` keeps the cardinality, which is wrong then; `filter` makes it unknown.
     return batches.filter(lambda *batch: tf.constant(True))
 
 
 def kept_part(distributed: Any) -> Any:
-    """Return what a dataset was made of, None if it was not distributed over devices.
-
-    Args:
-        distributed: Any dataset.
-    """
+    """Return the part that `with_own_part` has attached, or None."""
     own = getattr(distributed, _OWN_PART, None)
     return None if own is None else own()

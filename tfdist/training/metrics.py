@@ -1,4 +1,4 @@
-"""The metrics of all ranks, computed once an epoch from the states of each."""
+"""Metrics over all ranks, computed once per epoch from each rank's states."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,14 +14,10 @@ from tfdist.compat.mirrored import value_here
 
 
 class MetricsOfRanks:
-    """Reduces what a step has counted, or returned.
+    """Metric results and logs over all ranks.
 
-    States, not values, are reduced, so that a metric over unequal numbers of examples,
-    or one that is no mean at all, is exact. The variables stay as they are: nothing
-    counts twice.
-
-    Args:
-        collective: How the ranks talk.
+    It reduces states, not values, so every metric is exact, also one that is not a
+    mean. The variables stay unchanged, so nothing counts twice.
     """
 
     def __init__(self, collective: Collective) -> None:
@@ -29,13 +25,7 @@ class MetricsOfRanks:
         self._shares: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def note_share(self, trainer: Any, share: Any, outputs: Any) -> None:
-        """Keep the weight of what a step returns, if it may return no metrics.
-
-        Args:
-            trainer: The model.
-            share: The part of the global batch that the step had, a float64 scalar.
-            outputs: What the step returned.
-        """
+        """Record this rank's share of the batch if a step may return non-metrics."""
         is_custom = any(
             getattr(getattr(trainer, name), "__func__", None)
             is not getattr(keras.Model, name)
@@ -48,16 +38,9 @@ class MetricsOfRanks:
             self._shares[trainer].assign(share)
 
     def result(self, trainer: Any, result: Callable[[Any], Any], logs: Any) -> Any:
-        """Compute metrics from the states of all ranks.
+        """Return `result(logs)` with the metric states of all ranks.
 
-        Args:
-            trainer: The model.
-            result: What computes the metrics from the variables, or else returns what
-                the last step did.
-            logs: Its argument, what the last step has returned.
-
-        Returns:
-            What `result` returns, the same on every rank.
+        If `result` only returns `logs`, the logs of the last step are reduced instead.
         """
         with keras.StatelessScope(state_mapping=self._states_of_all(trainer)):
             returned = result(logs)
@@ -85,10 +68,10 @@ class MetricsOfRanks:
     def _logs_of_all(
         self, trainer: Any, logs: dict[str, Any], metrics: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return what the last step returned, over all ranks.
+        """Return the logs of the last step, reduced over all ranks.
 
-        A value that is a metric's on every rank is the metric of all ranks. Any other
-        is taken for a mean over the rows of a rank.
+        A log that equals a metric on every rank becomes the metric over all ranks. Any
+        other float is averaged, weighted by rows.
         """
         keys = sorted(logs)
         if not keys or trainer not in self._shares:
@@ -99,7 +82,7 @@ class MetricsOfRanks:
         numbers = [logs[key] if _is_number(logs[key]) else 0.0 for key in keys]
         values = tf.stack([tf.cast(number, tf.float64) for number in numbers])
         differ = [not _is_close(logs[key], own.get(key)) for key in keys]
-        # A rank without rows has nothing to say: its logs are those of a stand-in.
+        # The logs of a rank without rows come from a placeholder; its share is 0.
         weighed = [
             tf.math.multiply_no_nan(each, self._shares[trainer])
             for each in (values, tf.cast(differ, tf.float64))
@@ -117,20 +100,20 @@ class MetricsOfRanks:
 
 
 def _results_by_name(trainer: Any) -> dict[str, Any]:
-    """Return every metric under each name that a step may give it."""
+    """Return all metric results, under each name that a step may use."""
     by_name = {metric.name: metric.result() for metric in trainer.metrics}
     return {**by_name, **trainer.get_metrics_result()}
 
 
 def _values(results: Any) -> Any:
-    """Read variables, which some metrics return as they are, while others' are ours."""
+    """Return the values of Keras variables, which some metrics return as results."""
     return tf.nest.map_structure(
         lambda leaf: leaf.value if isinstance(leaf, keras.Variable) else leaf, results
     )
 
 
 def _is_close(value: Any, metric: Any) -> bool:
-    """Say whether a step returned a metric, and not something of the same name."""
+    """Return whether a log is a metric's result, not only of the same name."""
     values, metrics = (tf.nest.flatten(one) for one in (value, metric))
     return len(values) == len(metrics) and all(
         np.shape(one) == np.shape(other)
@@ -141,22 +124,14 @@ def _is_close(value: Any, metric: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Say whether a value is a single float."""
+    """Return whether a value is a float scalar tensor."""
     return isinstance(value, tf.Tensor) and (
         value.shape.rank == 0 and value.dtype.is_floating
     )
 
 
 def gather_rows(outputs: Any, collective: Collective) -> Any:
-    """Join the rows of all ranks, in the order of the ranks.
-
-    Args:
-        outputs: A structure of tensors, also ragged ones, of this rank's rows.
-        collective: How the ranks talk.
-
-    Returns:
-        The same structure, of the rows of all ranks.
-    """
+    """Concatenate the rows of all ranks in rank order, also of ragged tensors."""
 
     def gather(leaf: Any) -> Any:
         if isinstance(leaf, tf.RaggedTensor):
@@ -169,14 +144,7 @@ def gather_rows(outputs: Any, collective: Collective) -> Any:
 
 
 def join_rows(outputs: Sequence[Any]) -> Any:
-    """Join the rows that the devices of this process have.
-
-    Args:
-        outputs: Structures of tensors, also ragged ones, by device.
-
-    Returns:
-        The same structure, of all rows.
-    """
+    """Concatenate the rows of this process's devices, also of ragged tensors."""
     if len(outputs) == 1:
         return outputs[0]
     return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *outputs)

@@ -1,4 +1,4 @@
-"""A model's variables over ranks: equal at the start, and kept so."""
+"""Variables of a model: equal on all ranks at the start, and kept equal."""
 
 import gc
 import weakref
@@ -14,47 +14,26 @@ from tfdist.compat.mirrored import assign_here, value_here, values_here
 from tfdist.gradients import plan_buckets
 from tfdist.training.step import Step, state_of_layers
 
-# What travels at once takes its size twice over in memory.
+# A broadcast takes twice its size in memory.
 _BROADCAST_BYTES = 8 * 2**20
 
 
 def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> None:
-    """Give every rank one rank's variables of a model.
-
-    Weights, moving statistics, seed states, metrics and the optimizer's variables.
-
-    Args:
-        trainer: The model; built, as is its optimizer.
-        collective: How the ranks talk.
-        root_rank: The rank whose variables they get. Default 0.
-
-    Raises:
-        RuntimeError: If the ranks have different variables, or name different ranks.
-    """
+    """Broadcast a model's and its optimizer's variables from one rank."""
     variables = [
         variable
         for variable in variables_of(trainer)
-        # Each rank's are its part of a sum that no rank has alone.
+        # Each rank accumulates its own part of the sum.
         if "gradient_accumulator" not in variable.path
     ]
-    # Names of models count those made so far, of which the chief may have more.
+    # Not the model's name, whose counter may differ on the chief.
     broadcast_equal(variables, "the model", collective, root_rank)
 
 
 def broadcast_equal(
     variables: list[Any], where: str, collective: Collective, root_rank: int = 0
 ) -> None:
-    """Give every rank one rank's values.
-
-    Args:
-        variables: Of TensorFlow or of Keras, in the same order on every rank.
-        where: What holds them, for errors.
-        collective: How the ranks talk.
-        root_rank: The rank whose values they get. Default 0.
-
-    Raises:
-        RuntimeError: If the ranks have different variables, or name different ranks.
-    """
+    """Broadcast variables from one rank; `where` names their owner in errors."""
     _check_equal_specs(variables, where, collective, root_rank)
     dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
     sizes = [
@@ -74,12 +53,7 @@ def broadcast_equal(
 
 
 def average_state(variables: list[Any], collective: Collective) -> None:
-    """Give every rank the mean over ranks of what layers keep beside their weights.
-
-    Args:
-        variables: Float variables of Keras, in the same order on every rank.
-        collective: How the ranks talk.
-    """
+    """Average float variables of layers over ranks."""
     values = [tf.reduce_mean(values_here(variable), 0) for variable in variables]
     means = collective.all_reduce(values, "mean", name="state of the model")
     for variable, mean in zip(variables, means, strict=True):
@@ -88,16 +62,10 @@ def average_state(variables: list[Any], collective: Collective) -> None:
 
 @contextmanager
 def put_back(step: Step) -> Iterator[None]:
-    """Undo what a step on a stand-in did to metrics and statistics.
+    """Undo a placeholder step's changes to metrics and layer statistics.
 
-    Integers of layers, such as counters of steps and the states of seeds, move on all
-    the same, because they move on the other ranks.
-
-    Args:
-        step: A step that may work on a stand-in. What it gets from other ranks stays.
-
-    Yields:
-        Nothing; the block is the step.
+    Values from other ranks stay. Integers, such as step counters and seed states,
+    still advance, because they advance on the other ranks.
     """
     trainer, (is_stand_in,) = step.trainer, step.shard.stand_in
     variables = {
@@ -114,7 +82,7 @@ def put_back(step: Step) -> Iterator[None]:
 def _check_equal_specs(
     variables: list[Any], where: str, collective: Collective, root_rank: int
 ) -> None:
-    """Refuse models that differ between ranks, before anything of them is sent."""
+    """Raise `RuntimeError` if variables or root ranks differ between ranks."""
     specs = [
         [list(v.shape), tf.as_dtype(v.dtype).name, getattr(v, "path", v.name)]
         for v in variables
@@ -129,7 +97,7 @@ def _check_equal_specs(
         )
     for rank, (_, theirs) in enumerate(by_rank):
         for mine, other in _pairs(specs, theirs):
-            # Paths count the layers made so far, of which the chief may have more.
+            # Not the paths, whose layer counters may differ on the chief.
             if mine is None or other is None or mine[:2] != other[:2]:
                 raise RuntimeError(
                     f"The ranks have different variables in {where}. Received: "
@@ -140,7 +108,7 @@ def _check_equal_specs(
 
 
 def _pairs(one: list[Any], other: list[Any]) -> list[tuple[Any, Any]]:
-    """Pair two lists, the shorter one filled up with None."""
+    """Pair two lists, with the shorter one padded by None."""
     length = max(len(one), len(other))
     one = one + [None] * (length - len(one))
     other = other + [None] * (length - len(other))
@@ -148,16 +116,12 @@ def _pairs(one: list[Any], other: list[Any]) -> list[tuple[Any, Any]]:
 
 
 def _describe(spec: list[Any] | None) -> str:
-    """Name a variable in an error."""
+    """Describe a variable in an error."""
     return "none" if spec is None else f"{spec[2]} {tuple(spec[0])} {spec[1]}"
 
 
 class CreatedVariables:
-    """Keeps what was made, as far as the ranks may not be equal yet.
-
-    Args:
-        collective: How the processes talk.
-    """
+    """The new variables whose values may still differ between ranks."""
 
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
@@ -166,16 +130,16 @@ class CreatedVariables:
 
     @property
     def count(self) -> int:
-        """The number of variables that wait for equal values."""
+        """The number of new variables."""
         return len(self._created)
 
     def add(self, variable: Any) -> None:
-        """Note a variable that was made."""
+        """Record a new variable."""
         self._created.append(weakref.ref(variable))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def start_equal(self) -> None:
-        """Give those made since the last time rank 0's values, on all ranks."""
+        """Broadcast rank 0's values of all new variables."""
         if self._collective.size == 1 or not self._created:
             return
         # Collect garbage, so that all ranks track the same variables.
@@ -190,12 +154,9 @@ class CreatedVariables:
             )
 
     def start_equal_since(self, known: int) -> None:
-        """Give those that a step has made the same values on all ranks.
+        """Broadcast the variables that a step created, after the first `known`.
 
-        Those that get their values only when the graph is complete have to wait.
-
-        Args:
-            known: How many there were before the step.
+        Those that are initialized only when the graph is complete are deferred.
         """
         variables = self._alive(known)
         with tf.init_scope():
@@ -206,11 +167,11 @@ class CreatedVariables:
         self._late += [v for v in variables if id(v) not in ids]
 
     def start_late_equal(self) -> None:
-        """Give those that had to wait the same values."""
+        """Broadcast the deferred variables."""
         late, self._late = self._late, []
         if late:
             broadcast_equal(late, "the first step", self._collective)
 
     def _alive(self, known: int) -> list[Any]:
-        """Return those made since then that are still there."""
+        """Return the new variables after the first `known` that still exist."""
         return [v for ref in self._created[known:] if (v := ref()) is not None]

@@ -1,4 +1,4 @@
-"""Likely causes of a difference, told from the recordings."""
+"""Likely causes of a difference between two recorded runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,19 +6,13 @@ from dataclasses import dataclass
 from tfdist.verify.compare import combined, dtype_of, ratio, relative_difference
 from tfdist.verify.recording import Batch, Recording, joined
 
-# A larger difference of two gradients is more than rounding.
+# The largest relative difference of two gradients that rounding explains.
 _SAME_GRADIENTS = {"float64": 1e-7, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Likely cause of a difference.
-
-    Args:
-        name: A short name.
-        evidence: The facts that point to it.
-        fix: The change of the script that removes it.
-    """
+    """Likely cause of a difference, its evidence, and the fix in the script."""
 
     name: str
     evidence: str
@@ -26,7 +20,7 @@ class Cause:
 
 
 def cause_of_data(one: Recording, many: Sequence[Recording]) -> Cause | None:
-    """Compare the batches step by step; return None if they were the same."""
+    """Compare the batches step by step; return None if they are the same."""
     for step, batch in enumerate(one.batches[: many[0].steps]):
         parts = [r.batches[step] for r in many if step < r.steps]
         if len(parts) < len(many):
@@ -134,7 +128,7 @@ def _other_start(name: str) -> Cause:
 
 
 def _of_forward_pass(seen: Recording, otherwise: Cause) -> Cause:
-    """Return a cause in what each rank computes from its own rows, if there is one."""
+    """Return a cause in each rank's own computation, or else `otherwise`."""
     if seen.draws:
         return Cause(
             "random numbers in a step",
@@ -219,7 +213,7 @@ def _later(seen: Recording) -> Cause:
 
 
 def _seeds_or(many: Sequence[Recording], other: Cause) -> Cause:
-    """Return a cause in the seeds if these differ by rank, otherwise `other`."""
+    """Return a cause in seeds that differ by rank, or else `other`."""
     for generator, states in zip(
         ("tf.random", "Python's random", "np.random"),
         zip(*(recording.seeds for recording in many), strict=False),

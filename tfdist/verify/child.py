@@ -1,8 +1,4 @@
-"""Process of a verification: it runs the script under a watch.
-
-It is started as `python -m tfdist.verify.child FOLDER [--lone]`. It reads its orders
-from the folder and writes its recording there.
-"""
+"""Child process of a verification: `python -m tfdist.verify.child FOLDER [--lone]`."""
 
 import atexit
 import os
@@ -26,7 +22,7 @@ from tfdist.verify.watch import NotDistributedError, StopTraining, Watch
 
 
 def main(folder: Path, *, lone: bool) -> int:
-    """Run the script for its steps, write the recording, and return the exit code."""
+    """Run the script under a watch, write the recording, and return the exit code."""
     orders = Orders.read(folder / ORDERS_FILE)
     watch = _prepare(orders, lone=lone)
     try:
@@ -46,7 +42,7 @@ def main(folder: Path, *, lone: bool) -> int:
 
 def _prepare(orders: Orders, *, lone: bool) -> Watch:
     """Seed this process and install the watch."""
-    # First tfdist's own patches, once and for all, so that the watch wraps them.
+    # tfdist's own patches come first, so that the watch wraps them.
     install(is_alone=True)
     watch = Watch(0 if lone else detect().rank, orders.steps)
     watch.install()
@@ -71,12 +67,12 @@ def _run(orders: Orders) -> None:
 
 
 def _leave_if_threads_would_stay() -> None:
-    """Exit although the script was stopped while its threads were at work."""
+    """Exit even if threads of the stopped script are still running."""
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
     if any(not thread.daemon for thread in others):
         sys.stdout.flush()
         sys.stderr.flush()
-        # They include the farewell between the ranks.
+        # The exit handlers include the farewell of the ranks.
         atexit._run_exitfuncs()
         os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Comparison of two runs, and what of a difference rounding alone explains."""
+"""Comparison of two runs, and the differences that rounding explains."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,67 +9,41 @@ import numpy as np
 from tfdist.verify.recording import Recording, digest
 
 KINDS = ("weights", "state", "optimizer", "metrics", "gradients")
-# A gradient that much smaller than the largest one may be all rounding.
+# A gradient this much smaller than the largest one may be rounding noise.
 _NOISE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
-# Small sums of large terms lose more to rounding than weights do.
+# Factor for gradients: small sums of large terms lose more to rounding than weights.
 _GRADIENTS = 100
-# Relative difference after one step that another order of summation explains, by the
-# type that layers compute in.
+# Relative difference after one step that summation order explains, by compute dtype.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 2e-2, "float16": 5e-3}
-# An entry below it is all rounding, in any of the types.
+# An entry below it is rounding noise in every dtype.
 _FLOOR = 1e-12
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of a variable between two runs after a step.
-
-    Args:
-        name: The variable.
-        kind: One of `KINDS`.
-        step: After which step.
-        amount: The largest difference, relative to the largest entry.
-        is_too_large: Whether it is more than rounding explains.
-    """
+    """Difference of a variable between two runs after a step."""
 
     name: str
     kind: str
     step: int
-    amount: float
-    is_too_large: bool
+    amount: float  # Relative to the largest entry.
+    is_too_large: bool  # Whether it is more than rounding explains.
 
 
 def coarsest(dtypes: Iterable[str]) -> str:
-    """Return the least exact of some types of numbers; float32 if there is none.
-
-    Example:
-        >>> coarsest(["float32", "int32", "float16"])
-        'float16'
-    """
+    """Return the least precise of some dtypes; float32 if there is no float."""
     order = ("bfloat16", "float16", "float32", "float64")
     return next((name for name in order if name in set(dtypes)), "float32")
 
 
 def tolerance(dtype: str, step: int) -> float:
-    """Return the relative difference that rounding may cause in a number of steps.
-
-    Example:
-        >>> tolerance("float32", 4)
-        4e-05
-    """
+    """Return the relative difference that rounding may cause in `step` steps."""
     return TOLERANCES[dtype] * step
 
 
 def relative_difference(one: Any, other: Any) -> float:
-    """Return the largest difference of two arrays relative to their largest entry.
-
-    Not each to its own entry, because entries near zero are all rounding. Infinity if
-    the shapes differ, or an entry is finite in one array only.
-
-    Example:
-        >>> relative_difference(np.array([0.0, 2.0]), np.array([1e-6, 2.0]))
-        5e-07
-    """
+    """Return the largest difference of two arrays relative to their largest entry."""
+    # Not relative to each entry, because entries near zero are rounding noise.
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape:
         return float("inf")
@@ -87,7 +61,7 @@ def relative_difference(one: Any, other: Any) -> float:
 
 
 def state_of_all(many: Sequence[Recording], step: int) -> dict[str, Any]:
-    """Return the variables of rank 0, and the metrics as Keras combines replicas."""
+    """Return the variables of rank 0, with metrics combined over ranks as in Keras."""
     first = many[0]
     state = dict(first.states[step])
     for name, entry in first.entries.items():
@@ -102,7 +76,7 @@ def state_of_all(many: Sequence[Recording], step: int) -> dict[str, Any]:
 
 
 def unequal_on_ranks(many: Sequence[Recording], step: int) -> list[str]:
-    """Return the variables, without metrics, whose bits differ between ranks."""
+    """Return the variables, metrics excepted, whose bits differ between ranks."""
     first = many[0]
     digests = {
         name: digest(value)
@@ -134,15 +108,8 @@ def combined(many: Sequence[Recording], group: str) -> dict[str, Any]:
 
 
 def ratio(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the factor between two sets of arrays, and how far they are from it.
-
-    The distance is 0 for an exact multiple, and 1 for arrays that have nothing in
-    common. The result is (1.0, 0.0) if a number is not finite.
-
-    Example:
-        >>> ratio({"a": np.array([1.0, 2.0])}, {"a": np.array([2.0, 4.0])})
-        (2.0, 0.0)
-    """
+    """Return the factor between two sets of arrays, and the relative residual."""
+    # The residual is 0 for an exact multiple, and 1 for unrelated arrays.
     names = [name for name in one if name in other]
     if not names:
         return 1.0, 0.0
@@ -164,18 +131,16 @@ def common_steps(one: Recording, many: Sequence[Recording]) -> list[int]:
 
 
 def dtype_of(one: Recording) -> str:
-    """Return the least exact type that a script computes in."""
+    """Return the least precise dtype that a script computes in."""
     layers = [layer.dtype for layer in one.layers if layer.variables]
     weights = [e.dtype for e in one.entries.values() if e.kind == "weights"]
     return coarsest([*layers, *weights])
 
 
 def noise_only(one: Recording, many: Sequence[Recording]) -> list[str]:
-    """Return the weights whose gradient is zero except for rounding.
-
-    A bias before a normalisation is one. Adam turns even that into full steps, in a
-    random direction.
-    """
+    """Return the weights whose gradient is zero except for rounding."""
+    # For example a bias before a normalisation. Adam turns even such a gradient into
+    # full steps, in a random direction.
     others = combined(many, "raw_gradients")
     sizes = {
         name: max(_largest(gradient), _largest(others[name]))
@@ -194,7 +159,7 @@ def noise_only(one: Recording, many: Sequence[Recording]) -> list[str]:
 
 
 def differences(one: Recording, many: Sequence[Recording]) -> list[Difference]:
-    """Compare all kept variables, in the order of steps and of the forward pass."""
+    """Compare all kept variables, by step and in the order of the forward pass."""
     dtype, noise = dtype_of(one), noise_only(one, many)
     found = []
     for step in common_steps(one, many):
@@ -207,7 +172,7 @@ def differences(one: Recording, many: Sequence[Recording]) -> list[Difference]:
             kind = one.entries[name].kind
             amount = relative_difference(mine[name], theirs.get(name, np.empty(0)))
             too_large = amount > limit
-            # The mean in a normalisation moves as far as the bias before it.
+            # The moving mean of a normalisation shifts with the bias before it.
             is_moved = too_large and shift > 0 and name.endswith("moving_mean")
             if is_moved and _apart(mine[name], theirs[name]) <= 2 * shift:
                 continue
@@ -228,11 +193,8 @@ def ordered(one: Recording) -> list[str]:
 
 
 def _of_gradients(one: Recording, many: Sequence[Recording]) -> list[Difference]:
-    """Compare the first gradients of the optimizer.
-
-    Small steps on large weights would hide a difference, and so would an optimizer with
-    steps of one length.
-    """
+    """Compare the first gradients that the optimizers got."""
+    # Weights hide a difference if steps are small, or normalised by the optimizer.
     limit = _GRADIENTS * tolerance(dtype_of(one), 1)
     theirs, noise = combined(many, "applied_gradients"), noise_only(one, many)
     found = []
@@ -246,20 +208,20 @@ def _of_gradients(one: Recording, many: Sequence[Recording]) -> list[Difference]
 
 
 def _largest(array: Any) -> float:
-    """Return the largest entry, infinity if one is not finite."""
+    """Return the largest absolute entry; infinity if one is not finite."""
     largest = float(np.abs(array).max(initial=0.0))
     return largest if np.isfinite(largest) else float("inf")
 
 
 def _apart(mine: Any, theirs: Any) -> float:
-    """Return the largest absolute difference, infinity if the shapes differ."""
+    """Return the largest absolute difference; infinity if the shapes differ."""
     if mine.shape != theirs.shape:
         return float("inf")
     return float(np.abs(mine - theirs).max(initial=0.0))
 
 
 def _is_of(name: str, weights: Sequence[str]) -> bool:
-    """Return whether a variable is one of some weights, or a slot of one."""
+    """Return whether a variable is one of `weights`, or an optimizer slot of one."""
     return any(name == w or w.replace("/", "_") in name for w in weights)
 
 

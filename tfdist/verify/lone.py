@@ -1,10 +1,4 @@
-"""Lone process that stands for N: the script sees N processes, and one trains.
-
-A script may choose its global batch size by the number of processes, so its one process
-must see the same number, or it would train on other batches. It gets the environment of
-rank 0 of N, and a strategy that is alone all the same. Inside of a step, where a script
-divides by the number of replicas what is summed over them, there is one.
-"""
+"""Lone process of a verification: the script sees N processes, and one trains."""
 
 import functools
 from collections.abc import Callable
@@ -20,14 +14,17 @@ from tfdist.strategies import AllReduceStrategy, connecting, horovod
 
 
 class LoneCollective(SingleCollective):
-    """Replacement for the collective of N processes, which waits for none."""
+    """Replacement for the collective of N processes; it waits for none of them."""
 
     def __init__(self, cluster: Cluster, **timeouts: float) -> None:
         del cluster, timeouts
 
 
 def stand_for(size: int) -> None:
-    """Train alone in this process, while the script sees N processes."""
+    """Train alone in this process, while the script sees `size` processes."""
+    # A script may derive its global batch size from the number of replicas, so it must
+    # see N. Inside a step it sees one, because it may divide sums over replicas by the
+    # number of replicas.
     replace(connecting, "TensorFlowCollective", LoneCollective)
     for module in (connecting, horovod):
         replace(module, "connect_horovod", _connect_alone)
@@ -55,13 +52,13 @@ def stand_for(size: int) -> None:
 
 
 def _connect_alone(process_set: Any = None, **timeouts: float) -> SingleCollective:
-    """Replace `connect_horovod`."""
+    """Return the collective of one process, in place of `connect_horovod`."""
     del process_set, timeouts
     return SingleCollective()
 
 
 def join(parts: list[Any]) -> Any:
-    """Concatenate the batches of N processes; one that ends early gives no rows."""
+    """Concatenate the batches of N processes; a part that has ended adds no rows."""
 
     def endless(part: Any) -> Any:
         empty = tf.nest.map_structure(_no_rows, part.element_spec)
@@ -73,7 +70,7 @@ def join(parts: list[Any]) -> Any:
     def wrap(_: Any, batches: Any) -> Any:
         return (concatenate(*batches),)
 
-    # `map` passes a tuple as one argument if there is a number before it.
+    # After `enumerate`, `map` passes the tuple of batches as one argument.
     joined = tf.data.Dataset.zip(tuple(map(endless, parts))).enumerate().map(wrap)
     has_rows = joined.take_while(lambda batch: rows_of(batch) > 0)
     return has_rows.map(lambda batch: batch)

@@ -1,4 +1,4 @@
-"""Recording of the training in one process, and its file."""
+"""Recording of the training in one process, stored in a file."""
 
 import hashlib
 import pickle
@@ -11,105 +11,70 @@ import numpy as np
 
 Arrays = dict[str, Any]
 _MODULUS = 2**64
-# Up to this size the state after every step is kept, above it of the first and last.
+# Up to this size the states of all steps are kept, above it only the first and last.
 _STATES_BYTES = 2**28
 
 
 @dataclass
 class Entry:
-    """Variable that is compared.
+    """Variable to compare."""
 
-    Args:
-        kind: "weights", "state", "optimizer" or "metrics".
-        dtype: The type of its numbers.
-        aggregation: How Keras combines the values of several replicas.
-    """
-
-    kind: str
+    kind: str  # "weights", "state", "optimizer" or "metrics".
     dtype: str
-    aggregation: str = "none"
+    aggregation: str = "none"  # How Keras combines the values of replicas.
 
 
 @dataclass
 class Layer:
-    """Layer of the forward pass.
-
-    Args:
-        name: Its path.
-        type: The name of its class.
-        dtype: The type that it computes in.
-        variables: The names of the variables that no layer inside of it has.
-    """
+    """Layer of the forward pass."""
 
     name: str
     type: str
-    dtype: str
-    variables: list[str]
+    dtype: str  # The compute dtype.
+    variables: list[str]  # Without the variables of inner layers.
 
 
 @dataclass
 class Batch:
-    """Rows that one process got in one step.
-
-    Args:
-        rows: How many.
-        fingerprint: The sum of a hash of each row, modulo 2**64, so that those of
-            several processes add up to that of the global batch.
-        distinct: How many different rows there are.
-    """
+    """Rows that one process got in one step."""
 
     rows: int
+    # The sum of the row hashes modulo 2**64: parts add up to the global batch.
     fingerprint: int
-    distinct: int
+    distinct: int  # The number of different rows.
 
 
 @dataclass
 class Recording:
-    """Data of one process that a comparison needs.
-
-    Args:
-        rank: Its rank.
-        entries: The variables by name.
-        layers: In the order of the forward pass.
-        batches: By step.
-        losses: By step; None where there was no single one.
-        seeds: Digests of the states of TensorFlow's, Python's and NumPy's random
-            numbers when the training began.
-        draws: Descriptions of what drew random numbers in a step.
-        switched_off: The random layers that were switched off.
-        batch_norms: The layers that normalise by the statistics of their own rows.
-        custom_steps: The methods of Keras that the script overrides.
-        is_keras_step: Whether Keras weighs the ranks, and not the script.
-        own_datasets: Whether the script shards its data itself.
-        was_jitted: Whether the script asks for `jit_compile`.
-        initial: The weights before the first step.
-        raw_gradients: The result of the first `tape.gradient`.
-        applied_gradients: The gradients that the optimizer got first.
-        states: The variables after a step, by step; on ranks other than 0 their
-            digests, except for metrics.
-    """
+    """Data of one process for a comparison."""
 
     rank: int = 0
     entries: dict[str, Entry] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
+    # By step; None for a step without a single loss.
     losses: list[float | None] = field(default_factory=list)
+    # TensorFlow's seed, and digests of Python's and NumPy's states, at the first step.
     seeds: list[str] = field(default_factory=list)
+    # Layers that drew random numbers in a step, and random layers switched off.
     draws: list[str] = field(default_factory=list)
     switched_off: list[str] = field(default_factory=list)
+    # Layers that normalise by the statistics of their own rows.
     batch_norms: list[str] = field(default_factory=list)
     custom_steps: list[str] = field(default_factory=list)
-    is_keras_step: bool = True
-    own_datasets: bool = False
+    is_keras_step: bool = True  # Whether Keras, not the script, weighs the ranks.
+    own_datasets: bool = False  # Whether the script shards its data itself.
     was_jitted: bool = False
     initial: Arrays = field(default_factory=dict)
+    # Returned by the first `tape.gradient`, and passed to the first optimizer update.
     raw_gradients: Arrays = field(default_factory=dict)
     applied_gradients: Arrays = field(default_factory=dict)
+    # After each step; digests on ranks other than 0, except for metrics.
     states: dict[int, Arrays] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
-        """The number of steps that were taken."""
+        """The number of recorded steps."""
         return len(self.batches)
 
     def end_step(
@@ -119,7 +84,7 @@ class Recording:
         state: dict[str, tuple[Entry, Any]],
         wanted_steps: int,
     ) -> None:
-        """Add the end of a step: its batch, its loss, and the variables after it."""
+        """Record the end of a step: its batch, its loss and its variables."""
         self.batches.append(batch)
         self.losses.append(loss)
         self.entries.update({name: entry for name, (entry, _) in state.items()})
@@ -134,14 +99,14 @@ class Recording:
         }
 
     def write(self, folder: Path) -> None:
-        """Write the recording to a folder, whole or not at all."""
+        """Write the recording to a folder atomically."""
         unfinished = folder / f"rank.{self.rank}.unfinished"
         unfinished.write_bytes(pickle.dumps(self))
         unfinished.replace(_file(folder, self.rank))
 
     @classmethod
     def read(cls, folder: Path, rank: int) -> "Recording | None":
-        """Read the recording of a rank from a folder; None if there is none."""
+        """Read the recording of a rank from a folder; return None if there is none."""
         try:
             content = _file(folder, rank).read_bytes()
         except FileNotFoundError:
@@ -152,14 +117,7 @@ class Recording:
 
 
 def batch_of(leaves: Sequence[Any], own: int | None = None) -> Batch:
-    """Describe the first `own` rows of a batch, whatever their order.
-
-    Example:
-        >>> whole = batch_of([np.arange(6).reshape(3, 2)])
-        >>> parts = [batch_of([np.arange(6).reshape(3, 2)[i:i + 1]]) for i in range(3)]
-        >>> sum(part.fingerprint for part in parts) % 2**64 == whole.fingerprint
-        True
-    """
+    """Describe the first `own` rows of a batch, regardless of their order."""
     rows = min((len(leaf) for leaf in leaves), default=0)
     rows = rows if own is None else min(rows, own)
     hashes = [_hash_row(leaves, row) for row in range(rows)]
@@ -167,7 +125,7 @@ def batch_of(leaves: Sequence[Any], own: int | None = None) -> Batch:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Combine the parts of a global batch; `distinct` is that of the largest part."""
+    """Combine the parts of a global batch; `distinct` is the largest of any part."""
     return Batch(
         sum(batch.rows for batch in batches),
         sum(batch.fingerprint for batch in batches) % _MODULUS,
@@ -185,7 +143,7 @@ def _hash_row(leaves: Sequence[Any], row: int) -> int:
     state = hashlib.blake2b(digest_size=8)
     for leaf in leaves:
         part = leaf[row]
-        # Strings come as objects, which have no bytes of their own.
+        # The bytes of object arrays, which hold strings, are pointers.
         is_text = leaf.dtype == object
         content = repr(np.asarray(part).tolist()).encode() if is_text else b""
         state.update(content or np.ascontiguousarray(part).tobytes())

@@ -1,4 +1,4 @@
-"""Verification: run a script as one process and as several, and compare them."""
+"""Verification of a script: run it as one process and as several, and compare."""
 
 import json
 import sys
@@ -27,32 +27,14 @@ _COULD_NOT_RUN = 2
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders for the processes of a verification: the script, and how to run it.
-
-    Args:
-        command: The script, or the module, and its arguments.
-        size: How many processes are compared with one. Default 2.
-        steps: After how many steps of training the script is stopped. Default 10.
-        module: Whether the first word of the command is a module. Default False.
-        float64: Whether Keras computes in float64 unless the script sets a type.
-            Default False.
-        seed: The seed of every process before the script. Default 1.
-        collective: The engine, "tensorflow" or "horovod". Default "tensorflow".
-
-    Raises:
-        ValueError: If a number is impossible.
-
-    Example:
-        >>> Orders(("train.py",), steps=3).steps
-        3
-    """
+    """Script to verify, and the conditions of its runs."""
 
     command: tuple[str, ...]
     size: int = 2
-    steps: int = 10
-    module: bool = False
-    float64: bool = False
-    seed: int = 1
+    steps: int = 10  # The script is stopped after this many.
+    module: bool = False  # Whether the command begins with a module.
+    float64: bool = False  # Whether it is the default dtype of Keras.
+    seed: int = 1  # Of every process, before the script.
     collective: str = "tensorflow"
 
     def __post_init__(self) -> None:
@@ -85,12 +67,7 @@ class Orders:
 
 
 class VerifyError(RuntimeError):
-    """Error for a script that could not be verified.
-
-    Args:
-        message: The reason, with the last lines of the process that failed.
-        exit_code: The exit code of a command that reports it. Default 2.
-    """
+    """Error for a script that could not be verified."""
 
     def __init__(self, message: str, exit_code: int = _COULD_NOT_RUN) -> None:
         super().__init__(message)
@@ -103,39 +80,14 @@ def verify(
     timeout_seconds: float | None = None,
     output_directory: Path | None = None,
 ) -> "Verdict":
-    """Train a script with one process and with several, and compare the results.
-
-    The script runs twice in the current folder, up to the last step that is wanted, and
-    with all of its effects, such as writing files.
-
-    Args:
-        orders: The script, and how to run it.
-        timeout_seconds: How long both runs may take together. Default None: no limit.
-        output_directory: A folder for the output of the processes, in the folders
-            `one` and `all`. Default None: the output is dropped.
-
-    Returns:
-        The verdict: whether they agree, and if not, where and why.
-
-    Raises:
-        ImportError: If Horovod is wanted and not installed.
-        VerifyError: If the script failed, or trained under no strategy of tfdist.
-        ValueError: If an argument is out of range.
-        OSError: If a folder cannot be written.
-
-    Example:
-        >>> verify(Orders(("train.py",)), timeout_seconds=0)
-        Traceback (most recent call last):
-        ...
-        ValueError: timeout_seconds must be positive. ...
-    """
+    """Train a script with one process and with several, and compare the results."""
     if timeout_seconds is not None and timeout_seconds <= 0:
         raise ValueError(
             "timeout_seconds must be positive. Received: "
             f"timeout_seconds={timeout_seconds}. Leave it out for no limit."
         )
     if orders.collective == "horovod":
-        # Before the run of one process, which would be wasted.
+        # Before the run of one process, which would otherwise be wasted.
         check_installed()
     # Imported late: NumPy would slow down every command of `tfdist`.
     from tfdist.verify.verdict import judge
@@ -158,7 +110,8 @@ def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
     job = Job(command, size=orders.size, collective=orders.collective)
     several = plan_here(job)
     [alone] = plan_here(Job(command, size=1))
-    # The one process sees the environment of rank 0, except Horovod's: it would wait.
+    # The lone process gets rank 0's environment, except Horovod's variables: with them
+    # it would wait for the other ranks.
     identity = {
         name: value
         for name, value in several[0].env.items()
@@ -201,7 +154,7 @@ def _record(
 
 
 def _describe(ended: RunResult, who: str) -> str:
-    """Describe how a run failed, with the last lines of its output."""
+    """Describe the failure of a run, with the last lines of its output."""
     if ended.failed_rank is None:
         return f"With {who}: {ended.headline()}"
     failed = ended.exit_of(ended.failed_rank)
@@ -212,7 +165,7 @@ def _describe(ended: RunResult, who: str) -> str:
 
 
 def _not_distributed(received: str) -> str:
-    """Describe a training in which tfdist has no part."""
+    """Describe a script that trains under no strategy of tfdist."""
     return (
         "The script must train under a strategy of tfdist. "
         f"Received: {received.removeprefix('tfdist verify: ')}. Make the strategy with "

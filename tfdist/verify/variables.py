@@ -1,4 +1,4 @@
-"""Variables of a step: which ones there are, their names, and their values."""
+"""Variables of a step: their names and values."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,15 +12,15 @@ _SHORT_FLOATS = (tf.float16, tf.bfloat16)
 
 
 class Names:
-    """Unique names of variables, given in the order in which they are met."""
+    """Unique names of variables, assigned at first use."""
 
     def __init__(self) -> None:
-        # Holds the variables, so that no other gets the identity of one.
+        # Keeps the variables alive, so that no other gets the id of one.
         self._names: dict[int, tuple[Any, str]] = {}
         self._taken: dict[str, int] = {}
 
     def of(self, variable: Any, name: str | None = None) -> str:
-        """Return the name of a variable; a new one is called `name`, or by its path."""
+        """Return the unique name of a variable, derived from `name` or its path."""
         known = self._names.get(id(variable))
         if known is not None:
             return known[1]
@@ -39,14 +39,8 @@ def path_of(variable: Any) -> str:
 def entries_of(
     model: Any, layers: Sequence[Any], optimizers: Sequence[Any], applied: Sequence[Any]
 ) -> Iterator[tuple[str, Entry, Any]]:
-    """Yield each variable of a step once, with its path and its entry.
-
-    Args:
-        model: The model whose step it is; None in a custom loop.
-        layers: The layers of the forward pass.
-        optimizers: The optimizers that were applied.
-        applied: The variables that they update.
-    """
+    """Yield each variable of a step once, with its path and its entry."""
+    # `model` is None in a custom loop; the optimizers update the variables `applied`.
     seen: set[int] = set()
     groups: list[tuple[str, Sequence[Any]]] = []
     if model is not None:
@@ -69,7 +63,7 @@ def entries_of(
 
 
 def to_tensor(value: Any) -> Any:
-    """Return a dense tensor of a type that NumPy has."""
+    """Return a dense tensor of a dtype that NumPy has."""
     tensor = tf.convert_to_tensor(value)
     short = tensor.dtype in _SHORT_FLOATS
     return tf.cast(tensor, tf.float32) if short else tensor
@@ -81,7 +75,8 @@ def to_array(variable: Any) -> Any:
 
 
 def _is_comparable(variable: Any) -> bool:
-    """Exclude variables without numbers, and each rank's own part of a sum."""
+    """Return whether a variable holds numbers that should agree on all ranks."""
     dtype = tf.as_dtype(variable.dtype)
     is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
+    # A gradient accumulator holds each rank's own part of a sum.
     return is_number and "gradient_accumulator" not in path_of(variable)

@@ -33,80 +33,47 @@ Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 
 @dataclass(frozen=True)
 class Group:
-    """Result of the comparison for one kind of variables.
-
-    Args:
-        kind: One of `KINDS`.
-        variables: How many there are.
-        largest: The largest relative difference after the last step, of gradients
-            after the first.
-        where: The variable that has it.
-    """
+    """Result of the comparison for one kind of variable."""
 
     kind: str
     variables: int
-    largest: float
-    where: str
+    largest: float  # After the last step; of gradients, after the first.
+    where: str  # The variable that has it.
 
 
 @dataclass(frozen=True)
 class First:
-    """First variable that differs, in the order of the forward pass.
-
-    Args:
-        name: The variable.
-        layer: The layer that holds it, with its class; empty if none does.
-        amount: The relative difference, after the step at which it began.
-        step: That step.
-        before: The last step before it after which all agreed; 0 if there is none.
-        last_amount: The difference after the last step.
-    """
+    """First variable that differs, in the order of the forward pass."""
 
     name: str
-    layer: str
+    layer: str  # Its name and class; "" if no layer holds the variable.
     amount: float
-    step: int
-    before: int
+    step: int  # The step at which the difference began.
+    before: int  # The last compared step before it, or 0.
     last_amount: float
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict whether several processes train as one does.
-
-    Args:
-        passed: Whether they do.
-        size: How many processes.
-        steps: After how many steps they were compared.
-        rows: The rows of the global batch of the first step.
-        dtype: The type that the script computes in.
-        tolerance: The relative difference that rounding explains.
-        groups: The results of the comparison.
-        first: The first variable that differs, if there is one.
-        cause: The likely cause, if they do not agree.
-        switched_off: Random layers that were switched off.
-        noise: Variables that were left out because they are all rounding.
-        unequal: Variables that are not equal on all ranks.
-        was_jitted: Whether `jit_compile` was switched off.
-    """
+    """Verdict on a script: the result of the comparison, and the likely cause."""
 
     passed: bool
     size: int
     steps: int
-    rows: int
+    rows: int  # Of the first global batch.
     dtype: str
     tolerance: float
     groups: tuple[Group, ...]
     first: First | None
     cause: Cause | None
     switched_off: tuple[str, ...]
-    noise: tuple[str, ...]
-    unequal: tuple[str, ...]
+    noise: tuple[str, ...]  # Left out as rounding noise.
+    unequal: tuple[str, ...]  # Not equal on all ranks.
     was_jitted: bool
 
 
 def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
-    """Compare the recording of one process with those of several, by rank."""
+    """Compare the recording of one process with the recordings of all ranks."""
     steps = common_steps(one, many)
     found = differences(one, many)
     too_large = [difference for difference in found if difference.is_too_large]
@@ -144,7 +111,7 @@ def _left_out(one: Recording, compared: Sequence[str]) -> list[str]:
 
 
 def _groups(last: Sequence[Difference]) -> tuple[Group, ...]:
-    """Summarize the differences after the last step by kind."""
+    """Summarize the differences after the last step, by kind."""
     groups = []
     for kind in KINDS:
         own = [difference for difference in last if difference.kind == kind]
@@ -160,7 +127,7 @@ def _first(
     found: Sequence[Difference],
     steps: Sequence[int],
 ) -> First | None:
-    """Describe the first variable of the first step with a difference."""
+    """Describe the first variable that differs."""
     if not too_large:
         return None
     first = too_large[0]
@@ -182,7 +149,7 @@ def _first(
 
 
 def text_of(verdict: Verdict, script: str, *, steps: int, table: Table) -> str:
-    """Format a verdict for people; `table` aligns its cells."""
+    """Format a verdict as text; `table` aligns its cells."""
     rows = [
         [_KINDS[group.kind], str(group.variables), f"{group.largest:.1e}", group.where]
         for group in verdict.groups
@@ -218,7 +185,7 @@ def _headline(verdict: Verdict, script: str) -> str:
 
 
 def _begin(first: First) -> str:
-    """Describe where the difference begins."""
+    """Describe the first difference, and the step at which it began."""
     layer = f" of layer {first.layer}" if first.layer else ""
     where = f"at step {first.step}"
     if first.step - first.before > 1:
@@ -259,7 +226,7 @@ def _notes(verdict: Verdict, steps: int) -> list[str]:
 
 
 def _some(items: Sequence[str]) -> str:
-    """Name at most four."""
+    """Name at most four items."""
     more = f" and {len(items) - 4} more" if len(items) > 4 else ""
     return f"{', '.join(items[:4])}{more}"
 
@@ -276,7 +243,7 @@ def _filled(text: str, indent: str = "") -> str:
 
 
 def _finite(value: object) -> object:
-    """Replace numbers that JSON does not have."""
+    """Replace numbers that JSON cannot represent."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

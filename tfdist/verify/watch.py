@@ -1,4 +1,4 @@
-"""Recording of what each training step gets and computes, without changing it."""
+"""Recording of the inputs and results of each training step."""
 
 import hashlib
 import random
@@ -28,12 +28,7 @@ class NotDistributedError(BaseException):
 
 
 class Watch:
-    """Observer of the script, of Keras and of the strategy in one process.
-
-    Args:
-        rank: The rank of this process.
-        steps: How many steps are wanted.
-    """
+    """Observer of the script, of Keras and of the strategy in one process."""
 
     def __init__(self, rank: int, steps: int) -> None:
         self.recording = Recording(rank)
@@ -77,18 +72,18 @@ class Watch:
         return self.recording.steps >= self._wanted_steps
 
     def _see_gradients(self, target: Any, sources: Any, gradients: Any) -> None:
-        """Note the loss and the gradients before the script changes them."""
+        """Record the loss and the gradients before the script changes them."""
         if self._step is not None and isinstance(sources, list | tuple):
             self._step.see_gradients(target, sources, gradients)
 
     def _see_update(self, optimizer: Any, gradients: Any, variables: list[Any]) -> None:
-        """Note the outermost update of a step, and the optimizers inside of it."""
+        """Record the outermost update of a step, and the optimizers inside of it."""
         if self._step is None:
             _refuse_plain_training(optimizer)
         elif not self._step.optimizers:
             if not self.recording.seeds:
                 self.recording.seeds = current_seeds()
-                # Even while a function is being traced.
+                # Read eagerly, even while a function is being traced.
                 with tf.init_scope():
                     values = {self._names.of(v): to_array(v) for v in variables}
                 self.recording.initial = values
@@ -98,13 +93,13 @@ class Watch:
 
     @unseen
     def _begin(self, fn: Any, args: Sequence[Any]) -> None:
-        """Begin to watch a step."""
+        """Start watching a step."""
         self._step = _Step(fn, args[0] if args else None, self._names)
         self._forward.begin()
 
     @unseen
     def _end(self) -> None:
-        """End a step: have its results recorded when it is computed."""
+        """Stop watching a step, and have its results recorded once computed."""
         step, self._step = self._step, None
         recording = self.recording
         self._forward.end(recording, is_training=bool(step and step.optimizers))
@@ -137,7 +132,7 @@ class Watch:
         self._stop_if_enough()
 
     def _take(self, parts: Any, names: Any, entries: Any) -> None:
-        """Record the arrays of a step, unless there are enough."""
+        """Record the arrays of a step, unless there are enough steps."""
         if self._has_enough:
             return
         leaves, own, loss, raw, applied, values = parts
@@ -158,7 +153,7 @@ class Watch:
         )
 
     def _stop_if_enough(self) -> None:
-        """Leave the script, between two calls that it makes."""
+        """Stop the script between two of its calls, after enough steps."""
         is_between = tf.executing_eagerly() and self._step is None
         is_script = threading.current_thread() is threading.main_thread()
         if is_between and is_script and self._has_enough:
@@ -190,7 +185,7 @@ class _Step:
         ]
 
     def see_gradients(self, target: Any, sources: Any, gradients: Any) -> None:
-        """Note the loss and the gradients of the first tape."""
+        """Record the loss and the gradients of the first tape."""
         if self.raw:
             return
         self.raw = self._by_name(sources, gradients)
@@ -198,13 +193,13 @@ class _Step:
             self.loss = target
 
     def see_update(self, optimizer: Any, gradients: Any, variables: Any) -> None:
-        """Note what the optimizer gets."""
+        """Record an optimizer, its variables and its gradients."""
         self.optimizers.append(optimizer)
         self.variables += variables
         self.applied = self._by_name(variables, gradients)
 
     def batch(self) -> tuple[list[Any], Any]:
-        """Return the tensors of the batch that have rows, and how many rows count."""
+        """Return the tensors of the batch with rows, and the number of own rows."""
         is_shard = isinstance(self._data, Shard)
         data = self._data.data if is_shard else self._data
         tensors = [
@@ -217,7 +212,7 @@ class _Step:
         return leaves, self._data.own if is_shard else None
 
     def _by_name(self, variables: Any, gradients: Any) -> dict[str, Any]:
-        """Return the gradients that exist where the step ends."""
+        """Return, by name, the gradients that exist at the end of the step."""
         return {
             self._names.of(variable): to_tensor(gradient)
             for variable, gradient in zip(variables, gradients, strict=False)
@@ -236,12 +231,12 @@ class _ForwardPass:
         self._draws: list[str] = []
 
     def begin(self) -> None:
-        """Begin to follow a step."""
+        """Start following a step."""
         self._is_in_step = True
         self._stack, self.layers, self._draws = [], [], []
 
     def end(self, recording: Recording, *, is_training: bool) -> None:
-        """End a step, and record it if it updates weights."""
+        """Stop following a step, and record it if it updates weights."""
         self._is_in_step = False
         if not is_training:
             return
@@ -262,20 +257,20 @@ class _ForwardPass:
 
     @unseen
     def enter(self, layer: Any) -> None:
-        """Note that the call of a layer begins."""
+        """Record that the call of a layer begins."""
         if self._is_in_step:
             self._stack.append(layer)
 
     @unseen
     def leave(self, layer: Any) -> None:
-        """Note that the call of a layer ends."""
+        """Record that the call of a layer ends."""
         if self._is_in_step and self._stack:
             self._stack.pop()
             if not any(layer is other for other in self.layers):
                 self.layers.append(layer)
 
     def draw(self, what: str) -> None:
-        """Note that the innermost layer draws random numbers."""
+        """Record that the innermost layer draws random numbers."""
         if not self._is_in_step:
             return
         where = "the training step, outside of any layer,"
@@ -294,7 +289,7 @@ def current_seeds() -> list[str]:
 
 
 def _refuse_plain_training(optimizer: Any) -> None:
-    """End a script that trains without tfdist; other strategies raise themselves."""
+    """Raise for training without a strategy; other strategies raise by themselves."""
     if not tf.distribute.has_strategy():
         raise NotDistributedError(
             f"the optimizer {optimizer.name!r} was applied outside of every strategy "

@@ -9,9 +9,3 @@ if socket_path := os.environ.get("TESTS_FORK_SERVER"):
 
     del sys.path[0]
     fork_client.run_forked(socket_path)
-
-if "TESTS_WITHOUT_EXTRAS" in os.environ:
-    # Keras imports these only because they are installed, which takes a third of the
-    # start of a process. To import them is now an error.
-    for package in ("matplotlib", "sklearn"):
-        sys.modules[package] = None

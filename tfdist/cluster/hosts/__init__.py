@@ -1,1 +1,1 @@
-"""Hosts: their slots, the nodes of Slurm, and the resources of this host."""
+"""Hosts: slots, Slurm nodes and resource limits."""

@@ -1,4 +1,4 @@
-"""The limits that control groups set for this process."""
+"""Limits that control groups set for this process."""
 
 import math
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 _NO_LIMIT = "none"
-# The value of version 1 for "no limit": the largest number of whole pages.
+# cgroup v1 writes "no limit" as the largest number of whole pages.
 _NO_MEMORY_LIMIT = 1 << 62
 
 
 def cgroup_limit(controller: str, root: Path = Path("/")) -> float | str | None:
-    """Return the least limit of "cpu" or "memory"; "none", or None if unknown."""
+    """Return the lowest limit of "cpu" or "memory"; "none", or None if unknown."""
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -24,7 +24,7 @@ def cgroup_limit(controller: str, root: Path = Path("/")) -> float | str | None:
             continue
         read = _READ[controller, 1 if controllers else 2]
         for folder in _folders(root / "sys/fs/cgroup", controllers, controller, path):
-            # A group above the namespace, or one without the limit.
+            # The group is outside of the namespace, or has no such limit.
             with suppress(OSError, ValueError, IndexError):
                 limits.append(read(folder))
     is_there = (root / "sys/fs/cgroup").is_dir()
@@ -35,9 +35,9 @@ def cgroup_limit(controller: str, root: Path = Path("/")) -> float | str | None:
 def _folders(
     base: Path, controllers: str, controller: str, path: str
 ) -> Iterator[Path]:
-    """Yield the folders that may describe a group and the groups above it."""
+    """Yield the folders that may describe a group and its parents."""
     tops = [controllers, controller] if controllers else ["", "unified"]
-    # Out of its namespace a process sees "/../.."
+    # The path of a group outside of the namespace begins with "/..".
     parts = [part for part in path.split("/") if part not in ("", "..")]
     for top in dict.fromkeys(tops):
         for depth in range(len(parts), -1, -1):
@@ -45,13 +45,13 @@ def _folders(
 
 
 def _cpu_of_version_2(folder: Path) -> float:
-    """Read "200000 100000", microseconds in a period, or "max 100000"."""
+    """Read "200000 100000", quota and period in microseconds, or "max 100000"."""
     quota, period = (folder / "cpu.max").read_text().split()
     return math.inf if quota == "max" else int(quota) / int(period)
 
 
 def _cpu_of_version_1(folder: Path) -> float:
-    """Read the same from two files; no limit is -1."""
+    """Read quota and period from two files; a quota of -1 means no limit."""
     quota = int((folder / "cpu.cfs_quota_us").read_text())
     period = int((folder / "cpu.cfs_period_us").read_text())
     return math.inf if quota < 0 else quota / period

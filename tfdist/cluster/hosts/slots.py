@@ -1,9 +1,4 @@
-"""Hosts with the number of processes on each: `-H a:4,b:4`, hostfiles, and ports.
-
-Open MPI writes `node1 slots=4 max_slots=4`, Horovod `node1 slots=4`, and MPICH's Hydra
-`node1:4`. A line with a name alone is one slot; as in Open MPI, each further line with
-the same name is one more.
-"""
+"""Hosts with slots, from `-H a:4,b:4` and hostfiles, and the ports of the slots."""
 
 import re
 from collections.abc import Iterable
@@ -19,24 +14,14 @@ _COMMENT = re.compile("#|//")
 
 @dataclass(frozen=True)
 class HostSlots:
-    """A host, and the number of processes on it.
-
-    Args:
-        host: Its name or IP address, as it was written; IPv6 in brackets.
-        slots: The number of processes, at least 1.
-    """
+    """Host as the user wrote it, IPv6 in brackets, and its number of processes."""
 
     host: str
     slots: int = 1
 
 
 def parse_hosts(text: str, *, option: str = "-H") -> tuple[HostSlots, ...]:
-    """Read hosts as `horovodrun -H` and `mpirun -H` take them.
-
-    Example:
-        >>> parse_hosts("a:4,[::1]")
-        (HostSlots(host='a', slots=4), HostSlots(host='[::1]', slots=1))
-    """
+    """Parse hosts as `horovodrun -H` and `mpirun -H` take them."""
     hosts: dict[str, HostSlots] = {}
     for number, entry in enumerate(text.split(","), start=1):
         place = f"entry {number} of {option}"
@@ -47,7 +32,7 @@ def parse_hosts(text: str, *, option: str = "-H") -> tuple[HostSlots, ...]:
             )
         host, slots = _host_and_slots(entry, place, _IN_LIST)
         name = _name(host)
-        # It could mean more slots, or another order of ranks.
+        # A repeated host could mean more slots, or another order of ranks.
         if name in hosts:
             raise ValueError(
                 f"{place} repeats a host. Received: {entry!r} in {text!r}. "
@@ -58,12 +43,9 @@ def parse_hosts(text: str, *, option: str = "-H") -> tuple[HostSlots, ...]:
 
 
 def parse_hostfile(text: str, *, place: str = "hostfile") -> tuple[HostSlots, ...]:
-    r"""Read a hostfile as Open MPI, Horovod or MPICH take it.
-
-    Example:
-        >>> parse_hostfile("a:2\nb\nb  # twice")
-        (HostSlots(host='a', slots=2), HostSlots(host='b', slots=2))
-    """
+    """Parse a hostfile of Open MPI, Horovod or MPICH."""
+    # Open MPI writes `node1 slots=4 max_slots=4`, Horovod `node1 slots=4`, and MPICH
+    # `node1:4`. As in Open MPI, each line with a bare name adds one slot.
     hosts: dict[str, HostSlots] = {}
     plain: set[str] = set()
     for number, line in enumerate(text.split("\n"), start=1):
@@ -93,17 +75,12 @@ def parse_hostfile(text: str, *, place: str = "hostfile") -> tuple[HostSlots, ..
 
 
 def format_hostfile(hosts: Iterable[HostSlots]) -> str:
-    """Write a hostfile that Open MPI, Horovod and `parse_hostfile` read."""
+    """Format a hostfile that Open MPI, Horovod and `parse_hostfile` read."""
     return "".join(f"{host.host} slots={host.slots}\n" for host in hosts)
 
 
 def number_ports(hosts: tuple[HostSlots, ...], port: int) -> tuple[str, ...]:
-    """Return the address of each slot, with ports counted up from `port` on each host.
-
-    Example:
-        >>> number_ports(parse_hosts("a:2,b"), 2222)
-        ('a:2222', 'a:2223', 'b:2222')
-    """
+    """Return the address of each slot, with ports counted from `port` on each host."""
     if not 1 <= port <= _LAST_PORT:
         raise ValueError(
             f"port must be from 1 to {_LAST_PORT}. Received: port={port}. "
@@ -122,13 +99,13 @@ def number_ports(hosts: tuple[HostSlots, ...], port: int) -> tuple[str, ...]:
 
 
 def _name(host: str) -> str:
-    """Return the single spelling of a host."""
+    """Return the normalized name of a host."""
     return split_address(f"{host}:1")[0]
 
 
 def _host_and_slots(entry: str, place: str, example: str) -> tuple[str, int | None]:
-    """Return the host and the slots of "node1:4"; None for the slots of "node1"."""
-    # The colons of an IPv6 host stand before its bracket.
+    """Split "node1:4" into host and slots; "node1" has None for slots."""
+    # Colons inside the brackets belong to an IPv6 host.
     bracket = entry.rfind("]") + 1
     rest, colon, slots = entry[bracket:].partition(":")
     host = entry[:bracket] + rest
@@ -141,8 +118,8 @@ def _host_and_slots(entry: str, place: str, example: str) -> tuple[str, int | No
 
 
 def _slots(text: str, received: str, place: str, example: str) -> int:
-    """Return a number of slots."""
-    # No host has more slots than ports, which have five digits.
+    """Parse a number of slots."""
+    # Each slot needs a port, so five digits are enough.
     slots = parse_digits(text, most=5)
     if not slots:
         raise ValueError(
@@ -153,7 +130,7 @@ def _slots(text: str, received: str, place: str, example: str) -> int:
 
 
 def _read_line(words: list[str], here: str) -> tuple[str, int | None]:
-    """Return the host of a line and its slots, None if it has no number."""
+    """Parse a line of a hostfile; its slots are None if it gives no number."""
     entry, *settings = words
     if "@" in entry:
         raise ValueError(
@@ -171,7 +148,7 @@ def _read_line(words: list[str], here: str) -> tuple[str, int | None]:
                 f"Received: {' '.join(words)!r}. {_IN_FILE}"
             )
         numbers[key] = _slots(value, setting, here, _IN_FILE)
-    # Open MPI, too, takes the upper limit if it is the only number.
+    # As in Open MPI, max_slots alone gives the number of slots.
     most = numbers.get("max_slots")
     given = numbers.get("slots", most)
     if most is not None and given is not None and most < given:

@@ -1,8 +1,4 @@
-"""Slurm's abbreviated lists of nodes and of task counts, and its layout of tasks.
-
-A node list names hosts by ranges in brackets, "n[8-10],login"; a list of counts repeats
-a number with "(x3)". The order is Slurm's own, since a rank is a position in it.
-"""
+"""Slurm's compressed lists of nodes and task counts, and its task distributions."""
 
 import os
 import re
@@ -14,9 +10,9 @@ from typing import NoReturn
 
 from tfdist.cluster.hosts.slots import HostSlots
 
-# Slurm allows no more nodes; without a limit, a short text would fill all memory.
+# Slurm's own limit; without one, a short text could expand until memory is full.
 _MOST = 65_536
-# The longest name that a host can have.
+# The longest DNS name.
 _LONGEST_NAME = 253
 _PIECE = re.compile(r"(?P<literal>[A-Za-z0-9._-]+)|,|\[(?P<ranges>[0-9][0-9,-]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
@@ -24,21 +20,17 @@ _COUNT = re.compile(r"([0-9]{1,18})(?:\(x([0-9]{1,18})\))?")
 _HOSTS = "SLURM_JOB_NODELIST"
 _COUNTS = "SLURM_TASKS_PER_NODE"
 
-# A literal part of a name, or the ranges in a bracket with their numbers of digits.
+# A literal part of a name, or the ranges of a bracket with their digit counts.
 _Piece = str | list[tuple[range, int]]
 
 
 def expand(text: str, *, place: str = "node list") -> tuple[str, ...]:
-    """Return the hosts of a Slurm node list, neither sorted nor made unique.
-
-    Example:
-        >>> expand("n[8-10],m[01-02]-ib")
-        ('n8', 'n9', 'n10', 'm01-ib', 'm02-ib')
-    """
+    """Expand a Slurm node list such as "n[8-10],login", in its own order."""
+    # Neither sorted nor made unique: a rank is a position in the list.
     hosts: list[str] = []
     for pieces in _names(text, place):
         literals = [piece for piece in pieces if isinstance(piece, str)]
-        # Counted before a single name is made.
+        # Checked before any name is built.
         count = prod(
             sum(len(numbers) for numbers, _ in piece)
             for piece in pieces
@@ -57,12 +49,7 @@ def expand(text: str, *, place: str = "node list") -> tuple[str, ...]:
 
 
 def expand_counts(text: str, *, place: str = "list of counts") -> tuple[int, ...]:
-    """Return the number of tasks on each node.
-
-    Example:
-        >>> expand_counts("2(x3),1")
-        (2, 2, 2, 1)
-    """
+    """Expand task counts such as "2(x3),1" to one count for each node."""
     counts: list[int] = []
     tasks = 0
     for part in text.split(","):
@@ -86,15 +73,8 @@ def expand_counts(text: str, *, place: str = "list of counts") -> tuple[int, ...
 
 
 def deal(counts: tuple[int, ...], *, at_once: int) -> tuple[int, ...]:
-    """Return the node of each task when nodes get some tasks at once, in turn.
-
-    `--distribution=block` gives a node all of its tasks at once, cyclic one task, and
-    plane a given number.
-
-    Example:
-        >>> deal((2, 1, 2), at_once=2), deal((2, 1, 2), at_once=1)
-        ((0, 0, 1, 2, 2), (0, 1, 2, 0, 2))
-    """
+    """Return the node of each task if nodes take `at_once` tasks in turn."""
+    # `--distribution=block` deals all tasks of a node at once, cyclic one, plane N.
     left = {node: count for node, count in enumerate(counts) if count}
     nodes: list[int] = []
     while left:
@@ -107,12 +87,7 @@ def deal(counts: tuple[int, ...], *, at_once: int) -> tuple[int, ...]:
 
 
 def places_on_nodes(nodes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the number of each task among the tasks on its node.
-
-    Example:
-        >>> places_on_nodes((0, 1, 2, 0, 2))
-        (0, 0, 0, 1, 1)
-    """
+    """Return the index of each task among the tasks on its node."""
     seen: Counter[int] = Counter()
     places = []
     for node in nodes:
@@ -124,12 +99,9 @@ def places_on_nodes(nodes: tuple[int, ...]) -> tuple[int, ...]:
 def allocated_hosts(
     env: Mapping[str, str] | None = None,
 ) -> tuple[HostSlots, ...] | None:
-    """Return the hosts of this process's Slurm allocation, each with its tasks.
-
-    None outside of a job, and in a task that `srun` has started with others: each of
-    these would start processes of its own.
-    """
+    """Return the hosts and task counts of this Slurm allocation, or None."""
     env = os.environ if env is None else env
+    # In a step of several tasks, each task would start processes of its own.
     is_task = env.get("SLURM_STEP_NUM_TASKS", "1") != "1"
     if is_task or not (env.get(_HOSTS) and env.get(_COUNTS)):
         return None
@@ -145,7 +117,7 @@ def allocated_hosts(
 
 
 def _names(text: str, place: str) -> list[list[_Piece]]:
-    """Return each name of a node list in pieces."""
+    """Split a node list into names, each a list of pieces."""
     names: list[list[_Piece]] = [[]]
     position = 0
     while position < len(text):
@@ -168,7 +140,7 @@ def _names(text: str, place: str) -> list[list[_Piece]]:
 
 
 def _range(part: str) -> tuple[range, int] | None:
-    """Return the numbers of a range and their least number of digits."""
+    """Return the numbers of a range and their minimum number of digits, or None."""
     found = _RANGE.fullmatch(part)
     if found is None:
         return None
@@ -185,8 +157,7 @@ def _expanded(pieces: list[_Piece]) -> Iterator[str]:
         for piece in pieces
     ]
     brackets = [i for i, piece in enumerate(pieces) if not isinstance(piece, str)]
-    # The last bracket changes first, as in a number; among those before it, Slurm
-    # changes the first one first.
+    # Slurm varies the last bracket fastest, then the others from the first one on.
     order = [*reversed(brackets[:-1]), *brackets[-1:]]
     name = [text[0] for text in texts]
     for chosen in product(*(texts[i] for i in order)):
@@ -196,7 +167,7 @@ def _expanded(pieces: list[_Piece]) -> Iterator[str]:
 
 
 def _refuse_character(text: str, place: str, position: int) -> NoReturn:
-    """Raise the error about a node list that is malformed at a position."""
+    """Raise the error for a node list that is malformed at a position."""
     _refuse(
         f"{place} is not a list of hosts, at character {position + 1}.",
         text,
@@ -205,6 +176,6 @@ def _refuse_character(text: str, place: str, position: int) -> NoReturn:
 
 
 def _refuse(problem: str, text: str, advice: str) -> NoReturn:
-    """Raise the error about a list, which is shortened if it is long."""
+    """Raise the error for a list, shortened if it is long."""
     shown = text if len(text) <= 200 else f"{text[:200]}..."
     raise ValueError(f"{problem} Received: {shown!r}. {advice}")

@@ -1,4 +1,4 @@
-"""The interface of resolvers, and the reading of numbers and JSON from variables."""
+"""Interface of resolvers, and parsing of numbers and JSON in variables."""
 
 import json
 from collections.abc import Mapping
@@ -13,30 +13,23 @@ _DIGITS = 18
 
 
 class Resolver(Protocol):
-    """Reads the cluster from the variables of one launcher or scheduler.
+    """Reader of the cluster from the variables of one launcher or scheduler."""
 
-    Its methods are pure functions of the mapping: they neither look at the machine nor
-    change the environment.
-
-    Attributes:
-        name: The name that `tfdist env` prints.
-        launcher: The launcher, as `Membership` names it.
-    """
-
-    name: str
-    launcher: str
+    # Its methods use `env` alone: they neither inspect the machine nor change anything.
+    name: str  # As `tfdist env` prints it.
+    launcher: str  # As in `Membership`.
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether these variables are set, even wrongly; it never raises."""
+        """Return whether its variables are set, valid or not; never raise."""
         ...
 
     def resolve(self, env: Mapping[str, str]) -> Cluster:
-        """Read the cluster from recognised variables; ValueError if they are wrong."""
+        """Read the cluster from recognised variables; raise ValueError for mistakes."""
         ...
 
 
 class PlaceResolver(Protocol):
-    """Reads the numbers of a process from a launcher that gives no addresses."""
+    """Reader of the ranks of a process from a launcher without addresses."""
 
     @property
     def name(self) -> str:
@@ -44,16 +37,16 @@ class PlaceResolver(Protocol):
         ...
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether these variables are set, even wrongly; it never raises."""
+        """Return whether its variables are set, valid or not; never raise."""
         ...
 
     def resolve(self, env: Mapping[str, str]) -> Place:
-        """Read the numbers from recognised variables; ValueError if they are wrong."""
+        """Read the ranks from recognised variables; raise ValueError for mistakes."""
         ...
 
 
 def number(env: Mapping[str, str], name: str, launcher: str) -> int:
-    """Return a variable that a launcher sets to a whole number from 0."""
+    """Parse a variable that a launcher sets to a whole number, at least 0."""
     value = parse_digits(env.get(name, ""), most=20)
     if value is None:
         raise ValueError(
@@ -65,7 +58,7 @@ def number(env: Mapping[str, str], name: str, launcher: str) -> int:
 
 
 def received(env: Mapping[str, str], name: str) -> str:
-    """Return the value of a variable for an error."""
+    """Format a variable for an error: its value, or its absence."""
     return f"{name}={excerpt(env[name])}" if name in env else f"no {name}"
 
 
@@ -77,7 +70,7 @@ def excerpt(value: str) -> str:
 
 
 def read_json(env: Mapping[str, str], name: str, example: str) -> Any:
-    """Return the value of a variable that a service sets to JSON."""
+    """Parse a variable that a service sets to JSON."""
     try:
         return json.loads(
             env[name], object_pairs_hook=_without_repeats, parse_int=_whole_number
@@ -95,7 +88,7 @@ def read_json(env: Mapping[str, str], name: str, example: str) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its pairs; json would keep only the last of two equal keys."""
+    """Build an object, and refuse equal keys, of which json would keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key stands more than once in one object")
@@ -103,7 +96,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _whole_number(digits: str) -> int:
-    """Read a number; Python's own error for thousands of digits says too little."""
+    """Parse an integer; Python's own error for thousands of digits is unclear."""
     if len(digits) > _DIGITS:
         raise ValueError(f"a number has more than {_DIGITS} digits")
     return int(digits)

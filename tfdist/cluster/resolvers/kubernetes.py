@@ -1,7 +1,4 @@
-"""Clusters of the pods of one indexed Job or one StatefulSet of Kubernetes.
-
-Names: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/.
-"""
+"""Clusters of the pods of one indexed Job or one StatefulSet of Kubernetes."""
 
 import os
 import re
@@ -12,32 +9,25 @@ from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.resolvers.base import received
 from tfdist.cluster.resolvers.launchers import has_process_launcher
 
-# The pod template must set them: Kubernetes gives a pod none of these facts.
+# The pod template must set them, because Kubernetes does not tell a pod these facts.
+# https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
 _NAMES = ("TFDIST_JOB_NAME", "TFDIST_SERVICE", "TFDIST_WORKERS")
 _DEFAULT_PORT = "2222"
-# No Kubernetes runs more pods of one job; a typing error has more digits.
+# A limit that catches typing errors.
 _MOST_WORKERS = 10_000
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 
 
 class KubernetesResolver:
-    """Reads the index of a pod, and the names of all pods from the pod template.
+    """Reader of the index of a pod, and of all pods' names from the pod template."""
 
-    Each pod is a worker at `<job>-<index>.<service>:<port>`. Kubernetes gives a pod of
-    an indexed Job its JOB_COMPLETION_INDEX, and a pod of a StatefulSet its HOSTNAME
-    `<name>-<index>`. The pod template sets the rest:
-
-    - TFDIST_JOB_NAME: the name of the Job or of the StatefulSet;
-    - TFDIST_SERVICE: the headless service, which is also the pods' subdomain;
-    - TFDIST_WORKERS: the number of pods, its completions or replicas;
-    - TFDIST_PORT: the port of each; 2222 if it is not set.
-    """
-
+    # Each pod is the worker `<job>-<index>.<service>:<port>`. Its index is
+    # JOB_COMPLETION_INDEX in an indexed Job, and the end of HOSTNAME in a StatefulSet.
     name = "kubernetes"
     launcher = "Kubernetes"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether a pod template has set one of our variables."""
+        """Return whether the pod template has set one of our variables."""
         return any(map(env.get, _NAMES)) and not has_process_launcher(env)
 
     def resolve(self, env: Mapping[str, str]) -> Cluster:
@@ -58,10 +48,7 @@ class KubernetesResolver:
 
 
 def allocated_pods(env: Mapping[str, str] | None = None) -> Cluster | None:
-    """Return the pods of this pod's job, if `tfdist run` has not started this process.
-
-    Each pod is a worker. None outside of a job that a pod template describes.
-    """
+    """Return the pods of this job; None outside of one, or under `tfdist run`."""
     env = os.environ if env is None else env
     resolver = KubernetesResolver()
     if env.get("TFDIST_RUN_ID") or not resolver.recognises(env):
@@ -117,7 +104,7 @@ def _index(env: Mapping[str, str], job: str) -> int:
                 "Leave it as Kubernetes sets it."
             )
         return index
-    # A pod may have its full name, with the service after the first point.
+    # HOSTNAME may be the full name, with the service after the first dot.
     pod = env.get("HOSTNAME", "").partition(".")[0]
     name, _, digits = pod.rpartition("-")
     index = parse_digits(digits)

@@ -1,7 +1,4 @@
-"""Launchers that give numbers and no addresses: horovodrun, mpirun, torchrun.
-
-https://docs.pytorch.org/docs/stable/elastic/run.html lists the variables of torchrun.
-"""
+"""Launchers that give ranks without addresses: horovodrun, mpirun, torchrun."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,35 +9,26 @@ from tfdist.cluster.resolvers.base import number
 
 @dataclass(frozen=True)
 class LauncherResolver:
-    """Reads four numbers from the variables of a launcher.
-
-    Args:
-        name: The name that `tfdist env` prints.
-        launcher: The command.
-        rank: The variable with the rank.
-        size: The variable with the number of processes.
-        local_rank: The variable with the rank on this host.
-        local_size: The variable with the number of processes on this host.
-        signs: Variables of which at least one must be set, because other programs set
-            the rank and the size, too. Default none.
-    """
+    """Reader of ranks and sizes from the variables of a launcher."""
 
     name: str
     launcher: str
+    # The names of the variables.
     rank: str
     size: str
     local_rank: str
     local_size: str
+    # At least one of these must be set, as other programs also set the rank and size.
     signs: tuple[str, ...] = ()
 
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Return whether the launcher has set the rank or the size."""
-        # With one of them alone, `resolve` names the missing one.
+        # If only one is set, `resolve` names the missing one.
         is_ranked = bool(env.get(self.rank) or env.get(self.size))
         return is_ranked and (not self.signs or any(map(env.get, self.signs)))
 
     def resolve(self, env: Mapping[str, str]) -> Place:
-        """Read the numbers."""
+        """Read ranks and sizes."""
         return Place(
             rank=number(env, self.rank, self.launcher),
             size=number(env, self.size, self.launcher),
@@ -59,8 +47,9 @@ HOROVOD = LauncherResolver(
     "HOROVOD_LOCAL_RANK",
     "HOROVOD_LOCAL_SIZE",
 )
-# Many scripts set RANK and WORLD_SIZE. With `--virtual-local-rank` all processes have
-# the local rank 0, and each its own GPU in CUDA_VISIBLE_DEVICES.
+# Many scripts set RANK and WORLD_SIZE themselves. With `--virtual-local-rank` every
+# process has local rank 0, and its own GPU in CUDA_VISIBLE_DEVICES.
+# https://docs.pytorch.org/docs/stable/elastic/run.html
 TORCHRUN = LauncherResolver(
     "torchrun",
     "torchrun",
@@ -78,7 +67,7 @@ OPEN_MPI = LauncherResolver(
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
-# For MPICH and Intel MPI. The `srun` of Slurm sets the first two as well.
+# MPICH and Intel MPI. Slurm's `srun` also sets PMI_RANK and PMI_SIZE.
 MPICH = LauncherResolver(
     "mpich",
     "mpirun",
@@ -89,7 +78,7 @@ MPICH = LauncherResolver(
     signs=("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 
-# A sign of each launcher, and its number of processes.
+# A variable that identifies each launcher, and the variable with its size.
 _SIGNS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -99,19 +88,17 @@ _SIGNS = (
 
 
 class PMIxResolver:
-    """Refuses a rank without a size, as `prterun` and other PMIx launchers leave it.
+    """Guard against a rank without a size, set by `prterun` or other PMIx launchers."""
 
-    No variable of PMIx gives the size (https://github.com/open-mpi/ompi/issues/9167),
-    so each process would train alone. Open MPI and Slurm give it in variables of their
-    own. A program that calls MPI by itself becomes the only rank of a PMIx server and
-    hands the variables on to its children; Open MPI 4 marks it by `OMPI_MCA_ess`.
-    """
-
+    # No variable of PMIx gives the size, so each process would train alone:
+    # https://github.com/open-mpi/ompi/issues/9167. Open MPI and Slurm set their own.
     name = "pmix"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Return whether a PMIx server has given this process a rank."""
         is_of_pmix = env.get("PMIX_RANK") and env.get("PMIX_NAMESPACE")
+        # A program that calls MPI by itself becomes the only rank of a PMIx server, and
+        # its children inherit the variables. Open MPI 4 marks it with OMPI_MCA_ess.
         is_alone = env.get("OMPI_MCA_ess") == "singleton"
         return bool(is_of_pmix) and not env.get("SLURM_PROCID") and not is_alone
 
@@ -127,9 +114,7 @@ class PMIxResolver:
 
 
 def has_process_launcher(env: Mapping[str, str]) -> bool:
-    """Return whether a launcher has started several processes in one container.
-
-    SageMaker, Vertex AI and a pod template describe a container. All processes that an
-    `mpirun` starts in it, or even in other containers, get the same description.
-    """
+    """Return whether a launcher has started several processes in one container."""
+    # SageMaker, Vertex AI and pod templates describe a container, so all processes that
+    # `mpirun` starts, even in other containers, see the same description.
     return any(env.get(sign) and env.get(size) != "1" for sign, size in _SIGNS)

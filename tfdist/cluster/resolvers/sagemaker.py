@@ -1,7 +1,4 @@
-"""Clusters of the containers of one Amazon SageMaker training job.
-
-They are in ENVIRONMENT_VARIABLES.md of https://github.com/aws/sagemaker-training-toolkit.
-"""
+"""Clusters of the containers of one Amazon SageMaker training job."""
 
 from collections.abc import Mapping
 
@@ -9,18 +6,16 @@ from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.resolvers.base import excerpt, read_json, received
 from tfdist.cluster.resolvers.launchers import has_process_launcher
 
-# The port in the TF_CONFIG that SageMaker writes for its own launcher.
+# As in the TF_CONFIG that SageMaker writes for its own launcher.
 _PORT = 2222
 _EXAMPLE = '["algo-1", "algo-2"]'
 
 
 class SageMakerResolver:
-    """Reads SM_HOSTS and SM_CURRENT_HOST: each host is a worker, in SageMaker's order.
+    """Reader of SM_HOSTS, whose hosts are the workers, and SM_CURRENT_HOST."""
 
-    SageMaker sets them in every job, and TF_CONFIG only for some launchers. A job on
-    one host is no cluster.
-    """
-
+    # SageMaker sets both in every job, but TF_CONFIG for some launchers only; see
+    # ENVIRONMENT_VARIABLES.md in https://github.com/aws/sagemaker-training-toolkit.
     name = "sagemaker"
     launcher = "SageMaker"
 

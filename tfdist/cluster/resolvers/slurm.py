@@ -1,4 +1,4 @@
-"""Clusters of the tasks that Slurm's `srun` has started."""
+"""Clusters of the tasks that Slurm's `srun` starts."""
 
 import re
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ _COUNTS = "SLURM_STEP_TASKS_PER_NODE"
 _PORT_BASE = "TFDIST_PORT_BASE"
 _USE_SRUN = "Start the program with `srun`, and do not change its variables."
 
-# Launchers that reach the nodes by a step of their own, or are started in one: then the
-# ranks are theirs, and Slurm's variables are those of the launcher.
+# Launchers that use a step to reach the nodes, or run in one: they set the ranks, and
+# Slurm's variables describe the launcher.
 _INNER_LAUNCHERS = (HOROVOD, OPEN_MPI, MPICH, TORCHRUN)
 
-# 13000 to 31999: above the ports of services, with those that Slurm's own guide
-# reserves for MPI, and below those of outgoing connections on Linux. Each step takes a
-# block of ports, so that steps and jobs on one node do not collide.
+# 13000 to 31999: above the ports of services and the ports that Slurm's guide reserves
+# for MPI, and below Linux's ports for outgoing connections. Each step takes a block of
+# ports, so that steps and jobs on one node rarely collide.
 _FIRST_PORT = 13_000
 _PORTS = 19_000
 _PORTS_OF_A_STEP = 32
@@ -34,19 +34,15 @@ _STEPS_OF_A_JOB = 16
 
 
 class SlurmResolver:
-    """Reads the variables that `srun` sets in each task of a step with several tasks.
+    """Reader of the variables that `srun` sets in each of several tasks."""
 
-    The script that `sbatch` runs is a single process, however many tasks its job has;
-    of the variables read here it has SLURM_PROCID alone. The ports come from the
-    numbers of the job and the step, as no variable gives any; TFDIST_PORT_BASE moves
-    them.
-    """
-
+    # The script of `sbatch` is a single process, and has only SLURM_PROCID. No variable
+    # gives ports: they follow from the job and step, or from TFDIST_PORT_BASE.
     name = "slurm"
     launcher = "srun"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether the process is one of several tasks of a step, and a rank."""
+        """Return whether this is one of several tasks, without an inner launcher."""
         is_step = all(env.get(name) for name in _IN_EVERY_STEP)
         has_inner_launcher = any(each.recognises(env) for each in _INNER_LAUNCHERS)
         return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
@@ -78,7 +74,7 @@ class SlurmResolver:
 
 
 def _list(env: Mapping[str, str], name: str) -> str:
-    """Return a variable that holds a list."""
+    """Return a variable that holds a list; raise if it is not set."""
     text = env.get(name, "")
     if not text:
         raise ValueError(
@@ -92,7 +88,7 @@ def _list(env: Mapping[str, str], name: str) -> str:
 def _checked_size(
     env: Mapping[str, str], hosts: tuple[str, ...], counts: tuple[int, ...]
 ) -> int:
-    """Return the number of tasks, on which the variables must agree."""
+    """Return the number of tasks; raise if the variables disagree."""
     size = number(env, "SLURM_STEP_NUM_TASKS", SlurmResolver.launcher)
     if len(hosts) != len(counts) or sum(counts) != size or not size:
         raise ValueError(
@@ -105,10 +101,10 @@ def _checked_size(
 
 
 def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
-    """Return the number of tasks that a node gets before the next node gets some."""
+    """Return the number of tasks that each node takes per turn."""
     block = max(counts)
-    # The components of a heterogeneous step come one after another, and the variable
-    # describes one of them only. On a single node there is only one order.
+    # The components of a heterogeneous step follow one another, and the variable
+    # describes only one of them. A single node has only one order.
     if env.get("SLURM_HET_SIZE") or len(counts) == 1:
         return block
     distribution = env.get("SLURM_DISTRIBUTION", "")
@@ -119,7 +115,7 @@ def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
         case "cyclic":
             return 1
         case "plane":
-            # `srun` refuses 0, with which no task would ever get a node.
+            # `srun` refuses 0, which would make `deal` loop forever.
             return max(1, number(env, "SLURM_DIST_PLANESIZE", SlurmResolver.launcher))
         case _:
             raise ValueError(
@@ -130,7 +126,7 @@ def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
 
 
 def _check_own_place(env: Mapping[str, str], host: str, node: int, place: int) -> None:
-    """Raise if the computed place of this task is not the one that Slurm gives it."""
+    """Raise if Slurm's own numbers for this task contradict its computed place."""
     computed = {
         "SLURM_NODEID": str(node),
         "SLURM_LOCALID": str(place),
@@ -158,12 +154,12 @@ def _check_own_place(env: Mapping[str, str], host: str, node: int, place: int) -
 
 
 def _assignments(variables: Mapping[str, str]) -> str:
-    """Return variables as a shell shows them."""
+    """Format variables as shell assignments."""
     return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def _port_base(env: Mapping[str, str], most: int) -> int:
-    """Return the port of the first task on each node; the next ones follow."""
+    """Return the port of the first task on each node."""
     given = env.get(_PORT_BASE)
     if not given:
         job = number(env, "SLURM_JOB_ID", SlurmResolver.launcher)
@@ -183,6 +179,6 @@ def _port_base(env: Mapping[str, str], most: int) -> int:
 
 
 def _run_id(env: Mapping[str, str]) -> str:
-    """Return an identifier of this step, other than before a requeue."""
+    """Return an identifier of this step that changes with a requeue."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
     return "slurm-" + ".".join(env[name] for name in names if env.get(name))

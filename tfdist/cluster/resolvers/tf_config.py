@@ -1,4 +1,4 @@
-"""Clusters described by TF_CONFIG, from `tfdist run` or from any other program."""
+"""Clusters in TF_CONFIG, from `tfdist run` or any other program."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,13 +9,13 @@ from tfdist.cluster.resolvers.base import number
 
 
 class TFConfigResolver:
-    """Reads TF_CONFIG, which Kubeflow, Vertex AI, Ray and many scripts set."""
+    """Reader of TF_CONFIG, which Kubeflow, Vertex AI, Ray and many scripts set."""
 
     name = "tf_config"
     launcher = "TF_CONFIG"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether TF_CONFIG has a value; shells leave empty ones behind."""
+        """Return whether TF_CONFIG has a value; shells may leave it empty."""
         return bool(env.get("TF_CONFIG", "").strip())
 
     def resolve(self, env: Mapping[str, str]) -> Cluster:
@@ -24,11 +24,7 @@ class TFConfigResolver:
 
 
 class TfdistResolver:
-    """Reads the TF_CONFIG of `tfdist run`, and checks that no script replaced it.
-
-    TFDIST_RANK and TFDIST_SIZE must agree with it; in a job with parameter servers,
-    which have no rank, TFDIST_TASK and TFDIST_SIZE.
-    """
+    """Reader of the TF_CONFIG of `tfdist run`; it detects a replaced one."""
 
     name = "tfdist"
     launcher = "tfdist run"
@@ -45,6 +41,7 @@ class TfdistResolver:
                 "process. Received: TFDIST_RUN_ID without TF_CONFIG. "
                 "Leave TF_CONFIG as it is, or unset TFDIST_RUN_ID too to train alone."
             )
+        # Parameter servers have no rank, so their jobs set TFDIST_TASK instead.
         task = env.get("TFDIST_TASK")
         rank = None if task else number(env, "TFDIST_RANK", self.launcher)
         size = number(env, "TFDIST_SIZE", self.launcher)

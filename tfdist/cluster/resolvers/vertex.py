@@ -1,7 +1,4 @@
-"""Clusters of the replicas of one Vertex AI training job.
-
-CLUSTER_SPEC: https://docs.cloud.google.com/vertex-ai/docs/training/distributed-training.
-"""
+"""Clusters of the replicas of one Vertex AI training job."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +8,14 @@ from tfdist.cluster.resolvers.base import excerpt, read_json
 from tfdist.cluster.resolvers.launchers import has_process_launcher
 from tfdist.cluster.validation import check_addresses, is_integer
 
-# The order of the worker pools gives their replicas' jobs.
+# https://docs.cloud.google.com/vertex-ai/docs/training/distributed-training
 _JOBS = {
     "workerpool0": "chief",
     "workerpool1": "worker",
     "workerpool2": "ps",
     "workerpool3": "evaluator",
 }
-# Part of the name of its image, which the description of the job repeats.
+# Part of the image's name, which CLUSTER_SPEC contains.
 _REDUCTION_SERVER = "reductionserver"
 _EXAMPLE = (
     '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, '
@@ -28,13 +25,10 @@ _AS_SET = "Leave CLUSTER_SPEC as Vertex AI sets it."
 
 
 class VertexResolver:
-    """Reads CLUSTER_SPEC, for a program that has lost the TF_CONFIG of Vertex AI.
+    """Reader of CLUSTER_SPEC, for programs without Vertex AI's TF_CONFIG."""
 
-    Vertex AI sets both in a job of several replicas, and CLUSTER_SPEC alone in one of a
-    single replica. The reducers of Reduction Server have the place of the parameter
-    servers and are none. Another scheduler's CLUSTER_SPEC has no worker pools.
-    """
-
+    # Vertex AI sets both for several replicas, but only CLUSTER_SPEC for one. Reduction
+    # Server takes the worker pool of parameter servers, but is not part of the cluster.
     name = "vertex"
     launcher = "Vertex AI"
 

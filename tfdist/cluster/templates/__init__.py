@@ -1,4 +1,4 @@
-"""Files that start a whole job on a scheduler, written from its cluster."""
+"""Files that start a whole job on a scheduler."""
 
 from tfdist.cluster.templates.job_files import JOB_FILES, Program, format_job_file
 

@@ -1,4 +1,4 @@
-"""The job files: a template for each format, and the values that a cluster gives it."""
+"""Job files: a template for each format, filled in from a cluster."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tfdist.cluster.address import split_address
 from tfdist.cluster.hosts.slots import HostSlots, format_hostfile, number_ports
 from tfdist.cluster.model import Cluster, Task, cluster_from_jobs
 
-# A name in Kubernetes has 63 characters, and that of a pod ends in its job and index.
+# Kubernetes allows 63 characters, and a pod's name adds a job type and an index.
 _NAME = re.compile("[a-z](?:[-a-z0-9]{0,48}[a-z0-9])?")
 _NODE = re.compile("[A-Za-z0-9][-A-Za-z0-9._]*")
 _REPLICAS = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
@@ -22,28 +22,14 @@ _REPLICAS = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Eva
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a job, its name and its container image.
-
-    Args:
-        name: The name of the job: small letters, digits and hyphens, at most 50, as
-            Kubernetes requires. Default "train".
-        command: A line for a shell. Default "python train.py".
-        image: The container image; "" without containers. Default "".
-
-    Raises:
-        ValueError: If one of them would break the file.
-
-    Example:
-        >>> Program(command="python train.py --name 'a b'").words
-        ['python', 'train.py', '--name', 'a b']
-    """
+    """Program of a job: its name, shell command and container image."""
 
     name: str = "train"
     command: str = "python train.py"
     image: str = ""
 
     def __post_init__(self) -> None:
-        """Check each of them."""
+        """Raise for a value that would break the file."""
         if not _NAME.fullmatch(self.name):
             raise ValueError(
                 "--name must begin with a small letter and have at most 50 small "
@@ -64,11 +50,11 @@ class Program:
 
     @property
     def words(self) -> list[str]:
-        """The command as a list, in which no shell expands anything."""
+        """The command as a list, without shell expansion."""
         return shlex.split(self.command)
 
     def _is_line(self) -> bool:
-        """Return whether there is a word, and every quotation mark is closed."""
+        """Return whether the command has a word, and closed quotation marks."""
         try:
             return bool(self.words)
         except ValueError:
@@ -76,12 +62,7 @@ class Program:
 
 
 def format_job_file(cluster: Cluster, form: str, program: Program) -> str:
-    r"""Write the file that starts a job, in one of the formats of `JOB_FILES`.
-
-    Example:
-        >>> format_job_file(Cluster(workers=("a:2222",)), "hostfile", Program())
-        'a slots=1\n'
-    """
+    """Format the file that starts a job, in one of the formats of `JOB_FILES`."""
     if form not in JOB_FILES:
         raise ValueError(
             f"form must be one of {', '.join(JOB_FILES)}. Received: form={form!r}. "
@@ -97,12 +78,12 @@ def format_job_file(cluster: Cluster, form: str, program: Program) -> str:
 
 
 def _hostfile(cluster: Cluster, program: Program) -> str:
-    """Write a hostfile."""
+    """Format a hostfile."""
     return format_hostfile(_hosts_of(cluster, "hostfile"))
 
 
 def _sbatch(cluster: Cluster, program: Program) -> str:
-    """Write a script for `sbatch`, in which `srun` starts the tasks."""
+    """Format a script for `sbatch`, in which `srun` starts the tasks."""
     hosts = _hosts_of(cluster, "sbatch")
     slots = _equal_slots(hosts, "sbatch")
     for host in hosts:
@@ -130,7 +111,7 @@ def _sbatch(cluster: Cluster, program: Program) -> str:
 
 
 def _kubernetes(cluster: Cluster, program: Program) -> str:
-    """Write an indexed Job and its Service; Kubernetes names the pods."""
+    """Format an indexed Job and its Service; Kubernetes names the pods."""
     workers = _workers_only(cluster, "kubernetes")
     values = _container(program)
     return _fill(
@@ -139,7 +120,7 @@ def _kubernetes(cluster: Cluster, program: Program) -> str:
 
 
 def _tfjob(cluster: Cluster, program: Program) -> str:
-    """Write a TFJob; its operator names the pods and writes TF_CONFIG for each."""
+    """Format a TFJob, whose operator names the pods and sets their TF_CONFIG."""
     values = _container(program)
     replicas = [
         _fill(
@@ -155,7 +136,7 @@ def _tfjob(cluster: Cluster, program: Program) -> str:
 
 
 def _mpijob(cluster: Cluster, program: Program) -> str:
-    """Write an MPIJob with a pod for each host, which MPI needs no addresses for."""
+    """Format an MPIJob with a pod for each host; MPI needs no addresses."""
     hosts = _hosts_of(cluster, "mpijob")
     slots = _equal_slots(hosts, "mpijob")
     ranks = str(len(hosts) * slots)
@@ -168,7 +149,7 @@ def _mpijob(cluster: Cluster, program: Program) -> str:
 
 
 def _compose(cluster: Cluster, program: Program) -> str:
-    """Write a service for each task, with its TF_CONFIG; the names are the hosts."""
+    """Format a service for each task, with its TF_CONFIG; service names are hosts."""
     jobs = {
         job: tuple(
             f"{job}-{index}:{split_address(address)[1]}"
@@ -177,7 +158,7 @@ def _compose(cluster: Cluster, program: Program) -> str:
         for job, addresses in cluster.jobs.items()
     }
     inside = cluster_from_jobs(jobs, cluster.task)
-    # Compose would put variables of its own environment where a $ stands.
+    # Compose would expand a single $ from its own environment.
     values = _container(replace(program, command=program.command.replace("$", "$$")))
     services = [
         _fill(
@@ -200,20 +181,20 @@ _WRITERS: dict[str, Callable[[Cluster, Program], str]] = {
     "mpijob": _mpijob,
     "compose": _compose,
 }
-# Each format, and the parts of a `Program` in it.
+# Format -> the fields of `Program` that it uses.
 JOB_FILES: dict[str, tuple[str, ...]] = {
     form: ("name", "command", "image") for form in _WRITERS
 } | {"hostfile": (), "sbatch": ("name", "command")}
 
 
 def _fill(template: str, **values: object) -> str:
-    """Return a template with its values."""
+    """Fill in a template."""
     text = (files("tfdist.cluster.templates") / template).read_text()
     return Template(text).substitute(values)
 
 
 def _container(program: Program) -> dict[str, str]:
-    """Return the values that all containers have."""
+    """Return the values that all containers share."""
     return {
         "name": program.name,
         "image": _quoted(program.image),
@@ -222,12 +203,12 @@ def _container(program: Program) -> dict[str, str]:
 
 
 def _quoted(value: str | list[str]) -> str:
-    """Return a value as JSON, which is YAML as well."""
+    """Format a value as JSON, which is also YAML."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _workers_only(cluster: Cluster, form: str) -> tuple[str, ...]:
-    """Return the addresses of a cluster that has workers only."""
+    """Return the addresses of the workers; raise if the cluster has other jobs."""
     others = [job for job in cluster.jobs if job != "worker"]
     if others:
         raise ValueError(
@@ -239,7 +220,7 @@ def _workers_only(cluster: Cluster, form: str) -> tuple[str, ...]:
 
 
 def _hosts_of(cluster: Cluster, form: str) -> tuple[HostSlots, ...]:
-    """Return the hosts of the workers in the order of the ranks."""
+    """Return the hosts of the workers, by rank."""
     workers = _workers_only(cluster, form)
     groups = groupby(workers, key=lambda address: split_address(address)[0])
     runs = [(name, [*addresses]) for name, addresses in groups]
@@ -256,7 +237,7 @@ def _hosts_of(cluster: Cluster, form: str) -> tuple[HostSlots, ...]:
 
 
 def _equal_slots(hosts: tuple[HostSlots, ...], form: str) -> int:
-    """Return the number of workers that every host has."""
+    """Return the number of workers on each host; raise if hosts differ."""
     if len({host.slots for host in hosts}) > 1:
         received = ", ".join(f"{host.host}:{host.slots}" for host in hosts)
         raise ValueError(
@@ -267,5 +248,5 @@ def _equal_slots(hosts: tuple[HostSlots, ...], form: str) -> int:
 
 
 def _port_of(addresses: tuple[str, ...]) -> int:
-    """Return the first port, which all pods can have: each has its own IP address."""
+    """Return the first port, which all pods can use: each has its own IP address."""
     return split_address(addresses[0])[1]

@@ -1,4 +1,4 @@
-"""Horovod's collectives: Gloo, MPI or NCCL, whichever it was built with."""
+"""Horovod's collectives, over Gloo, MPI or NCCL as Horovod was built."""
 
 import re
 import sys
@@ -18,31 +18,16 @@ from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
 
-# Puts an operation on tensors into the graph, under a name.
+# A function that adds an operation on tensors to the graph, under a name.
 _Operation = Callable[[list[Any], str], list[Any]]
 
 
 class HorovodCollective(MonitoredCollective, FusingCollective):
-    """Connects the processes that `horovodrun`, `mpirun` or `tfdist run` has started.
+    """A collective of processes started by `horovodrun`, `mpirun` or `tfdist run`.
 
-    Every tensor is sent by itself as soon as it is computed; Horovod fuses those that
-    wait at the same time, while the rest is still computed. On a host with several
-    GPUs, the process uses the one of its local rank.
-
-    Args:
-        process_set: The ranks that take part, a `horovod.ProcessSet` that this process
-            belongs to. Default None: all.
-        start_timeout_seconds: How long to wait for the last process, once Horovod has
-            started on all. Default 300.
-        timeout_seconds: How long a rank may wait for the others in one call; longer
-            than any work that one rank does alone. Default 600.
-
-    Raises:
-        RuntimeError: If TensorFlow has already started the GPUs of the others.
-        TimeoutError: If a process does not join, or cannot be reached.
-        TypeError: If `process_set` is not a process set.
-        ValueError: If this process is not in the process set; if a host has several
-            GPUs, but fewer than processes.
+    Each tensor is sent as soon as it is computed, and Horovod fuses those that wait at
+    the same time. On a host with several GPUs, a process uses the GPU of its local
+    rank. `process_set` None means all ranks.
     """
 
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]] = (
@@ -79,7 +64,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         self._functions: dict[str, Any] = {}
 
     def check_op(self, op: str) -> None:
-        """Refuse Adasum where Horovod has none; see `FusingCollective.check_op`."""
+        """Raise `ValueError` for Adasum where Horovod does not support it."""
         if op != "adasum":
             return
         is_power_of_two = self.size & (self.size - 1) == 0
@@ -101,7 +86,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         factors: tuple[float, float] = (1.0, 1.0),
     ) -> list[Any]:
         """Combine tensors as a group; see `FusingCollective.all_reduce_as`."""
-        # The grouped form of Adasum fails in Horovod, which combines each by itself.
+        # Grouped Adasum fails in Horovod, and Adasum combines each tensor alone anyway.
         is_group = op != "adasum"
         kind = hvd.Sum if is_group else hvd.Adasum
         return self._all_reduce(tensors, kind, name, factors, is_group=is_group)
@@ -109,7 +94,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
     def _leave(self, hub: Hub | None) -> None:
         super()._leave(hub)
         if not (self._is_everyone or hasattr(sys, "last_value")):
-            # When one rank stops, Horovod stops on all, whatever set they are in.
+            # When one rank stops, Horovod stops on the ranks of all sets.
             with suppress(Exception):
                 hvd.join()
         stop_at_exit()
@@ -127,13 +112,13 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         *,
         is_group: bool = False,
     ) -> list[Any]:
-        """Combine tensors of one type by an operation of Horovod."""
+        """Combine tensors of one type by a Horovod op."""
         before, after = factors
         options = {"op": op, "prescale_factor": before, "postscale_factor": after}
 
         def reduce(tensors: list[Any], name: str) -> list[Any]:
             if op == hvd.Adasum:
-                # For tensors of no device, Horovod forks TensorFlow to look for GPUs.
+                # For tensors without a device, Horovod forks TensorFlow to find GPUs.
                 with tf.device(local_device()):
                     tensors = [tf.identity(tensor) for tensor in tensors]
             if len(tensors) == 1:
@@ -171,7 +156,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         *,
         is_group: bool = False,
     ) -> list[Any]:
-        """Run an operation on each tensor, or on all; or put it into the graph."""
+        """Run an operation on each tensor, or on the group, or add it to the graph."""
 
         def build(tensors: Sequence[Any]) -> list[Any]:
             if is_group:
@@ -184,18 +169,18 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         if not tf.executing_eagerly():
             self.traced(what)
             return build(tensors)
-        # Horovod pairs eager operations by order, those of a graph by name.
+        # Horovod matches eager operations by order, graph operations by name.
         if what not in self._functions:
             self._functions[what] = tf.function(build, reduce_retracing=True)
         with self.call(what):
-            # A graph even where the user makes all functions run eagerly.
+            # A graph even under tf.config.run_functions_eagerly.
             function = self._functions[what].get_concrete_function(list(tensors))
             results: list[Any] = function(list(tensors))
         return results
 
 
 def check_process_set(process_set: Any) -> None:
-    """Refuse an argument that is neither a process set nor None."""
+    """Raise `TypeError` unless an argument is a process set or None."""
     if not isinstance(process_set, hvd.ProcessSet | None):
         raise TypeError(
             "process_set must be a ProcessSet of Horovod. Received: "
@@ -205,7 +190,7 @@ def check_process_set(process_set: Any) -> None:
 
 
 def check_included(process_set: Any) -> None:
-    """Refuse a process set that is not registered, or excludes this process."""
+    """Raise `ValueError` if a set is unregistered or does not include this process."""
     if process_set.process_set_id is None:
         raise ValueError(
             "process_set must be known to Horovod. Received: "
@@ -219,10 +204,10 @@ def check_included(process_set: Any) -> None:
 
 
 def _build(what: str, operation: _Operation, tensors: list[Any]) -> list[Any]:
-    """Put one operation into the graph."""
+    """Add one operation to the graph."""
     graph = tf.compat.v1.get_default_graph()
-    # Horovod ignores scopes, and TensorFlow makes names unique within one only. XLA
-    # cannot compile the operation: it stays outside of the compiled graph.
+    # Horovod ignores scopes, so names must be unique without them. XLA cannot compile
+    # the operation, which stays outside of the compiled graph.
     with graph.name_scope(None), tf.xla.experimental.jit_scope(compile_ops=False):
         results = operation(
             [prevent_constant_folding(tensor) for tensor in tensors],

@@ -1,4 +1,4 @@
-"""The collective of a Horovod that the program itself has started."""
+"""The collective over Horovod, if the program has initialized Horovod itself."""
 
 import sys
 from typing import Any
@@ -8,15 +8,15 @@ from tfdist.collectives.base import Collective
 
 
 def started_rank() -> int | None:
-    """Return the rank of this process; None unless Horovod has several processes."""
+    """Return this process's rank, or None unless Horovod runs with several."""
     horovod = _started()
     return None if horovod is None else int(horovod.rank())
 
 
 def started_collective() -> Collective | None:
-    """Return the collective of a started Horovod of several processes, if there is one.
+    """Return Horovod's collective, or None unless Horovod runs with several processes.
 
-    All ranks make the first call together, and connect in it.
+    All ranks must make the first call together, because it connects them.
     """
     horovod = _started()
     if horovod is None:
@@ -26,10 +26,10 @@ def started_collective() -> Collective | None:
             "This callback needs ranks that stay. Received: an elastic job of Horovod. "
             "Use the callbacks of tfdist.horovod there."
         )
-    # It lives as long as Horovod's own ranks: connecting again would wait for all.
+    # Kept as long as Horovod's ranks, because connecting again would wait for all.
     ranks = horovod.global_process_set
     if not hasattr(ranks, "tfdist_collective"):
-        # Only programs that have started Horovod can import this.
+        # Only programs with Horovod can import this.
         from tfdist.collectives.horovod.collective import HorovodCollective
 
         ranks.tfdist_collective = HorovodCollective()
@@ -38,7 +38,7 @@ def started_collective() -> Collective | None:
 
 
 def _started() -> Any:
-    """Return Horovod, if this program has started it with other processes."""
+    """Return Horovod, or None unless the program has initialized it with peers."""
     horovod = sys.modules.get("horovod.tensorflow")
     if horovod is None or not horovod.is_initialized() or horovod.size() == 1:
         return None

@@ -21,11 +21,7 @@ _stopping = threading.Lock()
 
 
 def start(place: Membership) -> int:
-    """Start Horovod unless the program has, and return its number of processes.
-
-    Raises:
-        RuntimeError: If Horovod joins other processes than the launcher has started.
-    """
+    """Initialize Horovod if the program has not, and return its number of processes."""
     if not hvd.is_initialized():
         hvd.init()
     size = int(hvd.size())
@@ -44,11 +40,7 @@ def start(place: Membership) -> int:
 def connect(
     process_set: Any, *, start_timeout_seconds: float, timeout_seconds: float
 ) -> tuple[Lifeline, Hub | None]:
-    """Connect this rank to rank 0 of its set; on rank 0, return also the hub.
-
-    Raises:
-        TimeoutError: If a rank does not join, or cannot be reached.
-    """
+    """Connect this rank to rank 0 of its set; on rank 0, return the hub, too."""
     guests, door = gather_guests(process_set, start_timeout_seconds)
     return meet(
         process_set.rank(),
@@ -63,14 +55,9 @@ def connect(
 def gather_guests(
     process_set: Any, timeout_seconds: float
 ) -> tuple[list[Guest], socket.socket | None]:
-    """Return the addresses of all ranks, and on rank 0 the socket that it listens at.
-
-    Horovod itself would wait forever for a rank that does not join.
-
-    Raises:
-        TimeoutError: If a rank does not join.
-    """
+    """Return the addresses of all ranks, and on rank 0 the listening socket."""
     rank, size = process_set.rank(), process_set.size()
+    # Without a timeout, Horovod would wait forever for a rank that does not join.
     guest, door = _introduce(rank)
     reason = (
         "Not every rank takes part in the training. Received: nothing from some of the "
@@ -93,7 +80,7 @@ def gather_guests(
         )
     except Exception as error:
         if is_late.is_set():
-            # The end of the program may not stop Horovod at the same time.
+            # Wait for `stop`, because the end of the program stops Horovod, too.
             timer.join()
             raise TimeoutError(reason) from error
         raise
@@ -103,12 +90,12 @@ def gather_guests(
 
 
 def stop(reason: str) -> None:
-    """Shut Horovod down, so that every waiting operation fails; or end the process.
+    """Shut Horovod down so that every waiting operation fails, or else end the process.
 
-    Horovod stops when all ranks do, or when it notices that a peer is gone. If neither
-    happens, because a peer hangs within MPI, the process prints the reason and exits.
+    Horovod stops when all ranks do, or when it notices a lost peer. If neither happens,
+    because a peer hangs in MPI, the process prints the reason and exits.
     """
-    # Two threads that stop it at once would wait for each other.
+    # Two threads that stop it at once would deadlock.
     with _stopping:
         stopper = threading.Thread(target=hvd.shutdown, daemon=True)
         try:
@@ -128,7 +115,7 @@ def stop(reason: str) -> None:
 
 
 def stop_at_exit() -> None:
-    """Stop Horovod while the interpreter exits, when no thread can be started."""
+    """Stop Horovod during interpreter exit, when no thread can start."""
     with _stopping:
         # If it hangs, this prints the traceback and ends the process.
         faulthandler.dump_traceback_later(_STOP_SECONDS, exit=True)
@@ -149,7 +136,7 @@ def _introduce(rank: int) -> tuple[Guest, socket.socket | None]:
 
 
 def _own_addresses() -> list[str]:
-    """Return the addresses by which other hosts may reach this one."""
+    """Return the addresses at which other hosts may reach this one."""
     return [
         address.address
         for addresses in psutil.net_if_addrs().values()

@@ -1,9 +1,4 @@
-"""How tfdist's strategies reach into Keras: one interface, and the patches that ask it.
-
-The patches are put on when the first strategy of several processes is made, and act
-only under such a strategy. `tests/unit/compat/keras/` fails when Keras changes a symbol
-that one of them replaces.
-"""
+"""Patches of Keras, and the hooks by which strategies serve them."""
 
 from tfdist.compat.keras.compile_checks import options_done_wrong
 from tfdist.compat.keras.hooks import KerasHooks

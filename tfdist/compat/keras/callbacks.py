@@ -1,4 +1,4 @@
-"""Callbacks of Keras: decisions for all ranks, output of the chief only, and states."""
+"""Callbacks: joint decisions of ranks, output by the chief only, and saved states."""
 
 import sys
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from tfdist.compat.keras.positions import Resumes, current_position
 
 _BATCH_BEGINS = ("on_batch_begin", "on_train_batch_begin")
 _BATCH_ENDS = ("on_batch_end", "on_train_batch_end")
-# Callbacks that write or send. ModelCheckpoint is not among them: only the chief saves
-# models anyway, and its best value so far is that of all ranks.
+# Callbacks that write files or send data. ModelCheckpoint is not among them: only the
+# chief saves models anyway, and every rank must track the best value.
 _WRITERS = (
     "BackupAndRestore",
     "CSVLogger",
@@ -26,7 +26,7 @@ _WRITERS = (
     "RemoteMonitor",
     "TensorBoard",
 )
-# The attributes that callbacks keep from one epoch, or batch, to the next.
+# The state of callbacks, as attribute names.
 _KEPT = {
     "EarlyStopping": ("best", "best_epoch", "wait", "stopped_epoch", "best_weights"),
     "History": ("epoch", "history"),
@@ -38,12 +38,12 @@ _KEPT = {
     "ReduceLROnPlateau": ("best", "wait", "cooldown_counter"),
     "SwapEMAWeights": ("_ema_weights_in_model",),
 }
-# The writers that the chief has reported.
+# Writers about which a message was already printed.
 _REPORTED: set[str] = set()
 
 
 def patch() -> None:
-    """Make ranks agree in Keras's list of callbacks."""
+    """Patch Keras's list of callbacks to make ranks agree."""
     CallbackList.__init__ = _printing_on_chief(CallbackList.__init__)
     CallbackList.on_train_begin = _beginning(CallbackList.on_train_begin)
     for name, agreement in (
@@ -58,7 +58,7 @@ def patch() -> None:
 
 
 class StartsFromRank:
-    """Base of a callback that sets the rank with whose variables a `fit` starts."""
+    """Base of a callback that sets the rank whose variables start a `fit`."""
 
     root_rank: int
 
@@ -70,7 +70,7 @@ class Wraps:
 
 
 def root_rank_of(callbacks: Any) -> int:
-    """Return the rank with whose variables a `fit` with these callbacks starts."""
+    """Return the rank whose variables start a `fit` with these callbacks."""
     ranks = {
         callback.root_rank
         for callback in _list_of(callbacks)
@@ -96,12 +96,12 @@ def resuming_of(callbacks: Any) -> Resumes | None:
 
 
 def innermost(callback: Any) -> Any:
-    """Return the callback inside of all wrappers."""
+    """Return the callback inside all wrappers."""
     return innermost(callback.callback) if isinstance(callback, Wraps) else callback
 
 
 def state_of_callback(callback: Any) -> dict[str, Any] | None:
-    """Return what a callback of Keras, or of a subclass, keeps; None if nothing."""
+    """Return the state of a Keras callback or subclass; None if it has none."""
     names = [
         name
         for kind, kept in _KEPT.items()
@@ -114,25 +114,21 @@ def state_of_callback(callback: Any) -> dict[str, Any] | None:
 
 
 def set_state_of_callback(callback: Any, state: dict[str, Any]) -> None:
-    """Set what `state_of_callback` has returned."""
+    """Restore a state from `state_of_callback`."""
     for name, value in state.items():
         setattr(callback, name, value)
 
 
 class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
-    """Progress bar that labels values of the chief.
-
-    The values of all ranks are known at the end of an epoch only, and are then shown
-    under their own names.
-    """
+    """Progress bar that labels the chief's own values until the end of an epoch."""
 
     def _update_progbar(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Label the logs of a batch as those of rank 0."""
+        """Label the logs of a batch as rank 0's."""
         logs = {f"{name} (rank 0)": value for name, value in (logs or {}).items()}
         super()._update_progbar(batch, logs)
 
     def _finalize_progbar(self, logs: dict[str, Any] | None) -> None:
-        """Replace them by the logs of all ranks."""
+        """Show the logs of all ranks instead."""
         self._maybe_init_progbar()
         self.progbar._values.clear()
         self.progbar._values_order.clear()
@@ -160,7 +156,7 @@ def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
         original(self, callbacks, add_history, add_progbar, model, **params)
         resuming = resuming_of(self.callbacks)
         if resuming is not None:
-            # It saves what all others have left.
+            # It runs last, to save the state that the others have left.
             resuming.others = [one for one in self.callbacks if one is not resuming]
             self.callbacks = [*resuming.others, resuming]
 
@@ -168,11 +164,9 @@ def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _of_this_rank(callbacks: list[Any], hooks: KerasHooks) -> list[Any]:
-    """Return the callbacks of a rank: those that write are left to the chief.
-
-    All ranks receive what the chief restores. Subclasses stay on every rank, because
-    they may do anything.
-    """
+    """Return a rank's callbacks; only the chief has those that write."""
+    # Other ranks receive what the chief restores. Subclasses stay on every rank,
+    # because they may do anything.
     kinds = {getattr(keras.callbacks, name, None) for name in _WRITERS}
     writers = [one for one in callbacks if type(one) in kinds]
     if hooks.rank > 0:
@@ -193,7 +187,7 @@ def _list_of(callbacks: Any) -> list[Any]:
 
 
 def _beginning(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that starts the agreement of ranks."""
+    """Return a method that first starts the agreement of ranks."""
 
     def on_train_begin(self: Any, logs: Any = None) -> None:
         _check_position(self.callbacks)
@@ -213,7 +207,7 @@ def _beginning(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _check_position(callbacks: list[Any]) -> None:
-    """Refuse a training whose position in the data is unknown."""
+    """Raise if no position in the data is tracked for BackupAndRestore."""
     if resuming_of(callbacks) is not None and current_position() is None:
         raise RuntimeError(
             "BackupAndRestore must be created before model.fit is called. Received: a "
@@ -237,7 +231,7 @@ def _then(original: Callable[..., None], agreement: str) -> Callable[..., None]:
 
 
 def _ending_epoch(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that then calls the callback that saves the training."""
+    """Return a method that finally calls the callback that saves the training."""
 
     def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
         original(self, epoch, logs)
@@ -249,14 +243,14 @@ def _ending_epoch(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _hooks_of(callback_list: Any) -> KerasHooks | None:
-    """Return the hooks of the model of these callbacks, if any."""
+    """Return the hooks of the model of a callback list, if any."""
     # A list without a model lacks the attribute.
     model = getattr(callback_list, "model", None)
     return None if model is None else hooks_of_model(model)
 
 
 def _watches(callback_list: Any, *names: str, restoring: bool = False) -> bool:
-    """Return whether a callback that may decide something overrides one of these."""
+    """Return whether a callback that may affect training overrides one of `names`."""
     deciding = BackupAndRestore if restoring else TerminateOnNaN
     return any(
         (isinstance(callback, LambdaCallback | deciding) or _is_of_user(callback))
@@ -266,6 +260,6 @@ def _watches(callback_list: Any, *names: str, restoring: bool = False) -> bool:
 
 
 def _is_of_user(callback: Any) -> bool:
-    """Return whether a callback is neither of Keras nor of tfdist."""
+    """Return whether a callback comes from neither Keras nor tfdist."""
     module = type(callback).__module__
     return not module.startswith(("keras.src.callbacks.", "tfdist."))

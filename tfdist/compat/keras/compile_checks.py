@@ -1,4 +1,4 @@
-"""Checks of a compiled model: refused options, and caveats of several ranks."""
+"""Checks of compiled models: rejected options, and caveats of several ranks."""
 
 import functools
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from tfdist.compat.keras.own_reduction import optimizers_in
 
 
 def patch() -> None:
-    """Let strategies refuse what they would do wrong, before any work starts."""
+    """Patch `compile` to let strategies reject models before any work starts."""
     Trainer.compile = _then_checked(Trainer.compile)
 
 
 def _then_checked(compile: Callable[..., None]) -> Callable[..., None]:
-    """Return Keras's function, after which the strategy looks at the model."""
+    """Wrap `compile` to call the strategy's check afterwards."""
 
     @functools.wraps(compile)
     def compile_then_check(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -30,8 +30,8 @@ def _then_checked(compile: Callable[..., None]) -> Callable[..., None]:
     return compile_then_check
 
 
-# Clipping comes before the sum over replicas; the others let replicas meet in a branch
-# of a graph, which TensorFlow refuses when it is traced.
+# Clipping precedes the sum over replicas; the others synchronize replicas in a branch
+# of a graph, which TensorFlow rejects.
 _OPTIONS = (
     "clipnorm",
     "clipvalue",
@@ -42,14 +42,7 @@ _OPTIONS = (
 
 
 def options_done_wrong(model: Any) -> list[str]:
-    """Return the options of a model's optimizers that need the hooks of tfdist.
-
-    Args:
-        model: A compiled model.
-
-    Returns:
-        Each as it was given, such as "clipnorm=1.0"; empty if there are none.
-    """
+    """Return the options, e.g. "clipnorm=1.0", that need the hooks of tfdist."""
     found = []
     for held in optimizers_of(model):
         for optimizer in optimizers_in(held):
@@ -61,23 +54,12 @@ def options_done_wrong(model: Any) -> list[str]:
 
 
 def caveats(model: Any) -> list[str]:
-    """Say why a model on several processes is not what it is on one.
-
-    Args:
-        model: A compiled model.
-
-    Returns:
-        Sentences; none for a model of which all parts look at each row by itself.
-    """
+    """Explain how a model on several processes differs from one on one process."""
     return [*_of_layers(model), *_of_losses(model)]
 
 
 def synchronized_layers(model: Any) -> list[str]:
-    """Return the names of the layers that take statistics of the whole batch.
-
-    Args:
-        model: A model.
-    """
+    """Return the names of layers that use statistics of the whole batch."""
     return [
         layer.name
         for layer in model._flatten_layers()
@@ -86,7 +68,7 @@ def synchronized_layers(model: Any) -> list[str]:
 
 
 def _of_layers(model: Any) -> list[str]:
-    """Name layers that take statistics of a rank's rows."""
+    """Describe layers that use statistics of one rank's rows."""
     apart = [
         layer.name
         for layer in model._flatten_layers()
@@ -104,7 +86,7 @@ def _of_layers(model: Any) -> list[str]:
 
 
 def _of_losses(model: Any) -> list[str]:
-    """Name losses that are no mean over rows."""
+    """Describe losses that are not a mean over rows."""
     found = []
     for loss in keras.tree.flatten(getattr(model, "loss", None)):
         if isinstance(loss, str):

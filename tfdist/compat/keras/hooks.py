@@ -1,7 +1,6 @@
 """The interface between the patches of Keras and a strategy, by subject.
 
-Gradients cross it twice in a step: `prepare_gradients`, then `reduce_gradients`. The
-defaults suit a strategy whose processes have nothing to agree on.
+Defaults suit a strategy whose processes need no agreement.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,32 +11,32 @@ import tensorflow as tf
 
 
 class FitDecisions(Protocol):
-    """Decisions of callbacks in one `fit`, on which all ranks agree."""
+    """Decisions of callbacks during one `fit`, applied on all ranks."""
 
     def batch_begins(self) -> None:
-        """Agree before a batch, if any rank may have decided something."""
+        """Agree before a batch, if a callback of any rank may have made a decision."""
 
     def batch_ended(self) -> None:
         """Agree after a batch, or defer this rank's decision to the epoch's end."""
 
     def agree(self) -> None:
-        """Make the decisions of every rank hold on all."""
+        """Apply the decisions of every rank on all ranks."""
 
 
 class InputHooks(Protocol):
-    """Batches, and the functions that take them."""
+    """Batches, and the functions that process them."""
 
     def distribute(self, adapter: Any) -> Any:
-        """Return the batches that a Keras data adapter holds, or `Shard`s of them."""
+        """Return the batches of a Keras data adapter, as they are or as `Shard`s."""
 
     def function_of(
         self, trainer: Any, step: Any, *, is_training: bool
     ) -> Callable[[Any], Any] | None:
-        """Return a replacement for Keras's function of a step, None to keep it."""
+        """Return a replacement for Keras's step function, None to keep it."""
         return None
 
     def predict_function_of(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Return a replacement for Keras's function of predictions, None to keep it."""
+        """Return a replacement for Keras's predict function, None to keep it."""
         return None
 
     def predicting(self, trainer: Any) -> AbstractContextManager[None]:
@@ -46,7 +45,7 @@ class InputHooks(Protocol):
     def call_of(
         self, trainer: Any, what: str, *, is_joint: bool
     ) -> AbstractContextManager[None]:
-        """Mark a call of a model's function, joint or a rank's own."""
+        """Mark a call of a model's function, run by all ranks or by this one alone."""
         return nullcontext()
 
 
@@ -55,7 +54,7 @@ class StepHooks(Protocol):
 
     @property
     def in_step(self) -> bool:
-        """Whether a step of Keras is being traced, or run eagerly."""
+        """Return whether Keras is tracing a step, or running it eagerly."""
 
     def share(self) -> Any:
         """Return this rank's share of the step's global batch, a float64 scalar."""
@@ -64,25 +63,25 @@ class StepHooks(Protocol):
         """Sum a value of the step over the ranks that have rows."""
 
     def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed this rank's own, where ranks must differ."""
+        """Derive a seed of this rank, if ranks must draw different numbers."""
 
     def note_assigned(self, variable: Any) -> None:
-        """Note that a variable is assigned, if it is so in a step."""
+        """Record that a step assigns a variable; no-op outside of a step."""
         return
 
 
 class GradientHooks(Protocol):
-    """Gradients on their way to an optimizer; by default they are sums already."""
+    """Gradients before an optimizer applies them; by default already summed."""
 
-    # Whether the devices of this process share the variables of optimizers.
+    # True if the devices of this process share the variables of optimizers.
     updates_once: bool = False
-    # Whether the gradients that come now are sums over all ranks.
+    # True if the current gradients are already sums over all ranks.
     are_reduced: bool = False
 
     def prepare_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
     ) -> list[Any]:
-        """Fill in gradients that only other ranks have, and weigh all by rows."""
+        """Fill in gradients that only other ranks have, and weight all by rows."""
         return list(gradients)
 
     def reduce_gradients(self, gradients: Sequence[Any]) -> list[Any]:
@@ -90,31 +89,31 @@ class GradientHooks(Protocol):
         return list(gradients)
 
     def gradients_are_reduced(self) -> AbstractContextManager[None]:
-        """Mark a block in which an optimizer gets gradients that are already sums."""
+        """Mark a block in which an optimizer gets gradients that are already summed."""
         return nullcontext()
 
     def scale_loss_of(self, optimizer: Any) -> Any:
-        """Wrap an optimizer that is to update a model in float16."""
+        """Wrap the optimizer of a float16 model in a loss-scale optimizer."""
 
 
 class FitHooks(Protocol):
     """Start, epochs and end of `fit` and `evaluate`."""
 
     def fitting(self, trainer: Any, root_rank: int) -> AbstractContextManager[None]:
-        """Mark a `fit` of a model; all ranks start with the variables of one."""
+        """Mark a `fit` whose initial variables are those of `root_rank`."""
 
     def build(self, trainer: Any, *, is_single_step: bool) -> None:
-        """Start a model, just built, from equal states on all ranks."""
+        """Synchronize a model over ranks right after it is built."""
         return
 
     def training_begins(
         self, trainer: Any, *, watches_begin: bool, watches_end: bool
     ) -> None:
-        """Agree on which batches callbacks of any rank may decide something."""
+        """Agree on the batches at which callbacks of any rank may decide something."""
         return
 
     def restored(self, trainer: Any, *, restores: bool) -> bool:
-        """Start equal again, if a callback of any rank may have restored something."""
+        """Synchronize again, if a callback of any rank may have restored something."""
         return False
 
     def first_epoch(self, epoch: int | None) -> int | None:
@@ -122,11 +121,11 @@ class FitHooks(Protocol):
         return epoch
 
     def decisions(self, trainer: Any) -> FitDecisions | None:
-        """Return the decisions of the `fit` of a model, None outside of one."""
+        """Return the decisions of a model's current `fit`, None outside of one."""
         return None
 
     def epoch_ended(self, trainer: Any) -> None:
-        """Make the state of layers equal, after the last step of an epoch."""
+        """Synchronize the state of layers after the last step of an epoch."""
         return
 
     def metrics_result(
@@ -135,12 +134,12 @@ class FitHooks(Protocol):
         """Call `result(logs)` with the metric states of all ranks."""
 
     def metrics_reset(self, trainer: Any) -> None:
-        """Finish the steps in flight, whose metrics are reset next."""
+        """Finish the steps in flight before the model's metrics are reset."""
         return
 
 
 class KerasHooks(InputHooks, StepHooks, GradientHooks, FitHooks, Protocol):
-    """A strategy's side of the patches; one object for each strategy."""
+    """A strategy's implementation of the hooks; one object per strategy."""
 
     @property
     def rank(self) -> int:
@@ -148,37 +147,37 @@ class KerasHooks(InputHooks, StepHooks, GradientHooks, FitHooks, Protocol):
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other process."""
+        """Return whether this is the only process."""
 
     @property
     def has_peers(self) -> bool:
-        """Whether other processes run the same calls of Keras, each on its own rows."""
+        """Return whether other processes make the same calls on their own rows."""
 
 
 def any_hooks_of(strategy: Any) -> KerasHooks | None:
-    """Return the hooks of a strategy of tfdist; None for any other strategy."""
+    """Return the hooks of a tfdist strategy, None for any other strategy."""
     hooks: KerasHooks | None = getattr(strategy.extended, "keras_hooks", None)
     return hooks
 
 
 def hooks_of(strategy: Any) -> KerasHooks | None:
-    """Return the hooks of a strategy of several processes; None for any other."""
+    """Return the hooks of a tfdist strategy of several processes, or None."""
     hooks = any_hooks_of(strategy)
     return None if hooks is None or hooks.is_alone else hooks
 
 
 def current_hooks() -> KerasHooks | None:
-    """Return the hooks of the strategy in whose replica this code runs, if any."""
+    """Return the hooks of the strategy whose replica runs this code, if any."""
     return hooks_of(tf.distribute.get_strategy())
 
 
 def hooks_of_model(model: Any) -> KerasHooks | None:
-    """Return the hooks of the processes that a model was made for, if any."""
+    """Return the hooks of a model's strategy of several processes, if any."""
     strategy = getattr(model, "_distribute_strategy", None)
     return None if strategy is None else hooks_of(strategy)
 
 
 def any_hooks_of_model(model: Any) -> KerasHooks | None:
-    """Return the hooks of the tfdist strategy that a model was made under, if any."""
+    """Return the hooks of the tfdist strategy of a model, if any."""
     strategy = getattr(model, "_distribute_strategy", None)
     return None if strategy is None else any_hooks_of(strategy)

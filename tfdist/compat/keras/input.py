@@ -1,4 +1,4 @@
-"""Data adapters and the iterator over epochs: this rank's shards, resumable."""
+"""Keras's data adapters and epoch iterator for one rank's shards, resumable."""
 
 import functools
 import inspect
@@ -23,22 +23,19 @@ from tfdist.compat.tensorflow import global_seed
 
 
 def patch() -> None:
-    """Put it in the place of Keras's."""
+    """Replace Keras's epoch iterator."""
     tf_trainer.TFEpochIterator = ShardIterator
 
 
 class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
-    """Keras's iterator, over this rank's shards.
-
-    Without a strategy of tfdist it is Keras's own.
-    """
+    """Keras's epoch iterator over this rank's shards; unchanged without tfdist."""
 
     data_adapter: Any
-    # The model whose epochs of `fit` or `evaluate` these are.
+    # The model that is being trained or evaluated.
     trainer: Any = None
-    # How many batches of an epoch were given out.
+    # Number of batches of this epoch handed out so far.
     steps = 0
-    # The first epoch, if it begins in its midst.
+    # The rest of the first epoch, if it resumes within one.
     _begun: Iterator[Any] | None = None
 
     def __init__(
@@ -66,13 +63,13 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         self._distributed_dataset = hooks.distribute(self.data_adapter)
         is_dataset = isinstance(self._distributed_dataset, tf.data.Dataset)
         if is_dataset and isinstance(self.data_adapter, TFDatasetAdapter):
-            # Ranks that were given parts of different lengths take equally many steps.
+            # Ranks with parts of different lengths run equally many steps.
             self.data_adapter = TFDatasetAdapter(self._distributed_dataset)
             self._num_batches = self.data_adapter.num_batches
 
     @contextmanager
     def catch_stop_iteration(self) -> Iterator[None]:
-        """End an epoch as Keras does, and then make the state of layers equal."""
+        """End an epoch like Keras, then synchronize the state of layers."""
         with super().catch_stop_iteration():
             yield
         hooks = None if self.trainer is None else hooks_of_model(self.trainer)
@@ -80,14 +77,7 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
             hooks.epoch_ended(self.trainer)
 
     def check_can_begin(self, *, within_epochs: bool) -> None:
-        """Refuse data that cannot be read past.
-
-        Args:
-            within_epochs: Whether a `fit` may have been cut off in the midst of one.
-
-        Raises:
-            ValueError: If workers read for themselves, and would have to in part.
-        """
+        """Raise if workers read the data, which then cannot resume within a dataset."""
         data = self._distributed_dataset
         is_read_elsewhere = getattr(data, "is_read_by_workers", False)
         if is_read_elsewhere and (within_epochs or self.steps_per_epoch):
@@ -100,17 +90,10 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
             )
 
     def begin_at(self, epochs: int, steps: int, num_batches: int | None) -> None:
-        """Read past what an earlier `fit` has seen.
-
-        What is drawn anew for each epoch, such as the order of a shuffle, is drawn for
-        all of them. Of whole epochs one batch is read, or all of them if one epoch goes
-        on where another has ended; of the last one all that was seen.
-
-        Args:
-            epochs: How many whole epochs were seen.
-            steps: How many batches of the next one.
-            num_batches: How many an epoch has, as the earlier one has counted them.
-        """
+        """Skip the epochs and steps of an earlier `fit`, with their random draws."""
+        # `num_batches` is the length of an epoch as the earlier `fit` counted it. Of a
+        # whole epoch one batch is read, or all of them if epochs share one stream of
+        # batches.
         for _ in range(epochs):
             self._read_past_epoch()
             if self._num_batches is None and not self.steps_per_epoch:
@@ -119,22 +102,23 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
             self._begun = self._enumerate_from(steps)
 
     def _read_past_epoch(self) -> None:
-        """Do to the data what an epoch does."""
+        """Advance the data by one epoch."""
         is_whole = bool(self.steps_per_epoch) or shares_batches(self.data_adapter)
-        # Keras's own count of such data is too high: its epochs end with an error.
+        # Keras's own `_num_batches` may be too high, since StopIteration ends epochs
+        # of data without a count.
         is_counted = self.data_adapter.num_batches is not None
         with super().catch_stop_iteration():
-            # Newer versions of Keras give the last step of an execution, too.
+            # Newer versions of Keras also yield the last step of an execution.
             for begin, *_, iterator in super()._enumerate_iterator():
                 if begin == 0 or is_whole:
                     self._read(iterator)
                 if not (is_whole or is_counted):
-                    # No error marks the end of such an epoch.
+                    # Unread, the data would never raise StopIteration.
                     self.data_adapter.on_epoch_end()
                     return
 
     def _enumerate_from(self, steps: int) -> Iterator[Any]:
-        """Return the rest of an epoch, of which some batches have been read."""
+        """Return the rest of an epoch after reading `steps` batches."""
         epoch: Iterator[Any] = super()._enumerate_iterator()
         seen = 0
         while seen < steps:
@@ -144,7 +128,7 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         return epoch
 
     def _read(self, iterator: Any) -> None:
-        """Read for nothing what is for one execution."""
+        """Read and discard the batches of one execution."""
         if hasattr(iterator, "read_past"):
             iterator.read_past()
             return
@@ -152,13 +136,13 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
             try:
                 next(iterator)
             except StopIteration:
-                # The last execution of several steps may make fewer of them.
+                # The last execution may have fewer steps.
                 if number == 0:
                     raise
                 return
 
     def _enumerate_iterator(self) -> Iterator[Any]:
-        """Return the batches of an epoch, of the first perhaps the rest."""
+        """Yield the batches of an epoch, or the rest of a resumed one."""
         begun, self._begun = self._begun, None
         for execution in super()._enumerate_iterator() if begun is None else begun:
             self.steps = execution[0] + self.steps_per_execution
@@ -166,26 +150,19 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
 
 
 def holds_dataset(adapter: Any) -> bool:
-    """Say whether an adapter holds a dataset of the user's."""
+    """Return whether an adapter holds a user's dataset."""
     return isinstance(adapter, TFDatasetAdapter)
 
 
 def is_input_function(data: Any) -> bool:
-    """Say whether data is a function that makes the dataset of a process.
-
-    Keras itself takes no functions.
-    """
+    """Return whether data is a function that returns a process's dataset."""
+    # Keras itself accepts no functions.
     return inspect.isroutine(data) or isinstance(data, functools.partial)
 
 
 def adapter_of(dataset: Any, beside: Mapping[str, Any]) -> TFDatasetAdapter:
-    """Return the adapter of what a strategy has made of a user's data.
-
-    Args:
-        dataset: The data, a `tf.distribute.DistributedDataset`.
-        beside: What else `fit` was given, by name; the targets and the weights of
-            examples must not be among it.
-    """
+    """Return an adapter of a `tf.distribute.DistributedDataset`."""
+    # `beside` are the other arguments of `fit`, by name.
     for name, what in (("y", "targets"), ("sample_weight", "sample weights")):
         if beside.get(name) is not None:
             raise ValueError(
@@ -198,12 +175,12 @@ def adapter_of(dataset: Any, beside: Mapping[str, Any]) -> TFDatasetAdapter:
 
 
 def is_composite(spec: Any) -> bool:
-    """Say whether a spec is of what Keras's symbolic tensors cannot stand for."""
+    """Return whether `KerasTensor` cannot represent a spec."""
     return isinstance(spec, tf.RaggedTensorSpec | tf.SparseTensorSpec)
 
 
 def without_rows(value: Any) -> Any:
-    """Turn a batch into its spec, for any number of rows."""
+    """Convert a batch to its spec, for any number of rows."""
     if value is None:
         return None
     if isinstance(value, tf.RaggedTensor):
@@ -216,27 +193,25 @@ def without_rows(value: Any) -> Any:
 
 
 def shuffles_arrays(adapter: Any) -> bool:
-    """Say whether an adapter draws a permutation of arrays in TensorFlow."""
+    """Return whether an adapter draws a permutation of arrays in TensorFlow."""
     return isinstance(adapter, ArrayDataAdapter) and bool(adapter._shuffle)
 
 
 def shuffles_batches(adapter: Any) -> bool:
-    """Say whether an adapter draws a permutation of batches in Python."""
+    """Return whether an adapter draws a permutation of batches in Python."""
     return isinstance(adapter, PyDatasetAdapter) and bool(adapter.shuffle)
 
 
 def shares_batches(adapter: Any) -> bool:
-    """Say whether an epoch gets what another one has left, instead of beginning anew.
-
-    So it is with generators, and where batches are made ahead by workers of Keras.
-    """
+    """Return whether each epoch continues where the last one ended."""
+    # Generators do so, and batches that workers of Keras prepare ahead.
     if isinstance(adapter, PyDatasetAdapter):
         return adapter.enqueuer is not None
     return not isinstance(adapter, ArrayDataAdapter | TFDatasetAdapter)
 
 
 def may_leave_ranks_empty(adapter: Any, size: int) -> bool:
-    """Say whether a batch of an adapter may have fewer rows than there are ranks."""
+    """Return whether a batch of an adapter may have fewer rows than there are ranks."""
     if not isinstance(adapter, ArrayDataAdapter):
         return True
     rows = [adapter.batch_size, adapter.partial_batch_size or adapter.batch_size]
@@ -245,16 +220,8 @@ def may_leave_ranks_empty(adapter: Any, size: int) -> bool:
 
 @contextmanager
 def agreed_permutations(seed: int) -> Iterator[None]:
-    """Let an adapter that is made into a dataset here shuffle from a given seed.
-
-    Every epoch has a new permutation, the same on every rank.
-
-    Args:
-        seed: What all ranks agreed on.
-
-    Yields:
-        Nothing; the block makes the dataset.
-    """
+    """Make array adapters shuffle from `seed` if they become a dataset in the block."""
+    # Each epoch has a new permutation, equal on every rank.
     generator = tf.random.Generator.from_seed(seed)
     original = tf.random.shuffle
 
@@ -270,23 +237,12 @@ def agreed_permutations(seed: int) -> Iterator[None]:
 
 
 def seeded(seed: int | None) -> AbstractContextManager[None]:
-    """Let arrays be shuffled as once before, unless the user has set a seed for it.
-
-    Args:
-        seed: What the permutations are to come from; None for Keras's own.
-
-    Returns:
-        A context, in which an adapter is to be made into a dataset.
-    """
+    """Shuffle arrays from a seed, if given, unless the user has set a global seed."""
     if seed is None or global_seed() is not None:
         return nullcontext()
     return agreed_permutations(seed)
 
 
 def agree_on_batches(seed: int) -> None:
-    """Let Python's permutations of batches come from a given seed, on every rank.
-
-    Args:
-        seed: What all ranks agreed on.
-    """
+    """Seed Python's permutations of batches, equally on all ranks."""
     py_dataset_adapter.random = random.Random(seed)

@@ -1,24 +1,17 @@
-"""Installation of the patches, once in a process."""
+"""Installation of the patches, once per process."""
 
 import functools
 
 from tfdist.compat.keras import versions
 
-# Before the patches are imported: a missing symbol would raise there, without a word of
-# versions.
+# First, because importing the patches would fail without naming a version.
 versions.check_symbols()
 
 
 def install(*, is_alone: bool) -> None:
-    """Patch Keras; what is not under a strategy of tfdist goes on as before.
-
-    One thing is new there, too: the loss scale stands in the logs of an epoch.
-
-    Args:
-        is_alone: Whether the strategy has this process only. If not, a model that was
-            made outside of its scope is refused by `fit`: each process would train one
-            of its own.
-    """
+    """Patch Keras; models outside of tfdist's strategies keep Keras's behavior."""
+    # They only gain the loss scale in the logs of an epoch. With several processes,
+    # `fit` rejects models created outside of a scope, which would train separately.
     _patch()
     if not is_alone:
         from tfdist.compat.keras import trainer
@@ -28,7 +21,7 @@ def install(*, is_alone: bool) -> None:
 
 @functools.cache
 def _patch() -> None:
-    """Put every patch on."""
+    """Apply all patches."""
     from tfdist.compat.keras import (
         callbacks,
         compile_checks,
@@ -58,5 +51,5 @@ def _patch() -> None:
     saving.patch()
     sharded_optimizer.patch()
     variables.patch()
-    # Last, to see what the others have made of it.
+    # Last, because it wraps what the others have patched.
     compile_checks.patch()

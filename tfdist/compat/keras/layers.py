@@ -1,4 +1,4 @@
-"""Layers: batch normalization over ranks, and regularizers of activities."""
+"""Batch normalization over ranks, and activity regularizers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +9,10 @@ from tfdist.compat.keras.hooks import current_hooks
 
 
 class SharedBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Normalizes in training by moments that `average` combines over ranks."""
+    """Batch normalization whose training moments are averaged over ranks."""
 
     def average(self, moments: Any) -> Any:
-        """Return the average of a tensor over all ranks.
-
-        Args:
-            moments: The mean of the batch, and the mean of its squares.
-        """
+        """Return the average over ranks of the stacked mean and mean square."""
         raise NotImplementedError
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
@@ -26,22 +22,13 @@ class SharedBatchNormalization(keras.layers.BatchNormalization):  # type: ignore
         mean, square = keras.ops.unstack(
             self.average(keras.ops.stack([mean, square])), 2
         )
-        # What is left of an almost constant channel may lie below zero.
+        # Rounding can make the variance of an almost constant channel negative.
         variance = keras.ops.maximum(square - keras.ops.square(mean), 0)
         return mean, variance
 
 
 def momentum_of(model: Any, variable: Any) -> float | None:
-    """Return how much of a moving average each step keeps.
-
-    Args:
-        model: A model.
-        variable: A variable of Keras.
-
-    Returns:
-        The momentum of the batch normalization whose moving mean or variance it is;
-        None if it is neither.
-    """
+    """Return the momentum of the batch normalization that owns a variable, or None."""
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization) and any(
             variable is own for own in layer.non_trainable_variables
@@ -54,7 +41,7 @@ _ADDS_UP = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14)
 
 
 def patch() -> None:
-    """Put the share of the rank into Keras's own regularizers."""
+    """Patch Keras's regularizers to count the activities of all rows."""
     for regularizer in (
         keras.regularizers.L1,
         keras.regularizers.L2,
@@ -64,7 +51,7 @@ def patch() -> None:
 
 
 def _of_all_rows(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a penalty that the share of the rank turns into that of all rows."""
+    """Return a regularizer whose penalty is divided by the rank's share."""
 
     def call(self: Any, x: Any) -> Any:
         penalty = original(self, x)

@@ -1,4 +1,4 @@
-"""Optimizers of a model: those inside of others, variables, and learning rates."""
+"""Optimizers of a model, their variables, and their learning rates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import keras
 
 
 class OwnDecayOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Base of optimizers of tfdist whose weight decay is part of their own update."""
+    """Base of tfdist optimizers that apply weight decay in their own update."""
 
     def index_of(self, variable: Any) -> int:
         """Return the index of a variable in the optimizer's list."""
@@ -15,11 +15,11 @@ class OwnDecayOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         return index
 
     def is_decayed(self, variable: Any) -> bool:
-        """Return whether a variable is not in `exclude_from_weight_decay`."""
+        """Return whether a variable has weight decay."""
         return bool(self._use_weight_decay(variable))
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Leave out Keras's weight decay, which is separate from the gradient."""
+        """Skip Keras's decoupled weight decay."""
 
 
 def inner_optimizers(optimizer: Any) -> list[Any]:
@@ -31,20 +31,18 @@ def inner_optimizers(optimizer: Any) -> list[Any]:
 
 
 def leaf_optimizers(optimizer: Any) -> list[Any]:
-    """Return the optimizers that hold a learning rate: the innermost ones."""
+    """Return the innermost optimizers, which hold the learning rates."""
     inner = inner_optimizers(optimizer)
     return [leaf for one in inner for leaf in leaf_optimizers(one)] or [optimizer]
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """Return each optimizer of a model once, in an order that is equal on all ranks.
-
-    A model with a training step of its own may hold several, also in lists and dicts.
-    """
+    """Return each optimizer of a model once, in the same order on all ranks."""
+    # A custom training step may keep several, also in lists and dicts.
     found = []
     for name, held in sorted(vars(model).items()):
         values: Any = [held]
-        # TensorFlow's own notes on a model include optimizers that it had before.
+        # TensorFlow's tracking attributes may still hold former optimizers.
         if isinstance(held, list | tuple | dict) and not name.startswith("_self_"):
             values = held.values() if isinstance(held, dict) else held
         found += [v for v in values if isinstance(v, keras.optimizers.Optimizer)]
@@ -52,10 +50,7 @@ def optimizers_of(model: Any) -> list[Any]:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """Return each variable of a model, its metrics and its optimizers once.
-
-    The order is equal on all ranks.
-    """
+    """Return all variables of a model, its metrics and optimizers, in a fixed order."""
     variables = [
         *model.variables,
         *(model.metrics_variables if model.compiled else ()),
@@ -65,7 +60,7 @@ def variables_of(model: Any) -> list[Any]:
 
 
 def learning_rate_variables(optimizer: Any) -> list[Any]:
-    """Return the learning rates that are variables, and not given by a schedule."""
+    """Return the learning rates that are variables, not schedules."""
     rates = [
         getattr(leaf, "_learning_rate", None) for leaf in leaf_optimizers(optimizer)
     ]
@@ -73,10 +68,8 @@ def learning_rate_variables(optimizer: Any) -> list[Any]:
 
 
 def multiply_schedule(optimizer: Any, multiplier: keras.Variable) -> None:
-    """Multiply a schedule's learning rate, in all steps that are traced from now on.
-
-    The schedule itself is unchanged, so that files are the same as in plain Keras.
-    """
+    """Multiply the learning rate of a schedule in steps traced from now on."""
+    # The schedule itself is unchanged, so saved files equal those of plain Keras.
     given = optimizer._get_current_learning_rate
 
     def multiplied() -> Any:

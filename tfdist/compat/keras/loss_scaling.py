@@ -1,8 +1,4 @@
-"""Loss scaling: the decision to skip a step, based on gradients of all replicas.
-
-Keras tests each replica's own gradients, and sums them only inside of the update that
-the test guards.
-"""
+"""Loss scaling that checks the summed gradients of all replicas, not each one's own."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +24,7 @@ _compile = Trainer.compile
 
 
 def patch() -> None:
-    """Call the hooks of the strategy in loss scaling, and log the scale."""
+    """Patch loss scaling to call the strategy's hooks, and log the scale."""
     LossScaleOptimizer._common_apply = _reduce_then_check_finite
     Trainer.compile = _compile_with_own_scaling
     CallbackList.on_epoch_end = _with_scale(CallbackList.on_epoch_end)
@@ -40,12 +36,9 @@ def apply_reduced(
     variables: Sequence[Any],
     apply: Callable[[Sequence[Any]], None],
 ) -> None:
-    """Call `apply` with gradients summed over all replicas, not to be summed again.
-
-    `apply` may contain a `cond`. Under a strategy of TensorFlow with several replicas
-    it is therefore called once for all of them, and each assignment reaches every copy
-    of a variable.
-    """
+    """Call `apply` with gradients summed over all replicas, not to be summed again."""
+    # `apply` may contain a `cond`, so under a TensorFlow strategy with several replicas
+    # it runs once for all, and each assignment reaches every copy of a variable.
     check_replica_context(optimizer)
     hooks, inner = current_hooks(), getattr(optimizer, "inner_optimizer", None)
     if hooks is not None and hooks.updates_once and not hooks.are_reduced:
@@ -63,7 +56,7 @@ def apply_reduced(
 
 
 def current_scale(optimizer: Any) -> float | None:
-    """Return the factor of the loss in the next step; None without loss scaling."""
+    """Return the loss factor of the next step; None without loss scaling."""
     if not isinstance(optimizer, LossScaleOptimizer):
         factor = optimizer.loss_scale_factor
         return None if factor is None else float(factor)
@@ -87,7 +80,7 @@ def _reduce_then_check_finite(
 def _apply_for_all_replicas(
     grads: Sequence[Any], apply: Callable[[Sequence[Any]], None]
 ) -> None:
-    """Call `apply` once, in cross-replica context, with the sums of gradients."""
+    """Call `apply` once, in cross-replica context, with the summed gradients."""
     replica = tf.distribute.get_replica_context()
     places = [i for i, grad in enumerate(grads) if grad is not None]
     reduced = replica.all_reduce(tf.distribute.ReduceOp.SUM, [grads[i] for i in places])
@@ -104,7 +97,7 @@ def _apply_for_all_replicas(
 
 @contextmanager
 def _without_merge_call(strategy: Any) -> Iterator[None]:
-    """Let optimizers update without a merge call, because this is in one."""
+    """Make optimizers update directly, because a merge call is already active."""
     strategy.extended._use_merge_call = lambda: False
     try:
         yield
@@ -128,7 +121,7 @@ def _compile_with_own_scaling(
 
 
 def _with_scale(on_epoch_end: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that adds the scale to the logs that callbacks receive."""
+    """Return a method that adds the scale to the logs of an epoch."""
 
     def on_epoch_end_with_scale(self: Any, epoch: int, logs: Any = None) -> None:
         optimizer = getattr(getattr(self, "model", None), "optimizer", None)

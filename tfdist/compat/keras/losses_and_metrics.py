@@ -1,12 +1,7 @@
 """Losses and metrics over the rows of all ranks.
 
-The gradient of each rank's mean loss is weighed by the rank's share of the rows. The
-sum over ranks is then the mean over the whole batch, provided that the loss divides by
-rows. A loss that divides by weights, or by the entries of a mask, needs their sum over
-all ranks.
-
-A metric that is given one number a step weighs it by the rank's share. Otherwise a step
-on N ranks would count as N steps.
+Means are weighted by each rank's share of the rows; other divisors are summed over
+ranks.
 """
 
 from collections.abc import Iterator
@@ -29,7 +24,7 @@ _reset_metrics = Trainer.reset_metrics
 
 
 def patch() -> None:
-    """Weigh losses and metrics by the rows of all ranks."""
+    """Patch losses and metrics to cover the rows of all ranks."""
     loss_module.reduce_weighted_values = _reduce_over_ranks
     Trainer._compute_loss = _compute_loss_of_rows
     Mean.update_state = _mean_by_share
@@ -44,7 +39,7 @@ def _reduce_over_ranks(
     reduction: str | None = "sum_over_batch_size",
     dtype: Any = None,
 ) -> Any:
-    """Reduce as Keras does, by the divisor that one process would have."""
+    """Reduce a loss like Keras, but divide by the total of all ranks."""
     loss = _reduce_weighted_values(values, sample_weight, mask, reduction, dtype)
     hooks = current_hooks()
     if hooks is None or not hooks.in_step or len(loss.shape) > 0:
@@ -67,22 +62,19 @@ def _compute_loss_of_rows(
     sample_weight: Any = None,
     training: bool = True,
 ) -> Any:
-    """Compute a loss; one for each row has the gradient of their sum over all ranks.
-
-    TensorFlow takes the gradient of a vector as that of its sum, while its mean is what
-    Keras shows.
-    """
+    """Compute a loss; give a loss per row the gradient of its sum over all ranks."""
+    # TensorFlow's gradient of a vector is that of its sum; Keras shows the mean.
     loss = _compute_loss(self, x, y, y_pred, sample_weight, training)
     hooks = current_hooks()
     if loss is None or hooks is None or not hooks.in_step or len(loss.shape) == 0:
         return loss
     value, share = tf.stop_gradient(loss), ops.cast(hooks.share(), loss.dtype)
-    # What is added is zero: only its gradient counts.
+    # The added term is zero and contributes only its gradient.
     return value + ops.divide_no_nan(loss - value, share)
 
 
 def _by_all(hooks: KerasHooks, loss: Any, weights: Any) -> Any:
-    """Divide a loss by the weights of all ranks, in place of this one's."""
+    """Divide a loss by the total weight of all ranks instead of this rank's."""
     own = ops.sum(ops.cast(weights, loss.dtype))
     total = hooks.sum_over_ranks(own, "divisor of a loss")
     share = ops.cast(hooks.share(), loss.dtype)
@@ -102,15 +94,7 @@ def _weights(sample_weight: Any, mask: Any, dtype: Any) -> Any:
 
 @contextmanager
 def noted_results(trainer: Any) -> Iterator[list[tuple[Any, Any, str | None]]]:
-    """Note what the metrics of a model return in a block.
-
-    Args:
-        trainer: The model.
-
-    Yields:
-        A list to which each result adds the value, its metric, and its name if the
-        metric returns several by name.
-    """
+    """Record each metric result in a block as (value, metric, name or None)."""
     noted: list[tuple[Any, Any, str | None]] = []
     with ExitStack() as stack:
         # A metric may be listed twice.
@@ -121,7 +105,7 @@ def noted_results(trainer: Any) -> Iterator[list[tuple[Any, Any, str | None]]]:
 
 @contextmanager
 def _noted_result(metric: Any, noted: list[Any]) -> Iterator[None]:
-    """Note what a metric returns in a block."""
+    """Record the results of one metric in a block."""
     original = metric.result
 
     def result(*args: Any, **kwargs: Any) -> Any:
@@ -138,17 +122,17 @@ def _noted_result(metric: Any, noted: list[Any]) -> Iterator[None]:
 
 
 def _mean_by_share(self: Any, values: Any, sample_weight: Any = None) -> Any:
-    """Update as Keras does; a number without a weight weighs this rank's share."""
+    """Update like Keras; weight a plain number by this rank's share."""
     return _update_mean(self, values, _share_of_number(values, sample_weight))
 
 
 def _sum_by_share(self: Any, values: Any, sample_weight: Any = None) -> Any:
-    """Add as Keras does; a number without a weight weighs this rank's share."""
+    """Add like Keras; weight a plain number by this rank's share."""
     return _update_sum(self, values, _share_of_number(values, sample_weight))
 
 
 def _share_of_number(values: Any, sample_weight: Any) -> Any:
-    """Return the weight of what a metric is given in a step."""
+    """Return the weight of a value that a metric gets in a step."""
     hooks = current_hooks()
     if hooks is None or not hooks.in_step or sample_weight is not None:
         return sample_weight
@@ -157,7 +141,7 @@ def _share_of_number(values: Any, sample_weight: Any) -> Any:
 
 
 def _reset_when_all_is_in(self: Any) -> None:
-    """Reset as Keras does, when nothing is under way any more that would count."""
+    """Reset like Keras, after all steps in flight have ended."""
     hooks = hooks_of_model(self)
     if hooks is not None:
         hooks.metrics_reset(self)

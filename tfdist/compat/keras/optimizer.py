@@ -1,8 +1,4 @@
-"""Optimizers: gradients are summed over ranks before anything else is done with them.
-
-Keras clips first and reduces afterwards, inside the update: the clipped gradients of N
-ranks then add up to a step that may be N times too long.
-"""
+"""Patches of optimizers that sum gradients over ranks before Keras clips them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +17,7 @@ _all_reduce_sum_gradients = TFOptimizer._all_reduce_sum_gradients
 
 
 def patch() -> None:
-    """Put the hooks of the strategy into Keras's optimizers."""
+    """Patch Keras's optimizers to call the strategy's hooks."""
     BaseOptimizer.apply = _apply_where_variables_are
     BaseOptimizer._filter_empty_gradients = _prepare_then_filter
     BaseOptimizer._clip_gradients = _reduce_then_clip
@@ -29,11 +25,7 @@ def patch() -> None:
 
 
 def adopt(optimizer: Any) -> None:
-    """Let an optimizer that was made outside of the scope belong to it.
-
-    Args:
-        optimizer: Any optimizer of Keras, used under a strategy of tfdist.
-    """
+    """Attach an optimizer, even one created outside the scope, to the strategy."""
     strategy = tf.distribute.get_strategy()
     optimizer._distribution_strategy = strategy
     hooks = any_hooks_of(strategy)
@@ -44,7 +36,7 @@ def adopt(optimizer: Any) -> None:
     )
     if has_copies and tf.distribute.in_cross_replica_context():
         for variable in optimizer.variables:
-            # Each device would otherwise update the same one, and count its steps.
+            # Otherwise each device would update the same variable, and count a step.
             if not isinstance(variable.value, tf.distribute.DistributedValues):
                 variable._initialize(tf.convert_to_tensor(variable.value))
     for inner in inner_optimizers(optimizer):
@@ -57,17 +49,8 @@ def apply_once(
     variables: Sequence[Any],
     apply: Callable[[Sequence[Any]], None],
 ) -> None:
-    """Call `apply` with the sums of gradients, once for all devices of this process.
-
-    The devices share the variables, so that one must not be updated before all have
-    read it: the replicas meet, and it is done outside of them.
-
-    Args:
-        optimizer: Whose gradients they are.
-        grads: The gradients of this replica, or None.
-        variables: What they are the gradients of.
-        apply: Takes the sums.
-    """
+    """Call `apply` with the summed gradients, once for all devices of this process."""
+    # The devices share the variables: no update may start before all have read them.
     check_replica_context(optimizer)
     hooks = current_hooks()
     assert hooks is not None
@@ -83,12 +66,8 @@ def apply_once(
 
 
 def call_once(sums: Sequence[Any], call: Callable[[Any, Sequence[Any]], None]) -> None:
-    """Let the replicas of this process meet, and call a function once for all.
-
-    Args:
-        sums: Gradients that are the same in all replicas, or None.
-        call: Takes the strategy, and the gradients of the first replica.
-    """
+    """Synchronize the replicas of this process, then call a function once for all."""
+    # `sums` are gradients, or None, that are equal in all replicas.
     places = [i for i, each in enumerate(sums) if each is not None]
 
     def across_replicas(strategy: Any, *by_replica: Any) -> None:
@@ -102,14 +81,8 @@ def call_once(sums: Sequence[Any], call: Callable[[Any, Sequence[Any]], None]) -
 
 
 def check_replica_context(optimizer: Any) -> None:
-    """Refuse gradients that may be one rank's or the sums of all.
-
-    Args:
-        optimizer: Which is given them.
-
-    Raises:
-        RuntimeError: If this code runs outside of a replica.
-    """
+    """Raise if an optimizer is applied outside of a replica."""
+    # There a gradient may be one rank's, or the sum of all.
     hooks = current_hooks()
     is_met = hooks is not None and hooks.updates_once and hooks.are_reduced
     if tf.distribute.in_cross_replica_context() and not is_met:
@@ -135,7 +108,7 @@ def _apply_where_variables_are(
 def _prepare_then_filter(
     self: Any, grads: Sequence[Any], variables: Sequence[Any]
 ) -> Any:
-    """Prepare before missing gradients are dropped, and gradients are accumulated."""
+    """Prepare gradients before Keras drops missing ones or accumulates."""
     if any_hooks_of(tf.distribute.get_strategy()) is not None:
         adopt(self)
     hooks = current_hooks()
@@ -147,7 +120,7 @@ def _prepare_then_filter(
 
 
 def _refuse_overwriting(grads: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Refuse variables whose gradients are new values, which no sum of ranks is."""
+    """Reject variables whose gradients are new values, which cannot be summed."""
     for grad, variable in zip(grads, variables, strict=True):
         if grad is not None and getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(
@@ -158,7 +131,7 @@ def _refuse_overwriting(grads: Sequence[Any], variables: Sequence[Any]) -> None:
 
 
 def _reduce_then_clip(self: Any, grads: Sequence[Any]) -> Any:
-    """Reduce, once a step or once an accumulated step, and only then clip."""
+    """Reduce once per (accumulated) step, then clip."""
     hooks = current_hooks()
     if hooks is not None:
         grads = hooks.reduce_gradients(grads)
@@ -166,7 +139,7 @@ def _reduce_then_clip(self: Any, grads: Sequence[Any]) -> Any:
 
 
 def _already_reduced(self: Any, grads_and_vars: Any) -> Any:
-    """Leave out Keras's own reduction, which comes after the clipping."""
+    """Skip Keras's own reduction, which comes after clipping."""
     if current_hooks() is not None:
         return grads_and_vars
     return _all_reduce_sum_gradients(self, grads_and_vars)

@@ -12,19 +12,14 @@ from keras.src.trainers.trainer import Trainer
 
 from tfdist.compat.keras.learning_rates import inner_optimizers
 
-# Where an optimizer keeps which variables do not decay.
+# The attributes that list the variables without weight decay.
 _EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 
 
 class OwnReduction:
-    """A mixin for optimizers that reduce gradients over ranks themselves.
+    """A mixin for optimizers that reduce gradients over ranks themselves."""
 
-    A loss-scale optimizer, which `compile` wraps around it for models in float16,
-    checks gradients before it calls the inner optimizer. It delegates to this mixin
-    instead, so that all ranks check the same reduced gradients.
-    """
-
-    # Whether the current gradients have been reduced already.
+    # True if the current gradients are already reduced.
     is_reduced = False
 
     def apply_reduced(
@@ -33,12 +28,14 @@ class OwnReduction:
         variables: Sequence[Any],
         apply: Callable[[Sequence[Any]], None],
     ) -> None:
-        """Reduce gradients over ranks, and pass them to `apply`, with `is_reduced`."""
+        """Reduce gradients over ranks; pass them to `apply` with `is_reduced` set."""
+        # The loss-scale optimizer calls this, so that all ranks check the same
+        # gradients.
         raise NotImplementedError
 
     @contextmanager
     def gradients_are_reduced(self) -> Iterator[None]:
-        """Mark a block in which gradients have been reduced already."""
+        """Mark a block in which gradients are already reduced."""
         before, self.is_reduced = self.is_reduced, True
         try:
             yield
@@ -47,18 +44,18 @@ class OwnReduction:
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:
-    """Return an optimizer, and those inside it."""
+    """Return an optimizer and all optimizers inside it."""
     inner = map(optimizers_in, inner_optimizers(optimizer))
     return [optimizer, *itertools.chain.from_iterable(inner)]
 
 
 def reduces_by_itself(optimizer: Any) -> bool:
-    """Tell whether an optimizer, or one inside it, reduces gradients itself."""
+    """Return whether an optimizer, or one inside it, reduces gradients itself."""
     return any(isinstance(one, OwnReduction) for one in optimizers_in(optimizer))
 
 
 def config_of(optimizer: Any) -> dict[str, Any]:
-    """Return an optimizer's config, with a learning rate that needs no registration."""
+    """Return an optimizer's config, with an unserialized learning-rate schedule."""
     config: dict[str, Any] = optimizer.get_config()
     rate = getattr(optimizer, "_learning_rate", None)
     is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
@@ -68,11 +65,7 @@ def config_of(optimizer: Any) -> dict[str, Any]:
 
 
 def remake(optimizer: Any, kind: type) -> Any:
-    """Copy an optimizer and those inside it, without variables, to a subclass.
-
-    Raises:
-        ValueError: If the optimizer's config lacks some of its arguments.
-    """
+    """Copy an optimizer and those inside it, without variables, to a subclass."""
     made = _made_of_config(optimizer, kind)
     pairs = zip(optimizers_in(optimizer), optimizers_in(made), strict=True)
     for given, new in pairs:
@@ -85,7 +78,7 @@ def remake(optimizer: Any, kind: type) -> Any:
 
 
 def _made_of_config(optimizer: Any, kind: Any) -> Any:
-    """Create an optimizer from a config, without registration of inner ones."""
+    """Create an optimizer from a config; inner ones need no registration."""
     config = config_of(optimizer)
     if "inner_optimizer" not in config:
         return kind.from_config(config)
@@ -94,7 +87,7 @@ def _made_of_config(optimizer: Any, kind: Any) -> Any:
 
 
 def _check_equal(given: Any, made: Any) -> None:
-    """Refuse an optimizer whose config lacks some of its arguments."""
+    """Reject an optimizer whose config lacks some of its arguments."""
     names = [n for n in inspect.signature(type(given)).parameters if n != "name"]
     lost = [name for name in names if _setting(given, name) != _setting(made, name)]
     if lost or _config_to_compare(given) != _config_to_compare(made):
@@ -121,7 +114,7 @@ def _setting(optimizer: Any, name: str) -> Any:
 
 
 def patch() -> None:
-    """Make `compile` turn off XLA for optimizers that it cannot compile."""
+    """Patch `compile` to turn XLA off for optimizers that it cannot compile."""
     Trainer.compile = _without_jit(Trainer.compile)
 
 

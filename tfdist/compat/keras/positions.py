@@ -12,34 +12,31 @@ from keras.src.random.seed_generator import global_seed_generator
 class ReadsData(Protocol):
     """Reader of the data of a `fit`, epoch by epoch."""
 
-    # The batches of this epoch that were read.
+    # Number of batches read in this epoch.
     steps: int
 
     @property
     def num_batches(self) -> int | None:
-        """The batches of an epoch; None if they are not counted yet."""
+        """The number of batches in an epoch; None if not yet counted."""
 
     def check_can_begin(self, *, within_epochs: bool) -> None:
-        """Refuse data in which no position can be restored."""
+        """Raise if no position in the data can be restored."""
 
     def begin_at(self, epochs: int, steps: int, num_batches: int | None) -> None:
-        """Skip the data that an earlier `fit` has seen."""
+        """Skip the data that an earlier `fit` has read."""
 
 
 class Position:
-    """Position in the data of one `fit`.
-
-    The seed determines the permutations of arrays, if the user has set no seed.
-    """
+    """Position in the data of one `fit`, and the seed of its array permutations."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        # The logs of the last step, if no step of the epoch is left.
+        # The logs of the last step, if the epoch has no further step.
         self.logs: dict[str, Any] | None = None
         self._reader: ReadsData | None = None
 
     def attach(self, reader: ReadsData) -> None:
-        """Set the reader of the training data; those of validation data come later."""
+        """Set the reader of the training data; later calls (validation) are no-ops."""
         if self._reader is None:
             self._reader = reader
 
@@ -49,7 +46,7 @@ class Position:
 
     @property
     def num_batches(self) -> int | None:
-        """The batches of an epoch; None if they are not counted yet."""
+        """The number of batches in an epoch; None if not yet counted."""
         return self.reader.num_batches
 
     @property
@@ -59,7 +56,7 @@ class Position:
         return self._reader
 
     def take_logs(self, logs: Any) -> Any:
-        """Return an epoch's last logs, those of an earlier `fit` if `logs` is empty."""
+        """Return the logs of an epoch, or an earlier `fit`'s if `logs` is empty."""
         before, self.logs = self.logs, None
         return logs or before or logs
 
@@ -68,7 +65,7 @@ _CURRENT: ContextVar[Position | None] = ContextVar("position", default=None)
 
 
 def current_position() -> Position | None:
-    """Return the position of the current `fit`, if a callback keeps it."""
+    """Return the position of the current `fit`, if a callback tracks it."""
     return _CURRENT.get()
 
 
@@ -79,7 +76,7 @@ class Resumes:
     others: list[Any]
 
     def resuming(self, model: Any) -> AbstractContextManager[Position]:
-        """Return the context of a `fit`, entered before it reads its data."""
+        """Return the context of a `fit`, entered before it reads data."""
         raise NotImplementedError
 
     def epoch_ended(self, epoch: int) -> None:
@@ -88,19 +85,19 @@ class Resumes:
 
 @contextmanager
 def resumed_by(callback: Resumes, model: Any) -> Iterator[None]:
-    """Let a callback keep the position of the `fit` in the block."""
+    """Let a callback track the position of the `fit` in the block."""
     with callback.resuming(model) as position:
         token = _CURRENT.set(position)
         try:
             yield
         finally:
             _CURRENT.reset(token)
-            # Keras would begin the next fit there, too.
+            # Keras would start the next fit there, too.
             model._initial_epoch = None
 
 
 def begin_at_epoch(model: Any, epoch: int) -> None:
-    """Set the first epoch of the `fit` that is beginning."""
+    """Set the first epoch of the `fit` that is starting."""
     model._initial_epoch = epoch
 
 

@@ -1,7 +1,4 @@
-"""Keras steps as pure functions, which read variables without changing any.
-
-Assigned values, and the arguments of optimizers, are captured instead.
-"""
+"""Keras steps as pure functions that capture assignments and optimizer calls."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +17,7 @@ _look_up = keras.layers.Embedding.call
 
 
 def patch() -> None:
-    """Patch gradients and lookups to find the variables that a pure step reads."""
+    """Patch variable handles and embedding lookups for pure steps."""
     keras.Variable.handle = property(_handle_of_read)
     keras.layers.Embedding.call = _look_up_rows
 
@@ -34,13 +31,7 @@ class Applied(NamedTuple):
 
 
 class PureScope(keras.StatelessScope):  # type: ignore[misc]
-    """A scope that reads each variable once and keeps assigned values.
-
-    Args:
-        read: Returns the value of a `tf.Variable`.
-        begun: A tensor that is computed before rows of variables are read.
-        zeros: The Keras variables that start as zero instead of being read.
-    """
+    """A scope that reads each variable once, by `read`, and keeps assigned values."""
 
     def __init__(
         self,
@@ -51,6 +42,7 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
         mapping = [(v, tf.zeros(v.shape, v.dtype)) for v in zeros]
         super().__init__(mapping, collect_losses=True, initialize_variables=False)
         self._read = read
+        # A tensor that is computed before rows of variables are read.
         self._begun = begun
         self._graph = tf.compat.v1.get_default_graph()
         self._before: dict[int, Any] = {id(v): value for v, value in mapping}
@@ -67,18 +59,18 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
         super().add_update(update)
 
     def get_current_value(self, variable: Any) -> Any:
-        """Return the assigned value, or else the read one."""
+        """Return the assigned value, or else the value that was read."""
         value = super().get_current_value(variable)
         if value is not None or variable._value is None:
             return value
-        # Gradient tapes around a branch see its inputs only.
+        # Gradient tapes around a branch record only its inputs.
         with self._graph.as_default():
             return as_read(variable._value, self.before(variable))
 
     def before(self, variable: Any) -> Any:
         """Return the value at the start of the step."""
         if id(variable) not in self._before:
-            # Other branches must be able to use the value, too.
+            # Read in the outer graph, so that all branches can use the value.
             with self._graph.as_default():
                 reads = [self._read(shard._value) for shard in shards_of(variable)]
                 whole = tf.concat(reads, 0) if len(reads) > 1 else reads[0]
@@ -86,10 +78,10 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
         return self._before[id(variable)]
 
     def gather(self, variable: Any, indices: Any) -> Any:
-        """Read rows of an unassigned variable, and transfer no others."""
+        """Read rows of an unassigned variable, and transfer only these rows."""
         is_sharded = isinstance(variable._value, ShardedValue)
         if is_sharded and tf.compat.v1.get_default_graph() is not self._graph:
-            # The gradient of a branch ignores what is recorded on tapes within it.
+            # The gradient of a branch ignores operations recorded on tapes within it.
             return tf.gather(self.get_current_value(variable), indices)
         with tf.control_dependencies([self._begun]):
             return variable._value.sparse_read(indices)
@@ -107,7 +99,7 @@ def current_scope() -> PureScope | None:
 
 @contextmanager
 def captured(trainer: Any) -> Iterator[list[Applied]]:
-    """Capture calls of a model's optimizers in the yielded list, and apply nothing."""
+    """Yield a list that collects calls of a model's optimizers; apply none of them."""
     given: list[Applied] = []
     with ExitStack() as stack:
         for optimizer in optimizers_of(trainer):
@@ -150,7 +142,7 @@ def _look_up_rows(self: Any, inputs: Any) -> Any:
     indices = tf.convert_to_tensor(inputs)
     if indices.dtype not in (tf.int32, tf.int64):
         indices = tf.cast(indices, tf.int32)
-    # As Keras: a negative index counts from the end.
+    # As in Keras, a negative index counts from the end.
     indices = tf.where(indices < 0, indices + table.shape[0], indices)
     if scope is None:
         rows = table._value.sparse_read(indices)
@@ -160,7 +152,7 @@ def _look_up_rows(self: Any, inputs: Any) -> Any:
 
 
 def _is_on_servers(variable: Any) -> bool:
-    """Return whether a variable is remote, outside of a step."""
+    """Return whether a variable is on a parameter server, outside of a step."""
     if get_stateless_scope() is not None:
         return False
     device = getattr(variable._value, "device", None)

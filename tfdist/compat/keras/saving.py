@@ -1,4 +1,4 @@
-"""Saving models: written by the chief only, and atomically."""
+"""Atomic saving of models, by the chief only."""
 
 import inspect
 import os
@@ -29,7 +29,7 @@ def patch() -> None:
 
 @contextmanager
 def saved_atomically() -> Iterator[None]:
-    """Save models atomically in the block, also without a strategy of tfdist."""
+    """Save models atomically in the block, even without a tfdist strategy."""
     token = _ATOMICALLY.set(True)
     try:
         yield
@@ -38,10 +38,7 @@ def saved_atomically() -> Iterator[None]:
 
 
 def strays_of(path: Path) -> list[Path]:
-    """Return the temporary files of processes that ended while they wrote `path`.
-
-    The name may contain fields of a format string.
-    """
+    """Return leftover temporary files of `path`, whose name may hold format fields."""
     any_name = re.sub(r"\\\{.*?\\\}", ".*", re.escape(path.name))
     stray = re.compile(rf"\.\d+\.{any_name}")
     folder = path.parent
@@ -59,7 +56,7 @@ def _once(save: Callable[..., Any]) -> Callable[..., Any]:
             return save(model, filepath, *args, **kwargs)
         if hooks is not None and hooks.rank > 0:
             return None
-        # Sharded files, and files elsewhere than on this host, are left to Keras.
+        # Keras itself writes sharded files, and files on remote storage.
         is_file = isinstance(filepath, str | os.PathLike) and "://" not in str(filepath)
         given = signature.bind(model, filepath, *args, **kwargs).arguments
         is_whole = given.get("zipped", True) and not given.get("max_shard_size")
@@ -73,11 +70,8 @@ def _once(save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def write_atomically(path: Path, write: Callable[[str], Any]) -> Any:
-    """Let `write` write a temporary file, and rename it once it is complete on disk.
-
-    Return the result of `write`.
-    """
-    # Keras determines the format by the ending, so it must stay.
+    """Write to a temporary file, then rename it; return the result of `write`."""
+    # Keras derives the format from the suffix, so the temporary name keeps it.
     beside = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         result = write(str(beside))

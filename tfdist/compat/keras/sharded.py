@@ -1,8 +1,6 @@
 """Keras variables whose rows are sharded over several servers.
 
-Keras sees one variable with the path, the shape and the saved value of an unsharded
-one. It holds a `ShardedValue` in place of a `tf.Variable`. TensorFlow's own
-`ShardedVariable` lacks the handle that gradient tapes and Keras need.
+TensorFlow's `ShardedVariable` lacks the handle that gradient tapes and Keras need.
 """
 
 import copy
@@ -18,18 +16,12 @@ from tensorflow.python.eager import tape as _tape
 
 from tfdist.compat.parameter_server import as_read
 
-# The index of the shard that sharded values represent at present.
+# The index of the shard that sharded values currently stand for.
 _CURRENT: ContextVar[int | None] = ContextVar("shard", default=None)
 
 
 class ShardedValue:
-    """A stand-in for a `tf.Variable`, made of variables that hold some rows each.
-
-    Within `shard_scope` it represents one of them.
-
-    Args:
-        shards: Variables that differ in their number of rows only, in row order.
-    """
+    """Stand-in for a `tf.Variable`: all of its shards, or one within `shard_scope`."""
 
     def __init__(self, shards: Sequence[tf.Variable]) -> None:
         self.shards = list(shards)
@@ -72,7 +64,7 @@ class ShardedValue:
         return np.asarray(self.read_value())
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        """Read the rows at `indices`, of any shape, and transfer no others."""
+        """Read only the rows at `indices`, which may have any shape."""
         number = _CURRENT.get()
         if number is not None:
             return self.shards[number].sparse_read(indices, name)
@@ -150,7 +142,7 @@ class ShardedValue:
     def _by_shard(self, rows: tf.Tensor, values: tf.Tensor) -> tuple[Any, Any]:
         """Partition values by shard; also return their row numbers within it."""
         starts = tf.constant(np.cumsum([0, *self.sizes[:-1]]), rows.dtype)
-        # The first and last shards raise the error of a row out of range.
+        # An out-of-range row goes to the first or last shard, which raises.
         shard = tf.searchsorted(starts[1:], rows, side="right")
         count = len(self.shards)
         local = tf.dynamic_partition(rows - tf.gather(starts, shard), shard, count)
@@ -188,7 +180,7 @@ class ShardedValue:
         return self.assign(restored["VARIABLE_VALUE"])
 
     def _export_to_saved_model_graph(self, *_: Any, **__: Any) -> Any:
-        """Raise `ValueError`: the graph would need the servers."""
+        """Raise `ValueError`, because the graph would need the servers."""
         raise ValueError(
             "A model cannot be exported while its variables lie on several servers. "
             f"Received: {self.name} in {len(self.shards)} shards. Save it with "
@@ -220,12 +212,9 @@ for _name in set(tf.Tensor.OVERLOADABLE_OPERATORS) - {"__eq__", "__ne__"}:
 
 @contextmanager
 def shard_scope(variable: Any) -> Iterator[None]:
-    """Make each sharded value represent one of its shards in a block.
-
-    In the update of a `tf.Variable` that is a shard, the optimizer's state for the
-    whole variable then is its state for that shard. For other variables nothing
-    changes.
-    """
+    """Make each sharded value stand for one of its shards in a block."""
+    # While a shard is updated, the optimizer's state for the whole variable then is the
+    # state for that shard. Unsharded variables are not affected.
     _, number = getattr(variable, "_shard_of", (None, None))
     token = _CURRENT.set(number)
     try:
@@ -247,7 +236,7 @@ def shards_of(variable: Any) -> list[Any]:
         return [variable]
     shards = []
     for shard in value.shards:
-        # Everything but the shape is that of the whole variable.
+        # All attributes but the shape are those of the whole variable.
         one = copy.copy(variable)
         one._value, one._shape = shard, tuple(shard.shape)
         shards.append(one)

@@ -1,9 +1,4 @@
-"""Patches of optimizers for variables that are sharded over several servers.
-
-The optimizer's state for a variable is sharded like it. The optimizer holds whole
-variables only, so it is saved like an unsharded one. Updates run on each shard's server
-unless a row depends on other rows.
-"""
+"""Patches of optimizers for variables that are sharded over several servers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +17,7 @@ from tfdist.compat.keras.sharded import (
 )
 from tfdist.compat.keras.variables import lying_beside
 
-# Optimizers whose updates are element-wise; others, such as Lamb, compute norms.
+# Optimizers with element-wise updates; others, such as Lamb, compute norms.
 _ELEMENTWISE = tuple(
     getattr(keras.optimizers, name)
     for name in (
@@ -62,12 +57,8 @@ def patch() -> None:
 def apply_arguments(
     optimizer: Any, gradients: Sequence[tuple[Any, list[Any] | None]]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the gradients and variables for `optimizer.apply`.
-
-    For each variable there are the gradients of its shards, or None. The optimizer
-    gets the shards where it can update them separately, or else the whole variable and
-    its joined gradient.
-    """
+    """Return gradients and variables for `optimizer.apply`, by shard where possible."""
+    # `gradients` has, for each variable, the gradients of its shards, or None.
     grads: list[Any] = []
     variables: list[Any] = []
     for variable, parts in gradients:
@@ -85,7 +76,7 @@ def apply_arguments(
 
 
 def _takes_shards(optimizer: Any, variable: Any) -> bool:
-    """Return whether an optimizer can get each shard of a variable separately."""
+    """Return whether an optimizer can take the shards of a variable separately."""
     wrapped = list(inner_optimizers(optimizer))
     if wrapped and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return False
@@ -98,11 +89,11 @@ def _takes_shards(optimizer: Any, variable: Any) -> bool:
 
 
 def _goes_by_shards(optimizer: Any, shape: Any) -> bool:
-    """Return whether the update of a variable works one shard at a time."""
+    """Return whether an optimizer can update a variable one shard at a time."""
     if type(optimizer) not in _ELEMENTWISE:
         return False
-    # Keras 3.8 creates the state of Adagrad and Ftrl without naming their
-    # variable, so it is not sharded.
+    # Keras 3.8 creates the state of Adagrad and Ftrl without a reference variable, so
+    # it is not sharded.
     return all(
         isinstance(kept._value, ShardedValue)
         for kept in optimizer.variables
@@ -172,7 +163,7 @@ def _averages_by_shard(self: Any, variables: Sequence[Any]) -> Iterator[list[Any
         parts = shards_of(variable)
         shards += parts
         by_shard += [None] * len(parts) if average is None else shards_of(average)
-    # Bypasses Keras, which would track the list as an attribute.
+    # Bypass Keras's attribute tracking.
     vars(self)["_model_variables_moving_average"] = by_shard
     try:
         yield shards

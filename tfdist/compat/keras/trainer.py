@@ -1,4 +1,4 @@
-"""Models: the start, the steps, and the results."""
+"""Patches of models: their start, steps and results."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ _next_seed = SeedGenerator.next
 
 
 def patch() -> None:
-    """Put the hooks of the strategy into Keras's models."""
+    """Patch Keras's models to call the strategy's hooks."""
     _TensorFlowTrainer._maybe_symbolic_build = _build_equal
     _TensorFlowTrainer._make_function = _make_joint_function
     _TensorFlowTrainer.make_predict_function = _make_joint_predict_function
@@ -46,15 +46,13 @@ def patch() -> None:
 
 
 def refuse_models_of_no_strategy() -> None:
-    """Let `fit` refuse models that were made outside of every strategy, from now on."""
+    """Make `fit` reject models created outside of every strategy, from now on."""
     _TensorFlowTrainer._make_function = _make_function_under_strategy
 
 
 def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-    """Build from the data's spec, without taking data, and start from equal states.
-
-    A single batch may be this rank's own affair: the others are not asked here.
-    """
+    """Build from the spec of the data, without reading it, and synchronize ranks."""
+    # Other ranks may not build for a single batch, so this does not wait for them.
     hooks = any_hooks_of_model(self)
     if hooks is None and not _must_be_built_to_resume(self, iterator):
         _maybe_symbolic_build(self, iterator, data_batch)
@@ -80,17 +78,15 @@ def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> Non
 
 
 def _must_be_built_to_resume(model: Any, iterator: Any) -> bool:
-    """Say whether Keras would build at the first step, too late for what is restored.
-
-    Under strategies of TensorFlow it does so earlier.
-    """
+    """Return whether a model must be built before its state is restored."""
+    # Without a strategy of TensorFlow, Keras would build at the first step, too late.
     position = current_position()
     is_training = position is not None and position.is_read_by(iterator)
     return is_training and model._distribute_strategy is None
 
 
 def _symbolic(spec: Any) -> Any:
-    """Turn the spec of a tensor into what Keras builds from."""
+    """Convert the spec of a tensor to a `KerasTensor`."""
     if spec is None or isinstance(spec, tf.OptionalSpec):
         return None
     return keras.KerasTensor(
@@ -99,7 +95,7 @@ def _symbolic(spec: Any) -> Any:
 
 
 def _build_by_tracing(model: Any, spec: Any) -> None:
-    """Build a model, what it is compiled with, and its optimizer, without any data."""
+    """Build a model, its losses, metrics and optimizer without data."""
 
     def step(batch: Any) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -114,7 +110,7 @@ def _build_by_tracing(model: Any, spec: Any) -> None:
 
 
 def _make_joint_function(self: Any, step_function: Any) -> Any:
-    """Mark the steps that all ranks make together."""
+    """Wrap the steps that all ranks run together."""
     hooks = hooks_of_model(self)
     if hooks is None:
         return _make_function(self, step_function)
@@ -129,7 +125,7 @@ def _make_joint_function(self: Any, step_function: Any) -> Any:
     own = hooks.function_of(self, step_function, is_training=is_training)
     if own is not None:
         return own
-    # XLA cannot hold a collective: the strategy compiles what lies between them.
+    # XLA cannot compile a collective; the strategy compiles the code between them.
     is_compiled, self.jit_compile = self.jit_compile, False
     try:
         function = _make_function(self, step_function)
@@ -140,7 +136,7 @@ def _make_joint_function(self: Any, step_function: Any) -> Any:
         is_single_step = not isinstance(iterator, tf.data.Iterator)
         if is_training and is_single_step:
             hooks.build(self, is_single_step=True)
-        # test_on_batch is each rank's own affair.
+        # Each rank may call test_on_batch by itself.
         is_joint = is_training or not is_single_step
         with hooks.call_of(self, what, is_joint=is_joint):
             return function(iterator)
@@ -149,12 +145,12 @@ def _make_joint_function(self: Any, step_function: Any) -> Any:
 
 
 def _is_train_step(model: Any, step_function: Any) -> bool:
-    """Say whether a function is a model's training step, whatever its name."""
+    """Return whether a function is a model's training step, whatever its name."""
     return bool(step_function == model.train_step)
 
 
 def _make_function_under_strategy(self: Any, step_function: Any) -> Any:
-    """Refuse to train a model of which each process would train its own."""
+    """Reject a model without a strategy: each process would train its own."""
     is_training = _is_train_step(self, step_function)
     if is_training and self._distribute_strategy is None:
         some = [f"{v.path} {tuple(v.shape)}" for v in self.trainable_variables[:3]]
@@ -168,7 +164,7 @@ def _make_function_under_strategy(self: Any, step_function: Any) -> Any:
 
 
 def _make_joint_predict_function(self: Any, force: bool = False) -> None:
-    """Mark the predictions that all ranks make together."""
+    """Wrap the predictions that all ranks run together."""
     is_made = self.predict_function is not None and not force
     _make_predict_function(self, force)
     hooks = hooks_of_model(self)
@@ -181,7 +177,7 @@ def _make_joint_predict_function(self: Any, force: bool = False) -> None:
     function = self.predict_function
 
     def call(data: list[Any]) -> Any:
-        # predict_on_batch is each rank's own affair.
+        # Each rank may call predict_on_batch by itself.
         is_joint = isinstance(data[0], Shard)
         with hooks.call_of(None, "predict_step", is_joint=is_joint):
             return function(data)
@@ -199,7 +195,7 @@ def _predict_equal(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _fit_together(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Let the ranks agree on what callbacks decide, and one of these where to begin."""
+    """Run `fit` with joint decisions of callbacks; resume if a callback says so."""
     hooks = hooks_of_model(self)
     given = inspect.signature(_fit).bind(self, *args, **kwargs).arguments
     callbacks = given.get("callbacks")
@@ -225,7 +221,7 @@ def _reduced_metrics(self: Any, logs: Any) -> Any:
 
 
 def _next_seed_of_rank(self: Any, ordered: bool = True) -> Any:
-    """Let the states stay equal on all ranks, and what is drawn differ."""
+    """Draw a seed of this rank, and keep the generator's state equal on all ranks."""
     seed = _next_seed(self, ordered)
     hooks = current_hooks()
     return seed if hooks is None else hooks.fold_seed(seed)

@@ -1,7 +1,4 @@
-"""Variables: what a step assigns is known, and how large one is that is made.
-
-Under parameter servers a variable may be cut into shards, each on a server of its own.
-"""
+"""Observed assignments of variables, and their placement on parameter servers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,12 +18,12 @@ _assign = keras.Variable.assign
 _direct_assign = keras.Variable._direct_assign
 _to_float, _to_int = keras.Variable.__float__, keras.Variable.__int__
 _initialize_with_initializer = keras.Variable._initialize_with_initializer
-# What the variable that is made is to be cut like, and to lie beside.
+# Sharding and placement of variables created now follow this value.
 _BESIDE: ContextVar[ShardedValue | None] = ContextVar("beside", default=None)
 
 
 def patch() -> None:
-    """Let the strategy know of assignments, and of sizes."""
+    """Patch assignment and creation of Keras variables."""
     keras.Variable.assign = _assign_and_note
     keras.Variable._direct_assign = _assign_to_copies
     keras.Variable.__float__ = _float_of_copies
@@ -36,11 +33,7 @@ def patch() -> None:
 
 @contextmanager
 def lying_beside(value: ShardedValue) -> Iterator[None]:
-    """Cut what is made in a block as a variable is, each shard beside one of its.
-
-    Args:
-        value: The value of the variable, as large as what is made.
-    """
+    """Shard variables created in the block like `value`, and colocate the shards."""
     token = _BESIDE.set(value)
     try:
         yield
@@ -49,7 +42,7 @@ def lying_beside(value: ShardedValue) -> Iterator[None]:
 
 
 def _assign_and_note(self: Any, value: Any) -> Any:
-    """Assign as Keras does, and note it if this is within a step."""
+    """Assign like Keras; report an assignment within a step."""
     hooks = current_hooks()
     if hooks is not None:
         hooks.note_assigned(self)
@@ -57,7 +50,7 @@ def _assign_and_note(self: Any, value: Any) -> Any:
 
 
 def _assign_to_copies(self: Any, value: Any) -> None:
-    """Assign as Keras does; where devices have copies of a variable, to those."""
+    """Assign like Keras, or to the copies on devices if there are any."""
     if _has_copies(self):
         assign_here(self, value)
     else:
@@ -65,17 +58,17 @@ def _assign_to_copies(self: Any, value: Any) -> None:
 
 
 def _float_of_copies(self: Any) -> float:
-    """Return a number, also of a variable of which devices have copies."""
+    """Convert to float, also a variable with copies on devices."""
     return float(value_here(self) if _has_copies(self) else _to_float(self))
 
 
 def _int_of_copies(self: Any) -> int:
-    """Return a whole number, also of a variable of which devices have copies."""
+    """Convert to int, also a variable with copies on devices."""
     return int(value_here(self) if _has_copies(self) else _to_int(self))
 
 
 def _has_copies(variable: Any) -> bool:
-    """Say whether devices have copies of a variable, under a strategy of tfdist."""
+    """Return whether a variable has copies on devices under a tfdist strategy."""
     value = variable._value
     return isinstance(value, tf.distribute.DistributedValues) and (
         any_hooks_of(value.distribute_strategy) is not None
@@ -83,7 +76,7 @@ def _has_copies(variable: Any) -> bool:
 
 
 def _initialize_where_it_fits(self: Any, initializer: Any) -> None:
-    """Make the variable as Keras does; parameter servers choose its place by size."""
+    """Initialize like Keras; parameter servers choose the place by size."""
     extended = _extended()
     if not hasattr(extended, "making"):
         _initialize_with_initializer(self, initializer)
@@ -98,17 +91,17 @@ def _initialize_where_it_fits(self: Any, initializer: Any) -> None:
 
 
 def _extended() -> Any:
-    """Return the part of the strategy that knows where variables are to be."""
+    """Return the part of the strategy that places variables."""
     return tf.distribute.get_strategy().extended
 
 
 def _sizes_of_shards(variable: Any, extended: Any) -> Sequence[int]:
-    """Return how many rows each shard has of a variable that is made."""
+    """Return the number of rows of each shard of a new variable."""
     beside = _BESIDE.get()
     if beside is not None:
         return beside.sizes
     if not variable.trainable:
-        # Counts, seeds and statistics are small, and their rows are not looked up.
+        # Counts, seeds and statistics are small and never looked up by row.
         return [1]
     sizes: Sequence[int] = extended.sizes_of_shards(
         variable.path, tf.TensorShape(variable._shape), tf.as_dtype(variable._dtype)
@@ -119,7 +112,7 @@ def _sizes_of_shards(variable: Any, extended: Any) -> Sequence[int]:
 def _make_shards(
     variable: Any, initializer: Any, sizes: Sequence[int], extended: Any
 ) -> ShardedValue:
-    """Make the shards of a variable; together they begin as it would."""
+    """Create the shards of a variable, initialized like the whole."""
     beside = _BESIDE.get()
     values = _values_of_shards(variable, initializer, sizes, extended)
     shards, start = [], 0
@@ -140,14 +133,14 @@ def _make_shards(
 def _values_of_shards(
     variable: Any, initializer: Any, sizes: Sequence[int], extended: Any
 ) -> Iterator[Callable[[], Any]]:
-    """Give what makes the initial value of each shard."""
+    """Yield a function that returns the initial value of each shard."""
     shape, dtype = tuple(variable._shape), variable._dtype
     if _is_constant(initializer):
         for size in sizes:
             shard = (size, *shape[1:])
             yield partial(initializer, shard, dtype=dtype)
         return
-    # The numbers of a row depend on the shape of the whole.
+    # Random initial values depend on the shape of the whole.
     with tf.device(extended.chief):
         whole = tf.convert_to_tensor(initializer(shape, dtype=dtype), dtype)
     start = 0
@@ -159,7 +152,7 @@ def _values_of_shards(
 
 
 def _is_constant(initializer: Any) -> bool:
-    """Say whether an initializer gives one number everywhere."""
+    """Return whether an initializer gives the same number everywhere."""
     kinds = keras.initializers.Zeros, keras.initializers.Ones
     if type(initializer) is keras.initializers.Constant:
         return np.ndim(initializer.value) == 0
@@ -167,6 +160,6 @@ def _is_constant(initializer: Any) -> bool:
 
 
 def _elements_of(shape: Sequence[int]) -> int:
-    """Return how many numbers a shape has."""
+    """Return the number of elements of a shape."""
     elements: int = tf.TensorShape(shape).num_elements()
     return elements

@@ -1,7 +1,4 @@
-"""Private symbols of Keras that tfdist uses, and the versions tested.
-
-An entry stands here for each symbol that a file beside this one replaces or imports.
-"""
+"""The private symbols of Keras in use, and the tested versions."""
 
 import inspect
 import pkgutil
@@ -11,13 +8,13 @@ from typing import Any
 
 import keras
 
-# The first and the last minor version that the tests have passed with.
+# The oldest and the newest minor version that tests pass with.
 OLDEST, NEWEST = (3, 8), (3, 15)
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
-# By module: the symbol, and the parameters that tfdist takes or passes on, in order.
-# Keras may have more of them, if these can be left out.
+# By module: the symbol, and the parameters that tfdist passes, in order. Keras may have
+# further parameters that are optional.
 SYMBOLS = {
     "keras": {
         "Variable.__float__": "self",
@@ -141,11 +138,7 @@ SYMBOLS = {
 
 
 def check_symbols() -> None:
-    """Make sure that Keras has what tfdist needs of its inside.
-
-    Raises:
-        ImportError: If a symbol is missing, or does not take what tfdist gives it.
-    """
+    """Raise ImportError if a Keras symbol is missing or has another signature."""
     problems = [
         problem
         for module, name, wanted in _entries()
@@ -161,7 +154,7 @@ def check_symbols() -> None:
 
 
 def warn_if_untested() -> None:
-    """Warn if Keras is of a version that the tests have not seen."""
+    """Warn if this version of Keras is untested."""
     version = tuple(int(part) for part in keras.__version__.split(".")[:2])
     if OLDEST <= version <= NEWEST:
         return
@@ -178,14 +171,14 @@ def warn_if_untested() -> None:
 
 
 def _entries() -> Iterator[tuple[str, str, str]]:
-    """Give the module, the name and the wanted parameters of each symbol."""
+    """Yield the module, name and expected parameters of each symbol."""
     for module, symbols in SYMBOLS.items():
         for name, wanted in symbols.items():
             yield module, name, wanted
 
 
 def _problem(module: str, name: str, wanted: list[str]) -> str | None:
-    """Say what is wrong with a symbol, if anything."""
+    """Describe the mismatch of a symbol, if any."""
     try:
         symbol: Any = pkgutil.resolve_name(f"{module}:{name}")
     except (ImportError, AttributeError):
@@ -202,5 +195,5 @@ def _problem(module: str, name: str, wanted: list[str]) -> str | None:
 
 
 def _dotted(version: tuple[int, int]) -> str:
-    """Write a version as pip does."""
+    """Format a version for pip."""
     return ".".join(map(str, version))

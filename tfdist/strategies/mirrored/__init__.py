@@ -1,4 +1,4 @@
-"""Several devices in each process, with a copy of every variable on each."""
+"""Strategies with several devices per process."""
 
 from tfdist.strategies.mirrored.extended import (
     CentralStorageExtended,

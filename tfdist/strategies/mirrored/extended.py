@@ -1,4 +1,4 @@
-"""The mechanism of strategies with several devices in each process."""
+"""The implementation of strategies with several devices per process."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,20 +19,10 @@ from tfdist.training.input import shard_plain, together, with_own_part
 
 
 class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # type: ignore[misc]
-    """TensorFlow's mirrored variables, and a `Collective` that joins all devices.
+    """TensorFlow's mirrored variables, and a `Collective` of all devices.
 
-    TensorFlow's own replicas meet to update variables, which is not possible in
-    branches of a graph. These do not: each updates its own copy, with gradients that
-    are the same bits on all.
-
-    Args:
-        strategy: The public strategy.
-        collective: How the processes talk.
-        reducer: Makes what sums gradients over ranks.
-        devices: The full names of the devices of this process, at least two; every
-            process has as many.
-        cross_device_ops: What sums values over the devices of a process that is alone;
-            see `tf.distribute.MirroredStrategy`. Default None: collective ops.
+    TensorFlow's own replicas merge to update variables, which is impossible in branches
+    of a graph. Here each replica updates its own copy, with bit-identical gradients.
     """
 
     process_hooks: MirroredKerasHooks
@@ -55,13 +45,13 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
         self._replicas = replicas
         self.process_hooks = MirroredKerasHooks(collective, replicas, reducer, strategy)
         if collective.size > 1:
-            # TensorFlow's collectives would look for these devices in all processes.
+            # TensorFlow's collectives would expect these devices in all processes.
             cross_device_ops = tf.distribute.ReductionToOneDevice()
         super().__init__(strategy, list(devices), cross_device_ops)
 
     @property
     def keras_hooks(self) -> ReplicaHooks:
-        """The answers of the replica in which this is asked, or of the process."""
+        """The hooks of the current replica, or else of the process."""
         number = self._number_here()
         return (
             self.process_hooks
@@ -71,11 +61,11 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
 
     @property
     def joined(self) -> Collective:
-        """Joins all replicas; asked in a replica, from its place."""
+        """The collective of all replicas, as seen from the current one."""
         return self._replicas[self._number_here() or 0]
 
     def _number_here(self) -> int | None:
-        """Return the number of the device in whose replica this is asked, if any."""
+        """Return the index of the device whose replica runs this code, if any."""
         replica = tf.distribute.get_replica_context()
         if replica is None or replica.strategy is not self._container_strategy():
             return None
@@ -84,12 +74,12 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
     def step(
         self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]
     ) -> Any:
-        """Run a step of Keras; its hooks enter the replicas by themselves."""
+        """Run a Keras step; its hooks enter the replicas themselves."""
         del run
         return super().step(lambda fn, args: fn(*args), fn, args)
 
     def _use_merge_call(self) -> bool:
-        """Replicas need no meeting; what happens outside of them is TensorFlow's."""
+        """Return whether TensorFlow may merge replicas: only outside of them."""
         is_outside = tf.distribute.in_cross_replica_context()
         return bool(is_outside) and not self.process_hooks.are_reduced
 
@@ -100,7 +90,7 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
             return super()._get_variable_creator_initial_value(
                 replica_id, device, primary_var, **kwargs
             )
-        # TensorFlow cannot take the first copy's value out of the graph.
+        # TensorFlow cannot take the first copy's value out of a graph.
         return lambda: tf.zeros(primary_var.shape, primary_var.dtype)
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
@@ -174,14 +164,10 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
 
 
 class CentralStorageExtended(MirroredReplicasExtended):
-    """Keeps weights, and what optimizers keep of each, on one device.
+    """Weights and the optimizer's variables of each weight on one device.
 
-    What layers change as they compute, such as moving statistics, has a copy on every
+    Variables that layers assign, such as moving statistics, have a copy on every
     device, as under a mirrored strategy.
-
-    Args:
-        parameter_device: The full name of the device of the weights.
-        *args: See `MirroredReplicasExtended`.
     """
 
     def __init__(self, parameter_device: str, *args: Any) -> None:
@@ -210,19 +196,19 @@ class CentralStorageExtended(MirroredReplicasExtended):
         return variable
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
-        """Accept weights, too."""
+        """Accept weights in addition to mirrored variables."""
         if _has_copies(colocate_with_variable):
             super()._validate_colocate_with_variable(colocate_with_variable)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
         if _has_copies(var):
             return super()._update(var, fn, args, kwargs, group)
-        # What else is read, such as a learning rate, is the first device's copy.
+        # Other variables, such as a learning rate, are read from the first device.
         with tf.device(self._parameter_device), UpdateContext(0):
             result = fn(var, *args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
 
 
 def _has_copies(variable: Any) -> bool:
-    """Say whether every device has a copy of a variable."""
+    """Return whether a variable has a copy on every device."""
     return isinstance(variable, tf.distribute.DistributedValues)

@@ -1,4 +1,4 @@
-"""The hooks of a strategy of several devices in each process."""
+"""Keras hooks of strategies with several devices per process."""
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -19,16 +19,10 @@ from tfdist.training.step import WeighingReplicaContext
 
 
 class MirroredKerasHooks(StrategyKerasHooks):
-    """The answers to `tfdist.compat.keras.KerasHooks` of all devices of a process.
+    """The `KerasHooks` of all devices of a process.
 
-    A step runs once on each device, on its part of the rows of this process. What lies
-    between the steps is done once for each process.
-
-    Args:
-        collective: How the processes talk.
-        replicas: How the replicas of all processes talk, for each device of this one.
-        reducer: Makes what sums gradients over ranks.
-        strategy: The public strategy.
+    A step runs on each device, on its part of this process's rows. Everything between
+    steps is done once per process.
     """
 
     def __init__(
@@ -40,11 +34,11 @@ class MirroredKerasHooks(StrategyKerasHooks):
     ) -> None:
         super().__init__(collective, reducer(collective), len(replicas))
         self._strategy = strategy
-        # Variables made in a graph, of which all copies but the first begin as zeros.
+        # Variables created in a graph: all copies but the first start as zeros.
         self.unequal: list[weakref.ref[Any]] = []
         self.replicas = [ReplicaHooks(each, reducer(each)) for each in replicas]
         for replica in self.replicas:
-            # The state of layers is the same for all devices of this process.
+            # Indices of layer state are the same for all devices of this process.
             replica._apart, replica._agreed = self._apart, self._agreed
 
     @property
@@ -53,16 +47,16 @@ class MirroredKerasHooks(StrategyKerasHooks):
         return False
 
     def synchronize(self, trainer: Any) -> None:
-        """Give all copies, on all ranks, the values that a `fit` is to start from."""
+        """Make all copies equal on all ranks for the start of a `fit`."""
         _make_equal(v for ref in self.unequal if (v := ref()) is not None)
         self.unequal.clear()
         super().synchronize(trainer)
 
     def epoch_ended(self, trainer: Any) -> None:
-        """Make the state of layers equal, and integers such as those of seeds.
+        """Make layer state equal, and integers, such as seed states.
 
-        A step that finds the end of the data may have been counted by some devices, and
-        have moved the seeds of some.
+        A step that meets the end of the data may have advanced integers on some devices
+        only.
         """
         variables = [
             *trainer.variables,
@@ -79,7 +73,7 @@ class MirroredKerasHooks(StrategyKerasHooks):
     def _make_steps(
         self, call: Callable[[Any], Any], shard: Shard, trainer: Any, *, is_joint: bool
     ) -> tuple[Made, Noted]:
-        """Make a step on each device; one device is enough for a rank's own step."""
+        """Run a step on each device; on one device if only this rank runs it."""
         shards = split(shard, len(self.replicas)) if is_joint else [shard]
         made: list[Any] = [None] * len(self.replicas)
         noted: Noted = []
@@ -109,13 +103,13 @@ class MirroredKerasHooks(StrategyKerasHooks):
         return made[: len(shards)], noted
 
     def _join_logs(self, trainer: Any, made: Made, noted: Noted) -> Any:
-        """Join what the devices returned."""
+        """Combine the outputs of this process's devices."""
         shares = [step.share() for step, _ in made]
         return logs_here(trainer, [outputs for _, outputs in made], shares, noted)
 
 
 def _make_equal(variables: Iterable[Any]) -> None:
-    """Give all copies of variables the value of the first device's."""
+    """Assign the first device's value to all copies of variables."""
     for variable in variables:
         first, *others = copies_here(variable)
         for copy in others:
@@ -125,19 +119,10 @@ def _make_equal(variables: Iterable[Any]) -> None:
 def logs_here(
     trainer: Any, outputs: Sequence[Any], shares: Sequence[Any], noted: Noted
 ) -> Any:
-    """Join what a step returned on each device of this process.
+    """Combine the outputs of a step on each device of this process.
 
-    A metric is computed from what all devices have counted. Any other number is taken
-    for a mean over the rows of a device.
-
-    Args:
-        trainer: The model.
-        outputs: What the step returned, by device.
-        shares: The part of the global batch that each had, float64 scalars.
-        noted: What metrics returned on the first device.
-
-    Returns:
-        The structure of the first output.
+    Results of metrics, which `noted` lists, are computed again from the counts of all
+    devices. Other floats are averaged, weighted by `shares`.
     """
     metrics = {id(value): (metric, name) for value, metric, name in noted}
     results: dict[int, Any] = {}
@@ -159,7 +144,7 @@ def logs_here(
 
 
 def _mean(values: Sequence[Any], shares: Sequence[Any]) -> Any:
-    """Return the mean of values, each of which counts by its share."""
+    """Return the mean of values, weighted by shares."""
     dtype = values[0].dtype
     weighed = [
         tf.math.multiply_no_nan(value, tf.cast(share, dtype))
@@ -169,4 +154,4 @@ def _mean(values: Sequence[Any], shares: Sequence[Any]) -> Any:
 
 
 class StepReplicaContext(WeighingReplicaContext, MirroredReplicaContext):  # type: ignore[misc]
-    """A replica of TensorFlow's, whose all-reduce weighs each by its rows."""
+    """TensorFlow's replica context, whose all-reduce weighs replicas by rows."""

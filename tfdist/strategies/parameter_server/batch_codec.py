@@ -1,7 +1,6 @@
 """Codecs that send batches, and groups of small tensors, as single vectors of bytes.
 
-Between processes each tensor is a message of its own, which costs far more than the
-bytes of a small tensor.
+Each tensor is a message of its own, which costs more than a small tensor's bytes.
 """
 
 from collections.abc import Sequence
@@ -27,13 +26,9 @@ _PLAIN = {
 class BatchCodec:
     """A codec for a structure of tensors with any number of rows.
 
-    The payload begins with the shapes. Tensors that cannot be bytes, such as strings,
-    are sent separately.
-
-    Args:
-        spec: A structure of specs, also of ragged and sparse tensors, and of None.
-        is_packed: Whether to build a payload, instead of sending all tensors
-            separately, as is better for large ones. Default True.
+    The payload begins with the shapes. Types without a byte view, such as strings, are
+    sent separately; so are all tensors unless `is_packed`, which is better for large
+    ones.
     """
 
     def __init__(self, spec: Any, *, is_packed: bool = True) -> None:

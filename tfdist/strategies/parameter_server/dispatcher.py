@@ -33,13 +33,9 @@ BEAT_SECONDS = 1.0
 class Work:
     """A piece of work that any worker can do.
 
-    Args:
-        prepare: Returns a function that does the work and returns its result. Called on
-            the worker's thread for each attempt. An earlier attempt may still be
-            running, so each needs buffers of its own.
-        tag: Data for the caller. Default None.
-        on_late: Called with each result that arrives after the first, or after the work
-            was dropped. Default None.
+    `prepare` runs on the worker's thread for each attempt, and returns the function to
+    call there. An earlier attempt may still be running, so each needs its own buffers.
+    `on_late` gets results that arrive after the first, or after the work was dropped.
     """
 
     prepare: Callable[[], Callable[[], Any]]
@@ -96,7 +92,7 @@ def _beat(worker: int, asked_at: list[float | None], stop: threading.Event) -> N
 
 
 class Dispatcher:
-    """Sends work to workers through a `ClusterCoordinator`; each result arrives once.
+    """A queue of work for workers and of results, each of which arrives once.
 
     Errors arrive like results. If TensorFlow saw them, it would cancel the work of
     other callers, and wait for everything in flight: forever, if a worker hangs.
@@ -122,7 +118,7 @@ class Dispatcher:
     def offer(self, works: list[Work], choice: Choice) -> None:
         """Let each worker choose among pieces of work, which several may attempt.
 
-        The work of a hanging worker is not sent again: that is up to the choice.
+        The choice, not the dispatcher, repeats the work of a hanging worker.
         """
         self._pending.update(works)
         for _ in range(self._heartbeat.workers):

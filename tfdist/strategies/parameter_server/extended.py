@@ -1,4 +1,4 @@
-"""The internals of the strategy: variables on servers, one replica per step."""
+"""The strategy implementation: variables on servers, one replica per step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

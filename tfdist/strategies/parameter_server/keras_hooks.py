@@ -1,4 +1,4 @@
-"""The hooks that replace steps and predictions of Keras under parameter servers."""
+"""Keras hooks that replace steps and predictions under parameter servers."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ from tfdist.training.hooks import check_built
 
 
 class ServerKerasHooks(KerasHooks):
-    """The implementation of `tfdist.compat.keras.KerasHooks`.
+    """The `KerasHooks` of the chief, the only process that runs Keras.
 
-    Only the chief runs Keras, so there is nothing to agree on among processes, and a
-    step is that of one process unless its batch was split.
+    There is nothing to agree on, and a step is that of one process unless its batch was
+    split.
     """
 
     rank = 0
@@ -122,14 +122,11 @@ class ServerKerasHooks(KerasHooks):
             training.finish()
 
     def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed differ among steps that read the same state.
-
-        The third of the `rows` is 0 for the first slice of a batch and for steps that
-        run one after another, which so draw the same numbers as one process.
-        """
+        """Make a random seed differ among steps that read the same state."""
         if self._rows is None:
             return seed
-        # Neighbouring parts get distant numbers.
+        # The number of the step. It is 0 for the first slice of a batch and for steps
+        # in sequence, which therefore draw the same numbers as one process.
         spread = tf.bitwise.bitwise_and(self._rows[2] * SPREAD, 0xFFFFFFFF)
         number = tf.cast(spread, seed.dtype)
         return tf.bitwise.bitwise_xor(seed, tf.stack([number, tf.zeros_like(number)]))

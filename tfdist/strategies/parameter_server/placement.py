@@ -79,12 +79,7 @@ def check_partitioner(partitioner: Any) -> None:
 
 
 def sizes_of_shards(name: str, shape: Sequence[int], shards: Any) -> list[int]:
-    """Return the rows of each shard, from the shards per axis that a partitioner gave.
-
-    Example:
-        >>> sizes_of_shards("embeddings", (10, 4), [3, 1])
-        [4, 3, 3]
-    """
+    """Return the rows of each shard, from a partitioner's shards per axis."""
     shape = tuple(shape)
     if not shape:
         return [1]

@@ -1,14 +1,9 @@
-"""Schedules as pure arithmetic: the order of updates, who reads which batch, retries.
+"""Schedules as pure arithmetic: order of updates, readers of batches, retries."""
 
-References:
-    Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
-    Server", 2013.
-    Dean and Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters", 2004,
-    section 3.6, on backup tasks.
-    Zaharia et al., "Improving MapReduce Performance in Heterogeneous Environments",
-    2008, on the choice of the task to repeat.
-    Chen et al., "Revisiting Distributed Synchronous SGD", 2016, on backup workers.
-"""
+# Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+# Server", 2013. On repeated slices: Dean and Ghemawat, "MapReduce", 2004, section 3.6;
+# Zaharia et al., "Improving MapReduce Performance in Heterogeneous Environments", 2008;
+# Chen et al., "Revisiting Distributed Synchronous SGD", 2016.
 
 import threading
 import time
@@ -33,17 +28,16 @@ _STALLED = 2.0
 class UpdateOrder:
     """The order in which the updates of steps are applied.
 
-    Args:
-        max_staleness: The number of updates that a gradient may miss; None for no
-            limit, which applies updates as they arrive.
+    `max_staleness` is the number of updates that a gradient may miss. None sets no
+    limit, and updates are applied as they arrive.
     """
 
     def __init__(self, max_staleness: int | None) -> None:
         self.max_staleness = max_staleness
         self.begun = 0
-        # Includes steps without a batch, whose turn is over, too.
+        # Includes steps that had no batch.
         self.applied = 0
-        # The number of steps for which there was no batch.
+        # The number of steps that had no batch.
         self.void = 0
         self._early: dict[int, int] = {}
 
@@ -53,7 +47,7 @@ class UpdateOrder:
         return self.begun - self.void
 
     def may_begin(self, steps: int) -> bool:
-        """Return whether the last of the next steps would stay within the limit."""
+        """Return whether the next steps would stay within the staleness limit."""
         return (
             self.max_staleness is None
             or self.begun + steps - 1 - self.applied <= self.max_staleness
@@ -94,12 +88,8 @@ class Pipelines:
     """An assignment of each batch of several pipelines to exactly one reader, in order.
 
     Each worker reads its own pipeline. At its end, the worker takes over the pipeline
-    of a lost worker, if there is one.
-
-    Args:
-        lengths: The number of batches in each pipeline, `math.inf` if it is infinite,
-            None if it is unknown.
-        clock: Returns the time in seconds. Default `time.monotonic`.
+    of a lost worker, if there is one. `lengths` are numbers of batches, `math.inf` for
+    infinite pipelines, None for unknown.
     """
 
     def __init__(
@@ -207,10 +197,9 @@ class Paces:
 class Slices:
     """The slices of one batch, each of which several workers may be computing.
 
-    A free worker takes a slice that was not begun. If there is none, it repeats one
-    that would otherwise arrive later: the slice of a slow worker at once, that of a
-    stalled worker when it has taken twice as long as usual. A worker with unknown pace
-    may never arrive. Times are in seconds.
+    A free worker takes a new slice. If there is none, it repeats one that would
+    otherwise arrive later: the slice of a slow worker at once, that of a stalled worker
+    when it has taken twice its usual time. Times are in seconds.
     """
 
     def __init__(self, count: int, paces: Paces) -> None:

@@ -28,10 +28,10 @@ _SERVER = re.compile(r"/job:ps/replica:0/task:(\d+)")
 def serve(cluster: Cluster, start_timeout_seconds: float | None = None) -> NoReturn:
     """Run a TensorFlow server in this worker or ps until the chief leaves, then exit.
 
-    A TensorFlow server cannot be stopped, so it ends with its process: with code 0 when
-    the chief leaves, or with 128 plus its number on SIGTERM or SIGINT. A watchdog kills
-    a process that hangs, because the chief tolerates a lost worker but not a hanging
-    one wherever TensorFlow contacts all workers.
+    A TensorFlow server cannot be stopped, so its process ends: with code 0 when the
+    chief leaves, or with 128 plus the number of a signal. A watchdog kills a process
+    that hangs, because TensorFlow's calls to all workers tolerate a lost one but not a
+    hanging one.
     """
     check_own_port(cluster)
     start_watchdog(f"{cluster.task} ({cluster.address})", SILENCE_SECONDS)
@@ -48,10 +48,10 @@ def serve(cluster: Cluster, start_timeout_seconds: float | None = None) -> NoRet
 
 def _start(cluster: Cluster) -> Any:
     """Start a TensorFlow server at this process's address."""
-    # Without evaluators, which the chief leaves out of its cluster, too.
+    # Without evaluators, as in the chief's cluster.
     jobs = {job: list(cluster.jobs[job]) for job in _JOBS if job in cluster.jobs}
-    # Remote calls block each other's threads: with few, as TF_NUM_INTEROP_THREADS may
-    # ask for, they deadlock.
+    # Remote calls block threads, and deadlock with as few threads as
+    # TF_NUM_INTEROP_THREADS may set.
     threads = max(_LEAST_THREADS, 2 * sum(map(len, jobs.values())))
     try:
         return tf.distribute.Server(
@@ -72,7 +72,7 @@ def _start(cluster: Cluster) -> Any:
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """Exit on a signal; to set an event here could deadlock the main thread."""
+    """Exit on a signal; setting an event here could deadlock the main thread."""
     sys.exit(128 + number)
 
 

@@ -1,7 +1,6 @@
 """Slots on the servers, in which workers leave the results of steps for an update.
 
-Workers assign and never add, so a repeated step leaves the same result. Gradients are
-stored beside their weights, so that an update does not move them.
+Workers assign and never add, so that repeating a step leaves the same result.
 """
 
 from collections.abc import Sequence
@@ -15,12 +14,10 @@ from tfdist.strategies.parameter_server.batch_codec import make_bundles, unpack_
 class StepResults(NamedTuple):
     """The results of a step, before they are applied.
 
-    Args:
-        gradients: A tensor or `tf.IndexedSlices` for each weight or shard of one.
-        deltas: The change of each variable that the step assigns.
-        logs: The returned numbers that are no metric results, a float32 vector.
-        version: The number of updates that the weights had seen when they were read.
-        rows: The number of rows in the batch.
+    A gradient is a tensor or `tf.IndexedSlices` for each weight or shard; a delta is
+    the change of a variable that the step assigns; `logs` are the returned numbers that
+    are not metric results; `version` is the number of updates that the weights had
+    seen.
     """
 
     gradients: list[Any]
@@ -31,12 +28,10 @@ class StepResults(NamedTuple):
 
 
 class SlotLayout:
-    """The arrangement of results in the variables of a slot.
+    """The arrangement of a step's results in the variables of a slot.
 
-    Args:
-        weights: The Keras variables that have a gradient.
-        results: Symbolic results of a step.
-        server_of_state: The device of everything but gradients.
+    Gradients are stored on the servers of their weights, so that an update does not
+    move them; everything else is on `server_of_state`.
     """
 
     def __init__(

@@ -27,13 +27,10 @@ _HANDLE = tf.TensorSpec([], tf.resource)
 
 
 class AssignedVariable(NamedTuple):
-    """A variable that steps assign, other than by the optimizer.
+    """A Keras variable that steps assign, other than by the optimizer.
 
-    Args:
-        variable: The Keras variable.
-        is_metric: Whether it is the state of a metric.
-        momentum: The factor by which a step decays the value before adding its delta:
-            of a moving average its momentum, so that concurrent steps combine.
+    `momentum` is the factor by which a step decays the value before adding its delta:
+    that of a moving average, so that concurrent steps combine.
     """
 
     variable: Any
@@ -49,14 +46,7 @@ class Writer(NamedTuple):
 
 
 class PureStep:
-    """The step of a model, traced once for batches with any number of rows.
-
-    Args:
-        strategy: The strategy of the model.
-        trainer: The model.
-        step: Its `train_step` or `test_step`.
-        spec: The spec of a batch, as `spec_of` returns it.
-    """
+    """The step of a model, traced once for batches with any number of rows."""
 
     def __init__(self, strategy: Any, trainer: Any, step: Any, spec: Any) -> None:
         self._strategy = strategy
@@ -90,11 +80,9 @@ class PureStep:
     def compute(self, batch: Any, rows: tf.Tensor) -> StepResults:
         """Compute a step within a function that is being traced.
 
-        Args:
-            batch: The batch.
-            rows: An int64 tensor of shape [3]: the rows of the batch, those of the
-                whole batch that it is a slice of, and a number that differs among
-                concurrent steps, 0 for the first.
+        `rows` is an int64 tensor: the rows of the batch, those of the whole batch that
+        it is a slice of, and a number that differs among concurrent steps, 0 for the
+        first.
         """
         with self._reads.reading():
             results: StepResults = self._function(batch, rows)
@@ -162,12 +150,12 @@ class PureStep:
         return StepResults(gradients, deltas, logs, version, rows[0])
 
     def _addable(self, gradient: Any) -> Any:
-        """Return a gradient in a form in which those of slices can be added."""
+        """Return a gradient in a form in which gradients of slices can be added."""
         is_slice = self._strategy.consistency == "sync"
         return with_sums_dense(gradient) if is_slice else gradient
 
     def _note_arguments(self, given: list[Any]) -> None:
-        """Record the arguments of the one call of an optimizer."""
+        """Record the arguments of the only call of an optimizer."""
         if len(given) > 1:
             raise ValueError(
                 "A step must apply one optimizer, once, under parameter servers. "
@@ -223,10 +211,7 @@ class VariableReads:
     """The variables that a step reads, each read once and bundled by server.
 
     Only the complete trace shows which variables a step needs. So the trace contains
-    placeholders, and the calling function reads all variables first.
-
-    Args:
-        version: The update counter, which is read before all other variables.
+    placeholders, and the calling function reads all variables first, after `version`.
     """
 
     def __init__(self, version: tf.Variable) -> None:
@@ -289,8 +274,8 @@ def _spec_of(variable: tf.Variable) -> Any:
 class StepLogs:
     """The structure that a step returns: metric results, and other numbers.
 
-    Within a step, the result of a metric covers one batch. It is replaced by the result
-    over all applied steps.
+    A metric result within a step covers one batch; it is replaced by the result over
+    all applied steps.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -301,7 +286,7 @@ class StepLogs:
 
     @property
     def count(self) -> int:
-        """The number of leaves that are no metric results."""
+        """The number of leaves that are not metric results."""
         return self._sources.count(None)
 
     def note(self, outputs: Any, noted: list[Any]) -> list[tf.Tensor]:

@@ -56,11 +56,8 @@ def sent_steps(
 class ReadSteps:
     """A source of work whose batches the workers read themselves.
 
-    Args:
-        update: The update of the steps.
-        specs: The spec of a batch of each pipeline.
-        steps: The number of steps per piece of work.
-        heartbeat: Detects workers that hang.
+    `specs` has the spec of a batch of each pipeline; `steps` is the number of steps per
+    piece of work.
     """
 
     def __init__(
@@ -80,8 +77,8 @@ class ReadSteps:
         """Return the work of computing the next batches of the worker that begins it.
 
         Each attempt reads the same batches. The result is the slots of the steps that
-        were computed, which are fewer than asked for where the data has ended.
-        `numbers` differ among concurrent steps.
+        were computed, fewer at the end of the data. `numbers` differ among concurrent
+        steps.
         """
         chosen: list[BatchRange | None] = []
         lock = threading.Lock()

@@ -23,7 +23,7 @@ CONSISTENCIES = ("async", "bounded", "sync")
 class ParameterServerStrategy(
     tf.distribute.ParameterServerStrategy  # type: ignore[misc]
 ):
-    """Stores variables on parameter servers while workers compute gradients.
+    """Training with variables on parameter servers and gradients from workers.
 
     All processes run the same script. In a process whose task is worker or ps, the
     constructor starts a TensorFlow server and does not return until the job ends. The
@@ -121,9 +121,9 @@ class ParameterServerStrategy(
         """Return a histogram of the staleness of all updates.
 
         Returns:
-            The number of updates by their staleness: how many other updates were
-            applied between the version of the weights that a gradient was computed from
-            and its own update. Values above 1024 are counted as 1024.
+            The number of updates by staleness: how many other updates were applied
+            between reading the weights for a gradient and applying its update. Values
+            above 1024 are counted as 1024.
         """
         counts = self.extended.staleness.numpy()
         return {int(i): int(counts[i]) for i in counts.nonzero()[0]}
@@ -148,7 +148,7 @@ def _resolver_of(cluster: Cluster) -> Any:
 
 
 def check_cluster(cluster: Cluster) -> None:
-    """Raise `ValueError` if a job is missing or this task has no part in training."""
+    """Raise `ValueError` if a job is missing, or this task does not take part."""
     jobs = {"chief": cluster.chief, "worker": cluster.workers, "ps": cluster.ps}
     missing = [name for name, addresses in jobs.items() if not addresses]
     if missing:
@@ -190,7 +190,7 @@ def check_consistency(consistency: str, max_staleness: int | None) -> None:
 
 
 def check_backup_workers(backup_workers: int, consistency: str, workers: int) -> None:
-    """Raise `ValueError` if so many backup workers are impossible or have no effect."""
+    """Raise `ValueError` if these backup workers are impossible or have no effect."""
     if type(backup_workers) is not int or not 0 <= backup_workers < workers:
         raise ValueError(
             "backup_workers must be a whole number from 0, and less than there are "

@@ -31,13 +31,7 @@ AHEAD = 2
 class Training:
     """A replacement for a Keras train or test function that dispatches steps.
 
-    All updates are applied on the thread of `fit`, so callbacks see no partial ones.
-
-    Args:
-        strategy: The strategy.
-        trainer: The model.
-        step: Its `train_step` or `test_step`, as Keras calls it.
-        is_training: Whether it is the `train_step`.
+    Updates are applied on the thread of `fit`, so callbacks never see partial ones.
     """
 
     def __init__(
@@ -145,11 +139,8 @@ class Training:
             raise StopIteration
 
     def _begin_wanted(self) -> bool:
-        """Begin the wanted steps that are not in flight; return whether there are any.
-
-        A worker reports the end of its data only when asked for a step, which another
-        worker then computes.
-        """
+        """Begin the wanted steps not in flight; return whether there were any."""
+        # A step in which a worker finds no data is void, and another worker repeats it.
         has_begun = False
         while self._iterator is not None and not self._iterator.pipelines.are_over:
             most = self._trainer.steps_per_execution
@@ -209,7 +200,7 @@ class Training:
 class Traces:
     """The traces of a step, one for each kind of batch.
 
-    TensorFlow cannot trace on two threads at once, so the thread of `fit` traces.
+    The thread of `fit` traces, because TensorFlow cannot trace on two threads at once.
     """
 
     def __init__(self, strategy: Any, trainer: Any, step: Any) -> None:

@@ -17,12 +17,8 @@ LONGEST_STALENESS = 1024
 class Update:
     """The update of a model from slots: the optimizer's, and all other variables'.
 
-    It runs on the servers alone. Calls come from one thread, so each optimizer reads
-    and writes its state undisturbed.
-
-    Args:
-        strategy: The strategy.
-        step: The step that fills the slots.
+    It runs on the servers only. Calls come from one thread, so optimizer state is never
+    updated concurrently.
     """
 
     def __init__(self, strategy: Any, step: PureStep) -> None:
@@ -55,14 +51,14 @@ class Update:
 
     def take_slot(self) -> list[tf.Variable]:
         """Return the variables of an unused slot."""
-        # Without a check before, because workers call it from several threads.
+        # Without a check first, because several worker threads call this.
         try:
             return self._free.pop()
         except IndexError:
             return self.step.layout.make()
 
     def give_back(self, slots: Sequence[list[tf.Variable]]) -> None:
-        """Release slots that no worker will write to any more."""
+        """Release slots that no worker writes to any more."""
         self._free += slots
 
     def _read_logs(self) -> Any:

@@ -22,12 +22,8 @@ _FAIL = 2
 class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
     """The datasets that a function makes, each read by one worker.
 
-    The chief traces the function; its datasets run on the workers. They can be made
-    again on any worker with the same shuffles, to continue where one was lost.
-
-    Args:
-        function: Takes a `tf.distribute.InputContext`, returns a dataset of batches.
-        workers: The number of workers.
+    The chief traces the function; its datasets run on the workers. Any worker can make
+    them again with the same shuffles, to continue for a lost one.
     """
 
     is_read_by_workers = True
@@ -134,7 +130,7 @@ class WorkerIterator:
         )
 
     def read_past(self) -> None:
-        """Skip the epoch, as if it had been read."""
+        """Skip the epoch as if it had been read."""
         _ = self.epoch
 
     @functools.cached_property
@@ -163,7 +159,7 @@ class Reader:
         self._iterator: Any = None
 
     def at(self, epoch: int, batch: int) -> Any:
-        """Return an iterator whose next batch is the given one."""
+        """Return an iterator whose next element is the given batch of an epoch."""
         if self._at != (epoch, batch):
             if self._dataset is None or self._epochs > epoch:
                 self._dataset, self._epochs = self._make(), 0
@@ -184,8 +180,7 @@ class Reader:
 def traced_dataset(function: Callable[[Any], Any], context: Any, seed: int) -> Any:
     """Return a concrete function that makes a dataset on the device of its caller.
 
-    The seed is that of shuffles without one, so that a dataset that is made again is
-    shuffled alike.
+    `seed` is that of shuffles without one, so that each copy is shuffled alike.
     """
 
     def make() -> Any:
