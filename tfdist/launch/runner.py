@@ -37,12 +37,12 @@ def run(
     restarts: int = DEFAULT_RESTARTS,
 ) -> RunResult:
     """Run processes until all have exited, and leave none behind."""
-    # Python receives signals in the main thread only.
     limits = Limits(timeout_seconds, grace_seconds, restarts)
     limits.check()
     with contextlib.ExitStack() as stack:
         signals = None
         if pass_signals_on:
+            # Python receives signals in the main thread only.
             signals = stack.enter_context(received_signals(PASSED_ON))
         return run_once(specs, output or Output(), limits, signals)
 
