@@ -20,8 +20,8 @@ COMMAND = Path(sys.executable).with_name("tfdist")
 # What a page takes for granted: that of the reader.
 PRELUDES = {
     "README.md": "from pages import build_model, dataset",
-    "docs/callbacks.md": "import keras, tfdist; MyLogger = lambda url: keras.callbacks."
-    "Callback()",
+    "docs/callbacks.md": "from pages import dataset, model; import keras, tfdist; "
+    "MyLogger = lambda url: keras.callbacks.Callback()",
     "docs/horovod.md": "import tensorflow as tf",
     "docs/index.md": "from pages import build_model, dataset",
     "docs/parameter_servers.md": "import tfdist",
