@@ -140,6 +140,10 @@ def become(request_file, *standard_files):
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        if code == -signal.SIGINT:
+            # As Python itself, so that a shell knows of Ctrl-C.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         os._exit(code)
 
 
@@ -165,7 +169,7 @@ def prepare(request):
 
 
 def run(request):
-    """Run the script or the program as the main module; return the exit code."""
+    """Run the script or program as the main module; return its code, or -SIGINT."""
     module = types.ModuleType("__main__")
     module.__builtins__ = builtins
     sys.modules["__main__"] = module
@@ -187,7 +191,7 @@ def run(request):
         sys.last_type, sys.last_value = type(error), error
         sys.last_traceback = error.__traceback__
         sys.excepthook(type(error), error, error.__traceback__)
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
