@@ -36,7 +36,7 @@ def ended(folder, processes, kills=0, precision="mixed_float16"):
         return dict(arrays), done.stderr
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(tmp_path, processes):
     right, _ = ended(tmp_path / "right", processes)
     found, said = ended(tmp_path / "killed", processes, KILLS)

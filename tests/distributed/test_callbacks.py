@@ -4,7 +4,7 @@ What a `fit` must end with is worked out here by hand, with the formulas of the 
 and of Horovod; nothing of tfdist is used for it. The fits are in `callback_fits`.
 """
 
-from multiprocessing.pool import ThreadPool
+import functools
 
 import numpy as np
 import pytest
@@ -31,30 +31,25 @@ from horovod_jobs import run
 import tfdist
 
 SECONDS = 240
-# Ranks wait for each other. Meanwhile another cluster has the cores.
-AT_ONCE = 2
-SIZES = (3, 2, 1)
 HOROVOD = "horovod"
 
 
 @pytest.fixture(scope="module")
 def under_strategy(tmp_path_factory):
-    """What each rank ended with in each case, by the number of processes."""
+    """Return a function of the number of processes: what each rank ended with."""
 
-    folders = {size: tmp_path_factory.mktemp("runs") for size in SIZES}
-
-    def values_of(size):
-        return tfdist.testing.cluster(
+    @functools.cache
+    def ended(size):
+        folder = tmp_path_factory.mktemp("runs")
+        values = tfdist.testing.cluster(
             run_under_strategy,
             size=size,
-            args=(str(folders[size]),),
+            args=(str(folder),),
             timeout_seconds=SECONDS,
         ).values
+        return values, names_in(folder)
 
-    with ThreadPool(AT_ONCE) as pool:
-        values = pool.map(values_of, SIZES, chunksize=1)
-    written = [names_in(folder) for folder in folders.values()]
-    return dict(zip(SIZES, zip(values, written, strict=True), strict=True))
+    return ended
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +66,18 @@ def names_in(folder):
 
 
 @pytest.fixture(
-    params=[*SIZES, pytest.param(HOROVOD, marks=pytest.mark.requires("horovodrun"))]
+    params=[
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(HOROVOD, marks=pytest.mark.requires("horovodrun")),
+    ]
 )
 def job(request):
     """How the processes train, and what they ended with."""
     if request.param == HOROVOD:
         return Job(2, True, *request.getfixturevalue("without_scope"))
-    ended = request.getfixturevalue("under_strategy")[request.param]
+    ended = request.getfixturevalue("under_strategy")(request.param)
     return Job(request.param, False, *ended)
 
 

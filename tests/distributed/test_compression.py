@@ -148,7 +148,7 @@ def compress():
     return found
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
 def ranks(request):
     """What each of two and of three processes found."""
     return tfdist.testing.cluster(

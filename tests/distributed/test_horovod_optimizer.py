@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from horovod_jobs import run
 
-pytestmark = pytest.mark.requires("horovodrun")
+pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.slow]
 
 EPOCHS, BATCHES, BATCH_SIZE = 2, 3, 4
 WORDS, LENGTH = 6, 3

@@ -13,7 +13,11 @@ import pytest
 
 import tfdist
 
-pytestmark = [pytest.mark.new_processes, pytest.mark.requires("horovodrun")]
+pytestmark = [
+    pytest.mark.new_processes,
+    pytest.mark.requires("horovodrun"),
+    pytest.mark.slow,
+]
 
 SECONDS = 120
 TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")

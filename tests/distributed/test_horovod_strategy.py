@@ -13,7 +13,7 @@ from horovod_jobs import MPIRUN, run
 
 from tfdist.testing import cluster
 
-pytestmark = pytest.mark.requires("horovodrun")
+pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.slow]
 
 SIZE = 3
 # Batches of 10 rows end in one of a single row: two of three ranks have none.

@@ -305,7 +305,7 @@ def one():
     return tfdist.testing.cluster(alone, size=1, timeout_seconds=280).values[0]
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
 def ranks(request, tmp_path_factory):
     """What each rank of a cluster ends with."""
     folder = tmp_path_factory.mktemp("files")

@@ -20,6 +20,8 @@ from equality_models import (
 from parameter_server_jobs import Failure, run, run_rows
 from test_parameter_server_exact import WITH_ONE_END
 
+pytestmark = pytest.mark.slow
+
 # Batches of 40 end in one of a single row, which is fewer than there are workers.
 EXAMPLES, BATCH, STEPS = 1001, 40, 26
 EPOCHS = 3

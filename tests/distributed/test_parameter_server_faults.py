@@ -133,6 +133,7 @@ def test_lost_and_hung_workers_cost_no_update_and_no_example(apart, row):
     np.testing.assert_allclose(found["line"], sum_of_gradients(), rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", TOGETHER)
 def test_lost_and_hung_workers_change_no_weight_of_a_sync_training(
     alone, together, row
@@ -194,6 +195,7 @@ def run_on(folder):
     return run_rows(rows, rows, consistency="sync")
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_after_a_lost_server(tmp_path):
     folder = str(tmp_path / "backup")
 

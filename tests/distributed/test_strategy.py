@@ -275,7 +275,7 @@ def check_everything(folder):
     return results
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
 def cluster(request, tmp_path_factory):
     """The results of two and of three processes, and the folder of their files."""
     folder = tmp_path_factory.mktemp("files")

@@ -52,11 +52,13 @@ def run_parameter_server(
     consistency: str = "async",
     max_staleness: int | None = None,
 ) -> dict[str, Any]:
-    """Measure `fit` under `ParameterServerStrategy` and TensorFlow's own tools."""
-    # Jobs take turns: "tfdist"; "tf_keras", TensorFlow's strategy in `fit` of legacy
-    # tf-keras, whose workers read; "loop", a loop over `ClusterCoordinator.schedule`
-    # without metrics; and, if the chief reads, "reading_loop", whose workers read. A
-    # step is a batch of 64 on one worker; with "sync" all workers make one update.
+    """Measure `fit` under `ParameterServerStrategy` and TensorFlow's own tools.
+
+    Jobs take turns: "tfdist"; "tf_keras", TensorFlow's strategy in `fit` of legacy
+    tf-keras, whose workers read; "loop", a loop over `ClusterCoordinator.schedule`
+    without metrics; and, if the chief reads, "reading_loop", whose workers read. A step
+    is a batch of 64 on one worker; with "sync" all workers make one update.
+    """
     check_at_least(1, steps_per_execution=steps_per_execution)
     together = setup.workers if consistency == "sync" else 1
     _check_steps(setup.steps, steps_per_execution * together)

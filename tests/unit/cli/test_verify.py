@@ -111,7 +111,7 @@ def test_a_script_that_could_not_be_run(verify, capsys):
     ("arguments", "error"),
     [
         ("", "The command is missing"),
-        ("trian.py", "Did you mean train.py?"),
+        ("trian.py", "The script to run does not exist. Received: trian.py"),
         (
             "bash",
             "Only a Python script or module can be verified. Received: bash. Give",

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parents[3] / "examples" / "large_batch.py"
 EPOCHS = 12
 SEEDS = 2
