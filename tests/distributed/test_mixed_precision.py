@@ -12,7 +12,6 @@ import pytest
 import tfdist
 
 BATCH = 12
-SIZES = (2, 3)
 INF = float("inf")
 
 
