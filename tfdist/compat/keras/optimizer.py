@@ -98,6 +98,10 @@ def _apply_where_variables_are(
 ) -> None:
     """Apply in the replica, or once for all devices that share the variables."""
     hooks = current_hooks()
+    if hooks is not None:
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        _refuse_overwriting(trainable_variables or self._trainable_variables)
     if hooks is None or not hooks.updates_once or hooks.are_reduced:
         _apply(self, grads, trainable_variables)
         return
@@ -115,14 +119,13 @@ def _prepare_then_filter(
     if hooks is not None:
         check_replica_context(self)
         grads = hooks.prepare_gradients(grads, variables)
-        _refuse_overwriting(grads, variables)
     return _filter_empty_gradients(self, grads, variables)
 
 
-def _refuse_overwriting(grads: Sequence[Any], variables: Sequence[Any]) -> None:
+def _refuse_overwriting(variables: Sequence[Any]) -> None:
     """Reject variables whose gradients are new values, which cannot be summed."""
-    for grad, variable in zip(grads, variables, strict=True):
-        if grad is not None and getattr(variable, "overwrite_with_gradient", False):
+    for variable in variables:
+        if getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(
                 "With several processes a variable cannot be overwritten with its "
                 f"gradient. Received: {variable.path}. Train without float8 "

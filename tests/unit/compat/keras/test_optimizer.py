@@ -95,13 +95,13 @@ def test_outside_of_a_replica_no_optimizer_is_applied():
 
 
 def test_a_variable_that_is_overwritten_is_refused():
-    (gradient,), (variable,) = gradient_and_variable()
+    _, (variable,) = gradient_and_variable()
+    patches._refuse_overwriting([variable])
     variable.overwrite_with_gradient = True
 
-    patches._refuse_overwriting([None], [variable])
     with pytest.raises(
         ValueError,
         match=r"cannot be overwritten with its gradient\. Received: .*variable.* Train "
         r"without float8 quantization, or on one process\.",
     ):
-        patches._refuse_overwriting([gradient], [variable])
+        patches._refuse_overwriting([variable])
