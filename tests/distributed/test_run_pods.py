@@ -23,7 +23,18 @@ attempts = run_job(Job(tuple(command), size=2), hosts=pods)
 report_end(Restarts(), attempts)
 sys.exit(attempts[-1].result.exit_code)
 """
-TRAIN = "import tfdist; tfdist.strategies.AllReduceStrategy(); print(tfdist.size())"
+# What a strategy does first. TensorFlow itself would listen on all addresses of this
+# machine, at ports that are the same in both pods.
+MEET = """
+from tfdist.cluster import detect
+from tfdist.rendezvous.lifeline import part
+from tfdist.rendezvous.roll_call import call_roll
+
+cluster = detect()
+lifeline, hub = call_roll(cluster, print)
+print(lifeline.exchange("ranks", cluster.rank))
+part(lifeline, hub)
+"""
 
 
 @pytest.fixture
@@ -54,11 +65,11 @@ def run_pods():
 
 
 def test_the_ranks_of_all_pods_reach_each_other(run_pods):
-    first, second = run_pods("-c", TRAIN)
+    first, second = run_pods("-c", MEET)
 
     assert first[0] == second[0] == 0, (first, second)
-    assert "[0] 4\n" in first[1]
-    assert "[3] 4\n" in second[1]
+    assert "[0] [0, 1, 2, 3]\n" in first[1]
+    assert "[3] [0, 1, 2, 3]\n" in second[1]
 
 
 def test_a_rank_that_fails_has_the_number_that_it_has_in_the_job(run_pods):

@@ -206,7 +206,7 @@ def test_every_row_has_a_command():
 def test_the_other_test_runs_it(command):
     test = Path(__file__).with_name(ELSEWHERE[command]).read_text()
     # The file of the program, or else the words of the command.
-    file = re.search(r"examples/([\w/]+\.\w+)", command)
+    file = re.search(r"(?:examples|benchmarks)/([\w/]+\.\w+)", command)
     words = [file[1].rpartition("/")[2]] if file else command.split()[1:]
 
     assert [word for word in words if f'"{word}"' not in test] == []
