@@ -154,7 +154,7 @@ def check_installed() -> None:
             f"Received: {folder}, which has no tensorflow/mpi_lib. "
             "Run `tfdist horovod install` to build it again."
         )
-    if "gloo" not in parts:
+    if "Gloo" not in parts:
         raise ImportError(
             "Horovod was built without Gloo, which connects its processes. "
             f"Received: {folder}, with {', '.join(parts) or 'neither MPI nor NCCL'}. "
