@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.output import OutputPump
 from tfdist.launch.process import GuardedProcess, RankProcess
-from tfdist.launch.remote.ranks import RemoteProcess, RemoteRanks
+from tfdist.launch.remote.host import RemoteHost, RemoteProcess
 from tfdist.launch.result import Exit
 
 # A traceback older than this at the exit did not cause the failure.
@@ -21,7 +21,7 @@ class ProcessGroup:
     """All processes of a run: for each rank the latest one."""
 
     def __init__(
-        self, pump: OutputPump, remote: Mapping[str, RemoteRanks] | None = None
+        self, pump: OutputPump, remote: Mapping[str, RemoteHost] | None = None
     ) -> None:
         self._pump = pump
         self._remote = remote or {}

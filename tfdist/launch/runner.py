@@ -19,8 +19,7 @@ from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.machine import is_this_machine
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
-from tfdist.launch.remote.host import ssh_command
-from tfdist.launch.remote.ranks import RemoteRanks
+from tfdist.launch.remote.host import RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
@@ -81,7 +80,7 @@ def run_once(
     output: Output,
     limits: Limits,
     signals: socket.socket | None = None,
-    remote: Mapping[str, RemoteRanks] | None = None,
+    remote: Mapping[str, RemoteHost] | None = None,
 ) -> RunResult:
     """Run processes as `run` does, reading signals from a socket."""
     with contextlib.ExitStack() as stack:

@@ -14,7 +14,7 @@ from tfdist.launch.output import Output, OutputPump
 from tfdist.launch.policy import Action, Policy
 from tfdist.launch.process import RankProcess
 from tfdist.launch.process_group import ProcessGroup
-from tfdist.launch.remote.ranks import RemoteRanks
+from tfdist.launch.remote.host import RemoteHost
 from tfdist.launch.result import RunResult
 
 # Output events share a socket with signals; neither number is a signal that we catch.
@@ -42,7 +42,7 @@ class Supervisor:
         limits: Limits,
         *,
         signals: socket.socket | None = None,
-        remote: Mapping[str, RemoteRanks] | None = None,
+        remote: Mapping[str, RemoteHost] | None = None,
     ) -> None:
         self._limits = limits
         self._started = time.monotonic()
