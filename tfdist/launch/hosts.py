@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.address import is_loopback, split_address
@@ -79,12 +79,8 @@ class Pods:
             )
 
 
-@dataclass(frozen=True)
-class Placement:
-    """The processes of a job by rank, and the connections to other hosts by name."""
-
-    specs: Sequence[ProcessSpec]
-    remote: Mapping[str, RemoteHost] = field(default_factory=dict)
+# The processes of a job by rank, and the connections to other hosts by name.
+Placement = tuple[Sequence[ProcessSpec], Mapping[str, RemoteHost]]
 
 
 def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
@@ -137,7 +133,7 @@ def placed(
                 ports, cores = free_ports(one.slots, host=""), available_cores()
             machines.append(Machine(one.host, tuple(ports), tuple(cores)))
         specs = plan(job, machines, run_id=new_run_id(), environ=os.environ)
-        yield Placement(specs, remote)
+        yield specs, remote
 
 
 def plan_unconnected(job: Job, hosts: Hosts) -> list[ProcessSpec]:

@@ -106,7 +106,7 @@ def test_tfdist_that_is_not_installed(connect, tmp_path):
 
 
 def test_another_program_than_an_agent(connect):
-    text = 'printf "\\ntfdist agent 2\\nSSH-2.0-OpenSSH"; exec sleep 1000'
+    text = 'printf "\\ntfdist agent 2\\nSSH-2.0-OpenSSH"; exec cat > /dev/null'
 
     with pytest.raises(OSError, match="Received: A peer sent something that is not a"):
         connect(text).hello.result(SECONDS)
@@ -194,10 +194,10 @@ def test_a_connection_that_breaks_ends_both_sides(start, host, assert_ends):
 def test_a_host_that_falls_silent_is_lost(connect, monkeypatch):
     monkeypatch.setattr(link_module, "SILENCE_SECONDS", 0.3)
     monkeypatch.setattr(link_module, "BEAT_SECONDS", 0.1)
-    host = connect("exec sleep 1000")
+    host = connect("exec cat > /dev/null")
     with pytest.raises(TimeoutError):
         host.hello.result(0.5)
-    host = connect('printf "\\ntfdist agent 2\\n"; exec sleep 1000')
+    host = connect('printf "\\ntfdist agent 2\\n"; exec cat > /dev/null')
 
     with pytest.raises(OSError, match="nothing has come for"):
         host.hello.result(SECONDS)
