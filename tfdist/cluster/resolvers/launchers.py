@@ -93,6 +93,7 @@ class PMIxResolver:
     # No variable of PMIx gives the size, so each process would train alone:
     # https://github.com/open-mpi/ompi/issues/9167. Open MPI and Slurm set their own.
     name = "pmix"
+    launcher = "prterun"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Return whether a PMIx server has given this process a rank."""
@@ -104,7 +105,7 @@ class PMIxResolver:
 
     def resolve(self, env: Mapping[str, str]) -> Place:
         """Raise the error that names the missing size."""
-        rank = number(env, "PMIX_RANK", "prterun")
+        rank = number(env, "PMIX_RANK", self.launcher)
         raise ValueError(
             "PMIX_RANK gives the rank of this process, but no variable the number of "
             f"processes. Received: PMIX_RANK={rank}, without OMPI_COMM_WORLD_SIZE. "
