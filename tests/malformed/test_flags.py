@@ -1,4 +1,4 @@
-"""Flags and variables that make no sense, or none together: one error in three parts."""
+"""Impossible flags and variables, each with one error in three parts."""
 
 import shlex
 

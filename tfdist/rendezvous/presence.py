@@ -4,7 +4,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,9 +28,6 @@ _FIRST_NOTICE_SECONDS = 10.0
 _NOTICE_SECONDS = 30.0
 _ANSWER_SECONDS = 5.0
 _PROBES_AT_A_TIME = 32
-
-_Probe = Callable[[str], OSError | None]
-_ProbeAll = Callable[[_Probe, Iterable[str]], Iterable[OSError | None]]
 
 
 def retry(seconds: float, waiting_for: Callable[[], str]) -> Iterator[float]:
@@ -79,8 +76,8 @@ def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
     }
     # TensorFlow itself would wait forever, without a message. The port is free for it
     # after this block.
-    with _listening(cluster), ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
-        missing = _wait_for(servers, timeout_seconds, pool.map)
+    with _listening(cluster):
+        missing = _wait_for(servers, timeout_seconds)
     if not missing:
         return
     present = [name for address, name in servers.items() if address not in missing]
@@ -172,20 +169,17 @@ def _accept(listener: socket.socket) -> None:
             listener.accept()[0].close()
 
 
-def _wait_for(
-    names: Mapping[str, str], timeout_seconds: float, probe_all: _ProbeAll = map
-) -> dict[str, OSError]:
+def _wait_for(names: Mapping[str, str], timeout_seconds: float) -> dict[str, OSError]:
     """Probe addresses until all listen or time is up; return the last errors."""
     errors = dict.fromkeys(names, OSError("not probed yet"))
-    for left in retry(timeout_seconds, lambda: _describe(errors, names)):
-        for address, error in zip([*errors], probe_all(_probe, [*errors]), strict=True):
-            if error is None:
-                del errors[address]
-            else:
-                errors[address] = error
-        if not errors:
-            break
-        time.sleep(min(RETRY_SECONDS, left))
+    with ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
+        for left in retry(timeout_seconds, lambda: _describe(errors, names)):
+            found = dict(zip(errors, pool.map(_probe, errors), strict=True))
+            errors.clear()
+            errors.update({place: error for place, error in found.items() if error})
+            if not errors:
+                break
+            time.sleep(min(RETRY_SECONDS, left))
     return errors
 
 
