@@ -10,13 +10,7 @@ from tfdist.cluster.membership import Membership, Place
 from tfdist.cluster.model import Cluster
 from tfdist.cluster.resolvers.base import Resolver
 from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
-from tfdist.cluster.resolvers.launchers import (
-    HOROVOD,
-    MPICH,
-    OPEN_MPI,
-    TORCHRUN,
-    PMIxResolver,
-)
+from tfdist.cluster.resolvers.launchers import HOROVOD, LAUNCHERS, PMIxResolver
 from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
 from tfdist.cluster.resolvers.slurm import SlurmResolver
 from tfdist.cluster.resolvers.tf_config import TFConfigResolver, TfdistResolver
@@ -35,16 +29,9 @@ RESOLVERS: tuple[Resolver[Cluster], ...] = (
     SageMakerResolver(),
     SlurmResolver(),
 )
-# The same for launchers that give no addresses. MPI may have started horovodrun and
-# torchrun, so they come first; PMIx gives no size, so launchers that use it come first.
-PLACE_RESOLVERS: tuple[Resolver[Place], ...] = (
-    HOROVOD,
-    TORCHRUN,
-    OPEN_MPI,
-    MPICH,
-    PMIxResolver(),
-)
-
+# The same for launchers that give no addresses. PMIx gives no size, so launchers that
+# use it come first.
+PLACE_RESOLVERS: tuple[Resolver[Place], ...] = (*LAUNCHERS, PMIxResolver())
 _ALL: tuple[Resolver[Cluster] | Resolver[Place], ...] = (*RESOLVERS, *PLACE_RESOLVERS)
 
 # The names in `--from`, each with that of its resolver.

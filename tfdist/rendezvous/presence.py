@@ -74,35 +74,20 @@ def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
         for job in ("worker", "ps")
         for index, address in enumerate(cluster.jobs.get(job, ()))
     }
+    problem = "Only {} of {} workers and parameter servers can be reached after {:g} s."
     # TensorFlow itself would wait forever, without a message. The port is free for it
     # after this block.
     with _listening(cluster):
-        missing = _wait_for(servers, timeout_seconds)
-    if not missing:
-        return
-    present = [name for address, name in servers.items() if address not in missing]
-    raise TimeoutError(
-        f"Only {len(present)} of {len(servers)} workers and parameter servers can be "
-        f"reached after {timeout_seconds:g} s. Present: "
-        f"{'; '.join(present) or 'none'}. Missing: {_describe(missing, servers)}. "
-        "Check that each of the missing was started, with the same cluster and its own "
-        f"task, and that its address can be reached from {socket.gethostname()}."
-    )
+        _wait_for(servers, timeout_seconds, problem)
 
 
 def wait_for_chief(cluster: Cluster, timeout_seconds: float) -> None:
     """Wait on a worker or parameter server until the chief listens."""
     address = cluster.addresses[0]
     chief = {address: _name(cluster.task_of(0), address)}
-    missing = _wait_for(chief, timeout_seconds)
-    if missing:
-        raise TimeoutError(
-            f"The chief cannot be reached after {timeout_seconds:g} s. Present: "
-            f"{_name(cluster.task, cluster.address)}; of the others nothing is known "
-            f"here. Missing: {_describe(missing, chief)}. Check that it was started, "
-            "with the same cluster, and that its address can be reached from "
-            f"{socket.gethostname()}."
-        )
+    problem = "The chief cannot be reached after {2:g} s."
+    known = f"{_name(cluster.task, cluster.address)}; of the others nothing is known"
+    _wait_for(chief, timeout_seconds, problem, known)
 
 
 def watch_chief(cluster: Cluster) -> None:
@@ -169,8 +154,10 @@ def _accept(listener: socket.socket) -> None:
             listener.accept()[0].close()
 
 
-def _wait_for(names: Mapping[str, str], timeout_seconds: float) -> dict[str, OSError]:
-    """Probe addresses until all listen or time is up; return the last errors."""
+def _wait_for(
+    names: Mapping[str, str], timeout_seconds: float, problem: str, known: str = ""
+) -> None:
+    """Probe addresses until all listen; raise TimeoutError if time is up."""
     errors = dict.fromkeys(names, OSError("not probed yet"))
     with ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
         for left in retry(timeout_seconds, lambda: _describe(errors, names)):
@@ -178,9 +165,16 @@ def _wait_for(names: Mapping[str, str], timeout_seconds: float) -> dict[str, OSE
             errors.clear()
             errors.update({place: error for place, error in found.items() if error})
             if not errors:
-                break
+                return
             time.sleep(min(RETRY_SECONDS, left))
-    return errors
+    present = [name for address, name in names.items() if address not in errors]
+    raise TimeoutError(
+        f"{problem.format(len(present), len(names), timeout_seconds)} Present: "
+        f"{known or '; '.join(present) or 'none'}. Missing: "
+        f"{_describe(errors, names)}. Check that each of the missing was started, with "
+        "the same cluster and its own task, and that its address can be reached from "
+        f"{socket.gethostname()}."
+    )
 
 
 def _probe(address: str) -> OSError | None:

@@ -20,7 +20,6 @@ from tfdist.rendezvous.wire import Message, Reader, receive, send
 
 START_TIMEOUT_VARIABLE = "TFDIST_START_TIMEOUT"
 TIMEOUT_SECONDS = 600.0
-_START_TIMEOUT_SECONDS = 300.0
 # Rank 0 acknowledges a caller at once; a slower listener is another program.
 _ACKNOWLEDGE_SECONDS = 5.0
 # A caller may have started its clock later than rank 0.
@@ -36,9 +35,7 @@ def start_timeout(
     """Return the start timeout: the argument, the launcher's value, or 300 s."""
     if seconds is not None:
         return seconds
-    text = (os.environ if env is None else env).get(START_TIMEOUT_VARIABLE)
-    if not text:
-        return _START_TIMEOUT_SECONDS
+    text = (os.environ if env is None else env).get(START_TIMEOUT_VARIABLE) or "300"
     try:
         seconds = float(text)
     except ValueError:

@@ -278,24 +278,21 @@ NAME = "--name must begin with a small letter and have at most 50 small letters,
 
 IPV6 = ("a:1", "[fe80::1]:1")
 UNEQUAL = ("a:1", "a:2", "b:1")
-NAMES = "--to sbatch has hosts by the names that Slurm gives them. Received: "
-COUNTED = (
-    "--to sbatch counts the ports up on each host, from one that is the same on all"
-)
+SLURM = "--to sbatch has hosts by the names that Slurm gives them, and counts the "
 
 
 @pytest.mark.parametrize(
     ("form", "cluster", "message"),
     [
         ("helm", TWO, "form must be one of hostfile, sbatch, kubernetes, tfjob, mpijo"),
-        ("sbatch", Cluster(workers=IPV6), f"{NAMES}[fe80::1]. Use the"),
-        ("sbatch", Cluster(workers=("a$b:1",)), f"{NAMES}a$b. Use the"),
+        ("sbatch", Cluster(workers=IPV6), SLURM),
+        ("sbatch", Cluster(workers=("a$b:1",)), SLURM),
         (
             "sbatch",
             Cluster(workers=("a:1", "b:2")),
-            f"{COUNTED}. Received: a:1,b:2. Giv",
+            SLURM,
         ),
-        ("sbatch", Cluster(workers=("a:1", "a:3")), COUNTED),
+        ("sbatch", Cluster(workers=("a:1", "a:3")), SLURM),
         ("sbatch", Cluster(workers=UNEQUAL), "--to sbatch has one number of workers f"),
         ("mpijob", Cluster(workers=UNEQUAL), "--to mpijob has one number of workers f"),
         (

@@ -155,9 +155,10 @@ def test_a_missing_chief_is_named():
     with pytest.raises(
         TimeoutError,
         match=r"The chief cannot be reached after 0\.1 s\. Present: ps 0 "
-        rf"\({cluster.ps[0]}\); of the others nothing is known here\. Missing: chief 0 "
-        rf"\({cluster.chief}\): .*refused\. Check that it was started, with the same "
-        "cluster, and that its address can be reached from "
+        rf"\({cluster.ps[0]}\); of the others nothing is known\. Missing: chief 0 "
+        rf"\({cluster.chief}\): .*refused\. Check that each of the missing was "
+        "started, with the same cluster and its own task, and that its address can "
+        "be reached from "
         rf"{re.escape(socket.gethostname())}\.",
     ):
         wait_for_chief(cluster, 0.1)

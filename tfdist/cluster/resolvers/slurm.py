@@ -7,16 +7,12 @@ from tfdist.cluster.address import parse_digits
 from tfdist.cluster.hosts.slurm import deal, expand, expand_counts
 from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.resolvers.base import number
-from tfdist.cluster.resolvers.launchers import HOROVOD, MPICH, OPEN_MPI, TORCHRUN
+from tfdist.cluster.resolvers.launchers import LAUNCHERS
 
 _IN_EVERY_STEP = ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
 _HOSTS = "SLURM_STEP_NODELIST"
 _COUNTS = "SLURM_STEP_TASKS_PER_NODE"
 _PORT_BASE = "TFDIST_PORT_BASE"
-
-# Launchers that use a step to reach the nodes, or run in one: they set the ranks, and
-# Slurm's variables describe the launcher.
-_INNER_LAUNCHERS = (HOROVOD, OPEN_MPI, MPICH, TORCHRUN)
 
 # 13000 to 31999: above the ports of services and the ports that Slurm's guide reserves
 # for MPI, and below Linux's ports for outgoing connections. Each step takes a block of
@@ -38,7 +34,8 @@ class SlurmResolver:
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Return whether this is one of several tasks, without an inner launcher."""
         is_step = all(env.get(name) for name in _IN_EVERY_STEP)
-        has_inner_launcher = any(each.recognises(env) for each in _INNER_LAUNCHERS)
+        # Launchers that use a step to reach the nodes, or run in one, set the ranks.
+        has_inner_launcher = any(each.recognises(env) for each in LAUNCHERS)
         return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
 
     def resolve(self, env: Mapping[str, str]) -> Cluster:

@@ -6,8 +6,8 @@ from tfdist.cluster.membership import Place
 from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.resolvers.launchers import (
     HOROVOD,
+    LAUNCHERS,
     MPICH,
-    OPEN_MPI,
     TORCHRUN,
     PMIxResolver,
     has_process_launcher,
@@ -15,14 +15,12 @@ from tfdist.cluster.resolvers.launchers import (
 from tfdist.cluster.resolvers.tf_config import TfdistResolver
 from tfdist.cluster.tf_config import dumps
 
-LAUNCHERS = (HOROVOD, TORCHRUN, OPEN_MPI, MPICH)
 RUN_ID = {"TORCHELASTIC_RUN_ID": "none"}
 
 
 def env_of(launcher, *numbers):
     """Return the variables of the second process on the second host of two."""
-    names = (launcher.rank, launcher.size, launcher.local_rank, launcher.local_size)
-    env = dict(zip(names, numbers or ("3", "4", "1", "2"), strict=True))
+    env = dict(zip(launcher.variables, numbers or ("3", "4", "1", "2"), strict=True))
     env = {name: value for name, value in env.items() if value is not None}
     return env | RUN_ID if launcher is TORCHRUN else env
 
@@ -39,10 +37,10 @@ def test_the_place_is_read(launcher):
 @pytest.mark.parametrize(
     ("numbers", "problem"),
     [
-        ((None, "4", "1", "2"), "{0.rank} must be a whole number, as `"),
-        (("3", "9" * 5000, "1", "2"), "{0.size} must be a whole number, as `"),
-        (("3", "4", "0.5", "2"), "{0.local_rank} must be a whole number, as `"),
-        (("3", "4", "1", "²"), "{0.local_size} must be a whole number, as `"),
+        ((None, "4", "1", "2"), "{0.variables[0]} must be a whole number, as `"),
+        (("3", "9" * 5000, "1", "2"), "{0.variables[1]} must be a whole number, as `"),
+        (("3", "4", "0.5", "2"), "{0.variables[2]} must be a whole number, as `"),
+        (("3", "4", "1", "²"), "{0.variables[3]} must be a whole number, as `"),
         (("4", "4", "1", "2"), "rank must be below size, local_rank below local_size"),
     ],
 )
