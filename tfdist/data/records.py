@@ -29,11 +29,11 @@ class RecordFile(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Consecutive records of a file: `count` of them, from a byte offset."""
+    """Consecutive records of a file: `records` of them, from a byte offset."""
 
     path: str
     offset: int
-    count: int
+    records: int
 
 
 def index_files(paths: Sequence[str]) -> list[RecordFile]:

@@ -12,32 +12,23 @@ import keras
 from tfdist.cluster import detect
 from tfdist.compat.keras import install
 from tfdist.verify.lone import stand_for
-from tfdist.verify.start import (
-    EXIT_CODE_OF_PLAIN_TRAINING,
-    LONE_OPTION,
-    ORDERS_FILE,
-    Orders,
-)
-from tfdist.verify.watch import NotDistributedError, StopTraining, Watch
+from tfdist.verify.start import LONE_OPTION, ORDERS_FILE, Orders
+from tfdist.verify.watch import StopTraining, Watch
 
 
-def main(folder: Path, *, lone: bool) -> int:
-    """Run the script under a watch, write the recording, and return the exit code."""
+def main(folder: Path, *, lone: bool) -> None:
+    """Run the script under a watch, and write the recording."""
     orders = Orders.read(folder / ORDERS_FILE)
     watch = _prepare(orders, lone=lone)
     try:
         _run(orders)
     except StopTraining:
         pass
-    except NotDistributedError as error:
-        print(f"tfdist verify: {error}", file=sys.stderr)
-        return EXIT_CODE_OF_PLAIN_TRAINING
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
     watch.recording.write(folder)
     _leave_if_threads_would_stay()
-    return 0
 
 
 def _prepare(orders: Orders, *, lone: bool) -> Watch:
@@ -78,4 +69,4 @@ def _leave_if_threads_would_stay() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), lone=LONE_OPTION in sys.argv[2:]))
+    main(Path(sys.argv[1]), lone=LONE_OPTION in sys.argv[2:])

@@ -36,13 +36,7 @@ def test_pairs_stay_pairs():
     assert texts.numpy().tolist() == [b"a", b"b", b"a", b"b"]
 
 
-def test_an_endless_part_stays_endless():
-    joined = join([part(1, 2).repeat(), part(3, 4).repeat()]).take(3)
-
-    assert rows(joined) == [[1, 2, 3, 4]] * 3
-
-
-def test_it_waits_for_nobody():
+def test_the_collective_waits_for_no_other_process():
     cluster = Cluster(workers=("127.0.0.1:1", "127.0.0.1:2"))
 
     collective = LoneCollective(cluster, start_timeout_seconds=1.0)
