@@ -252,11 +252,6 @@ def _check(options: Throughput) -> None:
             f"Received: examples_per_step={options.examples_per_step}. "
             "Give the global batch size, or None to let Keras count."
         )
-    if options.verbose not in (0, 1):
-        raise ValueError(
-            f"verbose must be 0 or 1. Received: verbose={options.verbose!r}. "
-            "Use 1 for a line per epoch, 0 for none."
-        )
     for unit, count in options.units_per_example.items():
         if unit == "examples" or not count > 0:
             raise ValueError(
