@@ -334,13 +334,15 @@ def test_it_is_called_after_all_others(folder):
 def test_callbacks_that_look_at_the_model_disturb_nothing(folder, undisturbed):
     class Looking(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            self.model.predict(X[:4], verbose=0)
+            if batch == 1:
+                self.model.predict(X[:4], verbose=0)
 
         def on_epoch_end(self, epoch, logs=None):
             self.model.evaluate(X, Y, verbose=0)
-            other = keras.Sequential([keras.layers.Dense(1)])
-            other.compile("sgd", "mse")
-            other.fit(X, Y, verbose=0)
+            if epoch == 1:
+                other = keras.Sequential([keras.layers.Dense(1)])
+                other.compile("sgd", "mse", run_eagerly=True)
+                other.fit(X, Y, verbose=0)
 
     values, history = undisturbed(made, Looking(), freq=2)
     model, resumed = cut_and_resumed(folder, 8, callbacks=lambda: [Looking()], freq=2)

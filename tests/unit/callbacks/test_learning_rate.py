@@ -387,7 +387,7 @@ def test_factors_do_not_keep_an_optimizer_alive(compiled, model, fit):
         (
             LearningRateSchedule,
             {"multiplier": 1.0, "start_epoch": 3, "end_epoch": 2},
-            r"start_epoch must be from 0, and end_epoch not before it\. Received: start",
+            r"start_epoch must be from 0, and end_epoch not before it\. Rec",
         ),
         (
             LearningRateWarmup,
