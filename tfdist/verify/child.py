@@ -1,4 +1,4 @@
-"""Child process of a verification: `python -m tfdist.verify.child FOLDER [--lone]`."""
+"""Child process of a verification, with the arguments ORDERS FOLDER [--lone]."""
 
 import atexit
 import os
@@ -12,13 +12,12 @@ import keras
 from tfdist.cluster import detect
 from tfdist.compat.keras import install
 from tfdist.verify.lone import stand_for
-from tfdist.verify.start import LONE_OPTION, ORDERS_FILE, Orders
+from tfdist.verify.start import LONE_OPTION, Orders
 from tfdist.verify.watch import StopTraining, Watch
 
 
-def main(folder: Path, *, lone: bool) -> None:
+def main(orders: Orders, folder: Path, *, lone: bool) -> None:
     """Run the script under a watch, and write the recording."""
-    orders = Orders.read(folder / ORDERS_FILE)
     watch = _prepare(orders, lone=lone)
     try:
         _run(orders)
@@ -69,4 +68,5 @@ def _leave_if_threads_would_stay() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), lone=LONE_OPTION in sys.argv[2:])
+    given, name, *options = sys.argv[1:]
+    main(Orders.read(given), Path(name), lone=LONE_OPTION in options)

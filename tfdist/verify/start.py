@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tfdist.verify.verdict import Verdict
 
 # Shared with the child, which imports TensorFlow and so is not imported here.
-ORDERS_FILE = "orders.json"
 LONE_OPTION = "--lone"
 _CHILD = "tfdist.verify.child"
 _COULD_NOT_RUN = 2
@@ -49,14 +48,10 @@ class Orders:
                 "Leave it out for the default."
             )
 
-    def write(self, file: Path) -> None:
-        """Write the orders to a file."""
-        file.write_text(json.dumps(asdict(self)))
-
     @classmethod
-    def read(cls, file: Path) -> "Orders":
-        """Read orders from a file."""
-        fields = json.loads(file.read_text())
+    def read(cls, text: str) -> "Orders":
+        """Read orders from JSON."""
+        fields = json.loads(text)
         return cls(**fields | {"command": tuple(fields["command"])})
 
 
@@ -91,7 +86,6 @@ def verify(
         runs = []
         for folder, specs in _plan(orders, Path(name)).items():
             folder.mkdir()
-            orders.write(folder / ORDERS_FILE)
             logs = None if output_directory is None else output_directory / folder.name
             runs.append(_record(folder, specs, deadline, logs))
     [one], many = runs
@@ -100,7 +94,8 @@ def verify(
 
 def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
     """Plan the processes of both runs, by folder."""
-    command = (sys.executable, "-m", _CHILD)
+    text = json.dumps(asdict(orders))
+    command = (sys.executable, "-m", _CHILD, text)
     job = Job(command, size=orders.size, collective=orders.collective)
     several = plan_here(job)
     [alone] = plan_here(Job(command, size=1))

@@ -55,14 +55,6 @@ def test_every_changed_or_missing_byte_is_noticed():
         assert not is_whole(content[:place])
 
 
-def test_names_and_their_order_are_kept():
-    arrays = {"a/b:0": np.ones(2), "": np.zeros(()), "Größe\n1": np.arange(3)}
-    read = from_bytes(to_bytes(arrays))
-
-    assert [*read] == [*arrays]
-    assert all(np.array_equal(read[name], arrays[name]) for name in arrays)
-
-
 @pytest.mark.parametrize("kept", [1, 2])
 def test_the_newest_are_kept_and_numbers_go_on(folder, kept):
     for number in range(1, 5):

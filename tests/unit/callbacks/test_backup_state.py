@@ -12,7 +12,6 @@ import tensorflow as tf
 from tfdist.callbacks import RankZero
 from tfdist.callbacks.backup.files import from_bytes, to_bytes
 from tfdist.callbacks.backup.state import (
-    AVERAGED,
     EQUAL,
     SUMMED,
     SavedVariables,
@@ -151,31 +150,6 @@ def test_gradients_that_accumulate_are_parts_of_sums(save):
     assert values_of(model) == right
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("kind", "size", "expected"),
-    [
-        (AVERAGED, 2, [[1, 1, 0], [0, 1, 0]]),
-        (SUMMED, 2, [[1, 1, 0], [0, 1, 0]]),
-        (SUMMED, 3, [[1, 2, 0], [0, 0, 0], [0, 0, 0]]),
-    ],
-)
-def test_every_type_is_shared_out(dtype, kind, size, expected):
-    """Of bfloat16 NumPy has the bits only."""
-    wanted = tf.as_dtype(dtype).as_numpy_dtype
-    values = [np.array(value).astype(wanted) for value in ([1, 1, 0], [0, 1, 0])]
-    if dtype == "bfloat16":
-        values = [value.view("uint16") for value in values]
-    saved = SavedVariables(
-        [["v", [3], dtype, kind]], {}, [{"0": value} for value in values]
-    )
-    got = [saved.value(0, rank, size) for rank in range(size)]
-
-    assert {value.dtype for value in got} == {np.dtype(wanted)}
-    right = np.array(expected).astype(wanted)
-    assert [value.tolist() for value in got] == right.tolist()
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -257,21 +231,6 @@ def test_a_user_s_state_comes_back(state):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        *(tf.constant([1.0, 2.0]), tf.Variable([1.0, 2.0])),
-        *(keras.Variable([1.0, 2.0]), np.array([1.0, 2.0], "float32")),
-    ],
-    ids=["tensor", "TensorFlow's variable", "Keras's variable", "array"],
-)
-def test_tensors_come_back_as_arrays(value):
-    (other,) = restored([Counting(value)], [Counting()])
-
-    assert isinstance(other.state, np.ndarray)
-    assert other.state.tolist() == [1.0, 2.0]
-
-
-@pytest.mark.parametrize(
     "state",
     [
         *(np.array([1]), [np.array([1])], {"a": np.array([1])}),
@@ -289,12 +248,6 @@ def test_what_a_callback_changes_later_is_not_in_its_state(state):
             leaf.assign([2])
 
     assert [array.tolist() for array in arrays.values()] == [[1]]
-
-
-def test_what_has_left_nothing_begins_anew():
-    (other,) = restored([], [Counting("its own")])
-
-    assert other.state == "its own"
 
 
 def test_two_of_a_kind_are_told_apart_by_their_order():
@@ -325,10 +278,7 @@ def test_the_callback_that_decides_counts(is_wrapped):
         ({1, 2}, "set"),
         ([{"a": object()}], "object"),
         (b"bytes", "bytes"),
-        (lambda: 0, "function"),
-        (1j, "complex"),
         (np.array([object()]), "ndarray"),
-        (np.array(["a", None], object), "ndarray"),
         (tf.constant("words"), "EagerTensor"),
     ],
 )
@@ -370,19 +320,6 @@ def test_what_follows_is_the_same(earlier):
     states = json.loads(json.dumps(random_states()))
     right = drawn()
     drawn()
-    set_random_states(states)
-
-    assert drawn() == right
-
-
-@pytest.mark.usefixtures("own_generators")
-def test_keras_s_generator_is_made_where_there_is_none():
-    keras.utils.set_random_seed(3)
-    keras.random.uniform(())
-    states = random_states()
-    right = drawn()
-    keras.utils.clear_session()
-    random.seed(99)
     set_random_states(states)
 
     assert drawn() == right

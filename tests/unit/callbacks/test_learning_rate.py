@@ -1,7 +1,5 @@
 """Learning rates in real `fit` calls, against rates worked out by hand."""
 
-import gc
-import weakref
 from types import SimpleNamespace
 
 import keras
@@ -13,7 +11,6 @@ from tfdist.callbacks import (
     LearningRateScale,
     LearningRateSchedule,
     LearningRateWarmup,
-    PrintLearningRate,
 )
 from tfdist.callbacks.learning_rate.rates import RateCallback, correct_momentum
 from tfdist.callbacks.learning_rate.scale import batch_growth_of
@@ -114,16 +111,6 @@ def test_optimizers_inside_of_one_have_their_own_rates(compiled, fit):
         r"Received: 1 for 2 optimizers \(\[.*'Adam'.*\]\)\. Give one for each;",
     ):
         fit(LearningRateScale(initial_learning_rate=0.1))
-
-
-def test_an_optimizer_in_another_one_is_not_scaled_twice(compiled, fit, rates):
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([100], [0.5, 0.25])
-    inner = keras.optimizers.SGD(schedule)
-    for _ in range(2):
-        compiled(keras.optimizers.LossScaleOptimizer(inner, initial_scale=1.0))
-        fit(LearningRateScale(size=4), rates, steps=1)
-
-    assert rates.values == [2.0, 2.0]
 
 
 def test_with_asynchronous_servers_a_batch_does_not_grow():
@@ -237,27 +224,6 @@ def test_each_step_has_the_rate_of_horovod_s_formula(fit, rates, scale_is_first)
     np.testing.assert_allclose(rates.values, [*expected, 0.8, 0.8], rtol=1e-5)
 
 
-def test_it_says_when_it_has_ended(fit, capsys):
-    both = [LearningRateWarmup(1, verbose=1), LearningRateScale(size=2)]
-    fit(*both, epochs=3)
-
-    assert capsys.readouterr().out == (
-        "epoch 1: the warm-up has ended, learning rate 0.2\n"
-    )
-
-
-def test_each_epoch_has_a_line(fit, capsys):
-    callbacks = [PrintLearningRate(), LearningRateSchedule(0.5)]
-    fit(*callbacks, epochs=2)
-    fit(*callbacks, epochs=1)
-
-    assert capsys.readouterr().out == (
-        "epoch 1: learning rate 0.1\n"
-        "epoch 2: learning rate 0.05\n"
-        "epoch 1: learning rate 0.1\n"
-    )
-
-
 def begin(on_ranks, *learning_rates):
     """Let ranks with these rates begin their first epoch."""
 
@@ -354,16 +320,6 @@ def test_what_others_change_is_one_more_factor(fit, rates):
 
     expected = [0.2] * 4 + [0.01] * 4 + [0.0005] * 4
     assert rates.values == pytest.approx([*expected, 0.000125], abs=1e-6)
-
-
-def test_factors_do_not_keep_an_optimizer_alive(compiled, model, fit):
-    optimizer = weakref.ref(model.optimizer)
-    fit(LearningRateScale(size=4))
-    compiled(keras.optimizers.SGD(0.2))
-    fit(steps=1)
-    gc.collect()
-
-    assert optimizer() is None
 
 
 # Arguments.

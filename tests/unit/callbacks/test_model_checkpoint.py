@@ -86,14 +86,6 @@ def test_weights_alone(model, train, opened, tmp_path):
     assert names(tmp_path) == ["best.weights.h5"]
 
 
-def test_files_after_batches(fit, opened, tmp_path):
-    path = tmp_path / "{epoch}-{batch}.keras"
-    fit(ModelCheckpoint(path, save_freq=3), steps=5, epochs=2)
-
-    assert names(tmp_path) == ["1-3.keras", "2-1.keras", "2-4.keras"]
-    assert len(opened) == 3
-
-
 def test_strays_go_when_the_next_training_begins(train, tmp_path):
     strays = [".1.best-1.keras", ".23.best-{epoch}.keras", ".4.best-.keras"]
     others = [".1.other-1.keras", "1.best-1.keras", ".best-1.keras", ".x.best-1.keras"]
@@ -121,14 +113,6 @@ def test_a_file_that_fails_leaves_the_old_one(train, monkeypatch, tmp_path, name
 
     assert path.read_bytes() == before
     assert names(tmp_path) == [name]
-
-
-def test_other_files_of_the_user_are_written_as_before(model, train, opened, tmp_path):
-    train(ModelCheckpoint(tmp_path / "m.keras"), 2.0)
-    opened.clear()
-    model.save(tmp_path / "own.keras")
-
-    assert opened == []
 
 
 def test_every_rank_knows_the_best_of_the_first(on_ranks, tmp_path, monkeypatch):

@@ -110,18 +110,6 @@ def test_what_was_decided_in_a_fit_that_was_interrupted_is_forgotten(
     assert len(history["loss"]) == 2
 
 
-def test_a_lambda_callback_is_passed_on_too(fit):
-    seen = []
-    wrapped = RankZero(
-        keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: seen.append(batch)
-        )
-    )
-    fit(wrapped, steps=3)
-
-    assert seen == [0, 1, 2]
-
-
 def test_only_callbacks_are_taken():
     with pytest.raises(
         TypeError,

@@ -52,18 +52,6 @@ def test_rows_are_counted(make):
     assert int(rows) == 4
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        (tf.constant(1), {"x": tf.zeros([4, 2])}),
-        {"a": None, "b": [tf.zeros([4])]},
-        (np.float32(2), tf.zeros([4])),
-    ],
-)
-def test_what_has_no_rows_is_passed_over(batch):
-    assert int(rows_of(batch)) == 4
-
-
 @pytest.mark.parametrize("batch", [tf.constant(1.0), (), {"x": tf.constant("a")}, None])
 def test_a_batch_without_rows_is_refused(batch):
     with pytest.raises(

@@ -81,13 +81,6 @@ def test_examples_are_parsed(builder, cache):
     assert sorted(labels(dataset)) == list(range(-99, 1))
 
 
-def test_examples_may_stay_dictionaries(builder):
-    batch = next(iter(read_tfds(builder, "train", 16, as_supervised=False)))
-
-    assert batch.keys() == {"image", "label"}
-    assert batch["image"].shape == (16, 8, 8, 1)
-
-
 def test_a_rank_that_would_get_nothing_is_an_error(builder):
     with pytest.raises(
         ValueError,

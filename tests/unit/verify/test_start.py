@@ -23,8 +23,8 @@ class FakeLauncher:
         self.calls.append((specs, options))
         if self.result is not None:
             return self.result
-        folder = Path(specs[0].argv[3])
-        assert Orders.read(folder / "orders.json") == ORDERS
+        assert Orders.read(specs[0].argv[3]) == ORDERS
+        folder = Path(specs[0].argv[4])
         for recording in self.recordings.pop(0):
             recording.write(folder)
         return RunResult(tuple(Exit(spec.rank, 0, 1.0) for spec in specs))
@@ -46,9 +46,9 @@ def test_the_one_process_sees_what_rank_0_sees(launcher):
         assert one.env[name] == first.env[name]
     assert len(json.loads(one.env["TF_CONFIG"])["cluster"]["worker"]) == 2
     assert one.cores == ()
-    assert one.argv[4:] == ("--lone",)
+    assert one.argv[5:] == ("--lone",)
     assert first.argv == second.argv
-    assert len(first.argv) == 4
+    assert len(first.argv) == 5
 
 
 def test_nothing_is_printed_and_logs_are_left_where_they_are_wanted(launcher, tmp_path):
