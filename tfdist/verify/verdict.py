@@ -152,16 +152,14 @@ def json_of(verdict: Verdict) -> str:
 
 
 def _headline(verdict: Verdict, script: str) -> str:
+    """Return PASS or FAIL, and the largest difference of a pass."""
+    result, train = ("PASS", "train") if verdict.passed else ("FAIL", "do not train")
     steps = f"{verdict.steps} step{'s' if verdict.steps > 1 else ''}"
-    if verdict.passed:
-        largest = max(verdict.groups, key=lambda group: group.largest)
-        return (
-            f"PASS: {verdict.size} processes train {script} as one does ({steps}).\n"
-            f"Largest relative difference: {largest.largest:.1e} in {largest.where}."
-        )
-    return (
-        f"FAIL: {verdict.size} processes do not train {script} as one does ({steps})."
-    )
+    line = f"{result}: {verdict.size} processes {train} {script} as one does ({steps})."
+    if not verdict.passed:
+        return line
+    worst = max(verdict.groups, key=lambda group: group.largest)
+    return f"{line}\nLargest relative difference: {worst.largest:.1e} in {worst.where}."
 
 
 def _begin(first: First) -> str:

@@ -1,5 +1,5 @@
-import builtins
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -104,14 +104,7 @@ def test_a_name_is_looked_up(builder):
 
 
 def test_without_tensorflow_datasets_there_is_an_error(monkeypatch):
-    real = builtins.__import__
-
-    def missing(name, *arguments, **options):
-        if name == "tensorflow_datasets":
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(
         ImportError,
         match=r"read_tfds needs TensorFlow Datasets\. Received: an environment without "

@@ -253,10 +253,11 @@ def _number_of(rate: Any) -> float:
 def _check_initial(initial: Any) -> None:
     """Refuse an initial learning rate that is not positive."""
     rates = initial if isinstance(initial, list | tuple) else [initial]
-    for rate in [] if initial is None else rates:
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0:
-            raise ValueError(
-                "initial_learning_rate must be a positive number, or a list of them. "
-                f"Received: initial_learning_rate={initial!r}. Give the rate that "
-                "suits the batch of one process."
-            )
+    if initial is not None and not all(
+        isinstance(rate, int | float) and rate > 0 for rate in rates
+    ):
+        raise ValueError(
+            "initial_learning_rate must be a positive number, or a list of them. "
+            f"Received: initial_learning_rate={initial!r}. Give the rate that "
+            "suits the batch of one process."
+        )
