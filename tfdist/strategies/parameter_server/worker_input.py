@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist.compat.parameter_server import captures_of, may_be_retried
 from tfdist.strategies.parameter_server.batch_codec import spec_of, without_missing
-from tfdist.strategies.parameter_server.schedule import Pipelines
+from tfdist.strategies.parameter_server.pipelines import Pipelines
 
 WORKER = "/job:worker/replica:0/task:{}/device:CPU:0"
 # Value of tf.data's ExternalStatePolicy.FAIL.
@@ -40,15 +40,15 @@ class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
 
     def map(self, function: Callable[..., Any]) -> "WorkerInput":
         """Return this input with a function applied to each batch."""
-        source = self._function
-        return WorkerInput(lambda context: source(context).map(function), self._workers)
+        return self._changed(lambda dataset: dataset.map(function))
 
     def prefetch(self, size: int) -> "WorkerInput":
         """Return this input with batches prefetched by the workers."""
+        return self._changed(lambda dataset: dataset.prefetch(size))
+
+    def _changed(self, change: Callable[[Any], Any]) -> "WorkerInput":
         source = self._function
-        return WorkerInput(
-            lambda context: source(context).prefetch(size), self._workers
-        )
+        return WorkerInput(lambda context: change(source(context)), self._workers)
 
     @property
     def element_spec(self) -> Any:
