@@ -102,12 +102,12 @@ def run_alone():
     return run_rows(TOGETHER, ["killed"])
 
 
-def run_disturbed(consistency):
+def run_disturbed(consistency, backup_workers=0):
     from tfdist.strategies.parameter_server import servers
 
     servers.SILENCE_SECONDS = SILENCE_SECONDS
     rows = {"sync": TOGETHER, "async": APART}[consistency]
-    return run_rows(rows, rows, consistency=consistency)
+    return run_rows(rows, rows, consistency=consistency, backup_workers=backup_workers)
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +120,12 @@ def apart():
     return run(run_disturbed, "async", restarts=20, timeout_seconds=400)
 
 
-@pytest.fixture(scope="module")
-def together():
-    return run(run_disturbed, "sync", restarts=20, timeout_seconds=400)
+@pytest.fixture(scope="module", params=[0, 1])
+def together(request):
+    """A sync training by two workers and backup workers."""
+    backup = request.param
+    how = {"workers": 2 + backup, "restarts": 20, "timeout_seconds": 400}
+    return run(run_disturbed, "sync", backup, **how)
 
 
 @pytest.mark.parametrize("row", APART)

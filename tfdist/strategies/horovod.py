@@ -97,14 +97,10 @@ class HorovodStrategy(AllReduceStrategy):
 
 def _groups(num_groups: int, groups: Groups) -> Groups:
     """Return the groups, given by either of the two names."""
-    if num_groups < 0:
+    if num_groups < 0 or (num_groups and groups is not None):
         raise ValueError(
-            f"num_groups must not be negative. Received: num_groups={num_groups}. Use "
-            "groups=..., or 0 to let Horovod join what is there at the same time."
-        )
-    if num_groups and groups is not None:
-        raise ValueError(
-            "num_groups and groups are two names of one option. Received: "
-            f"num_groups={num_groups} and groups={groups!r}. Leave num_groups out."
+            "num_groups must not be negative, and is another name of groups. Received: "
+            f"num_groups={num_groups} and groups={groups!r}. Give groups=... only, or "
+            "leave both out to let Horovod decide."
         )
     return num_groups or groups

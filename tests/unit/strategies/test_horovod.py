@@ -61,15 +61,10 @@ def reducer_of(strategy):
         (
             {"num_groups": 2, "groups": 3},
             ValueError,
-            "num_groups and groups are two names of one option. Received: num_groups=2 "
-            "and groups=3. Leave num_groups out.",
+            "num_groups must not be negative, and is another name of groups. Received: "
+            "num_groups=2 and groups=3. Give groups=... only",
         ),
-        (
-            {"num_groups": -1},
-            ValueError,
-            "num_groups must not be negative. Received: num_groups=-1. Use groups=..., "
-            "or 0 to let Horovod join what is there at the same time.",
-        ),
+        ({"num_groups": -1}, ValueError, "Received: num_groups=-1 and groups=None."),
         (
             {"start_timeout_seconds": 0},
             ValueError,

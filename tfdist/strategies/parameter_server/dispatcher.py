@@ -6,7 +6,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -55,12 +54,14 @@ class Heartbeat:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._asked_at: list[float | None] = [None] * workers
+        # The workers whose processes have ended, or were not connected again yet.
+        self._ended: set[int] = set()
         stop = threading.Event()
         weakref.finalize(self, stop.set)
         for worker in range(workers):
             threading.Thread(
                 target=_beat,
-                args=(worker, self._asked_at, stop),
+                args=(worker, self._asked_at, self._ended, stop),
                 name=f"tfdist heartbeat {worker}",
                 daemon=True,
             ).start()
@@ -71,15 +72,26 @@ class Heartbeat:
         waits = {w: now - at for w, at in enumerate(self._asked_at) if at is not None}
         return {w: seconds for w, seconds in waits.items() if seconds > SILENCE_SECONDS}
 
+    def absent(self) -> set[int]:
+        """Return the workers that hang or have ended."""
+        return {*self.silent(), *self._ended}
 
-def _beat(worker: int, asked_at: list[float | None], stop: threading.Event) -> None:
-    """Ping one worker until told to stop, with the time of an unanswered ping noted."""
+
+def _beat(
+    worker: int,
+    asked_at: list[float | None],
+    ended: set[int],
+    stop: threading.Event,
+) -> None:
+    """Ping one worker until told to stop, and record answers and their absence."""
     with own_executor(), tf.device(f"/job:worker/replica:0/task:{worker}"):
         while not stop.wait(BEAT_SECONDS):
             asked_at[worker] = time.monotonic()
-            # TensorFlow itself handles a worker whose process has ended.
-            with suppress(tf.errors.OpError):
+            try:
                 tf.identity(tf.constant(worker)).numpy()
+                ended.discard(worker)
+            except tf.errors.OpError:
+                ended.add(worker)
             asked_at[worker] = None
 
 

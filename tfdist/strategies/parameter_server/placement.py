@@ -68,16 +68,6 @@ class Placement:
         return "\n".join(lines)
 
 
-def check_partitioner(partitioner: Any) -> None:
-    """Raise `ValueError` unless a partitioner is None or callable."""
-    if partitioner is not None and not callable(partitioner):
-        raise ValueError(
-            "variable_partitioner must be a function of shape and dtype. Received: "
-            f"variable_partitioner={partitioner!r}. Use one of "
-            "tf.distribute.experimental.partitioners."
-        )
-
-
 def sizes_of_shards(name: str, shape: Sequence[int], shards: Any) -> list[int]:
     """Return the rows of each shard, from a partitioner's shards per axis."""
     shape = tuple(shape)

@@ -77,8 +77,8 @@ class ReadSteps:
             worker = current_worker()
             with lock:
                 if not chosen:
-                    silent = self._heartbeat.silent()
-                    batches = iterator.pipelines.take(worker, len(numbers), silent)
+                    absent = self._heartbeat.absent()
+                    batches = iterator.pipelines.take(worker, len(numbers), absent)
                     chosen.append(batches)
             batches = chosen[0]
             if batches is None:
@@ -103,20 +103,19 @@ class ReadSteps:
         is_known = iterator.pipelines.has_known_length(batches.pipeline)
         count = batches.steps if is_known and batches.steps in writers else 1
         made = 0
-        with iterator.pipelines.at_work(worker):
-            try:
-                while made < batches.steps:
-                    some = slice(made, made + count)
-                    data = reader.at(iterator.epoch, batches.first + made)
-                    of_steps = tf.constant(numbers[some], tf.int64)
-                    writers[count](data, of_steps, _handles(slots[some]))
-                    reader.advance(count)
-                    made += count
-            except tf.errors.OutOfRangeError:
-                pass
-            except Exception:
-                iterator.source.forget(worker, batches.pipeline)
-                raise
+        try:
+            while made < batches.steps:
+                some = slice(made, made + count)
+                data = reader.at(iterator.epoch, batches.first + made)
+                of_steps = tf.constant(numbers[some], tf.int64)
+                writers[count](data, of_steps, _handles(slots[some]))
+                reader.advance(count)
+                made += count
+        except tf.errors.OutOfRangeError:
+            pass
+        except Exception:
+            iterator.source.forget(worker, batches.pipeline)
+            raise
         if made < batches.steps:
             iterator.pipelines.end(batches.pipeline)
             self.update.give_back(slots[made:])

@@ -14,7 +14,7 @@ from tfdist.rendezvous.roll_call import start_timeout
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
-from tfdist.strategies.parameter_server.placement import Placement, check_partitioner
+from tfdist.strategies.parameter_server.placement import Placement
 from tfdist.strategies.parameter_server.servers import serve
 
 CONSISTENCIES = ("async", "bounded", "sync")
@@ -88,7 +88,6 @@ class ParameterServerStrategy(
     ) -> None:
         start_timeout_seconds = start_timeout(start_timeout_seconds)
         check_consistency(consistency, max_staleness)
-        check_partitioner(variable_partitioner)
         compat.check_not_started()
         cluster = detect() if cluster is None else cluster
         check_cluster(cluster)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 import pytest
 import tensorflow as tf
@@ -234,7 +235,9 @@ def test_spare_workers_repeat_unfinished_work_and_no_more(job, slow):
 
 
 @pytest.mark.parametrize("is_hung", [False, True])
-def test_a_worker_is_silent_while_it_does_not_answer(monkeypatch, is_hung):
+def test_a_worker_that_hangs_is_silent_and_one_that_has_ended_is_absent(
+    monkeypatch, is_hung
+):
     asked, answer = threading.Event(), threading.Event()
     monkeypatch.setattr(dispatcher, "BEAT_SECONDS", 0.001)
     monkeypatch.setattr(dispatcher, "SILENCE_SECONDS", 0.0)
@@ -250,8 +253,11 @@ def test_a_worker_is_silent_while_it_does_not_answer(monkeypatch, is_hung):
     heartbeat = dispatcher.Heartbeat(1)
     assert asked.wait(SECONDS)
     if is_hung:
-        assert list(heartbeat.silent()) == [0]
+        assert list(heartbeat.silent()) == list(heartbeat.absent()) == [0]
         answer.set()
+    while not heartbeat._ended:
+        time.sleep(0.001)
+    assert heartbeat.absent() == {0}
     del heartbeat
     for thread in threading.enumerate():
         if thread.name == "tfdist heartbeat 0":

@@ -2,11 +2,7 @@ import re
 
 import pytest
 
-from tfdist.strategies.parameter_server.placement import (
-    Placement,
-    check_partitioner,
-    sizes_of_shards,
-)
+from tfdist.strategies.parameter_server.placement import Placement, sizes_of_shards
 
 
 @pytest.mark.parametrize(
@@ -66,14 +62,3 @@ def test_only_rows_can_be_split(shards):
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         sizes_of_shards("table", (4, 6), shards)
-
-
-def test_a_partitioner_must_be_callable():
-    check_partitioner(None)
-    check_partitioner(lambda shape, dtype: [1])
-    with pytest.raises(
-        ValueError,
-        match=r"variable_partitioner must be a function of shape and dtype\. Received: "
-        r"variable_partitioner=2\. Use one of tf\.distribute\.experimental",
-    ):
-        check_partitioner(2)

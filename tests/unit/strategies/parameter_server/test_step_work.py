@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import pipelines, worker_input
 from tfdist.strategies.parameter_server import step_work as module
+from tfdist.strategies.parameter_server import worker_input
 from tfdist.strategies.parameter_server.step_work import ReadSteps, sent_steps
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
@@ -47,7 +47,6 @@ def turns(monkeypatch):
     turns = SimpleNamespace(workers=itertools.repeat(0))
     monkeypatch.setattr(module, "current_worker", lambda: next(turns.workers))
     monkeypatch.setattr(module, "REST_SECONDS", 0.0)
-    monkeypatch.setattr(pipelines, "ABSENT_SECONDS", 1e9)
     monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
     return turns
 
@@ -65,7 +64,7 @@ def read(update, batch, turns):
         source = WorkerInput(function, 2)
         iterator = iter(source)
         reading = ReadSteps(
-            update, source.element_specs, steps, SimpleNamespace(silent=dict)
+            update, source.element_specs, steps, SimpleNamespace(absent=set)
         )
         return source, lambda: reading.work_of(iterator, list(range(steps)))
 

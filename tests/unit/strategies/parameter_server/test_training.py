@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import pipelines, step_work, worker_input
+from tfdist.strategies.parameter_server import step_work, worker_input
 from tfdist.strategies.parameter_server import training as module
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
@@ -231,8 +231,6 @@ def turns(monkeypatch):
     turns = itertools.cycle([0, 1])
     monkeypatch.setattr(step_work, "current_worker", lambda: next(turns))
     monkeypatch.setattr(step_work, "REST_SECONDS", 0.0)
-    # No worker is lost, however slow the machine.
-    monkeypatch.setattr(pipelines, "ABSENT_SECONDS", 1e9)
     monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
 
 

@@ -61,17 +61,6 @@ def test_the_length_on_a_lost_worker_is_unknown():
     assert source.lengths == [2, -2]
 
 
-def test_datasets_of_two_kinds_are_refused():
-    def function(context):
-        width = 1 + context.input_pipeline_id
-        return tf.data.Dataset.from_tensors(tf.zeros([2, width]))
-
-    with pytest.raises(
-        ValueError, match=r"batches of one kind for all. Received: TensorSpec.*"
-    ):
-        WorkerInput(function, 2).element_spec  # noqa: B018
-
-
 def test_batches_cannot_be_read_on_the_chief():
     with pytest.raises(TypeError, match="are not on the chief. Received: a loop"):
         next(iter(WorkerInput(shards, 2)))
@@ -155,9 +144,3 @@ def test_a_dataset_of_the_chief_that_cannot_be_sent_is_refused(dataset, why):
 def test_a_function_must_return_a_dataset():
     with pytest.raises(TypeError, match=r"return a tf.data.Dataset. Received: list"):
         traced_dataset(lambda context: [1], CONTEXT, seed=1)
-
-
-@pytest.mark.parametrize("function", [lambda: 1, lambda a, b: 1, 3])
-def test_a_function_must_take_the_context(function):
-    with pytest.raises(TypeError, match=r"takes one argument, a tf.distribute.InputCo"):
-        WorkerInput(function, 2)
