@@ -46,7 +46,7 @@ def signals_at(*moments, tasks=WORKERS):
                     return
                 _, what = self.ahead.pop(0)
                 victims = {pid_of(task) for task in tasks} - self.killed
-                # Between two kills somebody has come back and worked.
+                # Between two kills a worker has come back and worked.
                 assert victims
                 for pid in victims:
                     os.kill(pid, what)
@@ -86,7 +86,7 @@ def disturbed(callbacks):
 
 
 KILLS = [(batch, signal.SIGKILL) for batch in (20, 40, 60)]
-# Nobody wakes it up.
+# The process is never continued.
 HANG = (10, signal.SIGSTOP)
 TOGETHER = {
     "killed": disturbed(signals_at(*KILLS)),

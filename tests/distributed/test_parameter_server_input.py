@@ -46,7 +46,7 @@ def batches(context):
 
 
 def unknown(context):
-    """Return batches that nobody can count before the end."""
+    """Return batches whose number is unknown before the end."""
     return examples(context).filter(lambda x, y: True).batch(BATCH)
 
 

@@ -49,7 +49,7 @@ def test_a_resolver_tells_who_takes_part(made):
 
 
 @pytest.mark.parametrize("jobs", [{}, {"worker": ["a:1"]}])
-def test_a_resolver_of_one_process_asks_nobody(jobs, made):
+def test_a_resolver_of_one_process_connects_to_no_other(jobs, made):
     MultiWorkerMirroredStrategy(Resolver(jobs))
 
     assert made == []

@@ -44,7 +44,7 @@ class ServerKerasHooks(KerasHooks):
 
     @property
     def in_step(self) -> bool:
-        """Whether a step on a slice of a batch is being traced."""
+        """True while a step on a slice of a batch is traced."""
         return self._rows is not None and bool(self._strategy.consistency == "sync")
 
     @contextmanager

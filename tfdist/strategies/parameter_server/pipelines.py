@@ -30,7 +30,7 @@ class Pipelines:
 
     @property
     def are_over(self) -> bool:
-        """Whether every batch was assigned."""
+        """True once every batch was assigned."""
         return len(self._ended) == len(self._lengths)
 
     def has_known_length(self, pipeline: int) -> bool:

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 
 import pytest
 import tensorflow as tf
@@ -238,26 +237,24 @@ def test_spare_workers_repeat_unfinished_work_and_no_more(job, slow):
 def test_a_worker_that_hangs_is_silent_and_one_that_has_ended_is_absent(
     monkeypatch, is_hung
 ):
-    asked, answer = threading.Event(), threading.Event()
+    pings, asked, answer = [], threading.Event(), threading.Event()
     monkeypatch.setattr(dispatcher, "BEAT_SECONDS", 0.001)
-    monkeypatch.setattr(dispatcher, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(dispatcher, "SILENCE_SECONDS", 0.0 if is_hung else SECONDS)
     monkeypatch.setattr(tf, "device", lambda name: threading.Lock())
 
     def ping(value):
-        asked.set()
-        if is_hung:
+        pings.append(value)
+        if is_hung or len(pings) == 2:
+            asked.set()
             answer.wait(SECONDS)
         raise LOST
 
     monkeypatch.setattr(tf, "identity", ping)
     heartbeat = dispatcher.Heartbeat(1)
     assert asked.wait(SECONDS)
-    if is_hung:
-        assert list(heartbeat.silent()) == list(heartbeat.absent()) == [0]
-        answer.set()
-    while not heartbeat._ended:
-        time.sleep(0.001)
+    assert list(heartbeat.silent()) == ([0] if is_hung else [])
     assert heartbeat.absent() == {0}
+    answer.set()
     del heartbeat
     for thread in threading.enumerate():
         if thread.name == "tfdist heartbeat 0":
