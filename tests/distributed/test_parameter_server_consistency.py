@@ -14,7 +14,7 @@ from equality_models import (
     fitting,
     optimizer,
     sequential,
-    state,
+    stacked,
 )
 from parameter_server_jobs import run, run_rows, succeeded
 from test_parameter_server_exact import WITH_ONE_END
@@ -33,32 +33,6 @@ def in_forties(x, y):
 def of_many(*args, **options):
     """Return a row of all the examples."""
     return fitting(*args, feed=in_forties, rows=EXAMPLES, **options)
-
-
-def drawn_and_normalised(strategy):
-    """Layers that draw, and that keep what they have seen; in float32, as is usual."""
-    import keras
-
-    keras.config.set_floatx("float32")
-    layers = keras.layers
-    x, y = data(EXAMPLES, "float32")
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((8,)),
-                layers.Dense(16, activation="relu"),
-                layers.BatchNormalization(),
-                layers.Dropout(0.3),
-                layers.Dense(1, activation="sigmoid"),
-            ]
-        )
-        compiled(
-            model, optimizer("Adam", global_clipnorm=0.5), metrics=["accuracy", "auc"]
-        )
-    history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0)
-    found = state(model, history)
-    found["predict"] = model.predict(x, batch_size=BATCH, verbose=0)
-    return found
 
 
 def stale(strategy):
@@ -112,7 +86,18 @@ SYNC = {
     "accumulation": test_equality_optimizers.ROWS["accumulation, use_ema"],
 }
 IN_TURN = {
-    "drawn and normalised": drawn_and_normalised,
+    "dropout and normalization": of_many(
+        stacked(
+            lambda layers: [
+                layers.Dense(16, activation="relu"),
+                layers.BatchNormalization(),
+                layers.Dropout(0.3),
+                layers.Dense(1, activation="sigmoid"),
+            ]
+        ),
+        optimizer=optimizer("Adam", global_clipnorm=0.5),
+        then=("predict",),
+    ),
     **{
         name: SYNC[name] for name in ("use_ema, overwrite", "validation_data", "ragged")
     },

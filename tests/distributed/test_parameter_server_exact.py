@@ -170,9 +170,6 @@ WITH_ONE_END = {
     "accumulation": with_one_end(
         line, rows=96, optimizer=optimizer("SGD", 0.1, gradient_accumulation_steps=3)
     ),
-    "alike, momentum, clipped": with_one_end(
-        line, alike, optimizer=optimizer("SGD", 0.1, momentum=0.9, clipnorm=0.1)
-    ),
     "alike, accumulation, use_ema": with_one_end(
         line,
         alike,

@@ -112,29 +112,6 @@ def saved(strategy):
     }
 
 
-def seen_by_the_model(strategy):
-    """What a user sees of a variable that is cut."""
-    import tensorflow as tf
-
-    with strategy.scope():
-        model = compiled(tables()(), optimizer("Adam"))
-    table = model.get_layer("table").embeddings
-    x = numbered(data()[0])[:4]
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(x) ** 2)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    initial = table.numpy()
-    table.assign_add(np.ones((ROWS_OF_TABLE, 4)))
-    return {
-        "variables": [(v.path, tuple(v.shape), v.dtype) for v in model.variables],
-        "parameters": model.count_params(),
-        "initial": initial,
-        "assigned": np.array(table) - 1.0,
-        "row": np.array(table[3]),
-        "gradients": [np.array(tf.convert_to_tensor(g)) for g in gradients],
-    }
-
-
 # How each optimizer updates shards is in tests/unit.
 ROWS = {
     "evaluated": evaluated,
@@ -147,7 +124,6 @@ ROWS = {
         embeddings_regularizer=penalty, embeddings_constraint=limited
     ),
     "saved": saved,
-    "seen by the model": seen_by_the_model,
 }
 
 

@@ -46,35 +46,31 @@ def reducer_of(strategy):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "text"),
+    ("options", "text"),
     [
         (
             {"compression": "bf16"},
-            ValueError,
             "Horovod does not move bfloat16. Received: compression='bf16'.",
         ),
         (
             {"op": "max"},
-            ValueError,
             "op must be one of average, sum, adasum. Received: op='max'.",
         ),
         (
             {"num_groups": 2, "groups": 3},
-            ValueError,
             "num_groups must not be negative, and is another name of groups. Received: "
             "num_groups=2 and groups=3. Give groups=... only",
         ),
-        ({"num_groups": -1}, ValueError, "Received: num_groups=-1 and groups=None."),
+        ({"num_groups": -1}, "Received: num_groups=-1 and groups=None."),
         (
             {"start_timeout_seconds": 0},
-            ValueError,
             "start_timeout_seconds must be positive and finite. Received: "
             "start_timeout_seconds=0.",
         ),
     ],
 )
 def test_wrong_options_are_refused_before_connecting(options, error, text, connected):
-    with pytest.raises(error, match=re.escape(text)):
+    with pytest.raises(ValueError, match=re.escape(text)):
         HorovodStrategy(**options)
     assert connected == []
 

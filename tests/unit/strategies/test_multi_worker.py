@@ -55,19 +55,6 @@ def test_a_resolver_of_one_process_connects_to_no_other(jobs, made):
     assert made == []
 
 
-def test_without_a_resolver_the_environment_is_asked(monkeypatch):
-    asked = []
-
-    def connect(name, **options):
-        asked.append((name, options["communication"]))
-        return SingleCollective()
-
-    monkeypatch.setattr(multi_worker, "connect", connect)
-    MultiWorkerMirroredStrategy()
-
-    assert asked == [("tensorflow", "auto")]
-
-
 def test_packs_are_buckets(made):
     strategy = MultiWorkerMirroredStrategy(
         communication_options=Options(bytes_per_pack=4096)
@@ -86,14 +73,6 @@ def test_nccl_without_a_gpu_is_refused():
         MultiWorkerMirroredStrategy(
             communication_options=Options(implementation="NCCL")
         )
-
-
-def test_who_does_not_train_is_refused(made):
-    jobs = {"worker": ["a:1", "b:2"], "ps": ["c:3"]}
-    with pytest.raises(
-        ValueError, match="Only the chief and the workers may create this strategy"
-    ):
-        MultiWorkerMirroredStrategy(Resolver(jobs, "ps"))
 
 
 def test_processes_with_other_numbers_of_devices_are_refused(on_ranks):

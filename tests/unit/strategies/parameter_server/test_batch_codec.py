@@ -9,7 +9,6 @@ from tfdist.strategies.parameter_server.batch_codec import (
     as_tensors,
     count_rows,
     from_bytes,
-    has_known_ranks,
     make_bundles,
     spec_of,
     unpack_bundles,
@@ -18,7 +17,6 @@ from tfdist.strategies.parameter_server.batch_codec import (
 
 RAGGED = tf.ragged.constant([[1, 2], [3]])
 SPARSE = tf.sparse.from_dense([[0.0, 1.0]])
-SPEC_OF_NONE = tf.data.Dataset.from_tensors((0, None)).element_spec[1]
 
 
 def test_a_batch_becomes_tensors_without_empty_parts():
@@ -57,19 +55,6 @@ def test_a_spec_leaves_the_number_of_rows_open(leaf, spec):
 )
 def test_rows_are_counted_in_the_first_tensor_that_has_any(batch):
     assert count_rows(batch) == 2
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ((tf.TensorSpec((None, None)), None, SPEC_OF_NONE), True),
-        ((tf.TensorSpec(()), {"a": tf.TensorSpec(None)}), False),
-        (tf.RaggedTensorSpec((None, None)), True),
-        (tf.SparseTensorSpec(None), False),
-    ],
-)
-def test_known_ranks_are_told_from_unknown(spec, expected):
-    assert has_known_ranks(spec) is expected
 
 
 # Batches.

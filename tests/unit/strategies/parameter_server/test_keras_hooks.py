@@ -67,16 +67,6 @@ def test_predict_refuses_input_that_workers_read(hooks, model):
         hooks.distribute(Adapter())
 
 
-def test_a_model_without_weights_cannot_predict(hooks):
-    lazy = keras.Sequential([keras.layers.Dense(1)], name="lazy")
-
-    with (
-        pytest.raises(ValueError, match="The model 'lazy' has no weights to predict"),
-        hooks.predicting(lazy),
-    ):
-        pass
-
-
 def test_a_sum_over_all_slices_is_refused(hooks):
     with pytest.raises(
         ValueError,

@@ -18,19 +18,6 @@ def compiled(*metrics, optimizer="sgd", **options):
     return model
 
 
-@pytest.mark.parametrize(
-    ("options", "strategy"),
-    [
-        ({}, strategy_of()),
-        ({"jit_compile": "auto"}, strategy_of()),
-        ({"steps_per_execution": 50}, strategy_of("sync")),
-        ({"steps_per_execution": 4}, strategy_of("bounded", 3)),
-    ],
-)
-def test_other_options_are_accepted(options, strategy):
-    assert check_trainer(compiled(**options), strategy) is None
-
-
 def test_eager_steps_are_refused():
     with pytest.raises(
         ValueError,
