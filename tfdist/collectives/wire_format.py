@@ -232,40 +232,9 @@ def decode_strings(lengths: Any, data: Any) -> Any:
 
 def prevent_constant_folding(tensor: Any) -> Any:
     """Return a graph tensor that TensorFlow does not evaluate while tracing."""
-    # Horovod's ops are declared free of side effects, so TensorFlow would fold those on
+    # Horovod's ops are declared free of side effects, so TensorFlow would fold ops on
     # constants while tracing, and a rank that traces again would wait for the others.
-    if not may_be_constant(tensor):
-        return tensor
-    # Declared to have side effects; with no URL it writes nothing.
+    # This op is declared to have side effects; with no URL it only returns its input.
     tensor = tf.raw_ops.DebugIdentityV2(input=tensor, debug_urls=[])
     run_independently(tensor.op)
     return tensor
-
-
-def may_be_constant(tensor: Any) -> bool:
-    """Return whether a graph tensor may depend on constants only."""
-    # Reading variables and data has side effects; an argument may be a constant.
-    operations, seen = [tensor.op], set()
-    while operations:
-        operation = operations.pop()
-        if operation in seen:
-            continue
-        seen.add(operation)
-        if operation.op_def.is_stateful:
-            return False
-        outer = _captured(operation)
-        if tf.is_symbolic_tensor(outer):
-            operations.append(outer.op)
-        elif outer is not None:
-            return False  # An eager tensor is passed in at each call.
-        operations += [each.op for each in operation.inputs]
-    return True
-
-
-def _captured(operation: Any) -> Any:
-    """Return the tensor of the outer graph that a placeholder stands for, if any."""
-    if operation.type != "Placeholder":
-        return None
-    name = operation.name
-    captures = getattr(operation.graph, "captures", ())
-    return next((outer for outer, inner in captures if inner.op.name == name), None)

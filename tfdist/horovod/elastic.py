@@ -26,6 +26,8 @@ __all__ = [
     "run",
 ]
 
+# The argument of Keras's callbacks.
+Logs = dict[str, Any] | None
 # Parts of Horovod's error messages: its name, its libraries, its operations.
 _WORDS_OF_HOROVOD = ("Horovod", "gloo/", "NCCL", "nccl", "_Allreduce/")
 # A true value that no other callback sets.
@@ -263,11 +265,6 @@ class KerasState(TensorFlowKerasState):
         7
     """
 
-    def __init__(
-        self, model: keras.Model, optimizer: Any = None, **kwargs: Any
-    ) -> None:
-        super().__init__(model, optimizer=optimizer, **kwargs)
-
 
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that commits an elastic state every few batches, and after every epoch.
@@ -312,20 +309,18 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.batches_per_commit = batches_per_commit
         self.batches_remaining = batches_per_commit
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Restart the count, as on ranks that have just joined."""
         self.batches_remaining = self.batches_per_commit
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Commit every `batches_per_commit` batches."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Commit."""
         self.state.commit()
 
@@ -360,14 +355,12 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.steps_per_epoch: int | None = None
         self._first_batch = 0
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Read the first batch from the state."""
         self.steps_per_epoch = self.params.get("steps")
         self._first_batch = self.state.batch
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Record the batch, and end a resumed epoch early."""
         self.state.batch = self._first_batch + batch
         if (
@@ -380,7 +373,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
             # End the loop over batches; on_epoch_end resets it.
             self.model.stop_training = _END_OF_SHORT_EPOCH
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Reset the batch number for the next epoch."""
         self.state.batch = 0
         self._first_batch = 0
@@ -418,16 +411,16 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.state = state
         self._epochs_before: int | None = None
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Discard the count of an earlier `fit`."""
         self._epochs_before = None
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Compute the offset between Keras's epoch number and the finished epochs."""
         if self._epochs_before is None:
             self._epochs_before = self.state.epoch - epoch
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Count the finished epoch."""
         assert self._epochs_before is not None  # on_epoch_begin was called before.
         self.state.epoch = self._epochs_before + epoch + 1

@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.collectives.base import to_tensor
 from tfdist.collectives.wire_format import (
     from_move,
     to_move,
@@ -49,8 +50,7 @@ def allreduce(
         >>> float(hvd.allreduce(2.0, op=hvd.Sum))
         2.0
     """
-    is_sparse = isinstance(value, tf.IndexedSlices)
-    tensor = value if is_sparse else tf.convert_to_tensor(value)
+    tensor = to_tensor(value)
     reduced = native.allreduce(
         _to_reduce(tensor),
         name=name,

@@ -94,22 +94,6 @@ def reducer_of(strategy):
             "or 0 to let Horovod join what is there at the same time.",
         ),
         (
-            {"groups": 0},
-            ValueError,
-            "groups must be at least 1. Received: groups=0. Leave it out",
-        ),
-        (
-            {"groups": "dense/kernel"},
-            TypeError,
-            "groups must be a number, or lists of paths of variables. Received: "
-            "groups='dense/kernel'.",
-        ),
-        (
-            {"groups": [["a"], ["a"]]},
-            ValueError,
-            "groups must name each variable once. Received twice: ['a'].",
-        ),
-        (
             {"start_timeout_seconds": 0},
             ValueError,
             "start_timeout_seconds must be positive and finite. Received: "
