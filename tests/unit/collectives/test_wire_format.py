@@ -258,3 +258,13 @@ def test_an_operation_on_constants_is_not_evaluated_while_tracing():
 
     assert "DebugIdentityV2" in {op.type for op in graph.get_operations()}
     assert traced().numpy().tolist() == [1.0, 2.0]
+
+
+def test_wrong_calls_are_refused_before_anything_is_sent(engine):
+    with pytest.raises(ValueError, match="reduction must be one of"):
+        engine.all_reduce([1.0], "average", name="x")
+    with pytest.raises(ValueError, match="root_rank must be from 0 to 1"):
+        engine.broadcast([1.0], 2, name="x")
+    with pytest.raises(ValueError, match="all_gather needs a tensor with rows"):
+        engine.all_gather(1.0, name="x")
+    assert engine.moved == []
