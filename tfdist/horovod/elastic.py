@@ -113,16 +113,12 @@ class TensorFlowState(ObjectState):  # type: ignore[misc]
         session: Any = None,
         **kwargs: Any,
     ) -> None:
-        if session is not None:
+        if session is not None or not variables:
             raise ValueError(
-                "session must be None, because TensorFlow 2 has none. "
-                f"Received: session={session!r}. Leave it out."
-            )
-        if not variables:
-            raise ValueError(
-                "variables must hold the variables of the state, because TensorFlow 2 "
-                f"does not list them all. Received: variables={variables!r}. "
-                "For a model of Keras, use KerasState(model)."
+                "TensorFlowState needs variables and no session, because TensorFlow 2 "
+                "lists no global variables and has no sessions. Received: variables="
+                f"{variables!r}, session={session!r}. For a Keras model, use "
+                "KerasState(model)."
             )
         self.variables = [*variables]
         self._saved_values: list[Any] = []
@@ -190,19 +186,13 @@ class TensorFlowKerasState(TensorFlowState):
         backend: Any = None,
         **kwargs: Any,
     ) -> None:
-        if not model.built:
-            raise ValueError(
-                f"The model must be built. Received: the model {model.name!r} without "
-                "variables. Begin it with keras.Input, or call "
-                "model.build(input_shape)."
-            )
         if optimizer is None:
             optimizer = getattr(model, "optimizer", None)
-        if optimizer is None:
+        if not model.built or optimizer is None:
             raise ValueError(
-                "The state must have an optimizer. Received: optimizer=None, and the "
-                f"model {model.name!r}, which was not compiled with one. "
-                "Compile the model first, or give the optimizer."
+                "The state must have a built model and an optimizer. Received: the "
+                f"model {model.name!r} with built={model.built}, and optimizer="
+                f"{optimizer!r}. Begin the model with keras.Input and compile it."
             )
         if not optimizer.built:
             optimizer.build(model.trainable_variables)

@@ -8,7 +8,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives.horovod.collective import check_process_set
+from tfdist.collectives.horovod.collective import (
+    check_adasum,
+    check_process_set,
+)
 from tfdist.compat.keras.own_reduction import optimizers_in, reduces_by_itself
 from tfdist.horovod.native import native
 from tfdist.horovod.variables import key_of
@@ -47,6 +50,7 @@ class ReductionOptions:
 
     def check(self) -> None:
         """Refuse options that Horovod does not have, or that conflict."""
+        check_process_set(self.process_set)
         self._check_op()
         factor = self.gradient_predivide_factor
         is_average = self.op == native.Average
@@ -56,7 +60,6 @@ class ReductionOptions:
                 "only, and not with ROCm. Received: "
                 f"gradient_predivide_factor={factor!r}, op={self.op!r}. Leave it out."
             )
-        check_process_set(self.process_set)
         functions = ("compress", "decompress")
         if not all(hasattr(self.compression, name) for name in functions):
             raise ValueError(
@@ -72,23 +75,13 @@ class ReductionOptions:
                 "op must be Average, Sum or Adasum. Received: "
                 f"op={self.op!r}. Min, Max and Product make no gradients."
             )
-        if self.op != native.Adasum:
-            return
-        is_everyone = self.process_set is native.global_process_set
-        if self.groups is not None or not is_everyone:
-            raise ValueError(
-                "Adasum goes without groups and over all ranks only. Received: "
-                f"groups={self.groups!r}, process_set={self.process_set}. Leave "
-                "both out, or use op=Average."
-            )
-        size = native.size()
-        if size > 1 and (not native.mpi_enabled() or size & (size - 1)):
-            controller = "MPI" if native.mpi_enabled() else "Gloo"
-            raise RuntimeError(
-                "Adasum needs MPI, and a number of ranks that is a power of two. "
-                f"Received: {size} ranks that talk through {controller}. Start 2, 4, "
-                "8, ... of them with mpirun or horovodrun --mpi, or use op=Average."
-            )
+        if self.op == native.Adasum:
+            check_adasum(self.process_set)
+            if self.groups is not None:
+                raise ValueError(
+                    "Adasum goes without groups. Received: "
+                    f"groups={self.groups!r}. Leave them out, or use op=Average."
+                )
 
 
 def check_passes(passes: int, optimizer: Any) -> None:

@@ -1,27 +1,19 @@
 """Reduction of gradients over ranks, for wrapped optimizers and tapes."""
 
-import atexit
-import sys
 from collections.abc import Collection, Hashable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.cluster.detect import is_elastic
 from tfdist.collectives.base import to_tensor
-from tfdist.collectives.horovod.peers import connect, stop_at_exit
+from tfdist.collectives.horovod.current import collective_of
 from tfdist.collectives.wire_format import by_dtype, without_bfloat16
 from tfdist.gradients.buckets import plan_groups
 from tfdist.gradients.reducer import weigh
 from tfdist.horovod.native import native
 from tfdist.horovod.options import ReductionOptions
 from tfdist.horovod.variables import key_of
-from tfdist.rendezvous.lifeline import part
-from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
-
-# Horovod's errors for gradients in flight.
-_PEER_ERRORS = (tf.errors.UnknownError, tf.errors.AbortedError)
 
 
 class Reduction:
@@ -159,38 +151,11 @@ class Reduction:
         return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-class Peers:
-    """Monitor of the ranks that reduce gradients, which names a lost rank."""
-
-    # All ranks create it together. Horovod only says that some rank is gone, or hangs.
-    def __init__(self, process_set: Any) -> None:
-        self._lifeline, hub = connect(
-            process_set,
-            start_timeout_seconds=start_timeout(),
-            timeout_seconds=TIMEOUT_SECONDS,
-        )
-        self._is_everyone = process_set is native.global_process_set
-        atexit.register(self._leave, hub)
-
-    def _leave(self, hub: Any) -> None:
-        """Disconnect; if a peer's failure ends the program, print its name."""
-        error = getattr(sys, "last_value", None)
-        if isinstance(error, _PEER_ERRORS):
-            with suppress(ConnectionError, RuntimeError, TimeoutError):
-                self._lifeline.wait_for_failure()
-        if error is not None and self._lifeline.failure is not None:
-            print(f"tfdist: {self._lifeline.failure.text}", file=sys.stderr, flush=True)
-        part(self._lifeline, hub)
-        if self._is_everyone or error is not None:
-            # The other ranks of this set cannot continue; ranks of other sets may.
-            stop_at_exit()
-
-
 def tie(process_set: Any) -> None:
     """Connect the ranks of a process set once, unless the job is elastic."""
+    # Horovod only says that some rank is gone, or hangs. Once per process set, not per
+    # optimizer: a rank that alone reloads an optimizer must not wait for the others.
     is_joint = process_set.included() and process_set.size() > 1
-    # Once per process set, not per optimizer: a rank that alone reloads an optimizer
-    # must not wait for the others.
-    if is_joint and not is_elastic() and not hasattr(process_set, "tfdist_peers"):
+    if is_joint and not is_elastic():
         with tf.init_scope():
-            process_set.tfdist_peers = Peers(process_set)
+            collective_of(process_set)

@@ -98,8 +98,6 @@ def DistributedGradientTape(
         A tape. `register_local_source(variable)` keeps a gradient local to its rank.
 
     Raises:
-        RuntimeError: If Adasum is not available in this Horovod or for this number of
-            ranks.
         ValueError: If an argument cannot be honoured.
 
     Example:

@@ -14,7 +14,6 @@ from tfdist.collectives.horovod.peers import connect, stop_at_exit
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.wire_format import prevent_constant_folding, without_bfloat16
 from tfdist.compat.tensorflow import local_device, run_always
-from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
 
@@ -26,8 +25,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
     """A collective of processes started by `horovodrun`, `mpirun` or `tfdist run`.
 
     Each tensor is sent as soon as it is computed, and Horovod fuses those that wait at
-    the same time. On a host with several GPUs, a process uses the GPU of its local
-    rank. `process_set` None means all ranks.
+    the same time. `process_set` None means all ranks.
     """
 
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]] = (
@@ -45,7 +43,6 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
     ) -> None:
         if not hvd.is_initialized():
             hvd.init()
-        pin(hvd.local_rank(), hvd.local_size())
         check_process_set(process_set)
         self.process_set = (
             hvd.global_process_set if process_set is None else process_set
@@ -69,17 +66,8 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
 
     def check_op(self, op: str) -> None:
         """Raise `ValueError` for Adasum where Horovod does not support it."""
-        if op != "adasum":
-            return
-        is_power_of_two = self.size & (self.size - 1) == 0
-        if not (hvd.mpi_enabled() and is_power_of_two and self._is_everyone):
-            who = "all ranks" if self._is_everyone else "a process set"
-            engine = "MPI" if hvd.mpi_enabled() else "Gloo"
-            raise ValueError(
-                "op='adasum' needs MPI and a power of two of processes, all in one "
-                f"set. Received: {self.size} processes, {who}, over {engine}. Start 2, "
-                "4, 8, ... with `mpirun`, or use op='average'."
-            )
+        if op == "adasum":
+            check_adasum(self.process_set)
 
     def all_reduce_as(
         self,
@@ -97,6 +85,14 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         return self._all_reduce([list(tensors)], hvd.Sum, f"{name} together", factors)
 
     def _leave(self, hub: Hub | None) -> None:
+        error, lifeline = getattr(sys, "last_value", None), self._lifeline
+        if isinstance(error, self._PEER_ERRORS):
+            with suppress(ConnectionError, RuntimeError, TimeoutError):
+                lifeline.wait_for_failure()
+        failure = lifeline.failure
+        if error is not None and failure is not None and failure.text not in str(error):
+            # Horovod's error, which ends the program, does not name the lost rank.
+            print(f"tfdist: {failure.text}", file=sys.stderr, flush=True)
         super()._leave(hub)
         if not (self._is_everyone or hasattr(sys, "last_value")):
             # When one rank stops, Horovod stops on the ranks of all sets.
@@ -182,6 +178,20 @@ def check_process_set(process_set: Any) -> None:
         "process_set must be a ProcessSet that Horovod knows. Received: "
         f"{process_set}. Give it to init(process_sets=[...]) on every rank first."
     )
+
+
+def check_adasum(process_set: Any) -> None:
+    """Raise `ValueError` unless Horovod supports Adasum here, or there is one rank."""
+    size, is_everyone = process_set.size(), process_set is hvd.global_process_set
+    is_power_of_two = size & (size - 1) == 0
+    if size > 1 and not (hvd.mpi_enabled() and is_power_of_two and is_everyone):
+        who = "all ranks" if is_everyone else "a process set"
+        engine = "MPI" if hvd.mpi_enabled() else "Gloo"
+        raise ValueError(
+            "Adasum needs MPI and a power of two of processes, all in one set. "
+            f"Received: {size} processes, {who}, over {engine}. Start 2, 4, 8, ... "
+            "with `mpirun`, or use the average."
+        )
 
 
 def _build(what: str, operation: _Operation, tensors: list[Any]) -> list[Any]:

@@ -25,15 +25,17 @@ def test_adasum_is_refused_where_horovod_has_none(
 ):
     from tfdist.collectives.horovod import collective as horovod
 
-    collective = SimpleNamespace(size=size, _is_everyone=is_everyone)
+    ranks = SimpleNamespace(size=lambda: size)
     monkeypatch.setattr(horovod.hvd, "mpi_enabled", lambda: has_mpi)
+    if is_everyone:
+        monkeypatch.setattr(horovod.hvd, "global_process_set", ranks)
     text = (
-        "op='adasum' needs MPI and a power of two of processes, all in one set. "
-        f"Received: {received}. Start 2, 4, 8, ... with `mpirun`, or use op='average'."
+        "Adasum needs MPI and a power of two of processes, all in one set. Received: "
+        f"{received}. Start 2, 4, 8, ... with `mpirun`, or use the average."
     )
     is_refused = pytest.raises(ValueError, match=re.escape(text))
     with is_refused if received else nullcontext():
-        horovod.HorovodCollective.check_op(collective, op)
+        horovod.HorovodCollective.check_op(SimpleNamespace(process_set=ranks), op)
 
 
 @pytest.mark.parametrize("is_list", [True, False])

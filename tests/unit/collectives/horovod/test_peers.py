@@ -20,7 +20,7 @@ class Horovod:
     def __init__(self, size=2, local_size=2, is_initialized=False):
         self.calls = []
         self.size, self.local_size = (lambda: size), (lambda: local_size)
-        self.rank = lambda: 7
+        self.rank, self.local_rank = (lambda: 7), (lambda: 1)
         self.is_initialized = lambda: is_initialized
         self.mpi_built = lambda: False
         self.init = lambda: self.calls.append("init")
