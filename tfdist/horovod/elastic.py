@@ -266,10 +266,8 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         state: The state, such as `hvd.elastic.KerasState`.
-        batches_per_commit: The number of batches between commits. Default 1.
-
-    Raises:
-        ValueError: If `batches_per_commit` is not positive.
+        batches_per_commit: The number of batches between commits; 0 to commit only
+            after each epoch. Default 1.
 
     Example:
         >>> class State:
@@ -289,12 +287,6 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
-        if batches_per_commit < 1:
-            raise ValueError(
-                "batches_per_commit must be positive. "
-                f"Received: batches_per_commit={batches_per_commit}. "
-                "Use 1 to commit after every batch."
-            )
         self.state = state
         self.batches_per_commit = batches_per_commit
         self.batches_remaining = batches_per_commit

@@ -93,20 +93,16 @@ class Reduction:
         # ranks once one of them has built another model.
         with tf.name_scope(f"{self.options.name}_Allreduce"):
             for group in plan:
-                dense = {}
-                for place in group:
-                    if isinstance(results[place], tf.IndexedSlices):
-                        results[place] = self._gather(results[place], f"sparse_{place}")
-                    else:
-                        dense[place] = results[place]
-                for places in by_dtype(dense):
-                    reduced = self._all_reduce([dense[i] for i in places], places)
+                for places in by_dtype({place: gradients[place] for place in group}):
+                    reduced = self._send([gradients[i] for i in places], places)
                     for place, gradient in zip(places, reduced, strict=True):
                         results[place] = gradient
         return results
 
-    def _all_reduce(self, tensors: list[Any], places: Sequence[int]) -> list[Any]:
-        """All-reduce dense gradients of one dtype in one message."""
+    def _send(self, tensors: list[Any], places: Sequence[int]) -> list[Any]:
+        """All-reduce dense gradients of one dtype in one message, or a sparse one."""
+        if isinstance(tensors[0], tf.IndexedSlices):
+            return [self._gather(tensors[0], f"sparse_{places[0]}")]
         # The factors before and after the sum, excluding the average.
         factor = self.options.gradient_predivide_factor
         options: dict[str, Any] = {

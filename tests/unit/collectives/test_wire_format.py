@@ -268,3 +268,14 @@ def test_wrong_calls_are_refused_before_anything_is_sent(engine):
     with pytest.raises(ValueError, match="all_gather needs a tensor with rows"):
         engine.all_gather(1.0, name="x")
     assert engine.moved == []
+
+
+def test_sparse_and_dense_tensors_may_be_mixed(engine):
+    slices = tf.IndexedSlices(tf.ones([1]), tf.constant([2]), tf.constant([3]))
+
+    found = engine.all_reduce([1.0, slices, 2.0, slices], name="x")
+
+    assert [float(found[0]), float(found[2])] == [2.0, 4.0]
+    for sparse in (found[1], found[3]):
+        assert tf.convert_to_tensor(sparse).numpy().tolist() == [0.0, 0.0, 2.0]
+    assert [name for name, _ in engine.moved].count("x") == 1

@@ -95,10 +95,6 @@ def unnamed(*layers, **compile_options):
             lambda hvd: hvd.elastic.TensorFlowState(),
             r"Received: variables=None, session=None\. For a Keras model, use KerasS",
         ),
-        (
-            lambda hvd: hvd.callbacks.CommitStateCallback(None, batches_per_commit=0),
-            r"^batches_per_commit must be positive\. Received: batches_per_commit=0",
-        ),
     ],
 )
 def test_what_makes_no_state_is_refused(hvd, make, text):

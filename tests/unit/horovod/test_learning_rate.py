@@ -83,14 +83,6 @@ def test_it_ends_on_the_whole_rate(hvd, four_ranks, fit, rates, capsys):
     )
 
 
-def test_less_than_no_epochs_are_refused(hvd):
-    with pytest.raises(
-        ValueError,
-        match=r"^warmup_epochs must not be negative\. Received: warmup_epochs=-1\. Use",
-    ):
-        hvd.callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=-1)
-
-
 @pytest.mark.parametrize(
     ("rate", "momentum_correction", "velocity"),
     [

@@ -99,15 +99,15 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     Args:
         initial_lr: The rate to reach, already scaled, usually `0.001 * hvd.size()`.
-        warmup_epochs: The number of epochs. Default 5.
+        warmup_epochs: The number of epochs. Default 5; 0 for no warm-up.
         momentum_correction: Whether to correct the momentum of SGD and RMSprop for each
             new rate. Default True.
         steps_per_epoch: Steps per epoch, if Keras does not know them. Default None.
         verbose: 1 to print a line on rank 0 at the end of warm-up. Default 0.
 
     Raises:
-        ValueError: If `warmup_epochs` is negative; in `fit`, if the steps per epoch
-            are unknown, or if the optimizer has a Keras schedule.
+        ValueError: In `fit`, if the steps per epoch are unknown, or if the optimizer
+            has a Keras schedule.
 
     Example:
         >>> import keras
@@ -134,11 +134,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
-        if warmup_epochs < 0:
-            raise ValueError(
-                "warmup_epochs must not be negative. "
-                f"Received: warmup_epochs={warmup_epochs}. Use 0 for no warm-up."
-            )
         super().__init__(
             initial_lr,
             self._multiplier,
