@@ -154,7 +154,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self._unsaved += done - self._step
         self._step = done
         self._made = self._made_before + done
-        length = self._position.num_batches
+        length = self._position.reader.num_batches
         # `epoch_ended` saves after the last step of an epoch.
         if self._is_due() and (length is None or done < length):
             self._save(self._epoch, done, logs)
@@ -183,7 +183,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
     def _begin_with(self, state: snapshots.Snapshot) -> None:
         """Resume a `fit` from a state."""
         facts = state.facts
-        state.check(self.model, self._position.num_batches, str(self.backup_dir))
+        state.check(self.model, self._position.reader.num_batches, str(self.backup_dir))
         self._restore(state)
         self._step, self._made = facts["step"], facts["made"]
         self._first_epoch = facts["first_epoch"]
@@ -216,7 +216,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             "epoch": epoch,
             "step": step,
             "made": self._made,
-            "num_batches": self._position.num_batches,
+            "num_batches": self._position.reader.num_batches,
             "stops": bool(self.model.stop_training),
             "logs": {name: float(a) for name, a in arrays.items() if not a.ndim},
         }

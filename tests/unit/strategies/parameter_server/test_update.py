@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras import sharded_optimizer
 from tfdist.compat.keras.sharded import ShardedValue
 from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.update import (
@@ -168,13 +167,8 @@ def test_sparse_values_stay_sparse():
 
 
 @pytest.fixture
-def shards(monkeypatch):
-    """Put the patches of optimizers on; return what cuts a model's first weight."""
-    for name, function in (
-        ("_var_key", sharded_optimizer._key_of_whole),
-        ("_distributed_tf_update_step", sharded_optimizer._update_shard_by_shard),
-    ):
-        monkeypatch.setattr(sharded_optimizer.TFOptimizer, name, function)
+def shards():
+    """Return what cuts a model's first weight."""
 
     def cut(model):
         weight = model.weights[0]
