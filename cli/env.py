@@ -1,6 +1,7 @@
 """`tfdist env`: facts about this host and its environment for a bug report."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -50,7 +51,6 @@ _LIMITS = {
     "open_files": "RLIMIT_NOFILE",
     "locked_memory_bytes": "RLIMIT_MEMLOCK",
     "processes": "RLIMIT_NPROC",
-    "core_file_bytes": "RLIMIT_CORE",
     "stack_bytes": "RLIMIT_STACK",
 }
 _TENSORFLOW_SECONDS = 300.0
@@ -118,13 +118,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _sections(variables: tuple[str, ...]) -> dict[str, Facts]:
     """Return all facts except the cluster, by section."""
-    system = platform.uname()
+    versions = {"tfdist": tfdist.__version__, "Python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
     return {
-        "versions": _version_facts(),
+        "versions": {**versions},
         "platform": {
-            "system": f"{system.system} {system.release} {system.machine}",
-            "distribution": _distribution(),
-            "c_library": " ".join(platform.libc_ver()),
+            "system": platform.platform(),
             "python": sys.executable,
             "tfdist_is_in": str(Path(tfdist.__file__).parent),
         },
@@ -137,25 +138,6 @@ def _sections(variables: tuple[str, ...]) -> dict[str, Facts]:
         },
         "variables": dict(relevant_variables(os.environ, variables)),
     }
-
-
-def _version_facts() -> Facts:
-    """Return the versions of tfdist, Python and the installed packages."""
-    facts: Facts = {"tfdist": tfdist.__version__, "Python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            facts[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            facts[package] = "not installed"
-    return facts
-
-
-def _distribution() -> str | None:
-    """Return the name of the Linux distribution."""
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME")
-    except OSError:
-        return None
 
 
 def _horovod_facts() -> Facts:
@@ -193,11 +175,6 @@ def _host_facts() -> dict[str, Facts]:
             "total_bytes": memory.total,
             "available_bytes": memory.available,
             "cgroup_limit_bytes": cgroup_limit("memory"),
-            "dev_shm_bytes": (
-                psutil.disk_usage("/dev/shm").total
-                if Path("/dev/shm").is_dir()
-                else None
-            ),
         },
         "limits": {
             name: "none" if value == psutil.RLIM_INFINITY else value
@@ -207,26 +184,22 @@ def _host_facts() -> dict[str, Facts]:
 
 
 def _network_facts() -> Facts:
-    """Return the names and the addresses of this host."""
+    """Return the name and the addresses of this host."""
     import psutil
 
     host = socket.gethostname()
-    try:
-        resolved: Fact = sorted(
-            {str(info[4][0]) for info in socket.getaddrinfo(host, 0)}
-        )
-    except OSError as error:
-        resolved = f"nowhere: {error.strerror or error}"
-    addresses = [
-        f"{interface} {address.address}"
-        for interface, found in psutil.net_if_addrs().items()
-        for address in found
-        if address.family in (socket.AF_INET, socket.AF_INET6)
-    ]
+    resolved: set[str] = set()
+    with contextlib.suppress(OSError):
+        resolved = {str(info[4][0]) for info in socket.getaddrinfo(host, 0)}
     return {
         "host_name": host,
-        "its_name_leads_to": resolved,
-        "addresses": addresses,
+        "its_name_leads_to": sorted(resolved) or "nowhere",
+        "addresses": [
+            f"{interface} {address.address}"
+            for interface, addresses in psutil.net_if_addrs().items()
+            for address in addresses
+            if address.family in (socket.AF_INET, socket.AF_INET6)
+        ],
     }
 
 

@@ -1,11 +1,13 @@
 """The benchmark of parameter servers: speed and cost of `fit`."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfdist.benchmarks.figures import spread
-from tfdist.benchmarks.processes import ServerJob, check_at_least, start
+from tfdist.benchmarks.processes import Group, check_at_least, start
 
 BATCH_SIZE = 64
 
@@ -30,7 +32,7 @@ class JobSetup:
         del numbers["source"]
         check_at_least(1, **numbers)
 
-    def job(self, name: str, program: str, **settings: Any) -> ServerJob:
+    def job(self, name: str, program: str, **settings: Any) -> Group:
         """Return a job of this setup that runs a program."""
         own = {
             "source": self.source,
@@ -39,11 +41,9 @@ class JobSetup:
             "steps": self.steps,
             "repeats": self.repeats,
         }
-        return ServerJob(name, program, own | settings, self.workers, self.ps)
+        return Group(name, program, own | settings, workers=self.workers, ps=self.ps)
 
-    def fit_job(
-        self, strategy: Mapping[str, Any], steps_per_execution: int
-    ) -> ServerJob:
+    def fit_job(self, strategy: Mapping[str, Any], steps_per_execution: int) -> Group:
         """Return the job that trains a dense model under `ParameterServerStrategy`."""
         # With "sync" all workers make one update together.
         together = self.workers if strategy.get("consistency") == "sync" else 1
@@ -97,20 +97,10 @@ def job_figures(steps: int, epochs: Epochs) -> dict[str, Any]:
 def staleness_figures(counts: Mapping[Any, int]) -> dict[str, Any]:
     """Summarize how many updates gradients have missed; JSON keys are strings."""
     histogram = {int(missed): count for missed, count in counts.items()}
+    missed = sorted(Counter(histogram).elements()) or [0]
     return {
         "histogram": histogram,
-        "median": _quantile(histogram, 0.5),
-        "percentile_99": _quantile(histogram, 0.99),
-        "largest": max(histogram, default=0),
+        "median": missed[(len(missed) - 1) // 2],
+        "percentile_99": missed[math.ceil(0.99 * len(missed)) - 1],
+        "largest": missed[-1],
     }
-
-
-def _quantile(histogram: Mapping[int, int], share: float) -> int:
-    """Return the smallest value that a share of all does not exceed."""
-    total = sum(histogram.values())
-    so_far = 0
-    for value in sorted(histogram):
-        so_far += histogram[value]
-        if so_far >= share * total:
-            return value
-    return 0

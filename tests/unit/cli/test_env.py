@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import socket
 import sys
 
@@ -141,16 +142,9 @@ def test_horovod(show, monkeypatch, tmp_path):
     assert json.loads(show({}, "--json"))["horovod"]["folder"] == "not installed"
 
 
-@pytest.mark.parametrize(
-    ("name", "fact", "cell"),
-    [
-        ("total_bytes", 2**30 * 1.5, "1.5 GiB"),
-        ("total_bytes", None, "unknown"),
-        ("XLA_FLAGS", "a|b\nc", r"a\|b\nc"),
-        ("TF_CONFIG", "x" * 301, "x" * 300 + " ..."),
-    ],
-)
-def test_a_cell(show, monkeypatch, name, fact, cell):
-    monkeypatch.setattr(env_module, "_version_facts", lambda: {name: fact})
+def test_cells(show):
+    out = show({"XLA_FLAGS": "a|b\nc", "TF_LONG": "x" * 301})
 
-    assert f"| {cell} " in show({})
+    assert r"| a\|b\nc " in out
+    assert f"| {'x' * 300} ... |" in out
+    assert re.search(r"^\| total +\| [0-9.]+ GiB", out, re.MULTILINE)

@@ -160,7 +160,7 @@ def test_a_file_of_something_else(folder, capsys):
 
     assert (
         "tfdist report: error: A file must be one that Throughput wrote. "
-        "Received: notes.txt, which is not JSON. Train with"
+        "Received: notes.txt (JSONDecodeError: Expecting value"
     ) in error_of(capsys, "notes.txt")
 
 
