@@ -12,6 +12,8 @@ _Value = TypeVar("_Value")
 
 def wrap(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     """Replace a function or property; `replacement` gets the original first."""
+    # A class may inherit it from one that other versions of Keras name differently.
+    owner = next((c for c in getattr(owner, "__mro__", ()) if name in vars(c)), owner)
     original = getattr(owner, name)
     if isinstance(original, property):
         assert original.fget is not None, "it can be read"

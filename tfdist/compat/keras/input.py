@@ -235,4 +235,6 @@ def seeded(seed: int | None) -> AbstractContextManager[None]:
 
 def agree_on_batches(seed: int) -> None:
     """Seed Python's permutations of batches, equally on all ranks."""
-    py_dataset_adapter.random = random.Random(seed)
+    # Newer versions of Keras seed each epoch by its number.
+    if not hasattr(ArrayDataAdapter, "_tf_shuffle"):
+        py_dataset_adapter.random = random.Random(seed)

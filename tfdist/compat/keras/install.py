@@ -3,6 +3,8 @@
 import functools
 import pkgutil
 
+import keras
+
 from tfdist.compat.keras import versions
 from tfdist.compat.patching import wrap
 
@@ -39,8 +41,6 @@ def _patch() -> None:
 @functools.cache
 def _refuse_models_of_no_strategy() -> None:
     """Make `fit` reject models created outside of every strategy, from now on."""
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-
     from tfdist.compat.keras.trainer import make_function_under_strategy
 
-    wrap(TensorFlowTrainer, "_make_function", make_function_under_strategy)
+    wrap(keras.Model, "_make_function", make_function_under_strategy)

@@ -35,13 +35,6 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "TFOptimizer._var_key": sharded_optimizer.key_of_whole,
         "TFOptimizer.add_variable_from_reference": sharded_optimizer.add_by_shard,
     },
-    "backend.tensorflow.trainer": {
-        "TensorFlowTrainer._make_function": trainer.make_joint_function,
-        "TensorFlowTrainer._maybe_symbolic_build": trainer.build_equal,
-        "TensorFlowTrainer.fit": trainer.fit_together,
-        "TensorFlowTrainer.make_predict_function": trainer.make_joint_predict_function,
-        "TensorFlowTrainer.predict": trainer.predict_equal,
-    },
     "callbacks.callback_list": {
         "CallbackList.__init__": callbacks.init_for_rank,
         "CallbackList.on_epoch_begin": callbacks.then_agree("epoch_begin"),
@@ -56,6 +49,17 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "metrics.reduction_metrics": {
         "Mean.update_state": losses_and_metrics.update_by_share,
         "Sum.update_state": losses_and_metrics.update_by_share,
+    },
+    "models.model": {
+        "Model._compute_loss": losses_and_metrics.compute_loss_of_rows,
+        "Model._get_metrics_result_or_logs": trainer.reduce_metrics,
+        "Model._make_function": trainer.make_joint_function,
+        "Model._maybe_symbolic_build": trainer.build_equal,
+        "Model.compile": compile_checks.compile_for_strategy,
+        "Model.fit": trainer.fit_together,
+        "Model.make_predict_function": trainer.make_joint_predict_function,
+        "Model.predict": trainer.predict_equal,
+        "Model.reset_metrics": losses_and_metrics.reset_after_steps,
     },
     "optimizers.base_optimizer": {
         "BaseOptimizer._clip_gradients": optimizer.reduce_then_clip,
@@ -77,12 +81,6 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "saving.saving_lib": {
         "save_model": saving.save_once,
         "save_weights_only": saving.save_once,
-    },
-    "trainers.trainer": {
-        "Trainer._compute_loss": losses_and_metrics.compute_loss_of_rows,
-        "Trainer._get_metrics_result_or_logs": trainer.reduce_metrics,
-        "Trainer.compile": compile_checks.compile_for_strategy,
-        "Trainer.reset_metrics": losses_and_metrics.reset_after_steps,
     },
 }
 PATCHES = {

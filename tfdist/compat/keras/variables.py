@@ -1,5 +1,6 @@
 """Observed assignments of variables, and their placement on parameter servers."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -102,8 +103,11 @@ def _make_shards(
             elements * tf.as_dtype(variable._dtype).size,
             beside=None if beside is None else beside.shards[number],
         ):
-            variable._initialize(next(values))
-            shards.append(variable._value)
+            # A copy, because newer versions of Keras pass its shape to TensorFlow.
+            shard = copy.copy(variable)
+            shard._shape = (size, *variable._shape[1:])
+            shard._initialize(next(values))
+            shards.append(shard._value)
         start += size
     return ShardedValue(shards)
 
