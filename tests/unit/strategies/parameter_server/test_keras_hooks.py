@@ -123,10 +123,10 @@ def test_nothing_is_agreed_on(hooks, model):
     ):
         hooks.build(model, is_single_step=False)
         hooks.note_assigned(model.weights[0])
-        hooks.training_begins(model, watches_begin=True, watches_end=True)
+        hooks.training_begins(model, ["batch_begin", "batch_end"])
         assert hooks.restored(model, restores=True) is False
         assert hooks.first_epoch(4) == 4
-        assert hooks.decisions(model) is None
+        assert hooks.callbacks_called(model, "epoch_begin") is None
 
 
 def test_a_sum_that_only_all_parts_know_is_refused(hooks):
