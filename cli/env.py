@@ -200,7 +200,6 @@ def _horovod_facts() -> Facts:
     return {
         "folder": str(horovod.folder),
         "built_for": f"TensorFlow {horovod.built_for or 'unknown'}",
-        "frameworks": list(horovod.frameworks) or "none",
         "built_in": None if parts is None else list(parts) or "none",
     }
 

@@ -117,12 +117,10 @@ def _install(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     """Run `tfdist horovod check`, and return the exit code."""
     try:
-        report = check(os.environ)
+        check(os.environ, stream=sys.stdout)
+    except BuildError as error:
+        print(f"{args.parser.prog}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
-    for line in report.lines():
-        print(line, flush=True)
-    if report.problem is not None:
-        print(f"{args.parser.prog}: {report.problem}", file=sys.stderr)
-        return 1
     return 0

@@ -262,7 +262,7 @@ def test_all_tasks_of_a_cluster_survive_the_round_trip(build, seed):
             "argument --port: it must be a port from 1 to 65535. Received: http. Write",
         ),
         ("-H a --port 0 --index 0", "port must be from 1 to 65535. Received: port=0."),
-        ("-H a:0 --index 0", "entry 1 of -H must have a number of slots, at least"),
+        ("-H a:0 --index 0", "entry 1 of -H must be a host, or a host and its slot"),
         ("-H a,a --index 0", "entry 2 of -H repeats a host."),
         (
             "-H a --index 0 --to yaml",

@@ -125,7 +125,7 @@ def test_torchrun_may_hide_the_local_rank(capsys, file):
             "",
             "--from slurm --variables vars",
             "--from slurm finds no job of several processes in --variables vars. "
-            "Received: 0 variables. It looks for SLURM_STEP_ID",
+            "Received: 0 variables, without those of such a job",
         ),
         (
             "A=1\nhello",

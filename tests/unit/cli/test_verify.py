@@ -119,7 +119,6 @@ def test_a_script_that_could_not_be_run(verify, capsys):
         ("-m nosuchmodule", "The module to run does not exist"),
         ("-np 1 train.py", "size (-np) must be at least 2"),
         ("--steps 0 train.py", "steps must be at least 1"),
-        ("--seed -1 train.py", "seed must be from 0"),
         ("--step 3 train.py", "there is no option --step. Did you mean --steps?"),
         ("--json no/such.json train.py", "--json must be a file in a folder that exis"),
     ],

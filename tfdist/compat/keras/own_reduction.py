@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,17 +19,10 @@ class OwnReduction:
 
     # True if the current gradients are already reduced.
     is_reduced = False
-
-    def apply_reduced(
-        self,
-        grads: Sequence[Any],
-        variables: Sequence[Any],
-        apply: Callable[[Sequence[Any]], None],
-    ) -> None:
-        """Reduce gradients over ranks; pass them to `apply` with `is_reduced` set."""
-        # The loss-scale optimizer calls this, so that all ranks check the same
-        # gradients.
-        raise NotImplementedError
+    # Reduces gradients over ranks, and passes them to its last argument with
+    # `is_reduced` set. The loss-scale optimizer calls it, so that all ranks check the
+    # same gradients.
+    apply_reduced: Callable[..., None]
 
     @contextmanager
     def gradients_are_reduced(self) -> Iterator[None]:
