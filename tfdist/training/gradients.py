@@ -1,14 +1,15 @@
 """Preparation of one rank's gradients, and their sum over ranks."""
 
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
+from tfdist.compat.patching import holding
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
 from tfdist.training.step import Step, state_of_layers
 
@@ -65,14 +66,9 @@ class RankGradients:
             step.reduced_state(state, results[len(gradients) :])
         return results[: len(gradients)]
 
-    @contextmanager
-    def gradients_are_reduced(self) -> Iterator[None]:
+    def gradients_are_reduced(self) -> AbstractContextManager[None]:
         """Mark a block in which an optimizer gets gradients that are already sums."""
-        self.are_reduced = True
-        try:
-            yield
-        finally:
-            self.are_reduced = False
+        return holding(self, "are_reduced", True)
 
     def _agreed_state(self, step: Step) -> list[Any]:
         """Return the layer state that any rank assigns in a step."""

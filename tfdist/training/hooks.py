@@ -11,6 +11,7 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras import KerasHooks
+from tfdist.compat.patching import holding
 from tfdist.data.sharding import Shard, cut_rows, shard_of
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
@@ -66,8 +67,12 @@ class ReplicaHooks(RankGradients):
         undo: AbstractContextManager[None] = nullcontext()
         if trainer is not None and shard.stand_in:
             undo = put_back(step)
-        with self._making(step), undo, step.compiled():
-            return step, call(shard.data)
+        with holding(self, "step", step):
+            with undo, step.compiled():
+                outputs = call(shard.data)
+            if state := step.state():
+                self._apart.setdefault(trainer, set()).update(state)
+            return step, outputs
 
     def share(self) -> Any:
         """Return this rank's share of the step's global batch, a float64 scalar."""
@@ -90,17 +95,6 @@ class ReplicaHooks(RankGradients):
             return seed
         spread = (self._collective.rank * SPREAD) & 0xFFFFFFFF
         return tf.bitwise.bitwise_xor(seed, tf.constant([spread, 0], seed.dtype))
-
-    @contextmanager
-    def _making(self, step: Step) -> Iterator[None]:
-        """Set the current step, and record the layer state that it assigned."""
-        self.step = step
-        try:
-            yield
-            if state := step.state():
-                self._apart.setdefault(step.trainer, set()).update(state)
-        finally:
-            self.step = None
 
 
 class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
@@ -146,14 +140,11 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
     @contextmanager
     def call_of(self, trainer: Any, what: str, *, is_joint: bool) -> Iterator[None]:
         """Mark a call of a model's function, made by all ranks if `is_joint`."""
-        before, self._call = self._call, (trainer, is_joint)
-        try:
+        with holding(self, "_call", (trainer, is_joint)):
             with self.joint_call(what) if is_joint else nullcontext():
                 yield
             if is_joint:
                 self.created.start_late_equal()
-        finally:
-            self._call = before
 
     @contextmanager
     def joint_call(self, what: str) -> Iterator[None]:

@@ -121,10 +121,8 @@ class RankDataset(tf.distribute.DistributedDataset):  # type: ignore[misc]
 def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:
     """Return this rank's rows of each global batch, which may be none."""
     rank, size = collective.rank, collective.size
-    if is_rank_part(dataset):
-        return dataset
-    if _is_sharded_by_policy(dataset):
-        return _shard_by_policy(dataset, rank, size)
+    if (chosen := _chosen_part(dataset, rank, size)) is not None:
+        return chosen
 
     def cut(_: Any, batch: Any) -> Any:
         return cut_rows(batch, *share(rows_of(batch), rank, size))
@@ -206,21 +204,16 @@ def own_part(dataset: tf.data.Dataset, collective: Collective) -> Any:
         return part
     if collective.size == 1:
         return None
+    return _chosen_part(dataset, collective.rank, collective.size)
+
+
+def _chosen_part(dataset: tf.data.Dataset, rank: int, size: int) -> Any:
+    """Return a rank's part if tfdist.data or the user's policy has chosen it."""
     if is_rank_part(dataset):
         return dataset
-    if _is_sharded_by_policy(dataset):
-        return _shard_by_policy(dataset, collective.rank, collective.size)
-    return None
-
-
-def _is_sharded_by_policy(dataset: tf.data.Dataset) -> bool:
-    """Return whether the user set an `AutoShardPolicy` other than AUTO."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
-    return policy not in (None, _POLICY.AUTO)
-
-
-def _shard_by_policy(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    """Shard by the user's policy, into batches of about `1 / size` of the rows."""
+    if policy in (None, _POLICY.AUTO):
+        return None
     batch_size = static_batch_size(dataset)
     if batch_size is None or batch_size < size:
         raise ValueError(
@@ -231,7 +224,6 @@ def _shard_by_policy(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.
         )
     bounds = [share(batch_size, other, size) for other in range(size)]
     shares = [stop - start for start, stop in bounds]
-    policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy == _POLICY.OFF:
         return dataset.rebatch(shares[rank])
     # As in tf.distribute. A short last batch leaves some shares empty.

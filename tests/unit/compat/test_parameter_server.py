@@ -1,7 +1,6 @@
 """What tfdist needs of TensorFlow's parameter servers is there, and does that."""
 
 import inspect
-import os
 import threading
 from types import SimpleNamespace
 
@@ -65,11 +64,6 @@ def test_work_is_given_to_the_cluster_as_a_function(coordinator, closures):
     calls.pop().execute_on(worker)
 
     assert calls == [1]
-    source = inspect.getsource(tf.distribute.coordinator.ClusterCoordinator.__init__)
-    assert "self._cluster = Cluster(" in source
-    source = inspect.getsource(cluster_coordinator.Cluster)
-    assert "self.closure_queue = _CoordinatedClosureQueue(" in source
-    assert "self.closure_queue.put(closure)" in source
 
 
 def test_an_error_is_taken_without_a_wait_and_once(coordinator, closures):
@@ -146,67 +140,3 @@ def test_a_late_value_is_what_it_is_set_to_wherever_the_function_is_called():
     assert function(tf.constant(2.0)).numpy().tolist() == [3.0, 5.0]
     variable.assign([5.0, 6.0])
     assert caller().numpy().tolist() == [16.0, 19.0]
-
-
-def test_late_values_leave_alone_what_else_is_made_at_calls():
-    """TensorFlow gives lookup tables so, those of the worker."""
-    late, number = [], [1.0]
-
-    def compute():
-        late.append(compat.LateValue(tf.TensorSpec([], tf.float32)))
-        graph = tf.compat.v1.get_default_graph()
-        of_call = graph.capture_call_time_value(
-            lambda: tf.constant(number[0]), tf.TensorSpec([], tf.float32)
-        )
-        return late[0].symbol + of_call
-
-    function = tf.function(compute, autograph=False).get_concrete_function()
-    compat.LateValue.bind(function, late)
-    late[0].value = tf.constant(10.0)
-    assert float(function()) == 11.0
-    number[0] = 2.0
-
-    assert float(function()) == 12.0
-
-
-# Connecting.
-
-
-class Filters:
-    def __init__(self):
-        self.set = {}
-
-    def set_device_filters(self, job, index, visible):
-        self.set[job, index] = visible
-
-
-def test_servers_see_each_other_and_workers_do_not(monkeypatch):
-    calls = []
-    for name in (
-        "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE",
-        "TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY",
-    ):
-        monkeypatch.setenv(name, "unset")
-    monkeypatch.setattr(tf.config.experimental, "ClusterDeviceFilters", Filters)
-    monkeypatch.setattr(
-        tf.config,
-        "experimental_connect_to_cluster",
-        lambda *args, **kwargs: calls.append((args, kwargs)),
-    )
-    monkeypatch.setattr(
-        compat._context, "ensure_initialized", lambda: calls.append("started")
-    )
-    jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
-    compat.connect(tf.train.ClusterSpec(jobs))
-
-    [((spec,), options), started] = calls
-    assert started == "started"
-    assert spec.as_dict() == jobs
-    assert options.pop("cluster_device_filters").set == {
-        ("worker", 0): ["/job:ps", "/job:chief"],
-        ("worker", 1): ["/job:ps", "/job:chief"],
-        ("ps", 0): ["/job:ps", "/job:worker", "/job:chief"],
-    }
-    assert options == {"job_name": "chief", "protocol": "grpc"}
-    assert os.environ["TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] == "False"
-    assert os.environ["TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"] == "True"

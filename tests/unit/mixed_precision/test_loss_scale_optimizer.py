@@ -71,19 +71,6 @@ def test_a_step_that_overflows_is_skipped(bad):
     assert int(optimizer.iterations.numpy()) == 0
 
 
-def test_options_act():
-    optimizer, variable = scaled(
-        initial_scale=8.0, hysteresis=2, backoff_factor=0.25, minimum_scale=1.5
-    )
-    for _ in range(2):
-        optimizer.apply([tf.constant([INF, 0.0])], [variable])
-    lowered = state_of(optimizer)
-    optimizer.apply([tf.constant([INF, 0.0])], [variable])
-
-    assert lowered == (2.0, 0, 2, 2)
-    assert state_of(optimizer) == (1.5, 0, 2, 3)
-
-
 def test_a_static_scale_stays():
     optimizer, variable = scaled(initial_scale=8.0, dynamic=False)
 
@@ -189,16 +176,6 @@ def test_the_state_goes_from_and_to_keras_own(tmp_path, ours_saves):
         np.testing.assert_array_equal(mine.numpy(), right.numpy())
 
 
-def test_a_state_of_another_kind_is_left_out_with_keras_warning(tmp_path):
-    model = trained(keras.optimizers.SGD(0.1), ".")
-    model.save_weights(tmp_path / "model.weights.h5")
-    again = model_of(LossScaleOptimizer(keras.optimizers.SGD(0.1)))
-    again.optimizer.build(again.trainable_variables)
-
-    with pytest.warns(UserWarning, match="Skipping variable loading for optimizer"):
-        again.load_weights(tmp_path / "model.weights.h5")
-
-
 @pytest.mark.parametrize(
     "inner", ["adam", None, LossScaleOptimizer(keras.optimizers.SGD())]
 )
@@ -212,8 +189,3 @@ def test_only_an_optimizer_without_loss_scaling_is_wrapped(inner):
 def test_an_inner_optimizer_with_a_factor_of_its_own_is_refused():
     with pytest.raises(ValueError, match=r"loss_scale_factor=4.0. Leave it out there"):
         LossScaleOptimizer(keras.optimizers.SGD(loss_scale_factor=4.0))
-
-
-def test_unknown_options_are_refused():
-    with pytest.raises(ValueError, match="has no option 'growth'. Received: growth=3"):
-        LossScaleOptimizer(keras.optimizers.SGD(), growth=3)

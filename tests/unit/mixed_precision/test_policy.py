@@ -62,14 +62,6 @@ def test_the_scale_before_and_after_it_has_grown(kind):
     assert isinstance(loss_scale(model), float)
 
 
-def test_without_loss_scaling_it_is_one():
-    assert loss_scale(compiled("sgd")) == 1.0
-
-
-def test_a_constant_factor_of_keras_is_a_scale():
-    assert loss_scale(compiled(keras.optimizers.SGD(loss_scale_factor=4))) == 4.0
-
-
 def test_a_model_that_is_not_compiled_is_refused():
     model = keras.Sequential([keras.layers.Dense(1)], name="classifier")
 

@@ -82,12 +82,6 @@ def test_a_static_scale_stays_and_skipped_steps_are_counted():
     assert states(rule(dynamic=False), "....xx")[-1] == (8.0, 0, 0, 2)
 
 
-def test_a_counter_from_a_rule_with_more_steps_does_not_miss_the_growth():
-    late = START._replace(step_counter=1000)
-
-    assert states(rule(), ".", late) == [(16.0, 0, 0, 0)]
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

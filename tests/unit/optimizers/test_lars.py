@@ -57,9 +57,6 @@ def by_hand(weight, rates, momentum=0.9, trust=0.001, decay=0.0, epsilon=1e-8):
 
 OPTIONS = {
     "nothing": {},
-    "momentum": {"momentum": 0.5},
-    "no momentum": {"momentum": 0.0},
-    "trust_coefficient": {"trust_coefficient": 0.25},
     "weight_decay": {"weight_decay": 0.5},
     "epsilon": {"epsilon": 0.5},
     "all": {
@@ -89,26 +86,14 @@ def test_it_is_the_paper_s_update(row, shape):
     )
 
 
-def test_a_schedule_gives_the_rate_of_each_step():
-    (start,) = arrays((4, 3))
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
-        [1, 3], [8.0, 4.0, 1.0]
-    )
-    (found,) = apply(Lars(schedule), variables_of([start]))
-
-    weight, _ = by_hand(start, [8.0, 8.0, 4.0, 4.0, 1.0])
-    np.testing.assert_allclose(found, weight, rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize(
     ("weight", "gradient", "expected"),
     [
         # As SGD with L2: 0 - 0.5 * 2, and 3 - 0.5 * 0.25 * 3.
         ([[0.0, 0.0]], [[2.0, 0.0]], [[-1.0, 0.0]]),
         ([[3.0, 4.0]], [[0.0, 0.0]], [[2.625, 3.5]]),
-        ([[0.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]),
     ],
-    ids=["weight", "gradient", "both"],
+    ids=["weight", "gradient"],
 )
 def test_the_ratio_is_1_where_a_norm_is_0(weight, gradient, expected):
     variable = keras.Variable(weight)
@@ -178,23 +163,12 @@ NORMALISATION = {"normalisation/gamma", "normalisation/beta"}
         (None, KERNELS),
         (["bias", "normalisation"], KERNELS),
         (("first", "gamma"), {"last/kernel", "last/bias", "normalisation/beta"}),
-        (["kernel"], BIASES | NORMALISATION),
         ([], KERNELS | BIASES | NORMALISATION),
     ],
-    ids=["default", "as by default", "others", "kernels", "nothing"],
+    ids=["default", "as by default", "others", "nothing"],
 )
 def test_words_say_what_is_not_adapted(layers, words, expected):
     assert adapted_in(layers, exclude_from_adaptation=words) == expected
-
-
-def test_a_variable_of_tensorflow_is_known_by_its_name():
-    named = [tf.Variable([[1.0]], name=name) for name in ("table", "kernel")]
-    optimizer = Lars(1.0, exclude_from_adaptation=["table"], trust_coefficient=0.25)
-    optimizer.build(named)
-    for variable in named:
-        optimizer.update_step(tf.constant([[1.0]]), variable, 1.0)
-
-    assert [float(v.numpy()[0, 0]) for v in named] == pytest.approx([0.0, 0.75])
 
 
 # Types, and sparse gradients.
@@ -318,25 +292,6 @@ def test_a_config_tells_all():
     assert copy.get_config()["learning_rate"] == 2.0
 
 
-def test_a_saved_model_goes_on_where_it_was(tmp_path):
-    model, _ = trained(lars(exclude_from_adaptation=["bias", "batch_normalization"]))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    x = np.arange(8).reshape(4, 2)
-    for one in (model, loaded):
-        one.fit(x, x[:, :1] / 9.0, epochs=2, verbose=0, shuffle=False)
-
-    assert type(loaded.optimizer) is Lars
-    assert loaded.optimizer.get_config() == model.optimizer.get_config()
-    ends = [
-        [v.numpy() for v in (*one.weights, *one.optimizer.variables)]
-        for one in (model, loaded)
-    ]
-    assert len(ends[0]) == len(ends[1])
-    for found, expected in zip(*ends, strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
 # Errors.
 
 
@@ -349,7 +304,6 @@ def test_a_saved_model_goes_on_where_it_was(tmp_path):
             r"^momentum must be at least 0 and below 1\. "
             r"Received: momentum=1\.0\. Use 0\.9, or 0 for none\.$",
         ),
-        ({"momentum": -0.1}, ValueError, r"Received: momentum=-0\.1\."),
         ({"momentum": float("nan")}, ValueError, r"Received: momentum=nan\."),
         (
             {"trust_coefficient": 0},

@@ -52,19 +52,6 @@ def test_every_fit_starts_from_equal_states_and_single_steps_do_once():
     assert sent == [True, False, True, True, False]
 
 
-def test_with_another_optimizer_single_steps_start_again():
-    collective, model = Noting(), compiled()
-    hooks = hooks_on(collective)
-    hooks.build(model, is_single_step=True)
-    model.compile("adam", "mse")
-    model.optimizer.build(model.trainable_variables)
-    collective.sent.clear()
-
-    hooks.build(model, is_single_step=True)
-
-    assert "variables of the model" in collective.sent
-
-
 def test_the_chief_warns_once_of_what_depends_on_the_number_of_processes():
     model = compiled(keras.layers.BatchNormalization(name="norm"))
     hooks = hooks_on(Noting())
@@ -102,14 +89,6 @@ def test_a_model_that_is_not_built_cannot_predict():
 
 
 # Calls that all ranks make together.
-
-
-def test_an_error_of_the_data_comes_out_of_the_step():
-    hooks = hooks_on(SingleCollective())
-    hooks._feed.error = RuntimeError("the data differs")
-
-    with pytest.raises(RuntimeError, match="the data differs"), hooks.joint_call("x"):
-        raise tf.errors.UnknownError(None, None, "in a numpy_function")
 
 
 def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks):
@@ -170,15 +149,6 @@ def test_ranks_that_name_different_ranks_are_told(on_ranks):
         r"Received: root_rank=\[0, 1\], by rank\. Give the same BroadcastVariables",
     ):
         on_ranks(2, run)
-
-
-def test_a_rank_that_there_is_not_is_refused():
-    hooks, model = hooks_on(SingleCollective()), compiled()
-    with (
-        pytest.raises(ValueError, match=r"^root_rank must be from 0 to 0\. Received: "),
-        hooks.fitting(model, 1),
-    ):
-        pass
 
 
 # Decisions.
@@ -335,50 +305,6 @@ def test_predictions_are_joined_without_stand_ins(on_ranks):
     assert on_ranks(2, run) == [[[1.0], [1.0]]] * 2
 
 
-# Variables that a step makes.
-
-
-def creating(hooks, value):
-    """Note a variable as the strategy does that makes it."""
-    variable = tf.Variable(value)
-    hooks.created.add(variable)
-    return variable
-
-
-def test_variables_that_a_step_makes_get_the_values_of_rank_zero(on_ranks):
-    def run(collective):
-        hooks, model = hooks_on(collective), model_of()
-        before = creating(hooks, 5.0 + collective.rank)
-        made = []
-
-        def call(data):
-            made.append(creating(hooks, 1.0 + collective.rank))
-
-        run_step(hooks, model, call, shard(np.ones((1, 2)), 1, 2))
-        return float(made[0]), float(before)
-
-    # What was made before waits for its own start.
-    assert on_ranks(2, run) == [(1.0, 5.0), (1.0, 6.0)]
-
-
-# Stand-ins.
-
-
-def test_a_stand_in_leaves_no_trace_in_metrics_and_state(on_ranks):
-    def act(hooks, model):
-        loss, norm = model.metrics[0], model.layers[0]
-        loss.update_state(float("nan"))
-        norm.moving_mean.assign([7.0, 7.0])
-        for variable in (*loss.variables, norm.moving_mean):
-            hooks.note_assigned(variable)
-        return loss, norm
-
-    (_, (loss, norm)) = on_shards(on_ranks, act, owns=[2, 0])
-
-    assert float(loss.count.numpy()) == 0.0
-    assert norm.moving_mean.numpy().tolist() == [0.0, 0.0]
-
-
 def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks):
     def act(hooks, model):
         norm = model.layers[0]
@@ -459,61 +385,6 @@ def test_state_does_not_travel_from_a_branch(on_ranks):
 
     # It waits for the end of the epoch, as what is accumulated does.
     assert on_ranks(1, run) == [(3.0, [0], [])]
-
-
-def test_what_is_reduced_is_left_alone(on_ranks):
-    def act(hooks, model):
-        gradients = [tf.constant(2.0), None]
-        with hooks.gradients_are_reduced():
-            found = [
-                hooks.prepare_gradients(gradients, [None, None]),
-                hooks.reduce_gradients(gradients),
-            ]
-        again = sums(hooks, tf.constant(1.0 / hooks.share()))
-        return [float(one[0]) for one in found], float(again[0])
-
-    assert on_shards(on_ranks, act) == [([2.0, 2.0], 2.0)] * 2
-
-
-def test_a_gradient_that_only_another_rank_has_is_filled_in(on_ranks):
-    def act(hooks, model):
-        kernel = model.layers[1].kernel
-        gradient = None if hooks._collective.rank else tf.ones([2, 1])
-        (found,) = hooks.prepare_gradients([gradient], [kernel])
-        return found.numpy().tolist()
-
-    # Rank 0 has a quarter of the rows.
-    assert on_shards(on_ranks, act) == [[[0.25], [0.25]], [[0.0], [0.0]]]
-
-
-# Seeds and assignments.
-
-
-def test_seeds_differ_in_steps_and_are_equal_elsewhere(on_ranks):
-    def act(hooks, model):
-        return hooks.fold_seed(tf.constant([5, 6], tf.uint32)).numpy().tolist()
-
-    first, second = on_shards(on_ranks, act)
-
-    assert first == [5, 6]
-    assert second[0] != 5
-    assert second[1] == 6
-    assert on_ranks(2, lambda c: hooks_on(c).fold_seed(7)) == [7, 7]
-
-
-def test_assignments_are_noted_in_steps_only():
-    hooks, variable = hooks_on(SingleCollective()), keras.Variable(1.0)
-    hooks.note_assigned(variable)
-    model = model_of()
-    noted = []
-
-    def call(data):
-        hooks.note_assigned(variable)
-        noted.extend(hooks.step.assigned.values())
-
-    run_step(hooks, model, call, shard(None, 1, 1), is_joint=False)
-
-    assert noted == [variable]
 
 
 @pytest.mark.parametrize("jit_compile", [True, False])

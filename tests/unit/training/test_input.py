@@ -81,17 +81,6 @@ def test_a_rank_gets_its_rows_of_every_batch():
     assert rank.asked == ["first batches"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "batch_size", "may_be_empty"), [(10, 4, False), (9, 4, True)]
-)
-def test_stand_ins_come_only_where_a_batch_may_be_too_small(
-    rows, batch_size, may_be_empty
-):
-    found = list(Feed(Rank()).distribute(arrays(rows, batch_size)))
-
-    assert {len(shard.stand_in) for shard in found} == {int(may_be_empty)}
-
-
 # Permutations.
 
 

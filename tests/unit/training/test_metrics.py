@@ -176,38 +176,6 @@ def test_a_rank_without_rows_has_no_say(on_ranks, nothing):
     assert [logs["loss"] for logs in found] == [pytest.approx(13 / 5)] * 2
 
 
-def test_what_is_no_number_stays_each_rank_s_own(on_ranks):
-    logs = [{"a": [1.0], "b": 1, "c": 4.0}, {"a": [2.0], "b": 2, "c": 8.0}]
-
-    found = logs_of_all(on_ranks, logs, [1, 1])
-
-    assert found == [{"a": [1.0], "b": 1, "c": 6.0}, {"a": [2.0], "b": 2, "c": 6.0}]
-
-
-class OwnMetrics(keras.Sequential):
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        return {"a": 1.0}
-
-
-def with_a_step_of_its_own():
-    model = compiled()
-    model.train_step = lambda data: {"a": 1.0}
-    return model
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: compiled(model=OwnMetrics), with_a_step_of_its_own]
-)
-def test_whatever_a_model_returns_instead_of_metrics_has_a_share(on_ranks, make):
-    def reduce(collective):
-        model, metrics, rank = make(), MetricsOfRanks(collective), collective.rank
-        logs = {"a": tf.constant([4.0, 8.0][rank])}
-        metrics.note_share(model, step_on([1, 3][rank], 4, collective).share(), logs)
-        return float(metrics.result(model, lambda logs: logs, logs)["a"])
-
-    assert on_ranks(2, reduce) == [7.0, 7.0]
-
-
 def gathered(on_ranks, make, size=2):
     """Gather what each rank made, and return what each got."""
     return on_ranks(size, lambda c: gather_rows(make(c.rank), c))

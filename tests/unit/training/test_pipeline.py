@@ -241,17 +241,6 @@ def test_parts_of_unknown_lengths_vote_before_every_step():
     assert [rank.asked.count("more data") for rank in ranks] == [4, 4]
 
 
-def test_stand_ins_have_the_structure_of_the_data():
-    dataset = whole(0, 2, drop_remainder=True).map(structure)
-
-    (shard,) = list(shard_own(dataset, Rank(0, 2, lengths_answer(0, 1))))
-
-    assert int(shard.own) == 0
-    assert shard.data["x"].numpy().tolist() == [0.0, 0.0]
-    assert shard.data["text"].numpy().tolist() == [b"", b""]
-    assert shard.data["pair"][1].shape == [2]
-
-
 @pytest.mark.parametrize("make", [ragged_dataset, sparse_dataset])
 def test_own_parts_must_be_dense(make):
     with pytest.raises(
@@ -288,16 +277,6 @@ def test_two_batches_on_three_ranks_give_every_row_once(shard, length, batch):
     firsts = [part[0] for part in batches]
     assert rows_in(firsts) == list(range(batch))
     assert max(map(len, firsts)) == -(-batch // 3)
-
-
-def test_without_sharding_an_uneven_batch_is_shared_out_by_size():
-    dataset = with_policy(whole(7, 7), Policy.OFF)
-    sizes = [
-        [len(b) for b in own_part(dataset, rank).as_numpy_iterator()]
-        for rank in ranks_of(3)
-    ]
-
-    assert sizes == [[2, 2, 2, 1], [2, 2, 2, 1], [3, 3, 1]]
 
 
 @pytest.mark.parametrize("shard", [own_part, shard_plain])

@@ -7,7 +7,6 @@ from tfdist.collectives import SingleCollective
 from tfdist.data.sharding import Shard
 from tfdist.training.state import (
     CreatedVariables,
-    average_state,
     broadcast_equal,
     put_back,
     start_equal,
@@ -106,19 +105,6 @@ def test_different_variables_are_refused_on_every_rank(on_ranks, zero, one, word
     assert "different variables in the scope" in texts[1]
 
 
-def test_what_layers_keep_becomes_the_mean_of_ranks(on_ranks):
-    def average(collective):
-        made = [keras.Variable([1.0, 2.0]), keras.Variable(np.float64(5))]
-        made[0].assign_add([4.0 * collective.rank, 0.0])
-        made[1].assign_add(2.0 * collective.rank)
-        average_state(made, collective)
-        return [variable.numpy().tolist() for variable in made], collective.calls
-
-    for found, calls in on_ranks(2, average):
-        assert found == [[3.0, 2.0], 6.0]
-        assert calls == ["all_reduce state of the model"]
-
-
 def test_accumulated_gradients_stay_each_rank_s_own(on_ranks):
     """They are parts of a sum, and rank 0's would count once for every rank."""
     sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)
@@ -162,23 +148,6 @@ def test_a_step_on_a_stand_in_is_undone_but_for_seeds_and_weights(is_stand_in):
         is_put_back = is_stand_in and not variable.trainable and not is_seed
         np.testing.assert_array_equal(variable, value if is_put_back else value + 1)
     assert any(v.path.endswith("seed_generator_state") for v in model.variables)
-
-
-def test_what_the_step_got_from_other_ranks_stays():
-    model = model_of(0)
-    mean, variance = model.layers[1].non_trainable_variables
-    before = variance.numpy()
-    step = step_of(model, is_stand_in=True)
-
-    with put_back(step):
-        mean.assign([3.0, 4.0])
-        variance.assign([5.0, 6.0])
-        step.note_assigned(mean)
-        step.note_assigned(variance)
-        step.reduced_state([mean], [tf.constant([3.0, 4.0])])
-
-    np.testing.assert_array_equal(mean, [3.0, 4.0])
-    np.testing.assert_array_equal(variance, before)
 
 
 def made_on(on_ranks, act):

@@ -1,13 +1,11 @@
 from types import SimpleNamespace
 
-import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdist.data.sharding import Shard
 from tfdist.strategies import AllReduceStrategy
-from tfdist.training.step import Step, WeighingReplicaContext, state_of_layers
+from tfdist.training.step import Step, WeighingReplicaContext
 
 
 def shard(own, rows, *stand_in):
@@ -15,8 +13,8 @@ def shard(own, rows, *stand_in):
     return Shard(None, rows, own, tuple(tf.constant(flag) for flag in stand_in))
 
 
-def step(own, rows, collective=None, *, stand_in=(), trainer=None):
-    return Step(shard(own, rows, *stand_in), trainer, collective)
+def step(own, rows, collective=None, *, stand_in=()):
+    return Step(shard(own, rows, *stand_in), None, collective)
 
 
 def steps_of(*owns, empty=()):
@@ -112,81 +110,6 @@ def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks, is_mean, nothing
     assert found[0] == (2.0, 10.0)
     assert found[1][0] == 2.0
     assert found[1][1] * 0.0 == 0.0
-
-
-# What a step has assigned.
-
-
-@pytest.fixture
-def model():
-    made = keras.Sequential(
-        [
-            keras.Input((3,)),
-            keras.layers.Dense(2),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dropout(0.5),
-        ]
-    )
-    made.compile("sgd", "mse", metrics=["mae"])
-    made.test_on_batch(np.ones((2, 3)), np.ones((2, 2)))
-    return made
-
-
-def assigning_all(model, collective):
-    made = step(1, 1, collective, trainer=model)
-    for variable in [*model.variables, *model.metrics_variables]:
-        made.note_assigned(variable)
-    return made
-
-
-def test_the_state_is_what_layers_keep_in_floats(on_ranks, model):
-    (found,) = on_ranks(1, lambda c: assigning_all(model, c).state())
-
-    names = [v.name for v in state_of_layers(model)]
-    assert [names[i] for i in found] == ["moving_mean", "moving_variance"]
-
-
-def test_what_ranks_have_reduced_is_assigned_and_no_longer_apart(on_ranks, model):
-    def state(collective):
-        made = assigning_all(model, collective)
-        made.reduced_state([mean], [tf.constant([3.0, 4.0])])
-        return made, made.state()
-
-    mean = model.layers[1].moving_mean
-    ((made, left),) = on_ranks(1, state)
-
-    assert mean.numpy().tolist() == [3.0, 4.0]
-    assert left == [1]
-    assert id(mean) not in made.assigned
-
-
-def test_frozen_weights_are_state_of_layers_and_metrics_are_not(model):
-    model.layers[0].trainable = False
-
-    names = [variable.name for variable in state_of_layers(model)]
-
-    assert sorted(names) == ["bias", "kernel", "moving_mean", "moving_variance"]
-
-
-def test_what_a_branch_does_is_not_certain():
-    found = []
-
-    @tf.function
-    def run(flag):
-        made = step(1, 1)
-        found.append(made.is_certain)
-
-        def branch():
-            found.append(made.is_certain)
-            return 1.0
-
-        tf.cond(flag, branch, lambda: 0.0)
-        found.append(made.is_certain)
-
-    run(tf.constant(True))
-
-    assert found == [True, False, True]
-    assert step(1, 1).is_certain
 
 
 Op = tf.distribute.ReduceOp

@@ -35,11 +35,7 @@ _WRITERS = (
 _KEPT = {
     "EarlyStopping": ("best", "best_epoch", "wait", "stopped_epoch", "best_weights"),
     "History": ("epoch", "history"),
-    "ModelCheckpoint": (
-        "best",
-        "_batches_seen_since_last_saving",
-        "_last_batch_seen",
-    ),
+    "ModelCheckpoint": ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
     "ReduceLROnPlateau": ("best", "wait", "cooldown_counter"),
     "SwapEMAWeights": ("_ema_weights_in_model",),
 }

@@ -2,13 +2,14 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 
 from tfdist.compat.keras.learning_rates import inner_optimizers
+from tfdist.compat.patching import holding
 
 # The attributes that list the variables without weight decay.
 _EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
@@ -24,14 +25,9 @@ class OwnReduction:
     # same gradients.
     apply_reduced: Callable[..., None]
 
-    @contextmanager
-    def gradients_are_reduced(self) -> Iterator[None]:
+    def gradients_are_reduced(self) -> AbstractContextManager[None]:
         """Mark a block in which gradients are already reduced."""
-        before, self.is_reduced = self.is_reduced, True
-        try:
-            yield
-        finally:
-            self.is_reduced = before
+        return holding(self, "is_reduced", True)
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:

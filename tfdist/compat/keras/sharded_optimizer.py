@@ -18,22 +18,9 @@ from tfdist.compat.keras.variables import lying_beside
 from tfdist.compat.patching import holding
 
 # Optimizers with element-wise updates; others, such as Lamb, compute norms.
-_ELEMENTWISE = tuple(
-    getattr(keras.optimizers, name)
-    for name in (
-        "Adadelta",
-        "Adagrad",
-        "Adam",
-        "AdamW",
-        "Adamax",
-        "Ftrl",
-        "Lion",
-        "Nadam",
-        "RMSprop",
-        "SGD",
-        "ScheduleFreeAdamW",
-    )
-    if hasattr(keras.optimizers, name)
+_ELEMENTWISE = (
+    *("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl"),
+    *("Lion", "Nadam", "RMSprop", "SGD", "ScheduleFreeAdamW"),
 )
 
 
@@ -73,7 +60,9 @@ def _takes_shards(optimizer: Any, variable: Any) -> bool:
 
 def _goes_by_shards(optimizer: Any, shape: Any) -> bool:
     """Return whether an optimizer can update a variable one shard at a time."""
-    if type(optimizer) not in _ELEMENTWISE:
+    # Older versions of Keras lack some of them.
+    kinds = [getattr(keras.optimizers, name, None) for name in _ELEMENTWISE]
+    if type(optimizer) not in kinds:
         return False
     # Keras 3.8 creates the state of Adagrad and Ftrl without a reference variable, so
     # it is not sharded.

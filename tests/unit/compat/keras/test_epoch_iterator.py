@@ -13,7 +13,6 @@ import tensorflow as tf
 from tfdist.compat.keras import install
 from tfdist.compat.keras.input import ShardIterator
 from tfdist.compat.keras.positions import Position, Resumes, resumed_by
-from tfdist.strategies import AllReduceStrategy
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 BATCHES, STEPS, EPOCHS = 5, 3, 3
@@ -196,17 +195,6 @@ def test_the_position_knows_what_reads_the_training_data(made):
     assert position.reader is training
     assert position.reader.num_batches == BATCHES
     assert validation.num_batches == 3
-
-
-def test_under_a_strategy_of_one_process(made):
-    strategy = AllReduceStrategy()
-    right = all_of(made("arrays", strategy=strategy), 1)
-    iterator = made("arrays", strategy=strategy)
-    iterator.begin_at(1, 5, BATCHES)
-    rest = all_of(iterator, 1, epochs=2)
-
-    assert rest[0] == right[1][5:]
-    assert rest[1] == right[2]
 
 
 def read_by_workers(**options):

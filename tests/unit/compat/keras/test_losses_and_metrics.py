@@ -98,14 +98,6 @@ def test_outside_of_a_step_every_loss_is_keras_s(rank, reduction, value):
         assert float(loss_of([3.0, 5.0, 1.0, 1.0], **options)) == pytest.approx(value)
 
 
-def test_entries_that_are_not_reduced_stay(rank):
-    with rank(share=0.25) as hooks:
-        loss = loss_of([3.0, 5.0], mask=[True, True], reduction=None)
-
-    assert loss.numpy().tolist() == [3.0, 5.0]
-    assert hooks.summed == []
-
-
 def model_with(loss):
     """Return a model that computes a given loss."""
 

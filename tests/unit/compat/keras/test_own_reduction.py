@@ -7,7 +7,6 @@ import tensorflow as tf
 from tfdist.compat.keras import install
 from tfdist.compat.keras.own_reduction import (
     OwnReduction,
-    config_of,
     reduces_by_itself,
     remake,
 )
@@ -75,13 +74,6 @@ def test_xla_that_is_asked_for_is_refused(model):
     assert model.jit_compile
 
 
-def test_a_config_keeps_the_object_that_gives_the_learning_rate():
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5)
-
-    assert config_of(keras.optimizers.SGD(schedule))["learning_rate"] is schedule
-    assert config_of(keras.optimizers.SGD(0.5))["learning_rate"] == 0.5
-
-
 class Own(keras.optimizers.SGD):
     """Has an argument, and a config that does not tell it."""
 
@@ -110,18 +102,3 @@ def test_an_argument_that_the_config_does_not_tell_is_not_lost_in_silence():
     assert remake(Own(), Own).strength == 1.0
     with pytest.raises(ValueError, match=r"Received: Own, .* differs in strength\."):
         remake(scaler, type(scaler))
-
-
-def test_a_config_that_is_not_honoured_is_refused():
-    class Deaf(keras.optimizers.SGD):
-        def get_config(self):
-            return super().get_config() | {"volume": id(self)}
-
-        @classmethod
-        def from_config(cls, config):
-            return cls(config["learning_rate"])
-
-    with pytest.raises(
-        ValueError, match="Received: Deaf, .* differs in its own config"
-    ):
-        remake(Deaf(), Deaf)

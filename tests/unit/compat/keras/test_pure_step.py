@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras import install, pure_step
+from tfdist.compat.keras import install
 from tfdist.compat.keras.pure_step import PureScope, captured
 from tfdist.compat.keras.sharded import ShardedValue
 
@@ -32,18 +32,6 @@ def nodes(concrete, op):
 
 
 # Reading.
-
-
-def test_each_variable_is_read_once():
-    a, b = keras.Variable(2.0), keras.Variable(3.0)
-
-    def compute():
-        with scope_of():
-            return a * b + a + a.value
-
-    concrete = graph_of(compute)
-    assert nodes(concrete, "ReadVariableOp") == 2
-    assert float(concrete()) == 10.0
 
 
 def gradients(function, variables, *, plain):
@@ -106,25 +94,6 @@ def test_what_is_assigned_is_kept_and_the_variables_do_not_change():
     assert [float(one) for one in after] == [6.0, 11.0, 3.0]
     assert [float(one) for one in before] == [1.0, 2.0, 3.0]
     assert [float(one.numpy()) for one in (a, b, c)] == [1.0, 2.0, 3.0]
-
-
-def test_metrics_start_at_zero_without_being_read():
-    mean = keras.metrics.Mean()
-    mean.update_state([100.0, 100.0])
-
-    def compute():
-        with scope_of(*mean.variables) as scope:
-            mean.update_state([1.0, 2.0, 6.0])
-            assert [id(v) for v in scope.assigned] == [id(v) for v in mean.variables]
-            return [
-                (scope.get_current_value(v), scope.before(v)) for v in mean.variables
-            ]
-
-    concrete = graph_of(compute)
-    found = [[float(one) for one in pair] for pair in concrete()]
-    assert found == [[9.0, 0.0], [3.0, 0.0]]
-    assert nodes(concrete, "ReadVariableOp") == 0
-    assert float(mean.result()) == 100.0
 
 
 # Optimizers.
@@ -255,19 +224,3 @@ def test_a_lookup_in_a_branch_has_its_gradient():
     expected[[1, 4]] = 1.0
     assert float(loss) == 2.0 + 3.0 + 8.0 + 9.0
     np.testing.assert_array_equal(tf.convert_to_tensor(gradient), expected)
-
-
-def test_outside_of_a_step_shards_and_servers_give_their_rows_only(monkeypatch):
-    plain, shards = embedding(), cut(embedding())
-
-    def predict(layer):
-        return graph_of(lambda: layer(INDICES[0]))
-
-    assert nodes(predict(plain), "ResourceGather") == 0
-    monkeypatch.setattr(pure_step, "_is_on_servers", lambda variable: True)
-    for layer, count in ((plain, 1), (shards, 2)):
-        concrete = predict(layer)
-        assert nodes(concrete, "ResourceGather") == count
-        assert nodes(concrete, "ReadVariableOp") == 0
-        rows = np.arange(10).reshape(5, 2)[[0, 4, 4]]
-        np.testing.assert_array_equal(concrete(), rows)

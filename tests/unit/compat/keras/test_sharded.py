@@ -7,7 +7,6 @@ from tfdist.compat.keras.sharded import (
     ShardedValue,
     shard_scope,
     shards_of,
-    split_gradient,
 )
 
 ROWS = np.arange(14.0, dtype="float32").reshape(7, 2)
@@ -116,13 +115,6 @@ def test_the_gradient_of_a_lookup_is_of_its_rows(value):
 # Parts.
 
 
-def test_a_value_is_split_and_joined(value):
-    parts = value.split(tf.constant(ROWS))
-
-    assert [tuple(part.shape) for part in parts] == [(3, 2), (3, 2), (1, 2)]
-    np.testing.assert_array_equal(value.join(parts), ROWS)
-
-
 def test_slices_are_split_by_their_rows_and_joined(value):
     rows = tf.constant([5, 0, 5, 2])
     slices = tf.IndexedSlices(tf.constant(ROWS[:4]), rows, tf.constant([7, 2]))
@@ -200,13 +192,3 @@ def test_each_shard_is_a_variable_of_keras(variable, shards):
     assert [id(one.value) for one in found] == [id(shard) for shard in shards]
     assert isinstance(variable.value, ShardedValue)
     assert tuple(variable.shape) == (7, 2)
-
-
-def test_what_is_not_cut_is_one_part():
-    variable, gradient = keras.Variable(ROWS), tf.constant(ROWS)
-    [same], [part] = shards_of(variable), split_gradient(gradient, variable)
-
-    assert same is variable
-    assert part is gradient
-    [same] = shards_of(variable.value)
-    assert same is variable.value

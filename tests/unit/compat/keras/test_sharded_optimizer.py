@@ -170,23 +170,6 @@ def test_so_it_is_with_what_looks_at_the_variable(cut, make, make_variables):
     check(cut, make, make_variables=make_variables)
 
 
-def test_averages_are_made_shard_by_shard(cut):
-    with cut():
-        table, bias = made()
-        optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2)
-        optimizer.build([table, bias])
-
-    @tf.function
-    def apply():
-        wholes = [(table, split_gradient(tf.ones((7, 3)), table)), (bias, None)]
-        optimizer.apply(*apply_arguments(optimizer, wholes))
-
-    kinds = [op.type for op in apply.get_concrete_function().graph.get_operations()]
-    assert not any(kind.startswith("Concat") for kind in kinds)
-    averages = optimizer._model_variables_moving_average
-    assert [tuple(v.shape) for v in averages] == [(7, 3), (3,)]
-
-
 def given_paths(make, variables, gradient):
     optimizer = make()
     parts = [None if gradient is None else split_gradient(gradient, variables[0])]
@@ -210,26 +193,6 @@ def test_shards_are_given_where_that_is_enough(cut):
     shapes, grads = given_paths(keras.optimizers.Adam, variables, None)
     assert shapes == [(4, 3), (3, 3), (3,)]
     assert grads == [None] * 3
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        keras.optimizers.Lamb,
-        Normalised,
-        lambda: keras.optimizers.Adam(clipnorm=1.0),
-        lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
-        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Lamb()),
-    ],
-    ids=["Lamb", "of a user", "clipnorm", "accumulation", "loss scale"],
-)
-def test_others_are_given_the_whole(cut, make):
-    with cut():
-        variables = made()
-    shapes, grads = given_paths(make, variables, tf.ones((7, 3)))
-
-    assert shapes == [(7, 3), (3,)]
-    assert tuple(grads[0].shape) == (7, 3)
 
 
 # Files.

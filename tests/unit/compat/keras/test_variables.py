@@ -91,22 +91,6 @@ def placing():
         yield placing
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "size_bytes"), [((3, 4), "float32", 48), ((), "float64", 8)]
-)
-def test_the_size_is_known_before_the_variable(placing, shape, dtype, size_bytes):
-    variable = keras.Variable(
-        initializer=keras.initializers.get("zeros"),
-        shape=shape,
-        dtype=dtype,
-        trainable=False,
-        name="v",
-    )
-
-    assert placing.made == [("v", size_bytes, None)]
-    assert variable.numpy().shape == shape
-
-
 def table_of(initializer, **options):
     return keras.Variable(initializer, shape=(7, 2), name="table", **options)
 
@@ -158,12 +142,3 @@ def test_what_is_not_trained_is_cut_only_beside_what_is(placing):
     assert [tuple(shard.shape) for shard in kept._value.shards] == [(4, 2), (3, 2)]
     assert not kept._value.trainable
     assert isinstance(alone._value, tf.Variable)
-
-
-def test_shards_are_assigned_as_one(placing):
-    placing.shards = [4, 3]
-    table = table_of("zeros")
-    table.assign(np.arange(14.0).reshape(7, 2))
-    table.assign_add(np.ones((7, 2)))
-
-    np.testing.assert_array_equal(table, np.arange(1.0, 15.0).reshape(7, 2))
