@@ -106,7 +106,7 @@ def test_tfdist_that_is_not_installed(connect, tmp_path):
 
 
 def test_another_program_than_an_agent(connect):
-    text = 'printf "\\ntfdist agent 2\\nSSH-2.0-OpenSSH"; exec cat >&2'
+    text = 'printf "\\ntfdist agent 2\\nSSH-2.0-OpenSSH"; exec 3>&1 cat >&2'
 
     with pytest.raises(OSError, match="Received: A peer sent something that is not a"):
         connect(text).hello.result(SECONDS)
@@ -194,10 +194,10 @@ def test_a_connection_that_breaks_ends_both_sides(start, host, assert_ends):
 def test_a_host_that_falls_silent_is_lost(connect, monkeypatch):
     monkeypatch.setattr(link_module, "SILENCE_SECONDS", 0.3)
     monkeypatch.setattr(link_module, "BEAT_SECONDS", 0.1)
-    host = connect("exec cat >&2")
+    host = connect("exec 3>&1 cat >&2")
     with pytest.raises(TimeoutError):
         host.hello.result(0.5)
-    host = connect('printf "\\ntfdist agent 2\\n"; exec cat >&2')
+    host = connect('printf "\\ntfdist agent 2\\n"; exec 3>&1 cat >&2')
 
     with pytest.raises(OSError, match="nothing has come for"):
         host.hello.result(SECONDS)
@@ -327,7 +327,7 @@ def test_each_cause_is_told_with_its_remedy(connect, printed, exit_code, expecte
 
 
 def test_a_host_that_does_not_answer(connect):
-    host = connect("echo Warning: slow >&2; exec cat >&2")
+    host = connect("echo Warning: slow >&2; exec 3>&1 cat >&2")
     while not host.explain(TimeoutError()).startswith(
         "node2 has not answered in time. Received: Warning: slow. Try by hand: ssh"
     ):
