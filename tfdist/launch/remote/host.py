@@ -70,6 +70,11 @@ _CAUSES = (
         "The name of the host {host} is not known here.",
         "Correct the name, or give the host an entry in ~/.ssh/config.",
     ),
+    (
+        "{folder}",
+        "The working directory does not exist on {host}.",
+        "Start from a folder that all hosts have, as on a shared file system.",
+    ),
     ("{python}", "There is no such interpreter on {host}.", _SAME_ENVIRONMENT),
 )
 
@@ -147,7 +152,11 @@ class RemoteHost:
         self._errors.seek(0)
         printed = self._errors.read().decode(errors="replace").strip()
         lines = [line.strip() for line in printed.splitlines()] or [str(error)]
-        names = {"host": self._name.strip("[]"), "python": self._python}
+        names = {
+            "host": self._name.strip("[]"),
+            "python": self._python,
+            "folder": os.getcwd(),
+        }
         exit_code = self.process.poll()
         for sign, what, advice in _CAUSES if exit_code else ():
             found = [line for line in lines if sign.format(**names) in line]
