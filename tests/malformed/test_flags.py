@@ -11,7 +11,7 @@ RUN = [
     ("-np 1.5 true", "argument -np: invalid int value: '1.5'"),
     ("-np 2", "The command is missing."),
     ("-np 2 missing.py", "The script to run does not exist."),
-    ("-np 2 ''", "The program to run does not exist."),
+    ("-np 2 ''", "The program to run does not exist"),
     ("-np 2 -m no_such_module", "The module to run does not exist."),
     (
         "-np 2 --workers 1 true",

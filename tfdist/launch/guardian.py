@@ -8,8 +8,8 @@ import signal
 import sys
 import time
 
-# Ignored by the guardian itself; it receives signals over CONTROL.
-_IGNORED = (
+# Blocked in the guardian, which receives signals over CONTROL.
+_BLOCKED = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -49,7 +49,7 @@ class Guardian:
         os.set_inheritable(control, False)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._child_events = _wake_up_pipe()
-        self._leader = _start(command, cores, to_default=_ignore_signals())
+        self._leader = _start(command, cores)
         # Release the rank's output pipes; our own stdin is /dev/null.
         os.dup2(0, 1)
         os.dup2(0, 2)
@@ -145,27 +145,15 @@ def _read(descriptor: int, length: int) -> bytes:
     return data
 
 
-def _ignore_signals() -> list[signal.Signals]:
-    """Ignore signals that would end the guardian; return those to reset in the rank."""
-    # Signals that are already ignored, as under nohup, stay ignored in the rank.
-    ignored_here = [
-        number for number in _IGNORED if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    for number in ignored_here:
-        signal.signal(number, signal.SIG_IGN)
-    return [*ignored_here, *_IGNORED_BY_PYTHON]
-
-
-def _start(
-    command: list[bytes], cores: list[int], *, to_default: list[signal.Signals]
-) -> int:
+def _start(command: list[bytes], cores: list[int]) -> int:
     """Start the rank in its own session; return once its program runs."""
     guardian = os.getpid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     # Closed by exec, or by the child's exit.
     wait, ready = os.pipe()
     child = os.fork()
     if child == 0:
-        _become_rank(command, cores, guardian=guardian, to_default=to_default)
+        _become_rank(command, cores, guardian, mask)
     os.close(ready)
     os.read(wait, 1)
     os.close(wait)
@@ -175,9 +163,8 @@ def _start(
 def _become_rank(
     command: list[bytes],
     cores: list[int],
-    *,
     guardian: int,
-    to_default: list[signal.Signals],
+    mask: set[int | signal.Signals],
 ) -> None:
     """Replace the forked child by the rank's program; never return."""
     try:
@@ -185,8 +172,9 @@ def _become_rank(
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guardian:
             return
-        for number in to_default:
+        for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if cores:
             os.sched_setaffinity(0, cores)
         os.execv(command[0], command)

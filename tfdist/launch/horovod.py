@@ -12,26 +12,29 @@ from tfdist.cluster import Cluster
 from tfdist.horovod_build.installed import parts_in
 
 PORT_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_PORT"
+_ADDRESS = "127.0.0.1"
+_HOSTNAME = "localhost"
+# All processes run on one host.
+_ON_ONE_HOST = {
+    "HOROVOD_CONTROLLER": "gloo",
+    "HOROVOD_CPU_OPERATIONS": "gloo",
+    "HOROVOD_CROSS_RANK": "0",
+    "HOROVOD_CROSS_SIZE": "1",
+    "HOROVOD_GLOO_IFACE": "lo",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": _ADDRESS,
+    "HOROVOD_HOSTNAME": _HOSTNAME,
+}
 # Identify a Horovod process; values inherited from another launcher would be wrong.
 IDENTITY_VARIABLES = (
-    "HOROVOD_CONTROLLER",
-    "HOROVOD_CPU_OPERATIONS",
-    "HOROVOD_CROSS_RANK",
-    "HOROVOD_CROSS_SIZE",
-    "HOROVOD_ELASTIC",
-    "HOROVOD_GLOO_IFACE",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+    *_ON_ONE_HOST,
     PORT_VARIABLE,
-    "HOROVOD_HOSTNAME",
+    "HOROVOD_ELASTIC",
     "HOROVOD_LOCAL_RANK",
     "HOROVOD_LOCAL_SIZE",
     "HOROVOD_RANK",
     "HOROVOD_SIZE",
 )
 
-_ADDRESS = "127.0.0.1"
-_HOSTNAME = "localhost"
-_LOOPBACK = "lo"
 _POLL_SECONDS = 0.05
 
 # The options of `horovodrun` and their variables.
@@ -56,19 +59,12 @@ _NEEDS = {"timeline_mark_cycles": "timeline", "autotune_log_file": "autotune"}
 def identity_of(cluster: Cluster, port: int) -> dict[str, str]:
     """Return the variables that identify a Horovod process."""
     return {
+        **_ON_ONE_HOST,
+        PORT_VARIABLE: str(port),
         "HOROVOD_RANK": str(cluster.rank),
         "HOROVOD_SIZE": str(cluster.size),
         "HOROVOD_LOCAL_RANK": str(cluster.local_rank),
         "HOROVOD_LOCAL_SIZE": str(cluster.local_size),
-        # All processes run on one host.
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_HOSTNAME": _HOSTNAME,
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": _ADDRESS,
-        PORT_VARIABLE: str(port),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_IFACE": _LOOPBACK,
     }
 
 
@@ -106,16 +102,10 @@ def rendezvous(size: int, port: int) -> Iterator[None]:
 def serve(size: int, port: int) -> None:
     """Serve manually started processes until Ctrl-C or SIGTERM."""
     # Background processes of a shell ignore SIGINT.
-    before = {
-        number: signal.signal(number, signal.default_int_handler)
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        with contextlib.suppress(KeyboardInterrupt), rendezvous(size, port):
-            signal.pause()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), rendezvous(size, port):
+        signal.pause()
 
 
 def check_installed() -> None:

@@ -118,8 +118,8 @@ class OutputPump:
                 self._selector.unregister(key.fd)
                 os.close(key.fd)
             self._selector.close()
-            for rank in self._ranks.values():
-                rank.close_log()
+            for rank in (self._launcher, *self._ranks.values()):
+                rank.log.close()
 
     def _add_pipe(self, rank: "_RankOutput", console: int) -> None:
         """Open a pipe for one stream of a rank."""
@@ -154,7 +154,7 @@ class OutputPump:
         if self.error is not None:
             return
         try:
-            rank.log(lines)
+            write_all(rank.log.fileno(), b"".join(lines))
             if self._output.console:
                 self._console.show(console, rank.tag, lines)
         except OSError as error:
@@ -172,11 +172,8 @@ class _RankOutput:
         self.write_ends: list[int] = []
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self.traceback_seconds = float("inf")
-        self._log: int | None = None
-        if log is not None:
-            flags = os.O_WRONLY | os.O_CREAT
-            flags |= os.O_APPEND if append else os.O_TRUNC
-            self._log = os.open(log, flags, 0o666)
+        path = log or os.devnull
+        self.log = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115
 
     def remember(self, lines: list[bytes], *, is_error: bool) -> None:
         """Keep the last lines, and the time of the last traceback."""
@@ -188,20 +185,10 @@ class _RankOutput:
         if is_error and any(line.startswith(_TRACEBACK) for line in lines):
             self.traceback_seconds = time.monotonic()
 
-    def log(self, lines: list[bytes]) -> None:
-        """Write lines to the log file, if any."""
-        if self._log is not None:
-            write_all(self._log, b"".join(lines))
-
     def close_pipes(self) -> None:
         """Close the write ends of the pipes."""
         while self.write_ends:
             os.close(self.write_ends.pop())
-
-    def close_log(self) -> None:
-        """Close the log file."""
-        if self._log is not None:
-            os.close(self._log)
 
 
 class LineSplitter:

@@ -1,7 +1,6 @@
 """The failure policy of a job: which failures end it, and which processes restart."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from tfdist.cluster import Task
@@ -18,12 +17,8 @@ class Action(Enum):
     FAIL = "end the others, as the job has failed"
 
 
-@dataclass(frozen=True)
-class Decision:
-    """A reaction to the exit of a process, with an optional notice for the user."""
-
-    action: Action
-    notice: str = ""
+# A reaction to the exit of a process, and a notice for the user or nothing.
+Decision = tuple[Action, str]
 
 
 class Policy:
@@ -45,17 +40,17 @@ class Policy:
         """Decide what the exit of a process means; call it once per exit."""
         task = self._tasks[rank]
         if task is None:
-            return Decision(Action.GO_ON if code == 0 else Action.FAIL)
+            return (Action.GO_ON if code == 0 else Action.FAIL), ""
         if task.type == "chief" and code == 0:
             self.is_done = True
-            return Decision(Action.FINISH)
+            return Action.FINISH, ""
         if self.is_done:
-            return Decision(Action.GO_ON)
+            return Action.GO_ON, ""
         if task.type == "worker" and code != 0:
             return self._judge_failed_worker(rank, code)
         self._workers.discard(rank)
         if code != 0 and task.type != "evaluator":
-            return Decision(Action.FAIL)
+            return Action.FAIL, ""
         what = "it is not started again, and the chief goes on without it"
         return self._decide(Action.GO_ON, rank, code, what)
 
@@ -77,7 +72,7 @@ class Policy:
             return self._decide(Action.START_AGAIN, rank, code, what)
         self._workers.discard(rank)
         if not self._workers:
-            return Decision(Action.FAIL)
+            return Action.FAIL, ""
         used = f"{self._restarts_used} of {self._restarts} restarts are used"
         what = f"it is not started again ({used}), and the run goes on without it"
         return self._decide(Action.GO_ON, rank, code, what)
@@ -85,4 +80,4 @@ class Policy:
     def _decide(self, action: Action, rank: int, code: int, what: str) -> Decision:
         """Return a decision with its notice."""
         how = how_it_ended(code) + (f" (signal {-code})" if code < 0 else "")
-        return Decision(action, f"{name_of(rank, self._tasks[rank])} {how}; {what}.")
+        return action, f"{name_of(rank, self._tasks[rank])} {how}; {what}."

@@ -159,22 +159,22 @@ class Supervisor:
     def _judge(self, process: RankProcess) -> None:
         """Carry out the policy's decision, unless the run is already ending."""
         assert process.exit_code is not None
-        decision = self._policy.judge(process.rank, process.exit_code)
+        action, notice = self._policy.judge(process.rank, process.exit_code)
         has_been_asked = process.ended_seconds > self._asked_to_end
-        if decision.action is Action.FAIL and not has_been_asked:
+        if action is Action.FAIL and not has_been_asked:
             self._culprits.add(process.rank)
         if self._reason != "done":
             return
-        if decision.notice:
+        if notice:
             seconds = 0.0 if process.exit_code else _NOTICE_SECONDS
-            announce = functools.partial(self._announce, decision.notice)
+            announce = functools.partial(self._announce, notice)
             self._timers.add(seconds, announce)
-        if decision.action is Action.FAIL:
+        if action is Action.FAIL:
             self._reason = "failed"
             self._timers.set_stage(_SETTLE_SECONDS, self._end_peers)
-        elif decision.action is Action.START_AGAIN:
+        elif action is Action.START_AGAIN:
             self._to_start_again.add(process.rank)
-        elif decision.action is Action.FINISH:
+        elif action is Action.FINISH:
             self._to_start_again.clear()
             self._timers.set_stage(self._limits.grace_seconds, self._end_peers)
 

@@ -22,7 +22,8 @@ def site(tmp_path, monkeypatch):
     """Return the folder of an environment that has no packages."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(sys, "path_importer_cache", {})
-    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    for name in ("tensorflow", "horovod"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
 

@@ -91,6 +91,7 @@ def test_serving_by_hand_ends_with_ctrl_c(port, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("signal.pause", interrupt)
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
 
     serve(2, port)
 

@@ -268,17 +268,6 @@ def test_on_a_terminal_each_state_takes_the_place_of_the_last(terminal):
     assert third == ERASE + b"[0] 2 of 2\n[0] next\n"
 
 
-def test_the_last_state_is_left_standing(terminal):
-    descriptor, read = terminal
-    console = Console(tag=True)
-    console.show(descriptor, "0", [b"1 of 2\r"])
-
-    console.finish()
-    console.finish()
-
-    assert read() == NO_WRAP + b"[0] 1 of 2" + WRAP + b"\n"
-
-
 def test_all_is_written_where_little_can_be_taken_at_once():
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)

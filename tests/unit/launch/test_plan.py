@@ -201,14 +201,3 @@ def test_slots_keep_their_cores_when_ranks_are_numbered_anew():
         (2, 3),
     ]
     assert [spec.env["TFDIST_LOCAL_SIZE"] for spec in specs] == ["3"] * 3
-
-
-def test_only_the_evaluator_knows_of_itself():
-    specs = role_specs_of(workers=1, evaluator=True)
-    clusters = [detect(spec.env) for spec in specs]
-
-    assert [str(cluster.task) for cluster in clusters] == [
-        *("chief 0", "worker 0", "ps 0"),
-        "evaluator 0",
-    ]
-    assert {tuple(cluster.jobs) for cluster in clusters} == {("chief", "worker", "ps")}

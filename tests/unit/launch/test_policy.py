@@ -3,7 +3,7 @@
 import pytest
 
 from tfdist.cluster import Task
-from tfdist.launch.policy import Action, Decision, Policy
+from tfdist.launch.policy import Action, Policy
 
 # Their numbers are 0 to 4.
 TASKS = (
@@ -13,7 +13,7 @@ TASKS = (
     Task("ps", 0),
     Task("ps", 1),
 )
-SILENT = Decision(Action.GO_ON)
+SILENT = (Action.GO_ON, "")
 
 
 def decisions(*ends, restarts=2, tasks=TASKS):
@@ -23,7 +23,7 @@ def decisions(*ends, restarts=2, tasks=TASKS):
 
 
 def actions(*ends, **options):
-    return [decision.action for decision in decisions(*ends, **options)]
+    return [action for action, _ in decisions(*ends, **options)]
 
 
 @pytest.mark.parametrize("code", [1, 137, -9, -15])
@@ -32,7 +32,7 @@ def test_no_rank_can_be_missed(code):
 
     found = decisions(*ends, tasks=[None] * 3)
 
-    assert found == [SILENT, Decision(Action.FAIL), Decision(Action.FAIL)]
+    assert found == [SILENT, (Action.FAIL, ""), (Action.FAIL, "")]
 
 
 @pytest.mark.parametrize("code", [0, 1, -9])
@@ -44,7 +44,7 @@ def test_nobody_is_missed_when_the_job_is_done(rank, code):
 @pytest.mark.parametrize("rank", [0, 3, 4])
 @pytest.mark.parametrize("code", [1, -9])
 def test_the_job_fails_with_the_chief_and_with_each_server(rank, code):
-    assert decisions((rank, code)) == [Decision(Action.FAIL)]
+    assert decisions((rank, code)) == [(Action.FAIL, "")]
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_the_job_fails_with_the_chief_and_with_each_server(rank, code):
     ],
 )
 def test_the_training_does_not_need_its_evaluator(code, notice):
-    [decision] = decisions((5, code), tasks=(*TASKS, Task("evaluator", 0)))
+    [(action, told)] = decisions((5, code), tasks=(*TASKS, Task("evaluator", 0)))
 
-    assert decision.action == Action.GO_ON
-    assert decision.notice.startswith(notice)
+    assert action == Action.GO_ON
+    assert told.startswith(notice)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_the_chief_fails_for_want_of_the_others_and_not_they_for_it(failed, susp
 
 def test_a_worker_that_fails_is_started_again():
     assert decisions((2, -9), (1, 3)) == [
-        Decision(
+        (
             Action.START_AGAIN,
             "worker 1 was killed by SIGKILL (signal 9); it is started again (1 of 2).",
         ),
-        Decision(
+        (
             Action.START_AGAIN,
             "worker 0 failed with exit code 3; it is started again (2 of 2).",
         ),
@@ -85,12 +85,12 @@ def test_a_worker_that_fails_is_started_again():
 def test_when_restarts_are_used_up_the_run_goes_on_while_a_worker_is_left():
     *_, first, last = decisions((1, 1), (1, 1), (1, 1), (2, -11))
 
-    assert first == Decision(
+    assert first == (
         Action.GO_ON,
         "worker 0 failed with exit code 1; it is not started again (2 of 2 restarts "
         "are used), and the run goes on without it.",
     )
-    assert last == Decision(Action.FAIL)
+    assert last == (Action.FAIL, "")
 
 
 def test_a_worker_that_has_ended_well_does_not_carry_the_run():
@@ -101,7 +101,7 @@ def test_a_worker_that_has_ended_well_does_not_carry_the_run():
 def test_who_ends_well_before_the_chief_is_no_failure(rank, name):
     [decision] = decisions((rank, 0))
 
-    assert decision == Decision(
+    assert decision == (
         Action.GO_ON,
         f"{name} ended well; it is not started again, and the chief goes on without "
         "it.",

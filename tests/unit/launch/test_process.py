@@ -42,22 +42,6 @@ def test_a_launcher_that_cannot_start_a_guardian_leaks_nothing(monkeypatch):
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_it_has_a_session_of_its_own(start):
-    rank = start("cut -d ' ' -f 1,5,6 < /proc/$$/stat")
-
-    pid, group, session = rank.printed.read().split()
-    assert pid == group == session
-    assert int(session) != os.getsid(0)
-
-
-def test_it_is_pinned(start):
-    core = min(os.sched_getaffinity(0))
-
-    rank = start("grep Cpus_allowed_list /proc/self/status", cores=(core,))
-
-    assert rank.printed.read().split() == ["Cpus_allowed_list:", str(core)]
-
-
 def test_a_pin_to_a_core_that_is_not_there_is_an_error(start):
     rank = start("echo never", cores=(4000,))
 
@@ -147,14 +131,6 @@ def test_the_end_of_the_launcher_counts_after_that_of_the_rank(start, assert_end
 
     rank.process.hang_up()
 
-    assert_ends(pid)
-
-
-def test_what_a_rank_leaves_behind_is_ended(start, assert_ends):
-    rank = start("setsid sleep 1000 & echo $!; exit 5")
-    pid = int(rank.printed.readline())
-
-    assert rank.wait() == 5
     assert_ends(pid)
 
 

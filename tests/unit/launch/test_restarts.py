@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from tfdist.cluster import Task
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import Exit, RunResult
 
@@ -98,11 +97,3 @@ def test_restarts_are_reported_in_the_end():
         "2 of 3 restarts used.",
     ]
     assert Restarts(3).report(attempts[:1]) == []
-
-
-def test_tasks_are_reported_by_their_names():
-    exits = (Exit(0, 0, 1.0, task=Task("chief", 0)), Exit(1, 4, 1.0, (), Task("ps", 0)))
-    lost = Attempt(RunResult(exits, "failed", failed_rank=1), (0, 1))
-
-    [line, _] = Restarts(3).report([lost, lost])
-    assert line.startswith("restart 1: ps 0 failed with exit code 4; started again on")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import signal
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tfdist.cluster.hosts.slots import HostSlots
-from tfdist.launch import ProcessSpec, plan_here, run, shell_lines
+from tfdist.launch import ProcessSpec, plan_here, run
 from tfdist.launch.hosts import Hosts
 from tfdist.launch.job import Job, Limits
 from tfdist.launch.output import Output
@@ -24,17 +23,6 @@ QUIET = Output(console=False)
 
 def script(text, rank=0):
     return ProcessSpec(rank, ("/bin/sh", "-c", text), {})
-
-
-def test_lines_for_a_shell_begin_with_the_rendezvous_of_a_horovod_job():
-    specs = plan_here(Job(("/bin/true",), size=2, collective="horovod"))
-
-    server, *ranks = shell_lines(specs)
-
-    assert ranks == [spec.shell_line() for spec in specs]
-    port = specs[0].env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-    code = f"from tfdist.launch.horovod import serve; serve(2, {port})"
-    assert shlex.split(server) == [sys.executable, "-c", code]
 
 
 PING = (
@@ -126,16 +114,6 @@ def fails(times, folder, otherwise="exit 0"):
 
 def ends_of(attempts):
     return [attempt.result.exit_code for attempt in attempts]
-
-
-def test_each_start_is_another_run(tmp_path):
-    names = "$TFDIST_RUN_ID $TFDIST_PROGRESS_FILE ${TF_CONFIG// /}"
-    job = shell(f"echo {names} >> {tmp_path}/names; exit 3", size=1)
-
-    run_job(job, Restarts(2), output=QUIET)
-
-    lines = (tmp_path / "names").read_text().splitlines()
-    assert [len({line.split()[i] for line in lines}) for i in (0, 1, 2)] == [3, 3, 3]
 
 
 def test_a_slot_that_stays_dead_is_left_out(tmp_path):

@@ -70,6 +70,11 @@ _CAUSES = (
         "The name of the host {host} is not known here.",
         "Correct the name, or give the host an entry in ~/.ssh/config.",
     ),
+    (
+        "{folder}",
+        "The working directory does not exist on {host}.",
+        "Start from a folder that all hosts have, as on a shared file system.",
+    ),
     ("{python}", "There is no such interpreter on {host}.", _SAME_ENVIRONMENT),
 )
 
@@ -146,10 +151,27 @@ class RemoteHost:
             self._await_exit(_EXPLANATION_SECONDS)
         self._errors.seek(0)
         printed = self._errors.read().decode(errors="replace").strip()
-        host = self._name.strip("[]")
-        return explain_failure(
-            host, self._python, self.process.poll(), printed, str(error)
-        )
+        lines = [line.strip() for line in printed.splitlines()] or [str(error)]
+        names = {
+            "host": self._name.strip("[]"),
+            "python": self._python,
+            "folder": os.getcwd(),
+        }
+        exit_code = self.process.poll()
+        for sign, what, advice in _CAUSES if exit_code else ():
+            found = [line for line in lines if sign.format(**names) in line]
+            if found:
+                received = f"Received: {found[-1].rstrip('.')}."
+                return f"{what.format(**names)} {received} {advice.format(**names)}"
+        if exit_code is None:
+            what = "{host} has not answered in time."
+            advice = "Try by hand: ssh {host} true; or give it more time: "
+            advice += "--start-timeout."
+        else:
+            what = f"The connection to {{host}} has ended with exit code {exit_code}."
+            advice = "Try by hand: ssh {host} {python} --version"
+        received = f"Received: {lines[-1][:_LONGEST_SHOWN].rstrip('.')}."
+        return f"{what.format(**names)} {received} {advice.format(**names)}"
 
     def close(self) -> None:
         """Kill all processes that still run there, and close the connection."""
@@ -291,27 +313,3 @@ def carried_environment(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name not in _NOT_CARRIED and not name.startswith(_PREFIXES_NOT_CARRIED)
     }
-
-
-def explain_failure(
-    host: str, python: str, exit_code: int | None, printed: str, error: str
-) -> str:
-    """Return why no agent answers, from what ssh and the shell have printed."""
-    names = {"host": host, "python": python}
-    lines = [line.strip() for line in printed.splitlines()]
-    for sign, what, advice in _CAUSES if exit_code else ():
-        found = [line for line in lines if sign.format(**names) in line]
-        if found:
-            received = f"Received: {found[-1].rstrip('.')}."
-            return f"{what.format(**names)} {received} {advice.format(**names)}"
-    received = (lines[-1] if lines else error)[:_LONGEST_SHOWN].rstrip(".")
-    if exit_code is None:
-        return (
-            f"{host} has not answered in time. Received: {received}. "
-            f"See what takes so long: ssh {host} {python} --version; or give it more "
-            "time: --start-timeout."
-        )
-    return (
-        f"The connection to {host} has ended with exit code {exit_code}. "
-        f"Received: {received}. Try by hand: ssh {host} {python} --version"
-    )
