@@ -15,7 +15,7 @@ from tfdist.cluster.address import split_address
 from tfdist.cluster.model import Cluster
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.presence import RETRY_SECONDS, check_port, listen, retry
+from tfdist.rendezvous.presence import RETRY_SECONDS, check_own_port, listen, retry
 from tfdist.rendezvous.wire import Message, Reader, receive, send
 
 START_TIMEOUT_VARIABLE = "TFDIST_START_TIMEOUT"
@@ -60,7 +60,7 @@ def call_roll(
     # Rank 0 listens at its own address, which is free again for TensorFlow afterwards:
     # the connections stay open as lifelines, so no second port is needed.
     names = {rank: name_of(cluster, rank) for rank in range(cluster.size)}
-    check_port(cluster, names[cluster.rank])
+    check_own_port(cluster, names[cluster.rank])
     zero = cluster.addresses[0]
     handshake = _Handshake(
         cluster.rank,
