@@ -1,4 +1,4 @@
-"""How the tables of malformed inputs call the command, and what every error must be."""
+"""Call of the command by tables of malformed inputs, and the rules of its errors."""
 
 import pytest
 
@@ -13,9 +13,9 @@ WORDS_OF_ARGPARSE = (
     "invalid choice: ",
     "ignored explicit argument ",
     "expected one argument",
+    "not allowed with argument ",
     "are required: ",
     "there is no option ",
-    "-np is missing: ",
 )
 
 

@@ -5,13 +5,13 @@ import shlex
 import pytest
 
 RUN = [
-    ("true", "-np is missing: give the number of processes, as in -np 2, or hosts wit"),
+    ("true", "A job needs size (-np), or both workers and ps (--workers, --ps)."),
     ("-np", "argument -np: expected one argument"),
     ("-np 0 true", "size (-np) must be at least 1."),
     ("-np 1.5 true", "argument -np: invalid int value: '1.5'"),
     ("-np 2", "The command is missing."),
     ("-np 2 missing.py", "The script to run does not exist."),
-    ("-np 2 ''", "The program to run does not exist"),
+    ("-np 2 ''", "The program to run does not exist, or is not executable."),
     ("-np 2 -m no_such_module", "The module to run does not exist."),
     (
         "-np 2 --workers 1 true",
@@ -41,7 +41,7 @@ RUN = [
         "-np 2 --env TFDIST_RANK=1 true",
         "env must not set what the launcher sets for each process.",
     ),
-    ("-np 2 --timeout nan true", "timeout_seconds must be positive."),
+    ("-np 2 --timeout nan true", "argument --timeout: it must be a positive number "),
     (
         "-np 2 --restarts 1 true",
         "--restarts has no effect on ranks, none of which can be missed.",
@@ -74,10 +74,9 @@ RUN = [
     ),
     ("-np 2 --evaluator true", "evaluator (--evaluator) is for a job with parameter"),
     ("-np 2 --ssh rsh true", "--ssh has no effect without hosts."),
-    ("-np 2 --start-timeout inf true", "--start-timeout must be a positive number of"),
     ("-H a:2 -np 3 true", "The hosts have too few slots for the processes of the job."),
     ("-H a,localhost true", "A host among several needs a name by which the others"),
-    ("-H a --hostfile b true", "-H and --hostfile both give the hosts."),
+    ("-H a --hostfile b true", "argument --hostfile: not allowed with "),
     ("--hostfile no_such_file true", "--hostfile must be a file"),
     ("-H a,b --collective horovod true", "--collective horovod starts its processes"),
     (
@@ -91,29 +90,29 @@ BUILD = [
         "--workers a:1,b:1",
         "--index must say which task it is for, as TF_CONFIG differs in each process.",
     ),
-    ("--workers a:1,b:1 --index one", "--index must be a number from 0, or all."),
+    (
+        "--workers a:1,b:1 --index one",
+        "argument --index: it must be a number from 0, or",
+    ),
     (
         "--workers a:1,b:1 --index 2",
         "task.index must be from 0 to 1, as cluster.worker has no more addresses.",
     ),
     ("--workers a:1,b --index 0", "address 2 of --workers has no port."),
-    ("--chief c:1,d:1 --workers a:1 --index 0", "--chief must be a single address."),
+    (
+        "--chief c:1,d:1 --workers a:1 --index 0",
+        "address 1 of --chief must be one bare",
+    ),
     (
         "--workers a:1 --ps a:1 --index 0",
         "cluster.ps[0] has the same address as cluster.worker[0].",
     ),
     ("--workers a:1 --index all --task ps", "--task must be a job that has addresses."),
-    (
-        "--workers a:1 --index 0 --port 2222",
-        "--port has no effect without -H or --hostfile, as addresses have ports of ",
-    ),
-    (
-        "--workers a:1 --port x --index 0",
-        "argument --port: it must be a port from 1 to 65535.",
-    ),
-    ("-H a:2 --port 65535 --index 0", "port leaves too few ports for the slots of a."),
-    ("-H a --workers b:1 --index 0", "-H and --workers both give the workers."),
-    ("--workers a:1 --index 0 --to yaml", "--to must be one of "),
+    ("--workers a:1 --index 0 --port 2222", "Ports are for -H and --hostfile, as "),
+    ("-H a:2 --port x --index 0", "argument --port/--port-range: it must be a port "),
+    ("-H a:2 --port 65535 --index 0", "--port has too few ports for the workers of "),
+    ("-H a --workers b:1 --index 0", "argument --workers/--worker: not allowed with"),
+    ("--workers a:1 --index 0 --to yaml", "argument --to: invalid choice: 'yaml'"),
 ]
 CONFIG = [
     ("", "the following arguments are required: ACTION"),

@@ -25,6 +25,7 @@ from tfdist.cluster.detect import (
 )
 from tfdist.cluster.hosts.slots import number_ports, parse_hosts
 from tfdist.cluster.hosts.slurm import expand, expand_counts
+from tfdist.cluster.resolvers.launchers import LAUNCHERS
 from tfdist.cluster.tf_config import findings
 from tfdist.cluster.validation import EFFECTS, ERROR
 
@@ -93,30 +94,10 @@ VARIABLES = {
         "SLURM_RESTART_COUNT": ("1",),
         "TFDIST_PORT_BASE": ("20000", "65535"),
     },
-    "horovod": {
-        "HOROVOD_RANK": RANKS,
-        "HOROVOD_SIZE": SIZES,
-        "HOROVOD_LOCAL_RANK": RANKS,
-        "HOROVOD_LOCAL_SIZE": SIZES,
-    },
-    "torchrun": {
-        "TORCHELASTIC_RUN_ID": ("none",),
-        "RANK": RANKS,
-        "WORLD_SIZE": SIZES,
-        "LOCAL_RANK": RANKS,
-        "LOCAL_WORLD_SIZE": SIZES,
-    },
-    "open_mpi": {
-        "OMPI_COMM_WORLD_RANK": RANKS,
-        "OMPI_COMM_WORLD_SIZE": SIZES,
-        "OMPI_COMM_WORLD_LOCAL_RANK": RANKS,
-        "OMPI_COMM_WORLD_LOCAL_SIZE": SIZES,
-    },
-    "mpich": {
-        "PMI_RANK": RANKS,
-        "PMI_SIZE": SIZES,
-        "MPI_LOCALRANKID": RANKS,
-        "MPI_LOCALNRANKS": SIZES,
+    **{
+        each.name: dict(zip(each.variables, (RANKS, SIZES) * 2, strict=True))
+        | dict.fromkeys({*each.signs} - {*each.variables}, ("none",))
+        for each in LAUNCHERS
     },
     "pmix": {
         "PMIX_RANK": RANKS,

@@ -49,7 +49,7 @@ def listen(cluster: Cluster) -> socket.socket:
     return listener
 
 
-def check_port(cluster: Cluster, name: str) -> None:
+def check_own_port(cluster: Cluster, name: str = "") -> None:
     """Raise OSError if TensorFlow could not listen at this process's address."""
     # Bound only: a peer that connects now must not take the port for TensorFlow's.
     try:
@@ -57,14 +57,9 @@ def check_port(cluster: Cluster, name: str) -> None:
     except OSError as error:
         raise OSError(
             f"This process cannot listen at its own address: {error}. Received: "
-            f"{name}. Stop what uses the port, or give this task another one, on every "
-            "process."
+            f"{name or _name(cluster.task, cluster.address)}. Stop what uses the port, "
+            "or give this task another one, on every process."
         ) from error
-
-
-def check_own_port(cluster: Cluster) -> None:
-    """Call `check_port` with the task and address of this process as its name."""
-    check_port(cluster, _name(cluster.task, cluster.address))
 
 
 def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:

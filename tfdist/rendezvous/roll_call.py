@@ -15,7 +15,7 @@ from tfdist.cluster.address import split_address
 from tfdist.cluster.model import Cluster
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.presence import RETRY_SECONDS, check_port, listen, retry
+from tfdist.rendezvous.presence import RETRY_SECONDS, check_own_port, listen, retry
 from tfdist.rendezvous.wire import Message, Reader, receive, send
 
 START_TIMEOUT_VARIABLE = "TFDIST_START_TIMEOUT"
@@ -60,7 +60,7 @@ def call_roll(
     # Rank 0 listens at its own address, which is free again for TensorFlow afterwards:
     # the connections stay open as lifelines, so no second port is needed.
     names = {rank: name_of(cluster, rank) for rank in range(cluster.size)}
-    check_port(cluster, names[cluster.rank])
+    check_own_port(cluster, names[cluster.rank])
     zero = cluster.addresses[0]
     handshake = _Handshake(
         cluster.rank,
@@ -289,20 +289,20 @@ class _Handshake:
         raise error
 
     def _missing(self) -> str:
-        """Name the ranks that have not answered."""
-        missing = [r for r in self.names if r > 0 and r not in self._present]
-        return "; ".join(f"{self.names[r]}{self._unknown_host(r)}" for r in missing)
-
-    def _unknown_host(self, rank: int) -> str:
-        """Return a note if the host name of a rank cannot be resolved."""
-        if not self.addresses:
-            return ""
-        host, port = split_address(self.addresses[rank])
-        try:
-            socket.getaddrinfo(host, port)
-        except OSError as error:
-            return f": the name {host!r} is not known ({error})"
-        return ""
+        """Name the ranks that have not answered, and those with unknown hosts."""
+        missing = []
+        for rank, name in self.names.items():
+            if rank == 0 or rank in self._present:
+                continue
+            # Ranks that Horovod has connected have no addresses.
+            for address in self.addresses[rank : rank + 1]:
+                host, port = split_address(address)
+                try:
+                    socket.getaddrinfo(host, port)
+                except OSError as error:
+                    name += f": the name {host!r} is not known ({error})"
+            missing.append(name)
+        return "; ".join(missing)
 
 
 def _without_delay(connection: socket.socket) -> socket.socket:

@@ -81,16 +81,13 @@ def test_all_errors(check):
     )
 
 
-def test_a_syntax_error_is_shown_in_its_line(check):
+def test_a_syntax_error_is_shown_with_its_line(check):
     assert check('{"cluster": }') == (
         1,
-        "error: TF_CONFIG is not valid JSON at line 1, column 13: Expecting value. "
-        "Received:\n"
-        '  {"cluster": }\n'
-        "              ^\n"
+        "error: TF_CONFIG is not valid JSON: Expecting value: line 1 column 13 (char "
+        "12). Received: '{\"cluster\": }'.\n"
         "  Why: No process could read it, and each would end at once.\n"
-        "  Fix: Write it with json.dumps(): names in double quotes, no comma after "
-        "the last.\n"
+        "  Fix: Write it with json.dumps(), as {...} with names in double quotes.\n"
         "TF_CONFIG has 1 error.\n",
     )
 
@@ -134,8 +131,8 @@ def test_the_findings_as_json(check):
                 "place": "TF_CONFIG",
                 "problem": 'has an unknown key "x".',
                 "received": "cluster, task, x",
-                "fix": "Leave it out, or put it into the object where it belongs. "
-                "Known are: cluster, task, rpc_layer, environment, job, sparseCluster.",
+                "fix": "Leave it out, or use one of: cluster, task, rpc_layer, "
+                "environment, job, sparseCluster.",
                 "effect": "not used",
                 "severity": "error",
                 "why": "It would be ignored.",

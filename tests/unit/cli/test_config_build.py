@@ -346,7 +346,7 @@ def test_errors(options, error, file, capsys):
             "",
             "slurm",
             "--from slurm finds no job of several processes in --variables given. "
-            "Received: 0 variables. It looks for SLURM_STEP_ID",
+            "Received: 0 variables, without those of such a job",
         ),
         (
             SAGEMAKER,

@@ -4,11 +4,9 @@ import pytest
 
 from tfdist.cluster.address import look_up
 from tfdist.cluster.validation import (
-    EFFECTS,
     check_addresses,
     cluster_warnings,
     lookup_warnings,
-    refuse_first,
     wrong_task,
 )
 
@@ -150,8 +148,3 @@ def test_the_machine_looks_up_names():
     for host in ("a" * 300, "a..b"):
         with pytest.raises(OSError, match="."):
             look_up(host)
-
-
-def test_only_the_first_mistake_is_raised():
-    assert refuse_first([]) is None
-    assert all(why[0].isupper() and why.endswith(".") for why in EFFECTS.values())
