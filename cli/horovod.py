@@ -52,8 +52,6 @@ exit code:
   0 if Horovod can be used here, otherwise 1; 130 after Ctrl-C.
 """
 
-_INTERRUPTED = 130
-
 
 _INSTALL_OPTIONS = {
     "--force": "build even if a fitting Horovod works",
@@ -95,18 +93,12 @@ def _install(args: argparse.Namespace) -> int:
     except BuildError as error:
         print(f"{args.parser.prog}: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print(f"{args.parser.prog}: interrupted", file=sys.stderr)
-        return _INTERRUPTED
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
     """Run `tfdist horovod check`, and return the exit code."""
-    try:
-        report = check(os.environ)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
+    report = check(os.environ)
     for line in report.lines():
         print(line, flush=True)
     if report.problem is not None:

@@ -196,12 +196,6 @@ def test_the_table(show):
     )
 
 
-def test_worker_0_takes_the_part_of_the_chief(show):
-    out = show({"TF_CONFIG": tf_config("worker", 0, worker=["a:1", "b:1"])})
-
-    assert out.count("trains, is the chief |         here |") == 1
-
-
 def test_an_evaluator_that_is_not_listed(show):
     out = show({"TF_CONFIG": tf_config("evaluator", 0, worker=["a:1", "b:1"])})
 

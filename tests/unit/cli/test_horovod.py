@@ -75,11 +75,3 @@ def test_one_that_cannot(monkeypatch, capsys):
     assert main(["horovod", "check"]) == 1
     message = "tfdist horovod check: Run: tfdist horovod install\n"
     assert capsys.readouterr() == ("", message)
-
-
-def test_a_check_that_is_interrupted(monkeypatch):
-    def interrupt(env):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(horovod, "check", interrupt)
-    assert main(["horovod", "check"]) == 130

@@ -101,14 +101,6 @@ def test_the_splits_hold_every_digit_once(digits):
     )
 
 
-def test_both_splits_hold_as_many_of_each_digit(digits):
-    train, test = ([int(label) for _, label in split] for split in digits[0])
-
-    # Of the 10 digits there are from 174 to 183; a fifth of each is tested.
-    assert sorted(np.bincount(test)) == [35] * 2 + [36] * 6 + [37] * 2
-    assert np.bincount(train).min() == 139
-
-
 def test_processes_that_prepare_the_data_at_once_load_the_same(tmp_path):
     env = {**os.environ, "TFDS_DATA_DIR": str(tmp_path / "not yet there")}
     command = [sys.executable, "-c", PRINT_WHAT_WAS_LOADED, str(PROGRAM)]
