@@ -148,7 +148,6 @@ def _horovod_facts() -> Facts:
     return {
         "folder": str(horovod.folder),
         "built_for": f"TensorFlow {horovod.built_for or 'unknown'}",
-        "frameworks": list(horovod.frameworks),
         "built_in": list(parts_in(horovod.folder) or ()),
     }
 

@@ -98,10 +98,9 @@ def _install(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     """Run `tfdist horovod check`, and return the exit code."""
-    report = check(os.environ)
-    for line in report.lines():
-        print(line, flush=True)
-    if report.problem is not None:
-        print(f"{args.parser.prog}: {report.problem}", file=sys.stderr)
+    try:
+        check(os.environ, stream=sys.stdout)
+    except BuildError as error:
+        print(f"{args.parser.prog}: {error}", file=sys.stderr)
         return 1
     return 0

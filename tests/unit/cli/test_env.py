@@ -128,15 +128,14 @@ def test_a_tensorflow_that_does_not_load(show, python):
 
 
 def test_horovod(show, monkeypatch, tmp_path):
-    installed = Installed("0.28.1", tmp_path, "2.21.0", ("TensorFlow",))
-    monkeypatch.setattr(env_module, "parts_in", lambda folder: ("gloo", "mpi"))
+    installed = Installed("0.28.1", tmp_path, "2.21.0")
+    monkeypatch.setattr(env_module, "parts_in", lambda folder: ("Gloo", "MPI"))
     monkeypatch.setattr(env_module, "find_installed", lambda: installed)
 
     assert json.loads(show({}, "--json"))["horovod"] == {
         "folder": str(tmp_path),
         "built_for": "TensorFlow 2.21.0",
-        "frameworks": ["TensorFlow"],
-        "built_in": ["gloo", "mpi"],
+        "built_in": ["Gloo", "MPI"],
     }
     monkeypatch.setattr(env_module, "find_installed", lambda: None)
     assert json.loads(show({}, "--json"))["horovod"]["folder"] == "not installed"
