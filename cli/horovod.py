@@ -52,8 +52,6 @@ exit code:
   0 if Horovod can be used here, otherwise 1; 130 after Ctrl-C.
 """
 
-_INTERRUPTED = 130
-
 
 _INSTALL_OPTIONS = {
     "--force": "build even if a fitting Horovod works",
@@ -95,9 +93,6 @@ def _install(args: argparse.Namespace) -> int:
     except BuildError as error:
         print(f"{args.parser.prog}: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print(f"{args.parser.prog}: interrupted", file=sys.stderr)
-        return _INTERRUPTED
     return 0
 
 
@@ -108,6 +103,4 @@ def _check(args: argparse.Namespace) -> int:
     except BuildError as error:
         print(f"{args.parser.prog}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     return 0

@@ -17,6 +17,7 @@ _COMMANDS = {
     "verify": "tfdist_cli.verify",
     "horovod": "tfdist_cli.horovod",
 }
+_INTERRUPTED = 130
 
 
 def build_parser(names: Iterable[str] | None = None) -> Parser:
@@ -50,5 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.func is None:
         parser.print_help()
         return 2
-    exit_code: int = args.func(args)
+    try:
+        exit_code: int = args.func(args)
+    except KeyboardInterrupt:
+        print(f"{args.parser.prog}: interrupted", file=sys.stderr)
+        return _INTERRUPTED
     return exit_code

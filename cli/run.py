@@ -2,14 +2,12 @@
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.launch import (
     DEFAULT_RESTARTS,
-    EXIT_CODE_OF_SIGNAL,
     TUNING_OPTIONS,
     Attempt,
     Job,
@@ -163,9 +161,6 @@ def run(args: argparse.Namespace) -> int:
         )
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
-    except KeyboardInterrupt:
-        # No process has started yet.
-        return EXIT_CODE_OF_SIGNAL + signal.SIGINT
     report_end(restarts, attempts)
     return attempts[-1].result.exit_code
 

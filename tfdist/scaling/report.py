@@ -1,6 +1,6 @@
 """Scaling reports: runs on several numbers of processes, compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdist.scaling.laws import (
@@ -12,6 +12,7 @@ from tfdist.scaling.laws import (
 )
 from tfdist.scaling.throughput_file import Run
 
+_Speedup = Callable[[float, float], float]
 # The numbers of processes for which the laws predict speed-ups.
 PREDICTED_SIZES = (8, 64, 1024)
 
@@ -116,13 +117,14 @@ def scaling_report(runs: Mapping[str, Run]) -> ScalingReport:
     rows = _rows(groups)
     amdahl, gustafson = _laws(rows) if len(rows) > 1 else (None, None)
     everyone = list(runs.values())
+    units, *_ = every_unit = [run.units_per_example for run in everyone]
     return ScalingReport(
         model=next((run.model for run in everyone if run.model), None),
         scaling=_scaling_of(rows),
         rows=rows,
         amdahl=amdahl,
         gustafson=gustafson,
-        units_per_example=_units_of_all(everyone),
+        units_per_example=units if all(u == units for u in every_unit) else {},
         versions=_versions_that_differ(everyone),
     )
 
@@ -173,18 +175,15 @@ def _laws(rows: Sequence[ScalingRow]) -> tuple[Law, Law]:
     base = rows[0].processes
     speedups = {row.processes / base: row.speedup for row in rows}
     sizes = [size for size in PREDICTED_SIZES if size > base]
+
+    def law(fraction: float, speedup: _Speedup, limit: float | None) -> Law:
+        predicted = {size: speedup(fraction, size / base) for size in sizes}
+        return Law(fraction, predicted, limit)
+
     serial, scaled = fit_amdahl(speedups), fit_gustafson(speedups)
     return (
-        Law(
-            serial,
-            {size: amdahl_speedup(serial, size / base) for size in sizes},
-            limit=1.0 / serial if serial else None,
-        ),
-        Law(
-            scaled,
-            {size: gustafson_speedup(scaled, size / base) for size in sizes},
-            limit=None if scaled < 1.0 else 1.0,
-        ),
+        law(serial, amdahl_speedup, 1.0 / serial if serial else None),
+        law(scaled, gustafson_speedup, None if scaled < 1.0 else 1.0),
     )
 
 
@@ -195,18 +194,8 @@ def _scaling_of(rows: Sequence[ScalingRow]) -> str:
         return "unknown"
     if len(set(batches)) == 1:
         return "strong"
-    first = rows[0].processes
-    is_weak = all(
-        batch * first == batches[0] * row.processes
-        for row, batch in zip(rows, batches, strict=True)
-    )
-    return "weak" if is_weak else "mixed"
-
-
-def _units_of_all(runs: Sequence[Run]) -> Mapping[str, float]:
-    """Return the units per example, if all runs agree."""
-    units = runs[0].units_per_example
-    return units if all(run.units_per_example == units for run in runs) else {}
+    shares = [batch / row.processes for row, batch in zip(rows, batches, strict=True)]
+    return "weak" if len(set(shares)) == 1 else "mixed"
 
 
 def _versions_that_differ(runs: Sequence[Run]) -> Mapping[str, Sequence[str]]:

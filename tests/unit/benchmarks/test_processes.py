@@ -12,7 +12,6 @@ from tfdist.benchmarks import processes, servers
 from tfdist.benchmarks.processes import (
     BenchmarkError,
     Group,
-    check_at_least,
     report_file,
     run_program,
     start,
@@ -81,13 +80,6 @@ def test_all_groups_share_the_same_cores_with_one_thread_each(launcher):
     assert [spec.cores for spec in launcher.specs] == [(4,), (4,), (5,), (4,), (5,)]
     assert {spec.env["OMP_NUM_THREADS"] for spec in launcher.specs} == {"1"}
     assert [orders["group"] for orders in launcher.orders] == [0, 1, 1, 2, 2]
-
-
-def test_a_process_may_have_several_cores(launcher):
-    start([Group("wide", "input", {"batch_size": 4}, cores=2)])
-
-    [spec] = launcher.specs
-    assert (spec.cores, spec.env["OMP_NUM_THREADS"]) == ((4, 5), "2")
 
 
 def test_only_a_joined_group_is_one_job(launcher):
@@ -162,22 +154,6 @@ def test_a_failure_names_the_process_and_shows_its_last_lines(
         start(groups)
 
     assert caught.value.exit_code == 3
-
-
-def test_an_interrupt_is_reported_in_one_line(launcher):
-    exits = tuple(Exit(rank, -2, 2.0) for rank in range(5))
-    launcher.result = RunResult(exits, "signal", "SIGINT")
-
-    with pytest.raises(BenchmarkError, match="SIGINT ended the run") as caught:
-        start(GROUPS)
-
-    assert caught.value.exit_code == 130
-
-
-def test_numbers_that_are_too_small():
-    check_at_least(2, steps=2, repeats=3)
-    with pytest.raises(ValueError, match="repeats must be at least 2. .*repeats=1"):
-        check_at_least(2, steps=2, repeats=1)
 
 
 @pytest.fixture

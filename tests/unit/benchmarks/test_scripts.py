@@ -114,20 +114,6 @@ def test_input_pipelines_are_compared_within_each_round(script):
     assert "none" not in figures["input"]
 
 
-def test_the_speed_that_a_slow_worker_leaves(script):
-    def epochs(seconds):
-        return [{"seconds": seconds}] * 2
-
-    figures = script("slow_worker").kept_speed_figures(
-        12,
-        {"worker": epochs(1.0), "slow_worker": epochs(2.0), "both": epochs(0.8)},
-        "both",
-    )
-
-    assert figures["steps_per_second"]["both"]["median"] == pytest.approx(15.0)
-    assert figures["kept_speed"]["median"] == pytest.approx(15 / 18)
-
-
 def test_each_slowed_process_has_its_share_of_a_period(script):
     shares = {7: 0.5, 8: 0.25, 9: 0.5}
     changes = script("slow_worker").changes_of(shares, 12.0)
@@ -153,22 +139,6 @@ def test_slowed_processes_continue_in_the_end(script, monkeypatch):
 
     assert {number for _, number in sent} == {signal.SIGCONT, signal.SIGSTOP}
     assert sent[-1] == (7, signal.SIGCONT)
-
-
-def test_horovods_own_optimizer_is_compared_within_each_round(script):
-    figures = script("horovod_optimizer").horovod_figures(
-        {
-            "alone": [0.03, 0.06],
-            "weak": [0.04, 0.08],
-            "their_alone": [0.03, 0.06],
-            "their_weak": [0.05, 0.10],
-        }
-    )
-
-    assert figures["weak_efficiency"]["median"] == pytest.approx(0.75)
-    assert figures["their_weak_efficiency"]["median"] == pytest.approx(0.6)
-    for name in ("efficiency_against_theirs", "speed_against_theirs"):
-        assert figures[name]["median"] == pytest.approx(1.25)
 
 
 def test_parameter_servers_are_compared_within_each_round(script):

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from tfdist.benchmarks import BenchmarkError, JobSetup
-from tfdist.gradients import check_compression
 from tfdist_cli import bench as bench_module
 from tfdist_cli.main import main
 
@@ -165,12 +164,6 @@ def test_json_in_place_of_the_table(calls, capsys, arguments, processes):
     assert len(printed["figures"]) == len(calls)
     assert printed["machine"]["processes"] == processes
     assert {"cores", "python", "tensorflow", "keras"} < printed["machine"].keys()
-
-
-def test_the_compressions_are_those_of_the_strategy(calls):
-    for name in ("none", "fp16", "bf16"):
-        check_compression(name)
-        assert bench("training", "--compression", name) == 0
 
 
 @pytest.mark.parametrize(

@@ -81,17 +81,6 @@ def test_all_errors(check):
     )
 
 
-def test_a_syntax_error_is_shown_with_its_line(check):
-    assert check('{"cluster": }') == (
-        1,
-        "error: TF_CONFIG is not valid JSON: Expecting value: line 1 column 13 (char "
-        "12). Received: '{\"cluster\": }'.\n"
-        "  Why: No process could read it, and each would end at once.\n"
-        "  Fix: Write it with json.dumps(), as {...} with names in double quotes.\n"
-        "TF_CONFIG has 1 error.\n",
-    )
-
-
 def test_warnings_alone(check):
     code, out = check({**RIGHT, "cluster": {"worker": ["a:2222", "b:40000"]}})
 
@@ -191,12 +180,6 @@ def test_the_table(show):
         "\n"
         "This is worker 1, rank 2 of 3.\n"
     )
-
-
-def test_worker_0_takes_the_part_of_the_chief(show):
-    out = show({"TF_CONFIG": tf_config("worker", 0, worker=["a:1", "b:1"])})
-
-    assert out.count("trains, is the chief |         here |") == 1
 
 
 def test_an_evaluator_that_is_not_listed(show):

@@ -156,7 +156,7 @@ def random_cluster(chance):
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("to", ["json", "env", "shell", "dotenv"])
 def test_a_cluster_survives_the_round_trip(build, seed, to):
     cluster = random_cluster(random.Random(f"{to} {seed}"))
@@ -261,10 +261,6 @@ def test_a_rank_with_hosts(build, file, variables, options, task):
             "Received: index=2. Count from 0",
         ),
         (
-            "--workers a:1 --task master --index all",
-            "task.type must be one of chief, worker, ps, evaluator. Received: ",
-        ),
-        (
             "--workers a:1 --task ps --index all",
             "--task must be a job that has addresses. Received: --task ps --index all. "
             "Add its addresses",
@@ -300,7 +296,6 @@ def test_a_rank_with_hosts(build, file, variables, options, task):
             "--pick-ports can check the ports of this machine only. "
             "Received: a.invalid, b.invalid, which are others. Leave",
         ),
-        ("-H a:0 --index 0", "entry 1 of -H must be a host, or a host and its slot"),
         ("--hostfile given", "line 1 of --hostfile given must be a host, with slots=N"),
         (
             "--hostfile none",
@@ -316,8 +311,6 @@ def test_a_rank_with_hosts(build, file, variables, options, task):
             "-H a --index 0 --name x",
             "--name has no effect with --to json. Received: --name x. Leave it out",
         ),
-        ("-H a --to sbatch --image x", "--image has no effect with --to sbatch. Recei"),
-        ("-H a --to mpijob", "--image must name the image of the containers"),
         (
             "--variables given",
             "--variables has no effect without --from. Received: --variables given. N",
@@ -343,18 +336,11 @@ def test_errors(options, error, file, capsys):
     [
         ("", "mpi", "--from must be one of slurm, openmpi, mpich, horovod, torchrun, "),
         (
-            "",
-            "slurm",
-            "--from slurm finds no job of several processes in --variables given. "
-            "Received: 0 variables, without those of such a job",
-        ),
-        (
             SAGEMAKER,
             "sagemaker -H a,b --ps p:1 --port 1",
             "--from sagemaker gives all processes of the job. "
             "Received: also --ps, -H, --port. Leave one",
         ),
-        (SAGEMAKER, "sagemaker --task worker", "--index must say which task it is for"),
         (
             ranks(1, 4, 1, 2),
             "horovod",

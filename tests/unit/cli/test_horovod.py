@@ -68,11 +68,3 @@ def test_a_horovod_that_cannot_be_used(monkeypatch, capsys):
     assert main(["horovod", "check"]) == 1
     message = "tfdist horovod check: Run: tfdist horovod install\n"
     assert capsys.readouterr() == ("Horovod 0.28.1\n", message)
-
-
-def test_a_check_that_is_interrupted(monkeypatch):
-    def interrupt(env, *, stream):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(horovod, "check", interrupt)
-    assert main(["horovod", "check"]) == 130
