@@ -51,7 +51,6 @@ class HorovodStrategy(AllReduceStrategy):
         ImportError: If Horovod is not installed for this TensorFlow.
         RuntimeError: If Horovod does not connect the processes of the launcher.
         TimeoutError: If a process does not join, or cannot be reached.
-        TypeError: If `groups` or `process_set` has the wrong type.
         ValueError: If an option is invalid, or conflicts with another.
 
     Example:

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.cluster import Cluster
-from tfdist.compat.keras import pure_step
+from tfdist.compat.keras import install
 from tfdist.strategies.parameter_server import dispatcher
 from tfdist.strategies.parameter_server.batch_codec import spec_of
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
@@ -57,8 +57,7 @@ def make_strategy(monkeypatch):
     def schedule(coordinator, work):
         work() if coordinator.waiting is None else coordinator.waiting.append(work)
 
-    monkeypatch.setattr(keras.Variable, "handle", property(pure_step._handle_of_read))
-    monkeypatch.setattr(keras.layers.Embedding, "call", pure_step._look_up_rows)
+    install(is_alone=True)
     monkeypatch.setattr(dispatcher, "schedule", schedule)
     monkeypatch.setattr(dispatcher, "take_error", lambda coordinator: coordinator.error)
     monkeypatch.setattr(dispatcher, "current_worker", lambda: 0)
