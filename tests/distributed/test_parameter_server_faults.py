@@ -92,6 +92,8 @@ TOGETHER = {
     "killed": disturbed(signals_at(*KILLS)),
     "hung": disturbed(signals_at(HANG, tasks=WORKERS[1:])),
 }
+# The others do not wait for a worker that was killed.
+BACKUP = {**TOGETHER, "killed": disturbed(signals_at(KILLS[0], tasks=WORKERS[1:]))}
 APART = {
     "killed": many_steps(optimizer("SGD", RATE), signals_at(*KILLS)),
     "hung": many_steps(optimizer("SGD", RATE), signals_at(HANG, tasks=WORKERS[1:])),
@@ -106,7 +108,7 @@ def run_disturbed(consistency, backup_workers=0):
     from tfdist.strategies.parameter_server import servers
 
     servers.SILENCE_SECONDS = SILENCE_SECONDS
-    rows = {"sync": TOGETHER, "async": APART}[consistency]
+    rows = BACKUP if backup_workers else {"sync": TOGETHER, "async": APART}[consistency]
     return run_rows(rows, rows, consistency=consistency, backup_workers=backup_workers)
 
 

@@ -182,19 +182,21 @@ class Dispatcher:
 
     def _attempt(self, work: Work) -> None:
         """Queue the result or the error of work; raise only what TensorFlow retries."""
-        result, error = None, None
+        result, error, is_done = None, None, False
         try:
             result = work.prepare()()
+            is_done = True
         except Exception as raised:
             error = raised
             if isinstance(error, tf.errors.OpError):
                 error.add_note(f"tfdist: this happened on worker {current_worker()}.")
-            if may_be_retried(error):
+            is_done = not may_be_retried(error)
+            if not is_done:
                 raise
         finally:
             with self._lock:
                 self._running -= 1
-        work.is_done = True
+                work.is_done |= is_done
         self._arrivals.put((work, result, error))
 
     def _resubmit(self) -> None:
