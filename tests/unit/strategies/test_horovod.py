@@ -69,7 +69,7 @@ def reducer_of(strategy):
         ),
     ],
 )
-def test_wrong_options_are_refused_before_connecting(options, error, text, connected):
+def test_wrong_options_are_refused_before_connecting(options, text, connected):
     with pytest.raises(ValueError, match=re.escape(text)):
         HorovodStrategy(**options)
     assert connected == []
