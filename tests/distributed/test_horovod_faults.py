@@ -90,5 +90,5 @@ def test_a_rank_that_goes_is_named_by_the_other(training, mistake, words):
 
 
 if __name__ == "__main__":
-    # An error that nobody catches is part of what is tested: so this is a script too.
+    # An uncaught error is part of what is tested, so this is a script too.
     TRAININGS[sys.argv[1]](MISTAKES[sys.argv[2]])

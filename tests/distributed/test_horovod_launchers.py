@@ -75,7 +75,7 @@ def run(command, tmp_path, program):
         try:
             output, _ = process.communicate(timeout=SECONDS)
         finally:
-            # Whoever is left, if the time is up.
+            # End what is left when the time is up.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     return process.returncode, output

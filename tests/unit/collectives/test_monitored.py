@@ -92,7 +92,7 @@ def test_an_error_of_a_peer_leaves_with_the_peer_named(engine, line):
     assert "wait for failure" in line.told
 
 
-def test_an_error_of_a_peer_that_nobody_names_leaves_as_it_is(engine, line):
+def test_an_error_of_a_peer_without_a_name_leaves_as_it_is(engine, line):
     with pytest.raises(PeerError, match="Connection reset"):
         raising(engine, PeerError("Connection reset by peer"))
     assert line.told == ["call step", "wait for failure", "PeerError in step"]

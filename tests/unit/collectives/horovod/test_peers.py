@@ -86,7 +86,7 @@ def test_horovod_must_join_those_that_were_started(
         peers.start(place)
 
 
-def test_on_one_host_nobody_else_can_come_to_the_door(peers, horovod):
+def test_on_one_host_no_other_host_can_connect(peers, horovod):
     horovod(size=2, local_size=2)
 
     guests, door = peers.gather_guests(ranks(0), SECONDS)
@@ -108,7 +108,7 @@ def test_on_several_hosts_the_door_is_open_at_every_address(peers, horovod):
         assert door.getsockname() == ("0.0.0.0", guests[0].port)
 
 
-def test_whoever_does_not_come_is_not_waited_for_for_ever(peers, horovod):
+def test_a_rank_that_does_not_come_is_not_waited_for_for_ever(peers, horovod):
     found = horovod()
 
     def wait(guest, name, process_set):
