@@ -3,7 +3,6 @@
 That of Slurm is run in tests/distributed/test_slurm.py.
 """
 
-import ast
 import re
 from pathlib import Path
 
@@ -116,31 +115,3 @@ def test_what_the_image_copies_and_starts_is_there():
 
     for name in (*" ".join(sources).split(), program):
         assert (EXAMPLES.parent / name).exists()
-
-
-def messages_of(folder):
-    """Return the texts in the files of a folder, without what is filled in."""
-    for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                parts = [getattr(part, "value", "") for part in node.values]
-                yield "\n".join(part for part in parts if isinstance(part, str))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
-
-
-def test_the_errors_that_the_page_explains_are_those_that_are_raised():
-    page = (EXAMPLES.parent / "docs" / "clusters.md").read_text()
-    _, _, section = page.partition("## How to read the errors\n")
-    errors = re.findall(r"^\| `(.+?)` \|", section.partition("\n## ")[0], re.MULTILINE)
-    messages = "\n".join(messages_of(EXAMPLES.parent / "tfdist"))
-
-    # What stands behind a colon of these comes from the system.
-    of_the_system = r": (timed out|\[Errno -?\d+\] [\w ]+)$"
-    pieces = {
-        piece.strip()
-        for error in errors
-        for piece in re.sub(of_the_system, "", error).split("...")
-    }
-    assert len(errors) > 10
-    assert [piece for piece in pieces if piece not in messages] == []

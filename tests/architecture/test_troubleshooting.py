@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 ENTRY = re.compile(r"^### (`+)(.+?)\1\n\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
 ENTRIES = [(message, text) for _, message, text in ENTRY.findall(PAGE)]
+# Messages that need no more than a remedy.
+SHORT = [message for _, message in re.findall(r"^- (`+)(.+?)\1: ", PAGE, re.MULTILINE)]
 # Put together from a place and a rule; a TF_CONFIG that is so wrong says them.
 OF_TF_CONFIG = {
     "TF_CONFIG has an unknown key ...": '{"clusters": {}, "task": {}}',
@@ -43,7 +45,7 @@ def occurs(message):
     return any(all(part in text for part in parts) for text in MESSAGES)
 
 
-@pytest.mark.parametrize("message", [message for message, _ in ENTRIES])
+@pytest.mark.parametrize("message", [*SHORT, *(message for message, _ in ENTRIES)])
 def test_the_message_is_one_of_ours(message):
     if message in OF_TF_CONFIG:
         said = [finding.message for finding in findings(OF_TF_CONFIG[message])]
@@ -61,8 +63,8 @@ def test_each_has_a_cause_and_a_remedy(message, text):
 def test_every_heading_of_a_message_is_looked_at():
     headings = re.findall(r"^### ", PAGE, re.MULTILINE)
 
-    assert len(ENTRIES) == len(headings) > 40
-    assert len({message for message, _ in ENTRIES}) == len(ENTRIES)
+    assert len(ENTRIES) == len(headings)
+    assert len({*SHORT, *(message for message, _ in ENTRIES)}) > 40
 
 
 def test_a_message_of_nobody_is_noticed():
