@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes errors that there are, and says what to do."""
+"""The pages quote existing errors, each with its cause and remedy."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ ENTRY = re.compile(r"^### (`+)(.+?)\1\n\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTA
 ENTRIES = [(message, text) for _, message, text in ENTRY.findall(PAGE)]
 # Messages that need no more than a remedy.
 SHORT = [message for _, message in re.findall(r"^- (`+)(.+?)\1: ", PAGE, re.MULTILINE)]
-# Put together from a place and a rule; a TF_CONFIG that is so wrong says them.
+# Messages of a place and a rule, each with a TF_CONFIG that causes it.
 OF_TF_CONFIG = {
     "TF_CONFIG has an unknown key ...": '{"clusters": {}, "task": {}}',
     "TF_CONFIG task.index must be an integer.": '{"cluster": {"worker": ["a:1", '
@@ -23,7 +23,7 @@ OF_TF_CONFIG = {
 
 
 def messages():
-    """Return the texts in the sources, with a line break for what is filled in."""
+    """Return the texts in the sources, with a line break for each filled-in value."""
     found = []
     for path in (ROOT / "tfdist").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -40,13 +40,13 @@ MESSAGES = messages()
 
 
 def occurs(message):
-    """Say whether the parts of a quoted message are in one text of the sources."""
+    """Return whether the parts of a quoted message are in one text of the sources."""
     parts = [part.strip() for part in message.split("...")]
     return any(all(part in text for part in parts) for text in MESSAGES)
 
 
 @pytest.mark.parametrize("message", [*SHORT, *(message for message, _ in ENTRIES)])
-def test_the_message_is_one_of_ours(message):
+def test_a_quoted_message_is_in_the_sources(message):
     if message in OF_TF_CONFIG:
         said = [finding.message for finding in findings(OF_TF_CONFIG[message])]
         start = message.removesuffix("...").rstrip()
@@ -55,17 +55,14 @@ def test_the_message_is_one_of_ours(message):
         assert occurs(message)
 
 
-@pytest.mark.parametrize(("message", "text"), ENTRIES)
-def test_each_has_a_cause_and_a_remedy(message, text):
-    assert re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE) == ["Cause", "Remedy"]
-
-
-def test_every_heading_of_a_message_is_looked_at():
+def test_every_heading_has_a_message_with_cause_and_remedy():
     headings = re.findall(r"^### ", PAGE, re.MULTILINE)
+    parts = {
+        message: re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE)
+        for message, text in ENTRIES
+    }
 
-    assert len(ENTRIES) == len(headings)
-    assert len({*SHORT, *(message for message, _ in ENTRIES)}) > 40
-
-
-def test_a_message_of_nobody_is_noticed():
+    assert len(parts) == len(headings)
+    assert all(found == ["Cause", "Remedy"] for found in parts.values()), parts
+    assert len({*SHORT, *parts}) > 40
     assert not occurs("The moon is in the wrong place: ...")

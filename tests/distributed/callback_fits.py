@@ -1,4 +1,4 @@
-"""What `test_callbacks` runs in the processes: two fits with one instance of each.
+"""Fits of `test_callbacks` in its processes: two with one instance of each callback.
 
 All of them train y = w x on the same rows, which NumPy can do as well.
 """
@@ -33,21 +33,16 @@ from tfdist.scaling import read_run
 START, RATE, MOMENTUM = (0.5, -0.25), 0.01, 0.875
 EPOCHS, WARMUP_EPOCHS = 3, 2
 DECIDED_RATE, RATE_OF_ROOT, DECAY = 0.004, 0.002, 0.25
-ORDERS = range(4)
+ORDERS = range(2)
 VALIDATION_ROWS = 5
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Which rows a step has, without a shuffle.
+    """Rows of a step, without a shuffle."""
 
-    Args:
-        rows: How many rows there are; by rank, where each has its own.
-        size: How many a step has, of all rows or of those of a rank.
-    """
-
-    rows: tuple[int, ...]
-    size: int
+    rows: tuple[int, ...]  # Of an epoch; by rank, where each has its own.
+    size: int  # Of a step: of all rows, or of those of a rank.
 
     @property
     def steps(self) -> int:
@@ -73,15 +68,7 @@ def data(part, batches):
 
 @dataclass(frozen=True)
 class Ranks:
-    """How this process trains with others.
-
-    Args:
-        rank: The number of this process.
-        size: How many there are.
-        batches: The rows of a step.
-        strategy: The strategy; None for `tfdist.horovod`.
-        folder: Where files are written.
-    """
+    """This process among others; `strategy` is None for `tfdist.horovod`."""
 
     rank: int
     size: int
@@ -117,14 +104,7 @@ def _compiled(distribute):
 
 @dataclass(frozen=True)
 class Fit:
-    """What a `fit` ends with.
-
-    Args:
-        logs: Those of each epoch.
-        weights: The weights.
-        printed: The lines.
-        noted: What else was found.
-    """
+    """Result of a `fit`."""
 
     logs: dict[str, list[float]]
     weights: list[float]
@@ -133,18 +113,9 @@ class Fit:
 
 
 def two_fits(ranks, *callbacks, prepare=None, note=None, **options):
-    """Call `fit` twice with the same callbacks.
-
-    None of them looks at batches unless it is given: if a user's does, the ranks agree
-    in every batch, which would hide that they differ.
-
-    Args:
-        ranks: How this process trains with others.
-        *callbacks: The callbacks.
-        prepare: A function of the model, called before each `fit`.
-        note: What finds something else after each `fit`.
-        **options: For `fit`.
-    """
+    """Call `fit` twice with the same callbacks; `note` finds more after each."""
+    # With a user's callback that looks at batches the ranks agree in every batch,
+    # which would hide that they differ.
     model, fits = ranks.model(), []
     for _ in range(2):
         if prepare is not None:
@@ -213,20 +184,12 @@ def change_root(ranks):
     return change
 
 
-def broadcast(ranks):
-    callback = BroadcastVariables(root_rank=ranks.size - 1)
-    return two_fits(ranks, callback, prepare=change_root(ranks))
-
-
-def average(weights):
-    def case(ranks):
-        x, y = ranks.data
-        # Without a strategy, rank 1 has one row more.
-        rows = VALIDATION_ROWS + (ranks.rank if ranks.strategy is None else 0)
-        validation = {"validation_data": (x[:rows], y[:rows])}
-        return two_fits(ranks, Own(ranks.rank), MetricAverage(weights), **validation)
-
-    return case
+def average(ranks):
+    x, y = ranks.data
+    # Without a strategy, rank 1 has one row more.
+    rows = VALIDATION_ROWS + (ranks.rank if ranks.strategy is None else 0)
+    callbacks = Own(ranks.rank), MetricAverage("examples")
+    return two_fits(ranks, *callbacks, validation_data=(x[:rows], y[:rows]))
 
 
 def throughput(ranks):
@@ -239,29 +202,6 @@ def throughput(ranks):
     return two_fits(
         ranks, callback, note=lambda: read_run(file) if ranks.rank == 0 else None
     )
-
-
-def scale(ranks):
-    return two_fits(ranks, LearningRateScale("sqrt"))
-
-
-def warmup(ranks):
-    return two_fits(ranks, LearningRateWarmup(WARMUP_EPOCHS, verbose=1))
-
-
-def schedule(ranks):
-    return two_fits(ranks, LearningRateSchedule(0.5, start_epoch=1))
-
-
-def schedule_of_steps(ranks):
-    callback = LearningRateSchedule(
-        lambda epoch: 1 / (1 + epoch), staircase=False, momentum_correction=False
-    )
-    return two_fits(ranks, callback)
-
-
-def print_rate(ranks):
-    return two_fits(ranks, PrintLearningRate())
 
 
 def rank_zero(ranks):
@@ -302,15 +242,8 @@ def together(number):
 
 
 CASES = {
-    "broadcast": broadcast,
-    "average": average(None),
-    "average by examples": average("examples"),
+    "average": average,
     "throughput": throughput,
-    "scale": scale,
-    "warm-up": warmup,
-    "schedule": schedule,
-    "schedule of steps": schedule_of_steps,
-    "print": print_rate,
     "rank zero": rank_zero,
     **{f"order {number}": together(number) for number in ORDERS},
 }

@@ -83,11 +83,10 @@ class Matrix:
         return Cells(name, module.ROWS, self._ended[name])
 
     def _want(self, item):
-        """Note the row, or rows, and the column of a test."""
+        """Note the row and the column of a test."""
         params = item.callspec.params
-        rows = params["rows"] if "rows" in params else [params["row"]]
         _, wanted = self._wanted.setdefault(_name(item.module), (item.module, set()))
-        wanted |= {(row, params["column"]) for row in rows}
+        wanted.add((params["row"], params["column"]))
 
     def _batch(self, first):
         """Return the modules, from one on, whose rows share processes."""

@@ -113,10 +113,5 @@ def test_there_are_as_many_steps_as_on_one_process(fits):
 
 
 def test_corrupt_data_ends_the_training_and_is_named(fits, corrupt_file):
-    offset = 80 * corrupt_file.stat().st_size // 100
-
-    assert (
-        f"{str(corrupt_file)!r}, whose record 80 at byte offset {offset} is corrupt"
-        in fits[2]["corrupt"]
-    )
+    assert f"Received:] [{corrupt_file}] [Write or copy" in fits[2]["corrupt"]
     assert all("corrupt" in rank for rank in fits)

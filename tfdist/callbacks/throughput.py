@@ -73,6 +73,7 @@ class Throughput(EpochLine):
 
     # None until the examples of an epoch are counted.
     _examples: float | None
+    _global_batch_size: int | None
 
     def __init__(
         self,
@@ -139,8 +140,12 @@ class Throughput(EpochLine):
         own = self._meter.stop(
             self._steps, examples=self._examples, seconds=self._seconds
         )
-        by_rank = self._exchange(own)
-        total, size = over_ranks(by_rank), len(by_rank)
+        fields = [own.examples, own.seconds, own.skipped_steps, self._full_step]
+        by_rank = collective_of(self.model).exchange("throughput", fields)
+        if self._global_batch_size is None:
+            # 0 if no rank read its count between two steps.
+            self._global_batch_size = round(sum(full for *_, full in by_rank)) or None
+        total, size = over_ranks([Rate(*of) for *of, _ in by_rank]), len(by_rank)
         rate = total.examples_per_second
         self._epochs.append(EpochRate(rate if rate > 0 else None, total.skipped_steps))
         figures = self._figures(rate)
@@ -188,15 +193,6 @@ class Throughput(EpochLine):
         if self.examples_per_step is not None:
             return steps * self.examples_per_step / collective_of(self.model).size
         return examples_counted(self.model, steps)
-
-    def _exchange(self, own: Rate) -> list[Rate]:
-        """Return the rate of each rank, and determine the global batch size."""
-        fields = [own.examples, own.seconds, own.skipped_steps, self._full_step]
-        by_rank = collective_of(self.model).exchange("throughput", fields)
-        if self._global_batch_size is None:
-            # 0 if no rank read its count between two steps.
-            self._global_batch_size = round(sum(full for *_, full in by_rank)) or None
-        return [Rate(*rate) for *rate, _ in by_rank]
 
     def _figures(self, rate: float) -> dict[str, float]:
         """Return the optional figures by their names in the logs."""
@@ -246,17 +242,13 @@ def _is_mean_loss(metric: keras.Metric) -> bool:
 
 def _check(options: Throughput) -> None:
     """Refuse arguments that are out of range."""
-    if options.examples_per_step is not None and options.examples_per_step <= 0:
-        raise ValueError(
-            "examples_per_step must be positive. "
-            f"Received: examples_per_step={options.examples_per_step}. "
-            "Give the global batch size, or None to let Keras count."
-        )
-    if options.verbose not in (0, 1):
-        raise ValueError(
-            f"verbose must be 0 or 1. Received: verbose={options.verbose!r}. "
-            "Use 1 for a line per epoch, 0 for none."
-        )
+    for name in ("examples_per_step", "alone_examples_per_second"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            raise ValueError(
+                f"{name} must be positive. Received: {name}={value}. "
+                "Leave it out if it is not known."
+            )
     for unit, count in options.units_per_example.items():
         if unit == "examples" or not count > 0:
             raise ValueError(
@@ -264,13 +256,6 @@ def _check(options: Throughput) -> None:
                 f"'examples'. Received: {unit!r}: {count}. "
                 "Give the number per example, as in {'tokens': 512}."
             )
-    alone = options.alone_examples_per_second
-    if alone is not None and not alone > 0:
-        raise ValueError(
-            "alone_examples_per_second must be positive. "
-            f"Received: alone_examples_per_second={alone}. "
-            "Measure one process first, or leave it out."
-        )
 
 
 def _describe(total: Rate, size: int, figures: Mapping[str, float]) -> str:

@@ -1,109 +1,115 @@
-"""Reading of one rank's records, and detection of damaged ones."""
+"""The records of TFRecord files: their byte offsets, and reading of some of them.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+A record is an 8-byte length and its 4-byte checksum, the data and its 4-byte checksum.
+"""
+
+import os
+from array import array
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist.data.record_index import Damage, FileIndex
-
-_RECORD = tf.TensorSpec([], tf.string)
+_LENGTH_BYTES = 8
+# The bytes of a record in addition to its data.
+_FRAME_BYTES = 16
+# More than cores, because they mostly wait for a disk or a network.
+_THREADS = 16
 # TensorFlow's own buffer size for local files; larger is no faster.
 _BUFFER_BYTES = 256 * 1024
-_CORRUPT = "is corrupt: its data does not match the checksum of it"
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive records of a file: `count` of them, from number `first`."""
+class RecordFile(NamedTuple):
+    """A file, and the byte offsets of its records."""
 
-    file: FileIndex
-    first: int
-    count: int
+    path: str
+    offsets: Sequence[int]
 
-    @property
-    def offset(self) -> int:
-        """The byte offset of the first record."""
-        return self.file.offsets[self.first]
+
+class Piece(NamedTuple):
+    """Consecutive records of a file: `records` of them, from a byte offset."""
+
+    path: str
+    offset: int
+    records: int
+
+
+def index_files(paths: Sequence[str]) -> list[RecordFile]:
+    """Find the records of uncompressed files, which may be remote, as "gs://..."."""
+    with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
+        return list(pool.map(_index, paths))
+
+
+def _index(path: str) -> RecordFile:
+    """Follow the lengths from record to record to the end of a file."""
+    file: Any
+    if "://" in path:
+        file = tf.io.gfile.GFile(path, "rb")
+        size = file.size()
+    else:
+        file = open(path, "rb", buffering=0)  # noqa: SIM115
+        size = os.fstat(file.fileno()).st_size
+        # Otherwise read-ahead would read the data between the lengths, too.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+    offsets = array("Q")
+    offset = 0
+    with file:
+        while offset < size:
+            offsets.append(offset)
+            file.seek(offset)
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            offset += _FRAME_BYTES + length
+    if offset != size:
+        raise ValueError(
+            "A TFRecord file must hold whole, uncompressed records. Received: "
+            f"{path!r}, whose record {len(offsets) - 1} at byte offset {offsets[-1]} "
+            "is truncated or corrupt. Write or copy the file again."
+        )
+    return RecordFile(path, offsets)
+
+
+def pieces_of(part: range, files: Sequence[RecordFile], most: int) -> list[Piece]:
+    """Return the pieces of a part of all records, none longer than `most`."""
+    pieces = []
+    begin = 0
+    for file in files:
+        length = len(file.offsets)
+        start = max(part.start, begin) - begin
+        stop = min(part.stop, begin + length) - begin
+        pieces += [
+            Piece(file.path, file.offsets[first], min(most, stop - first))
+            for first in range(start, stop, most)
+        ]
+        begin += length
+    return pieces
 
 
 def read(
     pieces: Sequence[Piece], *, at_a_time: int, seed: int | None
 ) -> tf.data.Dataset:
     """Read pieces of files, `at_a_time` in parallel, shuffled if there is a seed."""
-    # A damaged record raises an error that names file and offset.
+    paths, offsets, counts = zip(*pieces, strict=True)
     where = tf.data.Dataset.from_tensor_slices(
-        (
-            [piece.file.path for piece in pieces],
-            np.array([piece.offset for piece in pieces], np.int64),
-            np.array([piece.count for piece in pieces], np.int64),
-            np.arange(len(pieces), dtype=np.int64),
-        )
+        ([*paths], np.array(offsets, np.int64), np.array(counts, np.int64))
     )
     if seed is not None:
         where = where.shuffle(len(pieces), seed=seed)
 
-    def explain(number: Any) -> bytes:
-        raise explained(pieces[int(number)])
-
-    def read_one(path: Any, offset: Any, count: Any, number: Any) -> tf.data.Dataset:
-        # Read only if records are missing, so it costs nothing otherwise.
-        rest = tf.data.Dataset.from_tensors(number).map(
-            lambda n: tf.ensure_shape(tf.numpy_function(explain, [n], tf.string), [])
-        )
-        return _open(path, offset).ignore_errors().concatenate(rest).take(count)
+    def read_one(path: Any, offset: Any, count: Any) -> tf.data.Dataset:
+        # TensorFlow's error for corrupt data names the byte offset only: it is logged,
+        # and ends the piece early. `lost` is read only then.
+        found = _open(path, offset).ignore_errors(log_warning=True)
+        lost = tf.data.Dataset.from_tensors(path).map(_raise_lost)
+        return found.concatenate(lost).take(count)
 
     records = where.interleave(
         read_one,
         cycle_length=at_a_time,
         num_parallel_calls=tf.data.AUTOTUNE if at_a_time > 1 else None,
     )
-    total = sum(piece.count for piece in pieces)
-    return records.apply(tf.data.experimental.assert_cardinality(total))
-
-
-def explained(piece: Piece) -> Exception:
-    """Return the error that explains why a piece has too few records."""
-    for damage in damages(piece):
-        return damage.error()
-    # The damage has disappeared since.
-    return OSError(
-        "A TFRecord file must not change while it is read. Received: "
-        f"{piece.file.path!r}, of which the records from byte offset {piece.offset} "
-        "could be read only in part. See whether its disk or network has failed."
-    )
-
-
-def damages(piece: Piece) -> Iterator[Damage]:
-    """Read a whole piece, and yield its corrupt records in order."""
-    done = 0
-    while done < piece.count:
-        rest = replace(piece, first=piece.first + done, count=piece.count - done)
-        # TensorFlow can open a file at an offset only inside a dataset function.
-        where = tf.data.Dataset.from_tensors((piece.file.path, np.int64(rest.offset)))
-        records = where.flat_map(lambda *place: _open(*place).ignore_errors())
-        done += int(
-            records.take(rest.count).reduce(np.int64(0), lambda total, _: total + 1)
-        )
-        if done < piece.count:
-            number = piece.first + done
-            yield Damage(piece.file.path, piece.file.offsets[number], number, _CORRUPT)
-            done += 1
-
-
-def without_damages(piece: Piece) -> tuple[list[Piece], list[Damage]]:
-    """Read a whole piece; return the sound pieces within it, and the damages."""
-    found = list(damages(piece))
-    edges = [piece.first - 1, *(each.record for each in found)]
-    ends = [*edges[1:], piece.first + piece.count]
-    sound = [
-        Piece(piece.file, before + 1, end - before - 1)
-        for before, end in zip(edges, ends, strict=True)
-        if end - before > 1
-    ]
-    return sound, found
+    return records.apply(tf.data.experimental.assert_cardinality(sum(counts)))
 
 
 def _open(path: Any, offset: Any) -> tf.data.Dataset:
@@ -114,4 +120,12 @@ def _open(path: Any, offset: Any) -> tf.data.Dataset:
         buffer_size=_BUFFER_BYTES,
         byte_offsets=[offset],
     )
-    return tf.data.experimental.from_variant(variant, _RECORD)
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+
+def _raise_lost(path: Any) -> Any:
+    """Raise the error for a file with a damaged record."""
+    what = "A TFRecord file must hold whole records with their checksums. Received:"
+    failed = tf.debugging.Assert(False, [what, path, "Write or copy the file again."])
+    with tf.control_dependencies([failed]):
+        return tf.identity(path)

@@ -7,9 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.data.feeding import Feeding
-from tfdist.data.partition import check_batch, check_examples
-from tfdist.data.sharding import rank_and_size, share
+from tfdist.data.pipeline import Options, batches_of, check_examples, check_options
+from tfdist.data.sharding import rank_and_size
 
 
 def read_tfds(
@@ -62,19 +61,25 @@ def read_tfds(
         >>> def images(**options):
         ...     return tfdist.data.read_tfds("mnist", "train", 128, **options)
     """
-    feeding = Feeding(shuffle_buffer, seed, cache, deterministic)
     rank, size = rank_and_size(rank, size)
-    check_batch(global_batch_size, size)
-    tfds = _tensorflow_datasets()
+    options = Options(global_batch_size, shuffle_buffer, seed, cache, deterministic)
+    check_options(options, size)
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise ImportError(
+            "read_tfds needs TensorFlow Datasets. Received: an environment without it. "
+            "Run: pip install tensorflow-datasets"
+        ) from error
     builder = tfds.builder(name, data_dir=data_dir) if isinstance(name, str) else name
     _prepare(builder)
     examples = builder.info.splits[split].num_examples
     check_examples(examples, size, f"the split {split!r} of {builder.name}")
     own = tfds.even_splits(split, size, drop_remainder=False)[rank]
+    # Unshuffled files are read in order.
     config = tfds.ReadConfig(
         try_autocache=False,
         shuffle_seed=seed,
-        # Unshuffled files are read in order.
         interleave_cycle_length=16 if shuffle_buffer else 1,
     )
     records = builder.as_dataset(
@@ -83,8 +88,7 @@ def read_tfds(
         read_config=config,
         as_supervised=as_supervised,
     )
-    start, stop = share(global_batch_size, rank, size)
-    return feeding.batches(records, parse, stop - start, is_part=size > 1)
+    return batches_of(records, parse, options, rank, size)
 
 
 def _prepare(builder: Any) -> None:
@@ -100,14 +104,3 @@ def _prepare(builder: Any) -> None:
             builder.info.read_from_directory(folder)
         else:
             builder.download_and_prepare()
-
-
-def _tensorflow_datasets() -> Any:
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        raise ImportError(
-            "read_tfds needs TensorFlow Datasets. Received: an environment without it. "
-            "Run: pip install tensorflow-datasets"
-        ) from error
-    return tensorflow_datasets

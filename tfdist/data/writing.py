@@ -77,34 +77,24 @@ def _serialized(example: Mapping[str, Any] | bytes) -> bytes:
         return example
     features = {name: _feature(name, value) for name, value in example.items()}
     proto = tf.train.Example(features=tf.train.Features(feature=features))
-    record: bytes = proto.SerializeToString()
-    return record
+    return bytes(proto.SerializeToString())
 
 
 def _feature(name: str, value: Any) -> Any:
     """Convert a value to the feature list of its type."""
-    # A NumPy array of bytes would strip trailing zeros.
-    dtype = object if _is_text(value) else None
-    array = np.asarray(value, dtype)
-    flat, kind = array.ravel(), array.dtype.kind
-    if kind == "O" and all(isinstance(each, bytes | str) for each in flat):
-        kind = "S"
-    if kind in "SU":
-        texts = [v.encode() if isinstance(v, str) else bytes(v) for v in flat]
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=texts))
+    array = np.asarray(value)
+    kind = array.dtype.kind
     if kind in "biu":
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=flat.astype(int)))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=array.ravel()))
     if kind == "f":
-        return tf.train.Feature(float_list=tf.train.FloatList(value=flat))
+        return tf.train.Feature(float_list=tf.train.FloatList(value=array.ravel()))
+    # A NumPy array of bytes would strip trailing zeros.
+    texts = np.asarray(value, object).ravel()
+    if kind in "OSU" and all(isinstance(text, bytes | str) for text in texts):
+        encoded = [text.encode() if isinstance(text, str) else text for text in texts]
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=encoded))
     raise TypeError(
         "A feature must be a number, a string, bytes, or an array of them. Received: "
         f"{name!r}, a {type(value).__name__} of {kind!r}. Serialize it first, for "
         "instance with tf.io.serialize_tensor(value).numpy()."
     )
-
-
-def _is_text(value: Any) -> bool:
-    """Return whether a value is text or bytes, or a sequence that starts with such."""
-    while isinstance(value, list | tuple) and value:
-        value = value[0]
-    return isinstance(value, bytes | str)

@@ -1,4 +1,4 @@
-"""Child process of a verification: `python -m tfdist.verify.child FOLDER [--lone]`."""
+"""Child process of a verification, with the arguments ORDERS FOLDER [--lone]."""
 
 import atexit
 import os
@@ -12,32 +12,22 @@ import keras
 from tfdist.cluster import detect
 from tfdist.compat.keras import install
 from tfdist.verify.lone import stand_for
-from tfdist.verify.start import (
-    EXIT_CODE_OF_PLAIN_TRAINING,
-    LONE_OPTION,
-    ORDERS_FILE,
-    Orders,
-)
-from tfdist.verify.watch import NotDistributedError, StopTraining, Watch
+from tfdist.verify.start import LONE_OPTION, Orders
+from tfdist.verify.watch import StopTraining, Watch
 
 
-def main(folder: Path, *, lone: bool) -> int:
-    """Run the script under a watch, write the recording, and return the exit code."""
-    orders = Orders.read(folder / ORDERS_FILE)
+def main(orders: Orders, folder: Path, *, lone: bool) -> None:
+    """Run the script under a watch, and write the recording."""
     watch = _prepare(orders, lone=lone)
     try:
         _run(orders)
     except StopTraining:
         pass
-    except NotDistributedError as error:
-        print(f"tfdist verify: {error}", file=sys.stderr)
-        return EXIT_CODE_OF_PLAIN_TRAINING
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
     watch.recording.write(folder)
     _leave_if_threads_would_stay()
-    return 0
 
 
 def _prepare(orders: Orders, *, lone: bool) -> Watch:
@@ -78,4 +68,5 @@ def _leave_if_threads_would_stay() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), lone=LONE_OPTION in sys.argv[2:]))
+    given, name, *options = sys.argv[1:]
+    main(Orders.read(given), Path(name), lone=LONE_OPTION in options)

@@ -6,18 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster import Cluster, facts
+from tfdist.cluster import facts
 from tfdist.collectives import SingleCollective
 from tfdist.compat.watching import replace
 from tfdist.data.sharding import rows_of
 from tfdist.strategies import AllReduceStrategy, connecting, horovod
-
-
-class LoneCollective(SingleCollective):
-    """Replacement for the collective of N processes; it waits for none of them."""
-
-    def __init__(self, cluster: Cluster, **timeouts: float) -> None:
-        del cluster, timeouts
 
 
 def stand_for(size: int) -> None:
@@ -25,9 +18,9 @@ def stand_for(size: int) -> None:
     # A script may derive its global batch size from the number of replicas, so it must
     # see N. Inside a step it sees one, because it may divide sums over replicas by the
     # number of replicas.
-    replace(connecting, "TensorFlowCollective", LoneCollective)
+    replace(connecting, "TensorFlowCollective", connect_alone)
     for module in (connecting, horovod):
-        replace(module, "connect_horovod", _connect_alone)
+        replace(module, "connect_horovod", connect_alone)
     rank_of_pipeline = [0]
 
     def size_now(strategy: Any = None) -> int:
@@ -51,9 +44,9 @@ def stand_for(size: int) -> None:
         replace(facts, name, functools.wraps(getattr(facts, name))(fact))
 
 
-def _connect_alone(process_set: Any = None, **timeouts: float) -> SingleCollective:
-    """Return the collective of one process, in place of `connect_horovod`."""
-    del process_set, timeouts
+def connect_alone(processes: Any = None, **timeouts: float) -> SingleCollective:
+    """Return the collective of one process, in place of that of N."""
+    del processes, timeouts
     return SingleCollective()
 
 

@@ -52,16 +52,13 @@ class Recording:
     entries: dict[str, Entry] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
-    # By step; None for a step without a single loss.
-    losses: list[float | None] = field(default_factory=list)
     # TensorFlow's seed, and digests of Python's and NumPy's states, at the first step.
     seeds: list[str] = field(default_factory=list)
-    # Layers that drew random numbers in a step, and random layers switched off.
-    draws: list[str] = field(default_factory=list)
-    switched_off: list[str] = field(default_factory=list)
-    # Layers that normalise by the statistics of their own rows.
-    batch_norms: list[str] = field(default_factory=list)
-    custom_steps: list[str] = field(default_factory=list)
+    # Ordered sets, of layers that drew random numbers in a step, random layers switched
+    # off, and layers that normalise by the statistics of their own rows.
+    draws: dict[str, None] = field(default_factory=dict)
+    switched_off: dict[str, None] = field(default_factory=dict)
+    batch_norms: dict[str, None] = field(default_factory=dict)
     is_keras_step: bool = True  # Whether Keras, not the script, weighs the ranks.
     own_datasets: bool = False  # Whether the script shards its data itself.
     was_jitted: bool = False
@@ -78,15 +75,10 @@ class Recording:
         return len(self.batches)
 
     def end_step(
-        self,
-        batch: Batch,
-        loss: float | None,
-        state: dict[str, tuple[Entry, Any]],
-        wanted_steps: int,
+        self, batch: Batch, state: dict[str, tuple[Entry, Any]], wanted_steps: int
     ) -> None:
-        """Record the end of a step: its batch, its loss and its variables."""
+        """Record the end of a step: its batch and its variables."""
         self.batches.append(batch)
-        self.losses.append(loss)
         self.entries.update({name: entry for name, (entry, _) in state.items()})
         size = sum(value.nbytes for _, value in state.values())
         if self.steps > 2 and size * wanted_steps > _STATES_BYTES:
@@ -99,19 +91,14 @@ class Recording:
         }
 
     def write(self, folder: Path) -> None:
-        """Write the recording to a folder atomically."""
-        unfinished = folder / f"rank.{self.rank}.unfinished"
-        unfinished.write_bytes(pickle.dumps(self))
-        unfinished.replace(_file(folder, self.rank))
+        """Write the recording to a folder."""
+        (folder / f"rank.{self.rank}.pickle").write_bytes(pickle.dumps(self))
 
     @classmethod
-    def read(cls, folder: Path, rank: int) -> "Recording | None":
-        """Read the recording of a rank from a folder; return None if there is none."""
-        try:
-            content = _file(folder, rank).read_bytes()
-        except FileNotFoundError:
-            return None
+    def read(cls, folder: Path, rank: int) -> "Recording":
+        """Read the recording of a rank from a folder."""
         # Our own child wrote it, in a folder that only this user can read.
+        content = (folder / f"rank.{rank}.pickle").read_bytes()
         recording: Recording = pickle.loads(content)
         return recording
 
@@ -148,7 +135,3 @@ def _hash_row(leaves: Sequence[Any], row: int) -> int:
         content = repr(np.asarray(part).tolist()).encode() if is_text else b""
         state.update(content or np.ascontiguousarray(part).tobytes())
     return int.from_bytes(state.digest(), "little")
-
-
-def _file(folder: Path, rank: int) -> Path:
-    return folder / f"rank.{rank}.pickle"

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from tfdist.verify.verdict import Verdict
 
 # Shared with the child, which imports TensorFlow and so is not imported here.
-ORDERS_FILE = "orders.json"
 LONE_OPTION = "--lone"
-EXIT_CODE_OF_PLAIN_TRAINING = 86
 _CHILD = "tfdist.verify.child"
 _COULD_NOT_RUN = 2
 
@@ -49,20 +47,11 @@ class Orders:
                 f"steps must be at least 1. Received: steps={self.steps}. "
                 "Leave it out for the default."
             )
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(
-                f"seed must be from 0 to 2**32 - 1. Received: seed={self.seed}. "
-                "Leave it out for the default."
-            )
-
-    def write(self, file: Path) -> None:
-        """Write the orders to a file."""
-        file.write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, file: Path) -> "Orders":
-        """Read orders from a file."""
-        fields = json.loads(file.read_text())
+    def read(cls, text: str) -> "Orders":
+        """Read orders from JSON."""
+        fields = json.loads(text)
         return cls(**fields | {"command": tuple(fields["command"])})
 
 
@@ -97,7 +86,6 @@ def verify(
         runs = []
         for folder, specs in _plan(orders, Path(name)).items():
             folder.mkdir()
-            orders.write(folder / ORDERS_FILE)
             logs = None if output_directory is None else output_directory / folder.name
             runs.append(_record(folder, specs, deadline, logs))
     [one], many = runs
@@ -106,7 +94,8 @@ def verify(
 
 def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
     """Plan the processes of both runs, by folder."""
-    command = (sys.executable, "-m", _CHILD)
+    text = json.dumps(asdict(orders))
+    command = (sys.executable, "-m", _CHILD, text)
     job = Job(command, size=orders.size, collective=orders.collective)
     several = plan_here(job)
     [alone] = plan_here(Job(command, size=1))
@@ -145,12 +134,17 @@ def _record(
         pass_signals_on=True,
     )
     if ended.reason != "done":
-        raise VerifyError(_describe(ended, who), _exit_code(ended))
+        exit_code = ended.exit_code if ended.reason == "signal" else _COULD_NOT_RUN
+        raise VerifyError(_describe(ended, who), exit_code)
     recordings = [Recording.read(folder, spec.rank) for spec in specs]
-    seen = [recording for recording in recordings if recording and recording.steps]
-    if len(seen) < len(specs):
-        raise VerifyError(_not_distributed(f"no step in {who}"))
-    return seen
+    if not all(recording.steps for recording in recordings):
+        raise VerifyError(
+            "The script must train under a strategy of tfdist. Received: no step under "
+            f"one in {who}. Make the strategy with tfdist.strategies.create() first "
+            "thing in the script, and make and compile the model in a block `with "
+            "strategy.scope():`."
+        )
+    return recordings
 
 
 def _describe(ended: RunResult, who: str) -> str:
@@ -158,22 +152,5 @@ def _describe(ended: RunResult, who: str) -> str:
     if ended.failed_rank is None:
         return f"With {who}: {ended.headline()}"
     failed = ended.exit_of(ended.failed_rank)
-    if failed.code == EXIT_CODE_OF_PLAIN_TRAINING:
-        return _not_distributed(failed.tail[-1] if failed.tail else "no strategy")
     lines = [f"With {who} the script does not run: {failed.describe()}. Last lines:"]
     return "\n".join([*lines, *(f"    {line}" for line in failed.tail)])
-
-
-def _not_distributed(received: str) -> str:
-    """Describe a script that trains under no strategy of tfdist."""
-    return (
-        "The script must train under a strategy of tfdist. "
-        f"Received: {received.removeprefix('tfdist verify: ')}. Make the strategy with "
-        "tfdist.strategies.create() first thing in the script, and make and compile "
-        "the model in a block `with strategy.scope():`."
-    )
-
-
-def _exit_code(ended: RunResult) -> int:
-    """Return 2, or the exit code of Ctrl-C."""
-    return ended.exit_code if ended.reason == "signal" else _COULD_NOT_RUN

@@ -1,4 +1,4 @@
-"""A model whose steps can be foretold, and a record of its learning rates."""
+"""A model with known steps, and a record of its learning rates."""
 
 import keras
 import numpy as np
@@ -12,7 +12,9 @@ def model():
     inputs = keras.Input((1,))
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     model = keras.Model(inputs, layer(inputs))
-    model.compile(keras.optimizers.SGD(0.1), lambda _, y: keras.ops.mean(y))
+    # Tracing would take longer than the few steps.
+    optimizer = keras.optimizers.SGD(0.1)
+    model.compile(optimizer, lambda _, y: keras.ops.mean(y), run_eagerly=True)
     return model
 
 
@@ -40,7 +42,7 @@ def fit(model):
 
 
 class Recorder(keras.callbacks.Callback):
-    """Notes the learning rate of each step."""
+    """Callback that records the learning rate of each step."""
 
     def __init__(self):
         super().__init__()
@@ -53,5 +55,5 @@ class Recorder(keras.callbacks.Callback):
 
 @pytest.fixture
 def rates():
-    """A callback that notes the learning rate of each step; put it last."""
+    """A callback that records the learning rate of each step; put it last."""
     return Recorder()

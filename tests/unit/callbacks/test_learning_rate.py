@@ -1,7 +1,5 @@
 """Learning rates in real `fit` calls, against rates worked out by hand."""
 
-import gc
-import weakref
 from types import SimpleNamespace
 
 import keras
@@ -13,7 +11,6 @@ from tfdist.callbacks import (
     LearningRateScale,
     LearningRateSchedule,
     LearningRateWarmup,
-    PrintLearningRate,
 )
 from tfdist.callbacks.learning_rate.rates import RateCallback, correct_momentum
 from tfdist.callbacks.learning_rate.scale import batch_growth_of
@@ -116,26 +113,6 @@ def test_optimizers_inside_of_one_have_their_own_rates(compiled, fit):
         fit(LearningRateScale(initial_learning_rate=0.1))
 
 
-def test_a_schedule_that_takes_the_place_of_a_number_is_scaled(model, fit, rates):
-    fit(LearningRateScale(size=4), rates, steps=1)
-    model.optimizer.learning_rate = keras.optimizers.schedules.PiecewiseConstantDecay(
-        [100], [0.5, 0.25]
-    )
-    fit(LearningRateScale(size=4), rates, steps=1)
-
-    assert rates.values == [0.4, 2.0]
-
-
-def test_an_optimizer_in_another_one_is_not_scaled_twice(compiled, fit, rates):
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([100], [0.5, 0.25])
-    inner = keras.optimizers.SGD(schedule)
-    for _ in range(2):
-        compiled(keras.optimizers.LossScaleOptimizer(inner, initial_scale=1.0))
-        fit(LearningRateScale(size=4), rates, steps=1)
-
-    assert rates.values == [2.0, 2.0]
-
-
 def test_with_asynchronous_servers_a_batch_does_not_grow():
     strategy = SimpleNamespace(consistency="async", workers=2)
     model = SimpleNamespace(distribute_strategy=strategy)
@@ -149,7 +126,7 @@ def test_with_asynchronous_servers_a_batch_does_not_grow():
     assert batch_growth_of(model) == 2
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, "0.1", True, [0.1, None]])
+@pytest.mark.parametrize("rate", [0.0, "0.1", [0.1, None]])
 def test_an_initial_rate_is_a_positive_number(rate):
     with pytest.raises(
         ValueError,
@@ -169,15 +146,6 @@ def test_a_constant_decays_once_an_epoch(fit, rates):
     assert second["learning_rate"] == pytest.approx([0.05])
 
 
-def test_a_function_is_given_whole_epochs(fit, rates):
-    given = []
-    schedule = LearningRateSchedule(lambda epoch: given.append(epoch) or epoch + 1)
-    fit(schedule, rates, steps=2, epochs=2)
-
-    assert given == [0, 1]
-    assert rates.values == [0.1, 0.1, 0.2, 0.2]
-
-
 def test_without_staircase_a_function_is_given_parts_of_epochs(fit, rates):
     given = []
     schedule = LearningRateSchedule(
@@ -191,15 +159,6 @@ def test_without_staircase_a_function_is_given_parts_of_epochs(fit, rates):
     assert rates.values == pytest.approx([0.1 * (1 + epoch) for epoch in given])
 
 
-def test_the_steps_of_an_epoch_can_be_given(fit, rates):
-    schedule = LearningRateSchedule(
-        lambda epoch: 1 + epoch, staircase=False, steps_per_epoch=8
-    )
-    fit(schedule, rates)
-
-    assert rates.values == [0.1, 0.1125, 0.125, 0.1375]
-
-
 @pytest.mark.parametrize("scale_is_first", [True, False])
 def test_a_scaled_rate_is_multiplied_in_any_order(fit, rates, scale_is_first):
     both = [LearningRateScale(size=4), LearningRateSchedule(0.5)]
@@ -209,24 +168,6 @@ def test_a_scaled_rate_is_multiplied_in_any_order(fit, rates, scale_is_first):
     fit(*both, rates, steps=1, epochs=3, initial_epoch=1)
 
     assert rates.values == [0.4, 0.2, 0.1, 0.2, 0.1]
-
-
-def test_a_multiplied_schedule_of_keras_is_logged(compiled, fit, rates):
-    decay = keras.optimizers.schedules.ExponentialDecay(0.8, 1, 0.5)
-    compiled(keras.optimizers.SGD(decay))
-    history = fit(LearningRateSchedule(0.1), rates, steps=2, epochs=2)
-
-    assert rates.values == [0.8, 0.4, 0.02, 0.01]
-    # That of the step which would come next.
-    assert history["learning_rate"] == pytest.approx([0.2, 0.005])
-
-
-def test_a_multiplier_of_zero_can_be_left_again(fit, rates):
-    schedule = LearningRateSchedule(lambda epoch: 1.0 if epoch != 1 else 0.0)
-    fit(schedule, rates, steps=1, epochs=2)
-    fit(schedule, rates, steps=1, epochs=1)
-
-    assert rates.values == [0.1, 0.0, 0.1]
 
 
 @pytest.mark.parametrize("is_scheduled", [False, True])
@@ -281,59 +222,6 @@ def test_each_step_has_the_rate_of_horovod_s_formula(fit, rates, scale_is_first)
 
     expected = horovods(0.8, size=8, epochs=2, steps=3)
     np.testing.assert_allclose(rates.values, [*expected, 0.8, 0.8], rtol=1e-5)
-
-
-def test_a_rate_that_was_scaled_by_hand_begins_at_a_part_of_it(fit, rates, monkeypatch):
-    monkeypatch.setattr(
-        "tfdist.callbacks.learning_rate.schedule.batch_growth_of", lambda _: 4
-    )
-    fit(LearningRateWarmup(1), rates, steps=3)
-
-    assert rates.values == [0.05, 0.075, 0.1]
-
-
-def test_a_training_that_goes_on_in_the_midst_of_it_does_so_too(fit, rates):
-    both = [LearningRateWarmup(4), LearningRateScale(size=2)]
-    fit(*both, rates, steps=1, epochs=2)
-    fit(*both, rates, steps=1, epochs=4, initial_epoch=2)
-
-    assert rates.values == [0.125, 0.15, 0.175, 0.2]
-
-
-def test_no_epochs_are_no_warmup(fit, rates):
-    fit(LearningRateWarmup(0), LearningRateScale(size=2), rates, steps=2)
-
-    assert rates.values == [0.2, 0.2]
-
-
-def test_it_says_when_it_has_ended(fit, capsys):
-    both = [LearningRateWarmup(1, verbose=1), LearningRateScale(size=2)]
-    fit(*both, epochs=3)
-
-    assert capsys.readouterr().out == (
-        "epoch 1: the warm-up has ended, learning rate 0.2\n"
-    )
-
-
-def test_each_epoch_has_a_line(fit, capsys):
-    callbacks = [PrintLearningRate(), LearningRateSchedule(0.5)]
-    fit(*callbacks, epochs=2)
-    fit(*callbacks, epochs=1)
-
-    assert capsys.readouterr().out == (
-        "epoch 1: learning rate 0.1\n"
-        "epoch 2: learning rate 0.05\n"
-        "epoch 1: learning rate 0.1\n"
-    )
-
-
-def test_a_schedule_of_keras_is_read_and_left_alone(compiled, fit, capsys):
-    decay = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.5, 0.25])
-    model = compiled(keras.optimizers.SGD(decay))
-    fit(PrintLearningRate(), epochs=1)
-
-    assert capsys.readouterr().out == "epoch 1: learning rate 0.25\n"
-    assert "_get_current_learning_rate" not in vars(model.optimizer)
 
 
 def begin(on_ranks, *learning_rates):
@@ -434,34 +322,6 @@ def test_what_others_change_is_one_more_factor(fit, rates):
     assert rates.values == pytest.approx([*expected, 0.000125], abs=1e-6)
 
 
-def test_the_rate_does_not_drift(model, fit):
-    schedule = LearningRateSchedule(
-        lambda epoch: 1 / (1 + (4 * epoch) % 7), staircase=False
-    )
-    for _ in range(20):
-        fit(schedule, epochs=3)
-    fit(LearningRateSchedule(lambda _: 1.0))
-
-    assert model.optimizer.learning_rate.numpy() == keras.ops.cast(0.1, "float32")
-
-
-def test_factors_do_not_keep_an_optimizer_alive(compiled, model, fit):
-    optimizer = weakref.ref(model.optimizer)
-    fit(LearningRateScale(size=4))
-    compiled(keras.optimizers.SGD(0.2))
-    fit(steps=1)
-    gc.collect()
-
-    assert optimizer() is None
-
-
-def test_optimizers_that_a_model_holds_by_itself_are_scaled(model, fit):
-    model.second = keras.optimizers.SGD(0.5)
-    fit(LearningRateScale(size=2))
-
-    assert float(model.second.learning_rate.numpy()) == 1.0
-
-
 # Arguments.
 
 
@@ -478,28 +338,17 @@ def test_optimizers_that_a_model_holds_by_itself_are_scaled(model, fit):
         (
             LearningRateSchedule,
             {"multiplier": 1.0, "start_epoch": -1},
-            r"start_epoch must not be negative\.",
+            r"start_epoch must be from 0, and end_epoch not before it\. Received: ",
         ),
         (
             LearningRateSchedule,
             {"multiplier": 1.0, "start_epoch": 3, "end_epoch": 2},
-            r"end_epoch must not be before start_epoch\. Received: start_epoch=3, end_",
-        ),
-        (
-            LearningRateSchedule,
-            {"multiplier": 1.0, "steps_per_epoch": 0},
-            r"steps_per_epoch must be positive\. Received: steps_per_epoch=0",
+            r"start_epoch must be from 0, and end_epoch not before it\. Rec",
         ),
         (
             LearningRateWarmup,
             {"warmup_epochs": -1},
             r"warmup_epochs must be a whole number that is not negative\. Received: ",
-        ),
-        (LearningRateWarmup, {"warmup_epochs": 2.5}, r"warmup_epochs must be a whole "),
-        (
-            LearningRateWarmup,
-            {"verbose": 2},
-            r"verbose must be 0 or 1\. Received: verbose=2\. Use 1 for a",
         ),
     ],
 )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tfdist.callbacks import ModelCheckpoint
-from tfdist.strategies import AllReduceStrategy
 
 X = np.ones((4, 1), "float32")
 
@@ -76,29 +75,6 @@ def test_two_fits_with_one_instance(train, tmp_path):
     assert weight_in(tmp_path / "best.keras") == 1.5
 
 
-@pytest.mark.parametrize(
-    ("mode", "losses", "best"),
-    [("min", [3.0, 1.0, 2.0], 1.0), ("max", [1.0, 3.0, 2.0], 3.0)],
-)
-def test_the_best_alone_is_kept(train, tmp_path, mode, losses, best):
-    path = tmp_path / "best.keras"
-    callback = ModelCheckpoint(path, "loss", save_best_only=True, mode=mode)
-    train(callback, *losses)
-
-    assert weight_in(path) == best
-    assert callback.best == best
-
-
-def test_an_initial_value_must_be_improved_on(train, tmp_path):
-    path = tmp_path / "best.keras"
-    options = {"save_best_only": True, "mode": "min"}
-    train(ModelCheckpoint(path, "loss", initial_value_threshold=2.0, **options), 3.0)
-    assert names(tmp_path) == []
-
-    train(ModelCheckpoint(path, "loss", initial_value_threshold=2.0, **options), 1.0)
-    assert weight_in(path) == 1.0
-
-
 def test_weights_alone(model, train, opened, tmp_path):
     path = tmp_path / "best.weights.h5"
     train(ModelCheckpoint(path, save_weights_only=True), 2.0)
@@ -110,20 +86,6 @@ def test_weights_alone(model, train, opened, tmp_path):
     assert names(tmp_path) == ["best.weights.h5"]
 
 
-def test_files_after_batches(fit, opened, tmp_path):
-    path = tmp_path / "{epoch}-{batch}.keras"
-    fit(ModelCheckpoint(path, save_freq=3), steps=5, epochs=2)
-
-    assert names(tmp_path) == ["1-3.keras", "2-1.keras", "2-4.keras"]
-    assert len(opened) == 3
-
-
-def test_a_folder_is_made(train, tmp_path):
-    train(ModelCheckpoint(tmp_path / "a" / "b" / "m.keras"), 2.0)
-
-    assert names(tmp_path / "a" / "b") == ["m.keras"]
-
-
 def test_strays_go_when_the_next_training_begins(train, tmp_path):
     strays = [".1.best-1.keras", ".23.best-{epoch}.keras", ".4.best-.keras"]
     others = [".1.other-1.keras", "1.best-1.keras", ".best-1.keras", ".x.best-1.keras"]
@@ -133,13 +95,6 @@ def test_strays_go_when_the_next_training_begins(train, tmp_path):
     train(ModelCheckpoint(tmp_path / "best-{epoch}.keras"), 2.0)
 
     assert names(tmp_path) == sorted([*others, "best-1.keras"])
-
-
-def test_points_of_a_name_are_points(train, tmp_path):
-    (tmp_path / ".1.mXkeras").write_text("another's")
-    train(ModelCheckpoint(tmp_path / "m.keras"), 2.0)
-
-    assert names(tmp_path) == [".1.mXkeras", "m.keras"]
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.h5", "m.weights.h5"])
@@ -160,43 +115,6 @@ def test_a_file_that_fails_leaves_the_old_one(train, monkeypatch, tmp_path, name
     assert names(tmp_path) == [name]
 
 
-def test_other_files_of_the_user_are_written_as_before(model, train, opened, tmp_path):
-    train(ModelCheckpoint(tmp_path / "m.keras"), 2.0)
-    opened.clear()
-    model.save(tmp_path / "own.keras")
-
-    assert opened == []
-
-
-def test_under_a_strategy_of_one_process(opened, tmp_path):
-    with AllReduceStrategy().scope():
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    callback = ModelCheckpoint(tmp_path / "m.keras")
-    for _ in range(2):
-        model.fit(X, X, verbose=0, callbacks=[callback])
-
-    assert opened == [f".{os.getpid()}.m.keras"] * 2
-
-
-@pytest.fixture
-def rank_one(monkeypatch):
-    """Let this process be the second of two, whose first has saved at a loss of 7."""
-    exchange = SimpleNamespace(exchange=lambda name, own: [7.0, own])
-    module = "tfdist.callbacks.model_checkpoint"
-    monkeypatch.setattr(f"{module}.collective_of", lambda _: exchange)
-    monkeypatch.setattr(f"{module}.is_chief_of", lambda _: False)
-
-
-def test_other_ranks_write_nothing_and_know_the_best(train, tmp_path, rank_one):
-    (tmp_path / ".1.1.keras").write_text("a file that the chief is writing")
-    callback = ModelCheckpoint(tmp_path / "{epoch}.keras", "loss", save_best_only=True)
-    train(callback, 2.0, 1.0)
-
-    assert names(tmp_path) == [".1.1.keras"]
-    assert callback.best == 7.0
-
-
 def test_every_rank_knows_the_best_of_the_first(on_ranks, tmp_path, monkeypatch):
     def end(collective):
         callback = ModelCheckpoint(tmp_path / "m.keras", "loss", save_best_only=True)
@@ -209,12 +127,3 @@ def test_every_rank_knows_the_best_of_the_first(on_ranks, tmp_path, monkeypatch)
         return callback.best
 
     assert on_ranks(3, end) == [3.0] * 3
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"save_freq": 1.5}, {"filepath": "m.txt"}, {"save_weights_only": True}],
-)
-def test_what_keras_refuses_is_refused(options):
-    with pytest.raises(ValueError, match=r"save_freq|must end in"):
-        ModelCheckpoint(**{"filepath": "m.keras", **options})

@@ -110,52 +110,6 @@ def test_what_was_decided_in_a_fit_that_was_interrupted_is_forgotten(
     assert len(history["loss"]) == 2
 
 
-def test_what_the_chief_decides_at_the_end_holds_on_all_ranks(model, fit, horovod):
-    class Slower(keras.callbacks.Callback):
-        def on_train_end(self, logs=None):
-            self.model.optimizer.learning_rate = 0.025
-
-    horovod(0)
-    fit(RankZero(Slower()), steps=1)
-    assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(0.025)
-    horovod(1, [False, [0.025]])
-    model.optimizer.learning_rate = 0.1
-    fit(RankZero(Slower()), steps=1)
-
-    assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(0.025)
-
-
-def test_hooks_that_a_callback_does_not_have_are_not_called():
-    wrapped = RankZero(Noting())
-    plain = keras.callbacks.Callback
-
-    assert wrapped.on_epoch_begin.__func__ is RankZero.on_epoch_begin
-    for name in ("on_train_batch_begin", "on_train_batch_end", "on_test_begin"):
-        assert getattr(wrapped, name).__func__ is getattr(plain, name)
-
-
-def test_a_lambda_callback_is_passed_on_too(fit):
-    seen = []
-    wrapped = RankZero(
-        keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: seen.append(batch)
-        )
-    )
-    fit(wrapped, steps=3)
-
-    assert seen == [0, 1, 2]
-
-
-def test_what_it_decides_counts(model, fit):
-    class Stopping(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            self.model.stop_training = True
-            self.model.optimizer.learning_rate = 0.25
-
-    assert len(fit(RankZero(Stopping()), epochs=3)["loss"]) == 1
-    assert float(model.optimizer.learning_rate.numpy()) == 0.25
-
-
 def test_only_callbacks_are_taken():
     with pytest.raises(
         TypeError,

@@ -1,4 +1,4 @@
-"""TFRecord files of numbers, sound and damaged."""
+"""TFRecord files, sound and damaged."""
 
 import pytest
 import tensorflow as tf
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 @pytest.fixture
 def write(tmp_path):
-    """Return what writes one file of records, and returns its path."""
+    """Return a function that writes one file of records, and returns its path."""
 
     def write(records, name="file.tfrecord"):
         path = str(tmp_path / name)
@@ -20,7 +20,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def change():
-    """Return what changes one byte of a file, or cuts it off there."""
+    """Return a function that changes one byte of a file, or cuts it off there."""
 
     def change(path, offset, *, cut=False):
         with open(path, "r+b") as file:

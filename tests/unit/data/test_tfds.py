@@ -1,5 +1,5 @@
-import builtins
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -52,8 +52,7 @@ def labels(dataset):
     return [int(n) for _, numbers in dataset for n in numbers]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-@pytest.mark.parametrize("shuffle_buffer", [0, 30])
+@pytest.mark.parametrize(("size", "shuffle_buffer"), [(1, 30), (2, 0), (3, 30)])
 def test_each_example_is_one_ranks(builder, size, shuffle_buffer):
     parts = [
         read_tfds(
@@ -73,26 +72,6 @@ def test_each_example_is_one_ranks(builder, size, shuffle_buffer):
     assert {is_rank_part(part) for part in parts} == {size > 1}
 
 
-def test_a_part_of_a_split_is_shared_out(builder):
-    parts = [read_tfds(builder, "train[10:31]", 4, rank=r, size=2) for r in range(2)]
-    found = sorted(n for part in parts for n in labels(part))
-
-    assert len(found) == 21
-    assert len(set(found)) == 21
-
-
-def test_epochs_differ_and_runs_do_not(builder):
-    def epochs():
-        options = {"shuffle_buffer": 100, "deterministic": True}
-        dataset = read_tfds(builder, "train", 16, seed=3, **options)
-        return labels(dataset), labels(dataset)
-
-    first, second = epochs()
-
-    assert first != second
-    assert epochs() == (first, second)
-
-
 @pytest.mark.parametrize("cache", [False, True])
 def test_examples_are_parsed(builder, cache):
     dataset = read_tfds(
@@ -102,13 +81,6 @@ def test_examples_are_parsed(builder, cache):
     assert sorted(labels(dataset)) == list(range(-99, 1))
 
 
-def test_examples_may_stay_dictionaries(builder):
-    batch = next(iter(read_tfds(builder, "train", 16, as_supervised=False)))
-
-    assert batch.keys() == {"image", "label"}
-    assert batch["image"].shape == (16, 8, 8, 1)
-
-
 def test_a_rank_that_would_get_nothing_is_an_error(builder):
     with pytest.raises(
         ValueError,
@@ -116,11 +88,9 @@ def test_a_rank_that_would_get_nothing_is_an_error(builder):
         r"offline_digits",
     ):
         read_tfds(builder, "train[:2]", 16, rank=0, size=3)
-    with pytest.raises(ValueError, match="global_batch_size=1 for 2 ranks"):
-        read_tfds(builder, "train", 1, rank=0, size=2)
 
 
-def test_who_comes_late_reads_what_another_has_prepared(tmp_path):
+def test_data_that_another_process_has_prepared_is_read(tmp_path):
     first, late = (OfflineDigits(data_dir=tmp_path) for _ in range(2))
 
     for each in (first, late):
@@ -134,14 +104,7 @@ def test_a_name_is_looked_up(builder):
 
 
 def test_without_tensorflow_datasets_there_is_an_error(monkeypatch):
-    real = builtins.__import__
-
-    def missing(name, *arguments, **options):
-        if name == "tensorflow_datasets":
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(
         ImportError,
         match=r"read_tfds needs TensorFlow Datasets\. Received: an environment without "

@@ -1,14 +1,16 @@
+"""TFRecord files: every example once, shuffles, and damaged files."""
+
+import gzip
 import re
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tfdist.data import tfrecord_dataset
+from tfdist.data.pipeline import part_of
 from tfdist.data.sharding import is_rank_part
-from tfdist.data.tfrecord import tfrecord_dataset
 
 
 def parse(record):
@@ -32,17 +34,26 @@ def ten(write):
     return write(encoded(range(10)))
 
 
-@pytest.fixture
-def logged(monkeypatch):
-    lines = []
-    monkeypatch.setattr(
-        logging, "warning", lambda text, *values: lines.append(text % values)
+@given(
+    st.integers(1, 9).flatmap(
+        lambda size: st.tuples(
+            st.integers(size, 500), st.integers(size, 90), st.just(size)
+        )
     )
-    return lines
+)
+def test_parts_are_all_examples_in_as_many_steps_as_one_process_has(numbers):
+    examples, batch, size = numbers
+    parts = [part_of(examples, batch, rank, size) for rank in range(size)]
+
+    assert [each for part in parts for each in part] == list(range(examples))
+    assert min(map(len, parts)) > 0
+    shares = [len(part_of(batch, batch, rank, size)) for rank in range(size)]
+    steps = [-(-len(p) // own) for p, own in zip(parts, shares, strict=True)]
+    assert max(steps) == -(-examples // batch)
+    assert min(steps) >= examples // batch
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 64])
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (1, 5), (7, 2), (40, 3)])
 @settings(
     max_examples=2,
     deadline=None,
@@ -94,14 +105,17 @@ def test_in_order_examples_are_as_in_the_sorted_files(write):
 
     assert batches(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
     assert not is_rank_part(dataset)
+    assert dataset.options().deterministic
+    # Its thread would delay the end of each epoch.
+    assert dataset.options().autotune.enabled is False
 
 
-def test_a_pattern_names_files(write, tmp_path):
+def test_a_pattern_of_files_that_only_tensorflow_can_open(write, tmp_path):
     for number in range(3):
         write(encoded([number]), f"train-{number}")
     write(encoded([7]), "test-0")
 
-    dataset = tfrecord_dataset(f"{tmp_path}/train-*", parse, 4)
+    dataset = tfrecord_dataset(f"file://{tmp_path}/train-*", parse, 4)
 
     assert sorted(rows(dataset)) == [0, 1, 2]
 
@@ -120,14 +134,15 @@ def test_epochs_differ_and_runs_do_not(ten):
     assert epochs(2) != (first, second)
 
 
-def test_a_cache_parses_once_and_still_shuffles(ten):
-    calls = []
+def test_a_cache_parses_once_in_graph_mode_and_still_shuffles(ten):
+    calls, eager = [], []
 
     def counted(record):
         def count(number):
             calls.append(int(number))
             return number
 
+        eager.append(tf.executing_eagerly())
         return tf.ensure_shape(tf.numpy_function(count, [parse(record)], tf.int64), [])
 
     dataset = tfrecord_dataset(ten, counted, 4, shuffle_buffer=10, cache=True)
@@ -135,6 +150,7 @@ def test_a_cache_parses_once_and_still_shuffles(ten):
 
     assert sorted(first) == sorted(second) == sorted(calls) == list(range(10))
     assert first != second
+    assert eager == [False]
 
 
 def test_a_ranks_part_stays_one_when_it_is_mapped(ten):
@@ -142,13 +158,6 @@ def test_a_ranks_part_stays_one_when_it_is_mapped(ten):
 
     assert is_rank_part(part)
     assert sorted(rows(part)) == [10, 12, 14, 16, 18]
-
-
-def test_nothing_is_parsed_by_python_in_eager_mode(ten):
-    eager = []
-    list(tfrecord_dataset(ten, lambda r: eager.append(tf.executing_eagerly()) or r, 4))
-
-    assert eager == [False]
 
 
 def test_no_files_are_an_error(tmp_path):
@@ -160,115 +169,82 @@ def test_no_files_are_an_error(tmp_path):
             r"pattern is right, and the folder there on this host\.",
         ):
             tfrecord_dataset(files, parse, 4)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        tfrecord_dataset(["/nowhere"], parse, 4)
 
 
-def test_a_rank_that_would_get_nothing_is_an_error_on_all(write):
+@pytest.mark.parametrize(
+    ("batch_size", "options", "message"),
+    [
+        (
+            4,
+            {"size": 3},
+            r"Every rank must get at least one example\. Received: 2 examples for 3 "
+            r"ranks, from 1 files: .*\. Start fewer processes, or see whether all "
+            r"files are there\.",
+        ),
+        (
+            2,
+            {"size": 3},
+            r"global_batch_size must be at least the number of ranks\. Received: "
+            r"global_batch_size=2 for 3 ranks\. It is what all ranks together take in "
+            r"a step: multiply what one takes by tfdist\.size\(\)\.",
+        ),
+        (
+            4,
+            {"size": 1, "shuffle_buffer": -1},
+            r"shuffle_buffer must not be negative\. Received: shuffle_buffer=-1\. It "
+            r"is a number of examples; use 0 to leave them in order\.",
+        ),
+    ],
+)
+def test_options_that_leave_a_rank_nothing(write, batch_size, options, message):
     path = write(encoded(range(2)))
-    for rank in range(3):
-        with pytest.raises(
-            ValueError, match="Received: 2 examples for 3 ranks, from 1"
-        ):
-            tfrecord_dataset(path, parse, 4, rank=rank, size=3)
-        with pytest.raises(ValueError, match="global_batch_size=2 for 3 ranks"):
-            tfrecord_dataset(path, parse, 2, rank=rank, size=3)
+    for rank in range(options["size"]):
+        with pytest.raises(ValueError, match=message):
+            tfrecord_dataset(path, parse, batch_size, rank=rank, **options)
 
 
-def test_a_negative_buffer_is_an_error(ten):
-    with pytest.raises(ValueError, match="Received: shuffle_buffer=-1"):
-        tfrecord_dataset(ten, parse, 4, shuffle_buffer=-1)
-
-
-def test_an_unknown_word_is_an_error(ten):
-    with pytest.raises(
-        ValueError,
-        match=r'on_corrupt must be "raise", "skip", or a function\. Received: '
-        r"on_corrupt='ignore'\. Use the function to count: found = \[\], "
-        r"on_corrupt=found\.append\.",
-    ):
-        tfrecord_dataset(ten, parse, 4, on_corrupt="ignore")
-
-
-def test_a_truncated_file_is_an_early_error_on_every_rank(ten, change):
-    change(ten, 100, cut=True)
+# Records of 17 bytes: record 5 begins at byte 85.
+@pytest.mark.parametrize(
+    ("offset", "cut"), [(100, True), (88, True), (85 + 6, False)], ids=str
+)
+def test_a_truncated_file_is_an_early_error_on_every_rank(ten, change, offset, cut):
+    change(ten, offset, cut=cut)
 
     for rank in range(2):
-        with pytest.raises(ValueError, match=r"file.tfrecord', whose record 5 at byte"):
+        with pytest.raises(
+            ValueError,
+            match=r"A TFRecord file must hold whole, uncompressed records\. Received: "
+            r"'.*file\.tfrecord', whose record 5 at byte offset 85 is truncated or "
+            r"corrupt\. Write or copy the file again\.",
+        ):
             tfrecord_dataset(ten, parse, 4, rank=rank, size=2)
 
 
-def test_corrupt_data_is_an_error_when_it_is_read(ten, change):
-    change(ten, 17 * 7 + 12)
-    dataset = tfrecord_dataset(ten, parse, 4)
+def test_a_compressed_file_is_an_early_error(ten, tmp_path):
+    packed = tmp_path / "packed"
+    with open(ten, "rb") as file:
+        packed.write_bytes(gzip.compress(file.read()))
 
-    with pytest.raises(
-        tf.errors.InvalidArgumentError,
-        match=r"file.tfrecord', whose record 7 at byte offset 119 is corrupt",
-    ):
-        list(dataset)
+    with pytest.raises(ValueError, match="must hold whole, uncompressed records"):
+        tfrecord_dataset([packed], parse, 4)
 
 
 @pytest.mark.parametrize("shuffle_buffer", [0, 10])
-@pytest.mark.parametrize("size", [1, 2])
-def test_what_is_damaged_is_skipped_told_and_counted(
-    write, change, logged, shuffle_buffer, size
+def test_corrupt_data_is_an_error_of_the_rank_that_reads_it(
+    ten, change, shuffle_buffer
 ):
-    paths = [write(encoded(range(10 * n, 10 * n + 10)), f"{n}") for n in range(3)]
-    offsets = [0]
-    for number in range(29):
-        offsets.append(
-            0 if number % 10 == 9 else offsets[-1] + 16 + len(b"%d" % number)
-        )
-    change(paths[0], offsets[4] + 12)
-    change(paths[1], offsets[13])
-    change(paths[2], offsets[28] + 3, cut=True)
-    found = []
+    change(ten, 17 * 7 + 12)
+    options = {"shuffle_buffer": shuffle_buffer, "size": 2}
+    sound, corrupt = (
+        tfrecord_dataset(ten, parse, 4, rank=rank, **options) for rank in range(2)
+    )
 
-    parts = [
-        tfrecord_dataset(
-            *(paths, parse, 4),
-            shuffle_buffer=shuffle_buffer,
-            on_corrupt=found.append,
-            rank=rank,
-            size=size,
-        )
-        for rank in range(size)
-    ]
-
-    kept = sorted(row for part in parts for row in rows(part))
-    assert kept == [n for n in range(28) if n != 4 and not 13 <= n < 20]
-    assert sorted(found) == [
-        f"{paths[0]!r}, whose record 4 at byte offset {offsets[4]} is corrupt: its "
-        "data does not match the checksum of it",
-        f"{paths[1]!r}, whose record 3 at byte offset {offsets[13]} is corrupt: its "
-        "length does not match the checksum of it",
-        f"{paths[2]!r}, whose record 8 at byte offset {offsets[28]} is truncated: the "
-        f"file ends after {offsets[28] + 3} bytes, not {offsets[28] + 12} or more",
-    ]
-    assert [line for line in logged if line.startswith("skipped: ")] == [
-        f"skipped: {text}" for text in found
-    ]
-    assert logged[-1].endswith(" damaged places of TFRecord files")
-
-
-def test_to_skip_is_to_log(ten, change, logged):
-    change(ten, 12)
-
-    assert len(rows(tfrecord_dataset(ten, parse, 4, on_corrupt="skip"))) == 9
-    assert logged[-1] == "skipped 1 damaged places of TFRecord files"
-
-
-def test_a_part_that_is_damaged_as_a_whole_is_an_error(ten, change):
-    for record in range(10):
-        change(ten, 17 * record + 12)
-
-    with pytest.raises(ValueError, match="0 examples for 1 ranks, from rank 0's part"):
-        tfrecord_dataset(ten, parse, 4, on_corrupt="skip")
-
-
-def test_1001_examples_on_three_ranks(write):
-    paths = [write(encoded(range(n, 1001, 4)), f"{n}") for n in range(4)]
-    parts = [tfrecord_dataset(paths, parse, 64, rank=r, size=3) for r in range(3)]
-
-    assert [int(part.cardinality()) for part in parts] == [16, 16, 16]
-    lengths = np.sum([[*map(len, batches(part))] for part in parts], axis=0)
-    assert lengths.tolist() == [64] * 15 + [41]
+    assert sorted(rows(sound)) == [0, 1, 2, 3, 4]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=r"whole records with their checksums\. Received:\] "
+        rf"\[{re.escape(ten)}\] \[Write or copy the file again\.\]",
+    ):
+        list(corrupt)

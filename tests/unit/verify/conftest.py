@@ -21,7 +21,6 @@ def make_recording(rank, rows, fingerprint, kernel):
         entries=deepcopy(ENTRIES),
         layers=[Layer("m/dense", "Dense", "float32", ["m/dense/kernel"])],
         batches=[Batch(rows, fingerprint, rows), Batch(rows, fingerprint + 1, rows)],
-        losses=[1.0, 0.5],
         seeds=["1", "a", "b"],
         initial={"m/dense/kernel": np.array([1.0, 2.0], np.float32)},
         raw_gradients={"m/dense/kernel": np.array([0.5, -1.0], np.float32)},

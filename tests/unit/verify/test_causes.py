@@ -1,4 +1,4 @@
-"""Likely causes, each told by its evidence."""
+"""Likely causes, each named by its evidence."""
 
 import numpy as np
 import pytest
@@ -9,61 +9,61 @@ from tfdist.verify.recording import Batch
 KERNEL = "m/dense/kernel"
 
 
-def test_the_same_data(runs):
-    assert cause_of_data(*runs) is None
-
-
-def test_an_unsharded_dataset(runs):
-    one, many = runs
-    one.batches = [Batch(8, 60, 4)]
+def unshard(one, many, distinct=4):
+    one.batches = [Batch(8, 60, distinct)]
     for recording in many:
-        recording.own_datasets, recording.batches = True, [Batch(4, 30, 4)]
-
-    cause = cause_of_data(one, many)
-
-    assert cause.name == "an unsharded dataset"
-    assert "In step 1 all 2 ranks were given the same 4 rows." in cause.evidence
-    assert "dataset.shard(context.num_input_pipelines" in cause.fix
+        recording.own_datasets, recording.batches = True, [Batch(4, 30, distinct)]
 
 
-def test_equal_rows_by_chance_are_no_copies(runs):
-    one, many = runs
-    one.batches = [Batch(8, 60, 1)]
-    for recording in many:
-        recording.own_datasets, recording.batches = True, [Batch(4, 30, 1)]
-
-    assert cause_of_data(one, many) is None
-
-
-def test_another_global_batch_size(runs):
-    one, many = runs
+def change_rows(one, many):
     one.batches[1] = Batch(9, 31, 9)
 
-    cause = cause_of_data(one, many)
 
-    assert cause.name == "another global batch size"
-    assert "In step 2 one process had 9 rows, and 2 had 4 (3 + 1)." in cause.evidence
-
-
-def test_other_data(runs):
-    one, many = runs
+def change_data(one, many):
     one.batches[1] = Batch(4, 99, 4)
 
-    cause = cause_of_data(one, many)
 
-    assert cause.name == "other data"
-    assert cause.evidence.startswith("In step 2 the 4 rows of all ranks were not")
-
-
-def test_another_number_of_steps(runs):
-    one, many = runs
+def shorten(one, many):
     for recording in many:
         del recording.batches[1]
 
-    cause = cause_of_data(one, many)
 
-    assert cause.name == "another number of steps"
-    assert "One process took 2 steps; the ranks took 1, 1." in cause.evidence
+@pytest.mark.parametrize(
+    ("plant", "name", "evidence"),
+    [
+        (
+            unshard,
+            "an unsharded dataset",
+            "In step 1 all 2 ranks were given the same",
+        ),
+        (
+            change_rows,
+            "another global batch size",
+            "In step 2 one process had 9 rows, and 2 had 4 (3 + 1).",
+        ),
+        (change_data, "other data", "In step 2 the 4 rows of all ranks were not those"),
+        (
+            shorten,
+            "another number of steps",
+            "One process took 2 steps; the ranks took 1, 1.",
+        ),
+    ],
+)
+def test_other_batches(runs, plant, name, evidence):
+    plant(*runs)
+
+    cause = cause_of_data(*runs)
+
+    assert cause.name == name
+    assert evidence in cause.evidence
+
+
+def test_equal_batches(runs):
+    assert cause_of_data(*runs) is None
+
+    # Equal on all ranks by chance: each has one distinct row.
+    unshard(*runs, distinct=1)
+    assert cause_of_data(*runs) is None
 
 
 def set_gradients(many, *values, group="raw_gradients"):
@@ -81,71 +81,46 @@ def test_other_initial_weights(runs):
     assert name_of(runs) == "initial weights that the seed does not reach"
 
 
-def test_batch_normalisation(runs):
+def test_other_gradients(runs):
     one, many = runs
-    many[0].batch_norms = ["m/a", "m/b", "m/c", "m/d"]
     set_gradients(many, [0.5, 1.0], [0.5, -1.0])
+    assert name_of(runs) == "something computed over all rows of a batch"
 
+    many[0].batch_norms = dict.fromkeys(["m/a", "m/b", "m/c", "m/d", "m/e"])
     cause = cause_of_difference(one, many)
-
     assert cause.name == "batch normalisation that is not synchronised"
-    assert "global batch: 'm/a', 'm/b', 'm/c' and 1 more." in cause.evidence
-    assert "BatchNormalization(synchronized=True)" in cause.fix
+    assert "global batch: 'm/a', 'm/b', 'm/c', 'm/d' and 1 more." in cause.evidence
 
-
-def test_random_numbers(runs):
-    one, many = runs
-    many[0].draws = ["the layer 'noise' (Noise) with tf.random.normal"]
-    set_gradients(many, [0.5, 1.0], [0.5, -1.0])
-
+    many[0].draws = {"the layer 'noise' (Noise) with tf.random.normal": None}
     cause = cause_of_difference(one, many)
-
     assert cause.name == "random numbers in a step"
     assert "layer 'noise' (Noise) with tf.random.normal draws" in cause.evidence
 
 
-def test_gradients_that_differ_with_nothing_to_see(runs):
-    one, many = runs
-    many[0].custom_steps = ["train_step", "compute_loss"]
-    set_gradients(many, [0.5, 1.0], [0.5, -1.0])
-
-    cause = cause_of_difference(one, many)
-
-    assert cause.name == "something computed over all rows of a batch"
-    assert "the script's own train_step and compute_loss" in cause.fix
-
-
-def test_a_loss_that_sums(runs):
+def test_a_multiple_of_the_gradients(runs):
     one, many = runs
     set_gradients(many, [0.25, -0.5], [0.25, -0.5])
 
     cause = cause_of_difference(one, many)
-
     assert cause.name == "a custom loss that does not average"
     assert "was 0.5 times that of one" in cause.evidence
-    assert cause.evidence.endswith("then of each rank: 1, 1, 1.")
 
-
-def test_a_loss_that_sums_in_a_method_of_the_script(runs):
-    one, many = runs
-    many[0].custom_steps, many[0].losses = ["compute_loss"], [None]
-    set_gradients(many, [0.25, -0.5], [0.25, -0.5])
-
+    # In a custom loop gradients are summed, not weighted by rows.
+    many[0].is_keras_step = False
+    set_gradients(many, [0.5, -1.0], [0.5, -1.0])
     cause = cause_of_difference(one, many)
-
-    assert "the loss of the script's own compute_loss were a sum" in cause.evidence
-    assert cause.evidence.endswith(": 1, unknown, 1.")
-
-
-def test_a_custom_loop_that_does_not_divide(runs):
-    one, many = runs
-    for recording in many:
-        recording.is_keras_step = False
-
-    cause = cause_of_difference(one, many)
-
     assert cause.name == "a loss that is not divided by the global batch size"
-    assert "added up to 2 times that of one" in cause.evidence
+    assert "was 2 times that of one" in cause.evidence
+
+
+@pytest.mark.parametrize("value", [[0.0, 0.0], [np.inf, 1.0]])
+def test_gradients_of_which_nothing_can_be_told(runs, value):
+    one, many = runs
+    for recording in (one, *many):
+        set_gradients([recording], value)
+        set_gradients([recording], value, group="applied_gradients")
+
+    assert name_of(runs) == "an update of its own"
 
 
 @pytest.mark.parametrize("applied", [[[0.3, -0.1], [0.3, -0.1]], [[0.05, -0.1]] * 2])
@@ -155,22 +130,17 @@ def test_clipping_by_hand(runs, applied):
     assert name_of(runs).startswith("gradients that are clipped, or changed,")
 
 
-def test_nothing_to_see_at_all(runs):
+def test_equal_gradients(runs):
     cause = cause_of_difference(*runs)
-
     assert cause.name == "an update of its own"
     assert "--float64" in cause.fix
 
-
-def test_batch_normalisation_whose_gradients_agree(runs):
-    runs[1][0].batch_norms = ["m/norm"]
-
+    runs[1][0].batch_norms = {"m/norm": None}
     assert name_of(runs) == "batch normalisation that is not synchronised"
 
 
 @pytest.mark.parametrize(
-    ("number", "generator"),
-    [(0, "tf.random (by rank: 1, 5)"), (1, "Python's random"), (2, "np.random")],
+    ("number", "generator"), [(0, "tf.random (by rank: 1, 5)"), (2, "np.random (by")]
 )
 def test_seeds_that_differ(runs, number, generator):
     one, many = runs
@@ -181,5 +151,5 @@ def test_seeds_that_differ(runs, number, generator):
 
     for cause in (cause_of_data(one, many), cause_of_difference(one, many)):
         assert cause.name == "a seed that differs by rank"
-        assert cause.evidence.endswith(f"with different seeds of {generator}.")
+        assert f"with different seeds of {generator}" in cause.evidence
     assert cause.evidence.startswith("Before the first step m/dense/kernel was not")

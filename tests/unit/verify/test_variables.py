@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.verify.variables import Names, entries_of, to_array, to_tensor
+from tfdist.verify.variables import Names, entries_of
 from tfdist.verify.watch import current_seeds
 
 
@@ -35,7 +35,7 @@ def test_every_variable_is_found_once_with_its_kind():
     assert {"iteration", "learning_rate"} < by_kind["optimizer"]
 
 
-def test_what_ranks_hold_for_themselves_is_left_out():
+def test_accumulators_of_each_rank_are_left_out():
     optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2)
     weight = keras.Variable([1.0], name="w")
     optimizer.build([weight])
@@ -46,37 +46,22 @@ def test_what_ranks_hold_for_themselves_is_left_out():
     assert not any("accumulator" in name for name in names)
 
 
-def test_names_are_given_once():
+def test_names_are_unique():
     names = Names()
     one, other = tf.Variable(1.0, name="v"), tf.Variable(2.0, name="v")
 
     assert [names.of(v) for v in (one, other, one)] == ["v:0", "v:0#2", "v:0"]
 
 
-def test_what_numpy_cannot_hold_is_made_wider():
-    short = tf.constant([1.5], tf.bfloat16)
-    slices = tf.IndexedSlices(tf.constant([2.0]), tf.constant([1]), tf.constant([3]))
-
-    assert to_tensor(short).dtype == tf.float32
-    assert to_array(slices).tolist() == [0.0, 2.0, 0.0]
-
-
-def test_the_same_seed_gives_the_same_states():
-    keras.utils.set_random_seed(3)
-    first = current_seeds()
-    keras.utils.set_random_seed(3)
-
-    assert current_seeds() == first
-    assert first[0] == "3"
-
-
-def test_each_generator_shows():
+def test_the_random_states_of_each_generator():
     keras.utils.set_random_seed(3)
     first = current_seeds()
     random.random()
-    second = current_seeds()
     np.random.random()
-    third = current_seeds()
+    second = current_seeds()
+    keras.utils.set_random_seed(3)
 
-    assert [a == b for a, b in zip(first, second, strict=True)] == [True, False, True]
-    assert [a == b for a, b in zip(second, third, strict=True)] == [True, True, False]
+    assert current_seeds() == first
+    assert first[0] == second[0] == "3"
+    assert first[1] != second[1]
+    assert first[2] != second[2]

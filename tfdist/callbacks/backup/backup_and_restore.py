@@ -118,8 +118,8 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         """Restore what other callbacks read; they have all begun."""
         del logs
         self._position.reader.check_can_begin(within_epochs=self.save_freq != "epoch")
-        # Steps of this epoch, unsaved steps, all steps, steps of completed epochs.
-        self._step = self._unsaved = self._made = self._made_before = 0
+        # Steps of this epoch, all steps, and those until the last state.
+        self._step = self._made = self._saved = 0
         # The first epoch of the training run, across restarts.
         self._first_epoch: int | None = None
         if self._state is not None:
@@ -140,7 +140,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         facts = self._state.facts
         if facts["step"]:
             # Other callbacks have just reset themselves for a new epoch.
-            self._restore(self._state)
+            self._state.restore(self.model, self._collective, self.others)
         seen = facts["epoch"] - facts["first_epoch"]
         self._position.reader.begin_at(seen, facts["step"], facts["num_batches"])
         self._restore_counts(self._state)
@@ -151,17 +151,16 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         """Count the steps, and save the state if due."""
         del batch
         done = self._position.reader.steps
-        self._unsaved += done - self._step
+        self._made += done - self._step
         self._step = done
-        self._made = self._made_before + done
-        length = self._position.num_batches
+        length = self._position.reader.num_batches
         # `epoch_ended` saves after the last step of an epoch.
         if self._is_due() and (length is None or done < length):
             self._save(self._epoch, done, logs)
 
     def epoch_ended(self, epoch: int) -> None:
         """Save the state if due; `fit` calls this after all callbacks."""
-        self._step, self._made_before = 0, self._made
+        self._step = 0
         if self.save_freq == "epoch" or self._is_due():
             self._save(epoch + 1, 0, None)
 
@@ -178,16 +177,16 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def _is_due(self) -> bool:
         """Return whether `save_freq` batches have passed since the last state."""
-        return self.save_freq != "epoch" and self._unsaved >= int(self.save_freq)
+        unsaved = self._made - self._saved
+        return self.save_freq != "epoch" and unsaved >= int(self.save_freq)
 
     def _begin_with(self, state: snapshots.Snapshot) -> None:
         """Resume a `fit` from a state."""
         facts = state.facts
-        state.check(self.model, self._position.num_batches, str(self.backup_dir))
-        self._restore(state)
-        self._step, self._made = facts["step"], facts["made"]
-        self._first_epoch = facts["first_epoch"]
-        self._made_before = self._made - self._step
+        state.check(self.model, self._position.reader.num_batches, str(self.backup_dir))
+        state.restore(self.model, self._collective, self.others)
+        self._step, self._first_epoch = facts["step"], facts["first_epoch"]
+        self._made = self._saved = facts["made"]
         epochs = self.params["epochs"]
         begin_at_epoch(self.model, epochs if facts["stops"] else facts["epoch"])
         if self._collective.rank == 0:
@@ -197,10 +196,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
                 file=sys.stderr,
             )
 
-    def _restore(self, state: snapshots.Snapshot) -> None:
-        """Restore everything except the metrics and generators."""
-        state.restore(self.model, self._collective, self.others)
-
     def _restore_counts(self, state: snapshots.Snapshot) -> None:
         """Restore the metrics, the generators and the logs."""
         state.restore_counts(self.model, self._collective)
@@ -209,14 +204,14 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def _save(self, epoch: int, step: int, logs: dict[str, Any] | None) -> None:
         """Save the state between two steps."""
-        self._unsaved = 0
+        self._saved = self._made
         arrays = {name: np.asarray(value) for name, value in (logs or {}).items()}
         facts = {
             "first_epoch": self._first_epoch,
             "epoch": epoch,
             "step": step,
             "made": self._made,
-            "num_batches": self._position.num_batches,
+            "num_batches": self._position.reader.num_batches,
             "stops": bool(self.model.stop_training),
             "logs": {name: float(a) for name, a in arrays.items() if not a.ndim},
         }

@@ -33,29 +33,25 @@ class StateFiles:
 
     def newest(self) -> bytes | None:
         """Return the newest undamaged state, or None without any."""
-        # Report a damaged file on stderr; remove it only if an older one is undamaged.
-        damaged: dict[Path, str] = {}
-        for path in self._paths():
+        paths = self._paths()
+        for number, path in enumerate(paths):
             content = path.read_bytes()
-            try:
-                from_bytes(content)
-            except Damaged as error:
-                damaged[path] = str(error)
-                continue
-            for other, reason in damaged.items():
-                print(
-                    f"tfdist: {other} is damaged: {reason}. {path.name}, the state "
-                    "before it, is used.",
-                    file=sys.stderr,
-                )
-                other.unlink(missing_ok=True)
-            return content
-        if damaged:
-            names = ", ".join(sorted(path.name for path in damaged))
+            if is_whole(content):
+                # Damaged files are removed only if an older one is whole.
+                for other in paths[:number]:
+                    print(
+                        f"tfdist: {other} is damaged: its checksum does not match its "
+                        f"content. {path.name}, the state before it, is used.",
+                        file=sys.stderr,
+                    )
+                    other.unlink(missing_ok=True)
+                return content
+        if paths:
             raise OSError(
                 "backup_dir has no state that could be read. Received: "
-                f"{self._folder} with {names}, whose checksums do not match. Check the "
-                "disk, and remove the folder to train from the beginning."
+                f"{self._folder} with {', '.join(path.name for path in paths[::-1])}, "
+                "whose checksums do not match. Check the disk, and remove the folder "
+                "to train from the beginning."
             )
         return None
 
@@ -114,10 +110,6 @@ class StateWriter:
         self._thread.shutdown()
 
 
-class Damaged(ValueError):
-    """Content that is not a complete state."""
-
-
 def to_bytes(arrays: Arrays) -> bytes:
     """Serialize named arrays with `numpy.save`, followed by a CRC-32."""
     file = io.BytesIO()
@@ -128,13 +120,16 @@ def to_bytes(arrays: Arrays) -> bytes:
 
 
 def from_bytes(content: bytes) -> dict[str, np.ndarray]:
-    """Return arrays that `to_bytes` serialized; raise `Damaged` if a bit differs."""
-    body = memoryview(content)[:-_CHECKSUM_BYTES]
-    if not body or content[-_CHECKSUM_BYTES:] != _checksum(body):
-        raise Damaged("its checksum does not match its content")
-    file = io.BytesIO(body)
+    """Return arrays that `to_bytes` serialized."""
+    file = io.BytesIO(content)
     names = np.load(file, allow_pickle=False)
     return {str(name): np.load(file, allow_pickle=False) for name in names}
+
+
+def is_whole(content: bytes) -> bool:
+    """Return whether the checksum at the end of a state matches its content."""
+    body = memoryview(content)[:-_CHECKSUM_BYTES]
+    return bool(body) and content[-_CHECKSUM_BYTES:] == _checksum(body)
 
 
 def _number(path: Path) -> int:

@@ -175,22 +175,18 @@ def gather_bytes(collective: Collective, content: bytes, name: str) -> list[byte
 def broadcast_bytes(
     collective: Collective, content: bytes | None, name: str
 ) -> bytes | None:
-    """Return the content of rank 0 on all ranks, or None."""
+    """Return the content of rank 0 on all ranks; None if it is empty or None."""
     if collective.size == 1:
         return content
-    is_root = collective.rank == 0
-    own = len(content) if is_root and content is not None else None
-    length = collective.exchange(f"the length of {name}", own)[0]
-    if length is None:
-        return None
+    own = content if content is not None and collective.rank == 0 else b""
+    length = collective.exchange(f"the length of {name}", len(own))[0]
     pieces = []
     for start in range(0, length, _PIECE_BYTES):
-        piece = bytes(min(_PIECE_BYTES, length - start))
-        if is_root and content is not None:
-            piece = content[start : start + _PIECE_BYTES]
+        count = min(_PIECE_BYTES, length - start)
+        piece = own[start : start + count] or bytes(count)
         (given,) = collective.broadcast([_tensor(piece)], name=name)
         pieces.append(given.numpy().tobytes())
-    return b"".join(pieces)
+    return b"".join(pieces) or None
 
 
 def _tensor(content: bytes) -> tf.Tensor:

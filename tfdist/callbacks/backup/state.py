@@ -1,5 +1,6 @@
 """State of one process in a training run, as arrays and JSON."""
 
+import itertools
 import json
 import random
 import zlib
@@ -83,9 +84,7 @@ class TrainingVariables:
     def check(self, specs: Specs, folder: str) -> None:
         """Refuse the specs of another model."""
         mine = [_spec_of(variable) for variable in [*self._others, *self._metrics]]
-        for index in range(max(len(mine), len(specs))):
-            one = mine[index] if index < len(mine) else None
-            other = specs[index] if index < len(specs) else None
+        for one, other in itertools.zip_longest(mine, specs):
             # Paths may differ: they count the layers created so far.
             if one is None or other is None or [*one[1:3]] != [*other[1:3]]:
                 raise ValueError(
@@ -108,22 +107,20 @@ class TrainingVariables:
     ) -> list[str]:
         """Return the kind of each variable."""
         metrics = {id(variable) for variable in self._metrics}
+        sums = [
+            zlib.crc32(np.ascontiguousarray(value).tobytes())
+            if id(variable) in self._of_layers
+            else 0
+            for variable, value in zip(variables, values, strict=True)
+        ]
+        by_rank = [sums]
+        if self._of_layers:
+            by_rank = collective.exchange("the state of layers", sums)
         kinds = []
-        checksums: dict[int, int] = {}
-        for index, (variable, value) in enumerate(zip(variables, values, strict=True)):
+        for variable, *of_ranks in zip(variables, *by_rank, strict=True):
             is_part = "gradient_accumulator" in variable.path
-            kinds.append(SUMMED if is_part or id(variable) in metrics else EQUAL)
-            if collective.size > 1 and id(variable) in self._of_layers:
-                checksums[index] = zlib.crc32(np.ascontiguousarray(value).tobytes())
-        if checksums:
-            by_rank = collective.exchange(
-                "the state of layers", list(checksums.values())
-            )
-            for index, of_ranks in zip(
-                checksums, zip(*by_rank, strict=True), strict=True
-            ):
-                if len(set(of_ranks)) > 1:
-                    kinds[index] = AVERAGED
+            kind = SUMMED if is_part or id(variable) in metrics else EQUAL
+            kinds.append(AVERAGED if len(set(of_ranks)) > 1 else kind)
         return kinds
 
 

@@ -81,7 +81,7 @@ class RateCallback(EpochLine):
 
     def _set_initial(self, initial: float | Sequence[float]) -> None:
         """Use the user's rates as the base rates."""
-        numbers = [rate for rate in self._rates if isinstance(rate, NumberRate)]
+        numbers = [rate for rate in self._rates if rate.is_number]
         given = [initial] if isinstance(initial, int | float) else list(initial)
         if len(given) != len(numbers):
             raise ValueError(
@@ -110,57 +110,41 @@ class RateCallback(EpochLine):
 class Rate:
     """The learning rate of one optimizer, which holds this object."""
 
-    # The rate before all factors; `is_known` is False if it may already contain some.
-    base: float
-    is_known = True
-    # The attributes that a resumed training run needs.
-    _lasting: tuple[str, ...] = ("base", "scale", "multiplier", "steps_before")
-
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, model: keras.Model) -> None:
         self.optimizer = optimizer
+        self.is_number = _is_number(optimizer)
+        # The learning rate, or the multiplier of a Keras schedule.
+        self._variable = optimizer.learning_rate
+        if not self.is_number:
+            with model.distribute_strategy.scope():
+                self._variable = keras.Variable(
+                    1.0, trainable=False, name="learning_rate_multiplier"
+                )
+            multiply_schedule(optimizer, self._variable)
+            # A step that was already traced does not read the variable.
+            model.make_train_function(force=True)
         self.scale: float | None = None
         self.multiplier = 1.0
         self.steps_before = int(optimizer.iterations.numpy())
+        # The rate before all factors; it may already contain some unless it is known.
+        self.base = self._last = self.current
+        self.is_known = not self.is_number or self.steps_before == 0
 
     @property
     def current(self) -> float:
-        """The learning rate of the next step."""
-        return _current_of(self.optimizer)
-
-    @property
-    def product(self) -> float:
-        """The product of all factors."""
-        return self.multiplier * (1.0 if self.scale is None else self.scale)
+        """The value of the variable."""
+        return _number_of(self._variable)
 
     def state(self) -> dict[str, Any]:
         """Return the state that a resumed training run needs, as JSON."""
-        return {name: getattr(self, name) for name in self._lasting}
+        names = ("base", "scale", "multiplier", "steps_before", "is_known", "_last")
+        return {name: getattr(self, name) for name in names}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `state` returned in another process."""
-        for name in self._lasting:
-            setattr(self, name, state[name])
-
-    def begin(self) -> None:
-        """Read the rate at the start of a `fit`."""
-
-    def fold(self) -> None:
-        """Fold changes by others into the base rate."""
-
-    def apply(self) -> float:
-        """Update the optimizer; return the new rate over the old one, or 1."""
-        raise NotImplementedError
-
-
-class NumberRate(Rate):
-    """A learning rate that is a variable."""
-
-    _lasting = (*Rate._lasting, "is_known", "_last")
-
-    def __init__(self, optimizer: Any) -> None:
-        super().__init__(optimizer)
-        self.base = self._last = self.current
-        self.is_known = self.steps_before == 0
+        vars(self).update(state)
+        if not self.is_number:
+            self._variable.assign(self._last)
 
     def begin(self) -> None:
         """Treat a rate that was set between two calls of `fit` as already scaled."""
@@ -170,44 +154,23 @@ class NumberRate(Rate):
             self._last = self.current
 
     def fold(self) -> None:
-        """Fold in changes by others, such as ReduceLROnPlateau, as a factor."""
+        """Fold changes by others, such as ReduceLROnPlateau, into the base rate."""
         if self.current != self._last and self._last:
             self.base *= self.current / self._last
         self._last = self.current
 
     def apply(self) -> float:
-        """Set the variable."""
+        """Set the variable; return the new rate over the old one, or 1."""
         old = self.current
-        self.optimizer.learning_rate.assign(self.base * self.product)
+        scale = 1.0 if self.scale is None else self.scale
+        self._variable.assign(self.base * scale * self.multiplier)
         self._last = self.current
         return self._last / old if old else 1.0
 
 
-class ScheduleRate(Rate):
-    """A Keras schedule, multiplied by a variable."""
-
-    base = 1.0
-
-    def __init__(self, optimizer: Any, model: keras.Model) -> None:
-        super().__init__(optimizer)
-        with model.distribute_strategy.scope():
-            self._variable = keras.Variable(
-                1.0, trainable=False, name="learning_rate_multiplier"
-            )
-        multiply_schedule(optimizer, self._variable)
-        # A step that was already traced does not read the variable.
-        model.make_train_function(force=True)
-
-    def apply(self) -> float:
-        """Set the variable."""
-        old = float(self._variable.numpy())
-        self._variable.assign(self.product)
-        return self.product / old if old else 1.0
-
-
 def current_rate(model: keras.Model) -> float:
     """Return the learning rate of the next step, from the model's first optimizer."""
-    return _current_of(leaf_optimizers(model.optimizer)[0])
+    return _number_of(leaf_optimizers(model.optimizer)[0].learning_rate)
 
 
 def state_of_rates(model: keras.Model) -> list[Any]:
@@ -266,10 +229,8 @@ def _leaves(model: keras.Model) -> list[Any]:
 def _rate_of(optimizer: Any, model: keras.Model) -> Rate:
     """Return the `Rate` of an optimizer, creating it on first use."""
     kept = _kept_rate_of(optimizer)
-    is_number = isinstance(optimizer.learning_rate, keras.Variable)
-    if kept is None or isinstance(kept, NumberRate) != is_number:
-        kept = NumberRate(optimizer) if is_number else ScheduleRate(optimizer, model)
-        vars(optimizer)[_ATTRIBUTE] = kept
+    if kept is None or kept.is_number != _is_number(optimizer):
+        kept = vars(optimizer)[_ATTRIBUTE] = Rate(optimizer, model)
     return kept
 
 
@@ -279,18 +240,24 @@ def _kept_rate_of(optimizer: Any) -> Rate | None:
     return kept
 
 
-def _current_of(optimizer: Any) -> float:
-    """Return the learning rate of an optimizer's next step."""
-    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+def _is_number(optimizer: Any) -> bool:
+    """Return whether the learning rate is a number, not a schedule."""
+    return isinstance(optimizer.learning_rate, keras.Variable)
+
+
+def _number_of(rate: Any) -> float:
+    """Return a variable or tensor as a number."""
+    return float(keras.ops.convert_to_numpy(rate))
 
 
 def _check_initial(initial: Any) -> None:
     """Refuse an initial learning rate that is not positive."""
     rates = initial if isinstance(initial, list | tuple) else [initial]
-    for rate in [] if initial is None else rates:
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0:
-            raise ValueError(
-                "initial_learning_rate must be a positive number, or a list of them. "
-                f"Received: initial_learning_rate={initial!r}. Give the rate that "
-                "suits the batch of one process."
-            )
+    if initial is not None and not all(
+        isinstance(rate, int | float) and rate > 0 for rate in rates
+    ):
+        raise ValueError(
+            "initial_learning_rate must be a positive number, or a list of them. "
+            f"Received: initial_learning_rate={initial!r}. Give the rate that "
+            "suits the batch of one process."
+        )

@@ -123,7 +123,7 @@ class LearningRateSchedule(EpochRange, RateCallback):
         steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__(start_epoch, end_epoch, staircase, steps_per_epoch)
-        _check(multiplier, start_epoch, end_epoch, steps_per_epoch)
+        _check(multiplier, start_epoch, end_epoch)
         self.multiplier = multiplier
         self.momentum_correction = momentum_correction
 
@@ -199,11 +199,6 @@ class LearningRateWarmup(LearningRateSchedule):
                 "warmup_epochs must be a whole number that is not negative. "
                 f"Received: warmup_epochs={warmup_epochs!r}. Use 0 for no warm-up."
             )
-        if verbose not in (0, 1):
-            raise ValueError(
-                f"verbose must be 0 or 1. Received: verbose={verbose!r}. "
-                "Use 1 for a line when the warm-up has ended, 0 for none."
-            )
         super().__init__(
             self._multiplier_of_warmup,
             end_epoch=warmup_epochs,
@@ -253,9 +248,7 @@ class PrintLearningRate(EpochLine):
         self._line = f"epoch {epoch + 1}: learning rate {current_rate(self.model):g}"
 
 
-def _check(
-    multiplier: Any, start_epoch: int, end_epoch: int | None, steps: int | None
-) -> None:
+def _check(multiplier: Any, start_epoch: int, end_epoch: int | None) -> None:
     """Refuse arguments that are out of range."""
     is_number = isinstance(multiplier, int | float) and multiplier > 0
     if not (callable(multiplier) or is_number):
@@ -264,19 +257,9 @@ def _check(
             f"multiplier={multiplier!r}. Give the factor of each epoch, or a function "
             "of the epoch."
         )
-    if start_epoch < 0:
+    if start_epoch < 0 or (end_epoch is not None and end_epoch < start_epoch):
         raise ValueError(
-            "start_epoch must not be negative. "
-            f"Received: start_epoch={start_epoch}. The first epoch is 0."
-        )
-    if end_epoch is not None and end_epoch < start_epoch:
-        raise ValueError(
-            "end_epoch must not be before start_epoch. "
+            "start_epoch must be from 0, and end_epoch not before it. "
             f"Received: start_epoch={start_epoch}, end_epoch={end_epoch}. "
             "Leave out end_epoch for a range without end."
-        )
-    if steps is not None and not steps > 0:
-        raise ValueError(
-            f"steps_per_epoch must be positive. Received: steps_per_epoch={steps}. "
-            "Leave it out, and Keras tells."
         )
