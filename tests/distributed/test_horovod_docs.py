@@ -27,12 +27,18 @@ class Row:
 
 
 def rows_under(heading):
-    """Return the rows of the table under a heading of the page, by name."""
+    """Return the names under a heading of the page, in its table or its lists."""
     section = PAGE.read_text().partition(f"### `{heading}`\n")[2].partition("\n#")[0]
-    cells = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.*?) ?\|$", section, re.M)
-    names = [name for name, *_ in cells]
-    assert names == sorted(names)
-    assert len(names) == len(set(names))
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.*?) ?\|$", section, re.M)
+    lists = re.findall(
+        r"^- Same, in (both|`[\w.]+`)[^:]*: ((?:`\w+`[,.]\s+)+)", section, re.M
+    )
+    cells = rows + [
+        (name, where, "same", "")
+        for where, names in lists
+        for name in re.findall(r"\w+", names)
+    ]
+    assert len(cells) == len({name for name, *_ in cells})
     return {
         name: Row(
             frozenset(MODULES if where == "both" else [where.strip("`")]), state, remark

@@ -29,11 +29,6 @@ PRELUDES = {
     "docs/scaling.md": "from pages import dataset, model; import tfdist",
 }
 
-# Blocks that do the same with less: what is replaced in them.
-SMALLER = {
-    "docs/scaling.md:python:1": [("256 *", "4 *"), ("epochs=5", "epochs=1")],
-}
-
 # Blocks that are compiled and not run here, and why.
 COMPILED = {
     "docs/horovod.md:python:2": "an elastic job: tests/distributed/"
@@ -107,19 +102,10 @@ def is_here(block):
     return block.name not in NEED_HOROVOD or COMMAND.with_name("horovodrun").exists()
 
 
-def smaller(block):
-    """Return what is run of a block."""
-    text = block.text
-    for whole, part in SMALLER.get(block.name, []):
-        assert whole in text, f"{block.name} has no {whole}: see SMALLER"
-        text = text.replace(whole, part)
-    return text
-
-
 def run_here(page):
     """Return the blocks of a page that are run in one process, with their names."""
     return [
-        (block.name, smaller(block))
+        (block.name, block.text)
         for block in blocks_of(page, "python")
         if block.name not in COMPILED and is_here(block)
     ]
@@ -179,7 +165,7 @@ def test_what_is_not_run_here_is_python_all_the_same(name):
 def test_the_tables_name_blocks_that_there_are():
     names = {block.name for block in all_blocks("python")}
 
-    assert {*SMALLER, *COMPILED, *NEED_HOROVOD} <= names
+    assert {*COMPILED, *NEED_HOROVOD} <= names
     assert set(PRELUDES) <= set(PAGES)
 
 
