@@ -18,7 +18,7 @@ def measure(make_meter, *, is_sharded, **settings):
     """Train the embedding, unsharded or in two shards on each server."""
     import tensorflow as tf
 
-    from tfdist.benchmarks.parameter_server_program import Settings, train
+    from tfdist.benchmarks.parameter_server_program import measure as train
     from tfdist.cluster import detect
 
     if is_sharded:
@@ -26,7 +26,7 @@ def measure(make_meter, *, is_sharded, **settings):
             max_shards=2 * len(detect().ps)
         )
         settings["strategy"] = {"variable_partitioner": partitioner}
-    return train(make_meter, _build, _make_dataset, Settings(**settings))
+    return train(make_meter, _build, _make_dataset, **settings)
 
 
 def _build(keras, optimizer, steps_per_execution):

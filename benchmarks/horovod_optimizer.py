@@ -5,10 +5,9 @@ The latter needs legacy tf-keras in TensorFlow's minor version. Four jobs take t
 
 from importlib.util import find_spec
 
-from script import is_program, run_script
+from script import LEGACY_KERAS, is_program, run_script
 
 from tfdist.benchmarks.figures import medians, ratio, seconds_by_round
-from tfdist.benchmarks.parameter_server import LEGACY_KERAS
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
 from tfdist.benchmarks.timers import StepTimer
 from tfdist.benchmarks.training import HOROVOD_ENV, training_group

@@ -8,8 +8,11 @@ from typing import Any
 
 from tfdist.benchmarks import BenchmarkError
 
-# Name, default, help; the type of the default is that of the option.
+# Name, default, help; the type of the default is that of the option, and a tuple holds
+# the choices, the default first.
 Option = tuple[str, Any, str]
+
+LEGACY_KERAS = {"TF_USE_LEGACY_KERAS": "1"}
 
 
 def is_program() -> bool:
@@ -29,10 +32,13 @@ def run_script(
     )
     parser.add_argument("--json", action="store_true", help="print JSON, not a table")
     for name, default, text in options:
+        choices = default if isinstance(default, tuple) else None
+        default = default if choices is None else choices[0]
         parser.add_argument(
             name,
             type=type(default),
             default=default,
+            choices=choices,
             help=f"{text} (default: %(default)s)",
         )
     args = parser.parse_args()

@@ -118,7 +118,7 @@ def _epochs(setup, shares, strategy):
     for name, of_workers in shares.items():
         # The global batch excludes the part of the backup worker.
         parts = len(of_workers) - 1 if strategy else 1
-        firsts.append(sum(job.process_count for job in jobs))
+        firsts.append(sum(1 + job.workers + job.ps for job in jobs))
         jobs.append(
             replace(setup, workers=len(of_workers)).job(
                 name,

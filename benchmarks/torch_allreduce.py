@@ -4,14 +4,12 @@ from importlib.util import find_spec
 
 from script import is_program, run_script
 
-from tfdist.benchmarks import format_size, parse_size
-from tfdist.benchmarks.allreduce import allreduce_group
-from tfdist.benchmarks.figures import medians, ratio, seconds_by_call
+from tfdist.benchmarks import parse_size
+from tfdist.benchmarks.allreduce import allreduce_figures, allreduce_group
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
 from tfdist.benchmarks.timers import time_sizes
 from tfdist.cluster import detect
-from tfdist.scaling import bus_bandwidth
-from tfdist_cli.table import format_spread, format_table
+from tfdist_cli.bench import allreduce_table
 
 _SIZES = "1KiB,64KiB,1MiB,8MiB,32MiB"
 _FLOAT_BYTES = 4
@@ -60,39 +58,12 @@ def measure_all(args):
     for size, horovod, torch in zip(
         sizes, *(zip(*ranks, strict=True) for ranks in start(groups)), strict=True
     ):
-        calls = {
-            "tfdist": seconds_by_call(horovod, "tfdist"),
-            "torch": seconds_by_call(torch, "torch"),
-        }
-        figures.append(
-            {
-                "bytes": size,
-                "seconds": medians(calls),
-                "bus_bytes_per_second": {
-                    name: bus_bandwidth(size, args.np, seconds)
-                    for name, seconds in medians(calls).items()
-                },
-                "share_of_bandwidth": ratio(calls["torch"], calls["tfdist"]),
-            }
-        )
-    return figures, _table(figures)
-
-
-def _table(figures):
-    rows = [
-        [
-            format_size(row["bytes"]),
-            *(
-                f"{row['seconds'][name] * 1e3:.2f} ms, "
-                f"{row['bus_bytes_per_second'][name] / 1e9:.2f} GB/s"
-                for name in ("tfdist", "torch")
-            ),
-            format_spread(row["share_of_bandwidth"]),
+        by_rank = [
+            {"tfdist": ours["tfdist"], **its}
+            for ours, its in zip(horovod, torch, strict=True)
         ]
-        for row in figures
-    ]
-    header = ["tensor", "through tfdist", "torch with Gloo", "bandwidth against torch"]
-    return format_table(header, rows)
+        figures.append(allreduce_figures(size, by_rank))
+    return figures, allreduce_table(figures)
 
 
 if __name__ == "__main__":

@@ -2,29 +2,31 @@
 
 import argparse
 import contextlib
-import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tfdist.benchmarks import (
     BenchmarkError,
     JobSetup,
+    format_size,
     parse_size,
     run_allreduce,
     run_parameter_server,
     run_training,
 )
-from tfdist_cli.bench_tables import (
-    allreduce_table,
-    horovod_allreduce_table,
-    speed_table,
-    training_table,
+from tfdist_cli.options import (
+    JSON,
+    Commands,
+    add_command,
+    add_options,
+    check_json,
+    print_figures,
 )
-from tfdist_cli.options import TO_STDOUT, Parser, add_command, add_json, check_json
+from tfdist_cli.table import format_spread, format_table
 
 _DESCRIPTION = """\
 Measure on this machine, with one core and one thread for each process.
@@ -35,129 +37,89 @@ the ratios, not the times. A ratio is a median, with the quartiles in brackets.
 _EPILOG = """\
 How each figure is measured, and more benchmarks: docs/benchmarks.md
 """
+_ALLREDUCE = {
+    "-np N": "how many processes",
+    "--sizes SIZE,...": "sizes of the tensors",
+    "--repeats N": "timed calls for each size",
+    "--collective tensorflow|horovod": "the library that moves the tensors",
+}
+_TRAINING = {
+    "-np N": "how many processes",
+    "--batch-sizes N,...": "examples in a step of one process",
+    "--steps N": "steps of a turn; the first is not timed",
+    "--repeats N": "timed turns of each configuration",
+    "--collective tensorflow|horovod": "the library that moves the gradients",
+    "--compression none|fp16|bf16": "the type in which gradients travel",
+}
+_PARAMETER_SERVER = {
+    "--workers N": "how many workers",
+    "--ps N": "how many servers",
+    "--input chief|workers": "the tasks that read the batches",
+    "--consistency async|bounded|sync": "when updates are applied",
+    "--max-staleness N": "updates that a gradient may miss, if bounded",
+    "--steps-per-execution N,...": "batches that a worker trains on at a time",
+    "--steps N": "steps of a turn",
+    "--repeats N": "timed turns",
+}
 _SIZES = "1KiB,16KiB,256KiB,1MiB,4MiB,8MiB,32MiB,64MiB"
-# Copied from tfdist.gradients and tfdist.strategies, which import TensorFlow.
-_COMPRESSIONS = ("none", "fp16", "bf16")
-_COLLECTIVES = ("tensorflow", "horovod")
-_CONSISTENCIES = ("async", "bounded", "sync")
 # The packages whose versions affect the figures.
-_PACKAGES = ("tensorflow", "keras", "horovod", "tf-keras")
+_PACKAGES = ("tensorflow", "keras", "horovod")
 
-# Name, metavar, parser of the value, default, help.
-_Option = tuple[str, str, Callable[[str], Any], Any, str]
+_CALLS = {
+    "tfdist": "through tfdist",
+    "single_ring": "single ring",
+    "graph": "hvd.allreduce, tf.function",
+    "eager": "hvd.allreduce, eager",
+    "torch": "torch with Gloo",
+}
+_TRAINING_ROWS = {
+    "step_seconds.plain": "step: plain Keras",
+    "step_seconds.alone": "step: one process",
+    "step_seconds.apart": "step: all processes, no collective",
+    "step_seconds.weak": "step: all processes, this batch each",
+    "step_seconds.strong": "step: all processes, this batch shared",
+    "speed_against_plain": "speed of one process against plain Keras",
+    "weak_efficiency": "efficiency, this batch each (weak scaling)",
+    "strong_efficiency": "efficiency, this batch shared (strong scaling)",
+    "waiting_share": "share of a step in the collective (weak)",
+}
+# Label, key, factor, unit.
+_SERVER_ROWS = (
+    ("steps per second", "steps_per_second", 1.0, ""),
+    ("processor time of a step", "processor_seconds_per_step", 1e3, " ms"),
+    ("bytes of a step", "bytes_per_step", 2**-20, " MiB"),
+)
+Figures = list[dict[str, Any]]
 
 
-def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist bench`."""
-    parser = add_command(
-        commands,
-        "bench",
-        "measure the all-reduce, training, or parameter servers",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    texts: dict[str, Any] = {"description": _DESCRIPTION, "epilog": _EPILOG}
+    summary = "measure the all-reduce, training, or parameter servers"
+    parser = add_command(commands, "bench", summary, **texts)
     benchmarks = parser.add_subparsers(
         title="benchmarks", metavar="BENCHMARK", required=True
     )
-    _add_parameter_server(benchmarks)
-    _add_allreduce_and_training(benchmarks)
+    types = {"N,...": _list_of(_positive), "SIZE,...": _list_of(parse_size)}
 
+    summary = "latency and bus bandwidth of the all-reduce"
+    added = add_command(benchmarks, "allreduce", summary, _run, **texts)
+    added.set_defaults(measure=_allreduce)
+    defaults: dict[str, Any] = {"np": 2, "collective": "tensorflow", "repeats": 30}
+    add_options(added, _ALLREDUCE | JSON, types, sizes=_SIZES, **defaults)
 
-def _add_parameter_server(benchmarks: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist bench parameter-server`."""
-    _add(
-        benchmarks,
-        "parameter-server",
-        "fit with parameter servers beside what TensorFlow itself offers",
-        _parameter_server,
-        ("--workers", "N", int, 2, "how many workers"),
-        ("--ps", "N", int, 1, "how many servers"),
-        _choice("--input", ("chief", "workers"), "the tasks that read the batches"),
-        _choice("--consistency", _CONSISTENCIES, "when updates are applied"),
-        ("--max-staleness", "N", int, None, "updates that one may miss, if bounded"),
-        (
-            "--steps-per-execution",
-            "N,...",
-            _list_of(_positive),
-            "1,8",
-            "batches that a worker trains on at a time",
-        ),
-        ("--steps", "N", int, 240, "steps of a turn"),
-        ("--repeats", "N", int, 8, "timed turns of each job"),
-    )
+    summary = "steps of a small convolutional network, on one process and on several"
+    added = add_command(benchmarks, "training", summary, _run, **texts)
+    added.set_defaults(measure=_training)
+    defaults |= {"batch_sizes": "64,512", "steps": 10, "repeats": 10}
+    add_options(added, _TRAINING | JSON, types, compression="none", **defaults)
 
-
-def _add_allreduce_and_training(
-    benchmarks: "argparse._SubParsersAction[Parser]",
-) -> None:
-    """Add the parsers of `tfdist bench allreduce` and `training`."""
-    size = ("-np", "N", int, 2, "how many processes")
-    _add(
-        benchmarks,
-        "allreduce",
-        "latency and bus bandwidth of the all-reduce",
-        _allreduce,
-        ("--sizes", "SIZE,...", _list_of(parse_size), _SIZES, "sizes of the tensors"),
-        ("--repeats", "N", int, 30, "timed calls for each size"),
-        _choice("--collective", _COLLECTIVES, "the library that moves the tensors"),
-        size,
-    )
-    _add(
-        benchmarks,
-        "training",
-        "steps of a small convolutional network, on one process and on several",
-        _training,
-        (
-            "--batch-sizes",
-            "N,...",
-            _list_of(_positive),
-            "64,512",
-            "examples in a step of one process",
-        ),
-        ("--steps", "N", int, 10, "steps of a turn; the first is not timed"),
-        ("--repeats", "N", int, 10, "timed turns of each configuration"),
-        _choice("--collective", _COLLECTIVES, "the library that moves the gradients"),
-        _choice("--compression", _COMPRESSIONS, "the type in which gradients travel"),
-        size,
-    )
-
-
-def _add(
-    benchmarks: "argparse._SubParsersAction[Parser]",
-    name: str,
-    summary: str,
-    measure: Callable[[argparse.Namespace], tuple[Any, str]],
-    *options: _Option,
-) -> None:
-    """Add the parser of one benchmark."""
-    parser = add_command(
-        benchmarks,
-        name,
-        summary,
-        description=f"Measure {summary}.",
-        epilog=_EPILOG,
-    )
-    add_json(parser)
-    for option, metavar, parse, default, text in options:
-        shown = "" if default is None else " (default: %(default)s)"
-        parser.add_argument(
-            option, metavar=metavar, type=parse, default=default, help=f"{text}{shown}"
-        )
-    parser.set_defaults(func=_run, measure=measure)
-
-
-def _choice(option: str, names: Sequence[str], text: str) -> _Option:
-    """Return an option with a few allowed values, the first of them the default."""
-
-    def parse(value: str) -> str:
-        if value not in names:
-            raise argparse.ArgumentTypeError(
-                f"{option} must be one of {', '.join(names)}. Received: {value!r}. "
-                "Use one of these names."
-            )
-        return value
-
-    return option, "|".join(names), parse, names[0], text
+    summary = "speed and cost of fit with parameter servers"
+    added = add_command(benchmarks, "parameter-server", summary, _run, **texts)
+    added.set_defaults(measure=_parameter_server)
+    defaults = {"workers": 2, "ps": 1, "input": "chief", "consistency": "async"}
+    defaults |= {"steps_per_execution": "1,8", "steps": 240, "repeats": 8}
+    add_options(added, _PARAMETER_SERVER | JSON, types, **defaults)
 
 
 def _list_of(parse: Callable[[str], int]) -> Callable[[str], list[int]]:
@@ -192,26 +154,20 @@ def _run(args: argparse.Namespace) -> int:
         return error.exit_code
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
-    text = json.dumps({"machine": _machine(args), "figures": figures}, indent=2)
-    print(text if args.json == TO_STDOUT else table)
-    if args.json not in (None, TO_STDOUT):
-        args.json.write_text(f"{text}\n")
+    print_figures(args.json, {"machine": _machine(args), "figures": figures}, table)
     return 0
 
 
-def _allreduce(args: argparse.Namespace) -> tuple[Any, str]:
-    """Measure the all-reduce."""
+def _allreduce(args: argparse.Namespace) -> tuple[Figures, str]:
+    """Measure latency and bus bandwidth of the all-reduce."""
     figures = run_allreduce(
         args.np, args.sizes, repeats=args.repeats, collective=args.collective
     )
-    is_horovod = args.collective == "horovod"
-    return figures, (horovod_allreduce_table if is_horovod else allreduce_table)(
-        figures
-    )
+    return figures, allreduce_table(figures)
 
 
-def _training(args: argparse.Namespace) -> tuple[Any, str]:
-    """Measure training with each batch size."""
+def _training(args: argparse.Namespace) -> tuple[Figures, str]:
+    """Measure steps of a small convolutional network, on one process and on several."""
     figures = [
         run_training(
             args.np,
@@ -226,19 +182,19 @@ def _training(args: argparse.Namespace) -> tuple[Any, str]:
     return figures, training_table(figures)
 
 
-def _parameter_server(args: argparse.Namespace) -> tuple[Any, str]:
-    """Measure parameter servers with each number of steps per execution."""
+def _parameter_server(args: argparse.Namespace) -> tuple[Figures, str]:
+    """Measure fit with parameter servers."""
     setup = JobSetup(args.workers, args.ps, args.steps, args.repeats, args.input)
+    names = ("consistency", "max_staleness")
+    strategy = {name: getattr(args, name) for name in names}
     figures = [
-        run_parameter_server(
-            setup,
-            count,
-            consistency=args.consistency,
-            max_staleness=args.max_staleness,
-        )
+        run_parameter_server(setup, strategy, count)
         for count in args.steps_per_execution
     ]
-    return figures, speed_table(figures)
+    first = f"{args.workers} workers, {args.ps} ps, {args.consistency}"
+    header = [first, *(f"{count} in one go" for count in args.steps_per_execution)]
+    rows = [*server_rows(figures), missed_row(figures)]
+    return figures, format_table(header, rows)
 
 
 def _machine(args: argparse.Namespace) -> dict[str, Any]:
@@ -253,3 +209,72 @@ def _machine(args: argparse.Namespace) -> dict[str, Any]:
         with contextlib.suppress(PackageNotFoundError):
             machine[name] = version(name)
     return machine
+
+
+def allreduce_table(figures: Figures) -> str:
+    """Return a table of the all-reduce with one row per size."""
+    first = figures[0]
+    rows = [
+        [
+            format_size(row["bytes"]),
+            *(
+                f"{_milliseconds(seconds)}, "
+                f"{row['bus_bytes_per_second'][name] / 1e9:.2f} GB/s"
+                for name, seconds in row["seconds"].items()
+            ),
+            *map(format_spread, row["bandwidth_against"].values()),
+        ]
+        for row in figures
+    ]
+    header = [
+        "tensor",
+        *(_CALLS[name] for name in first["seconds"]),
+        *(f"bandwidth against {_CALLS[name]}" for name in first["bandwidth_against"]),
+    ]
+    return format_table(header, rows)
+
+
+def training_table(figures: Figures) -> str:
+    """Return a table with one row per figure and one column per batch size."""
+    rows = []
+    for path, name in _TRAINING_ROWS.items():
+        key, _, kind = path.partition(".")
+        cells = [
+            _milliseconds(column[key][kind]) if kind else format_spread(column[key])
+            for column in figures
+        ]
+        rows.append([name, *cells])
+    header = [
+        f"{figures[0]['processes']} processes",
+        *(f"batch {column['batch_size']}" for column in figures),
+    ]
+    return format_table(header, rows)
+
+
+def server_rows(figures: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the rows on speed and cost of a job, with one column per run."""
+    return [
+        [
+            label,
+            *(
+                "not counted: no `ss` (iproute2)"
+                if column[key] is None
+                else f"{column[key]['median'] * factor:.2f}{unit}"
+                for column in figures
+            ),
+        ]
+        for label, key, factor, unit in _SERVER_ROWS
+    ]
+
+
+def missed_row(figures: Figures) -> list[str]:
+    """Return the row on the staleness of gradients."""
+    missed = [column["staleness"] for column in figures]
+    return [
+        "updates that a gradient missed: median, 99 %, most",
+        *(f"{s['median']}, {s['percentile_99']}, {s['largest']}" for s in missed),
+    ]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"

@@ -3,47 +3,25 @@
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.cluster.address import look_up, split_address
 from tfdist.cluster.detect import Explanation, explain, tf_config_here
-from tfdist.cluster.validation import ERROR, Finding
+from tfdist.cluster.validation import ERROR
 from tfdist.cluster.variables import FACTS
 from tfdist_cli import config_build
 from tfdist_cli.config_text import (
-    add_file_argument,
-    add_json_argument,
-    describe,
-    describe_task,
     read_file,
     say,
-    tasks_of,
 )
-from tfdist_cli.options import Parser, add_command
+from tfdist_cli.options import Commands, Parser, add_command, add_options
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\
 Check, show and build TF_CONFIG, the variable that tells each process of a job who the
 others are and which of them it is.
 """
-
-
-def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist config`."""
-    parser = add_command(
-        commands,
-        "config",
-        "check, show and build TF_CONFIG",
-        description=_DESCRIPTION,
-        epilog="What each says, and why: docs/config.md",
-    )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    _add_check(actions)
-    _add_show(actions)
-    config_build.add_parser(actions)
-
 
 _CHECK_DESCRIPTION = """\
 Say everything that is wrong with a TF_CONFIG, where, what would come of it, and what to
@@ -61,97 +39,6 @@ exit code:
   0 if it is right, also with warnings; 1 if it has an error; 2 if there was nothing to
   check.
 """
-
-
-def _add_check(actions: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist config check`."""
-    parser = add_command(
-        actions,
-        "check",
-        "say everything that is wrong with a TF_CONFIG",
-        description=_CHECK_DESCRIPTION,
-        epilog=_CHECK_EPILOG,
-    )
-    parser.set_defaults(func=check)
-    add_file_argument(parser, default="the variable of the environment")
-    parser.add_argument(
-        "--resolve",
-        action="store_true",
-        help="look up each host name, too, as this machine sees it",
-    )
-    add_json_argument(parser, instead_of="sentences")
-
-
-def check(args: argparse.Namespace) -> int:
-    """Run `tfdist config check` and return the exit code."""
-    text = _text(args)
-    found = tf_config.findings(text, look_up=look_up if args.resolve else None)
-    errors = sum(finding.severity == ERROR for finding in found)
-    if args.json:
-        say(_json_of(found, errors))
-        return 1 if errors else 0
-    for finding in found:
-        say(_lines_of(finding))
-    say(_last_line(text, errors, len(found) - errors))
-    return 1 if errors else 0
-
-
-def _text(args: argparse.Namespace) -> str:
-    """Return the text to check."""
-    parser: Parser = args.parser
-    try:
-        text = tf_config_here() if args.file is None else read_file(args.file)
-    except OSError as error:
-        parser.error(str(error))
-    if text is None:
-        parser.error(
-            "There is no TF_CONFIG to check. Received: no FILE, and an environment "
-            "without the variable. Give a file with its value, or - for the standard "
-            "input."
-        )
-    return text
-
-
-def _lines_of(finding: Finding) -> str:
-    """Format a finding."""
-    shown = dataclasses.replace(finding, fix="").message.rstrip()
-    return (
-        f"{finding.severity}: TF_CONFIG {shown}\n"
-        f"  Why: {finding.why}\n"
-        f"  Fix: {finding.fix}"
-    )
-
-
-def _last_line(text: str, errors: int, warnings: int) -> str:
-    """Format the summary."""
-    warned = _count(warnings, "warning")
-    if errors:
-        and_warned = f" and {warned}" if warnings else ""
-        return f"TF_CONFIG has {_count(errors, 'error')}{and_warned}."
-    what = describe(tf_config.loads(text))
-    if warnings:
-        return f"TF_CONFIG has no error and {warned}: {what}."
-    return f"TF_CONFIG is right: {what}."
-
-
-def _count(number: int, noun: str) -> str:
-    """Format a number with its noun."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _json_of(found: Sequence[Finding], errors: int) -> str:
-    """Format the findings as JSON."""
-    return json.dumps(
-        {
-            "errors": errors,
-            "warnings": len(found) - errors,
-            "findings": [
-                {**dataclasses.asdict(finding), "why": finding.why} for finding in found
-            ],
-        },
-        indent=2,
-    )
-
 
 _SHOW_DESCRIPTION = """\
 Show the cluster that a process started here would see, as tfdist.cluster.detect() reads
@@ -176,25 +63,116 @@ _ROLES = {
     "ps": "keeps variables",
     "evaluator": "evaluates",
 }
+_CHECK_OPTIONS = {
+    "--resolve": "look up each host name, too, as this machine sees it",
+    "--json": "print JSON instead of sentences",
+}
+_SHOW_OPTIONS = {
+    "--explain": "name the resolver that has read it, and its variables",
+    "--json": "print JSON instead of the table",
+}
 
 
-def _add_show(actions: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist config show`."""
+def add_parser(commands: Commands) -> None:
+    """Add the parser of `tfdist config`."""
     parser = add_command(
+        commands,
+        "config",
+        "check, show and build TF_CONFIG",
+        description=_DESCRIPTION,
+        epilog="What each says, and why: docs/config.md",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    checking = add_command(
+        actions,
+        "check",
+        "say everything that is wrong with a TF_CONFIG",
+        check,
+        description=_CHECK_DESCRIPTION,
+        epilog=_CHECK_EPILOG,
+    )
+    _add_file(checking, default="the variable of the environment")
+    add_options(checking, _CHECK_OPTIONS)
+    showing = add_command(
         actions,
         "show",
         "show the cluster that this process would see",
+        show,
         description=_SHOW_DESCRIPTION,
         epilog=_SHOW_EPILOG,
     )
-    parser.set_defaults(func=show)
-    add_file_argument(parser, default="the environment")
-    parser.add_argument(
-        "--explain",
-        action="store_true",
-        help="say which resolver has read it, and from which variables",
-    )
-    add_json_argument(parser, instead_of="the table")
+    _add_file(showing, default="the environment")
+    add_options(showing, _SHOW_OPTIONS)
+    config_build.add_parser(actions)
+
+
+def _add_file(parser: Parser, *, default: str) -> None:
+    """Add the argument FILE, from which a TF_CONFIG is read."""
+    text = "a file with the value of TF_CONFIG, or - for the standard input (default: "
+    parser.add_argument("file", nargs="?", metavar="FILE", help=f"{text}{default})")
+
+
+def check(args: argparse.Namespace) -> int:
+    """Run `tfdist config check` and return the exit code."""
+    text = _text(args)
+    found = tf_config.findings(text, look_up=look_up if args.resolve else None)
+    errors = sum(finding.severity == ERROR for finding in found)
+    if args.json:
+        findings = [{**dataclasses.asdict(one), "why": one.why} for one in found]
+        counts = {"errors": errors, "warnings": len(found) - errors}
+        say(json.dumps({**counts, "findings": findings}, indent=2))
+        return 1 if errors else 0
+    for finding in found:
+        shown = dataclasses.replace(finding, fix="").message.rstrip()
+        say(f"{finding.severity}: TF_CONFIG {shown}")
+        say(f"  Why: {finding.why}\n  Fix: {finding.fix}")
+    warned = _count(len(found) - errors, "warning")
+    if errors:
+        and_warned = f" and {warned}" if errors < len(found) else ""
+        say(f"TF_CONFIG has {_count(errors, 'error')}{and_warned}.")
+        return 1
+    state = f"has no error and {warned}" if found else "is right"
+    say(f"TF_CONFIG {state}: {_describe(tf_config.loads(text))}.")
+    return 0
+
+
+def _text(args: argparse.Namespace) -> str:
+    """Return the text to check."""
+    parser: Parser = args.parser
+    try:
+        text = tf_config_here() if args.file is None else read_file(args.file)
+    except OSError as error:
+        parser.error(str(error))
+    if text is None:
+        parser.error(
+            "There is no TF_CONFIG to check. Received: no FILE, and an environment "
+            "without the variable. Give a file with its value, or - for the standard "
+            "input."
+        )
+    return text
+
+
+def _count(number: int, noun: str) -> str:
+    """Format a number with its noun."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _describe(cluster: Cluster) -> str:
+    """Describe a cluster, and the task of this process."""
+    if not cluster.jobs:
+        return "no addresses; this process trains alone"
+    jobs = [
+        _count(len(addresses), "parameter server" if job == "ps" else job)
+        for job, addresses in cluster.jobs.items()
+    ]
+    return f"{', '.join(jobs)}; this is {_describe_task(cluster)}"
+
+
+def _describe_task(cluster: Cluster) -> str:
+    """Describe the task and the rank of this process."""
+    if not cluster.task.trains:
+        return f"{cluster.task}, which has no rank"
+    return f"{cluster.task}, rank {cluster.rank} of {cluster.size}"
 
 
 def show(args: argparse.Namespace) -> int:
@@ -236,9 +214,9 @@ def text_of(explanation: Explanation) -> str:
             fact["role"],
             "here" if fact["is_this"] else "",
         ]
-        for fact in (_facts_of(task, cluster) for task in tasks_of(cluster))
+        for fact in _facts_of_tasks(cluster)
     ]
-    return f"{format_table(header, rows)}\n\nThis is {describe_task(cluster)}."
+    return f"{format_table(header, rows)}\n\nThis is {_describe_task(cluster)}."
 
 
 def source_of(explanation: Explanation) -> str:
@@ -268,7 +246,7 @@ def facts_of(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
         "task": str(cluster.task),
         "rank": (cluster.rank if cluster.jobs else place.rank) if trains else None,
         "size": cluster.size if cluster.jobs else place.size,
-        "tasks": [_facts_of(task, cluster) for task in tasks_of(cluster)],
+        "tasks": _facts_of_tasks(cluster),
     }
     if explained:
         facts |= {
@@ -281,17 +259,23 @@ def facts_of(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
     return facts
 
 
-def _facts_of(task: Task, cluster: Cluster) -> dict[str, Any]:
-    """Return the facts of one task."""
-    host, port = split_address(cluster.jobs[task.type][task.index])
-    # Without a chief, worker 0 is rank 0 and the chief.
-    rank = task.index + (task.type == "worker" and cluster.chief is not None)
-    is_chief = task.trains and rank == 0
-    return {
-        "task": str(task),
-        "rank": rank if task.trains else None,
-        "host": host,
-        "port": port,
-        "role": _ROLES["chief" if is_chief else task.type],
-        "is_this": task == cluster.task,
-    }
+def _facts_of_tasks(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return the facts of each task that has an address."""
+    facts = []
+    for job, addresses in cluster.jobs.items():
+        for index, address in enumerate(addresses):
+            task = Task(job, index)
+            host, port = split_address(address)
+            # Without a chief, worker 0 is rank 0 and the chief.
+            rank = index + (job == "worker" and cluster.chief is not None)
+            facts.append(
+                {
+                    "task": str(task),
+                    "rank": rank if task.trains else None,
+                    "host": host,
+                    "port": port,
+                    "role": _ROLES["chief" if task.trains and rank == 0 else job],
+                    "is_this": task == cluster.task,
+                }
+            )
+    return facts

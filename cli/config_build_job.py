@@ -3,7 +3,7 @@
 import argparse
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.address import check_address, parse_digits
+from tfdist.cluster.address import check_address
 from tfdist.cluster.detect import read_source
 from tfdist.cluster.hosts.slots import HostSlots, number_ports
 from tfdist.cluster.membership import Place
@@ -15,6 +15,7 @@ from tfdist_cli.host_options import hosts_given
 
 ALL = "all"
 DEFAULT_PORT = 2222
+_HOSTS = ("hostfile", "port", "pick_ports")
 
 
 def clusters_of(args: argparse.Namespace) -> list[Cluster]:
@@ -33,12 +34,22 @@ def _described(args: argparse.Namespace) -> tuple[Jobs, Task | None]:
     """Return the addresses by job, and the task of this process if known."""
     source = _read_source(args)
     if isinstance(source, Cluster):
-        _refuse_addresses(args)
+        if given := _given(args, "chief", "workers", "ps", "evaluator", "H", *_HOSTS):
+            raise ValueError(
+                f"--from {_from(args)} gives all processes of the job. "
+                f"Received: also {', '.join(given)}. Leave one of them out."
+            )
         return source.jobs, source.task
-    jobs = _jobs(args)
+    jobs = {
+        "chief": _checked(args.chief or [], "--chief"),
+        "worker": _workers(args),
+        "ps": _checked(sum(args.ps, []), "--ps"),
+        "evaluator": _checked(args.evaluator or [], "--evaluator"),
+    }
+    jobs = {job: addresses for job, addresses in jobs.items() if addresses}
     if source is not None:
         first = Task(next(iter(jobs), "worker"), 0)
-        return jobs, _task_of(source, cluster_from_jobs(jobs, first), args.source)
+        return jobs, _task_of(source, cluster_from_jobs(jobs, first), _from(args))
     if not jobs:
         raise ValueError(
             "There are no addresses to build from. Received: none of --chief, "
@@ -58,13 +69,7 @@ def _tasks(args: argparse.Namespace, jobs: Jobs, own_task: Task | None) -> list[
             "process. Received: no --index. Give a number from 0, or all."
         )
     if args.index != ALL:
-        index = parse_digits(args.index)
-        if index is None:
-            raise ValueError(
-                f"--index must be a number from 0, or all. Received: {args.index}. "
-                "Count from 0 within each job."
-            )
-        return [Task(args.task or "worker", index)]
+        return [Task(args.task or "worker", args.index)]
     wanted = [Task(args.task, 0).type] if args.task else JOB_TYPES
     tasks = [
         Task(job, index) for job in wanted for index in range(len(jobs.get(job, ())))
@@ -77,46 +82,32 @@ def _tasks(args: argparse.Namespace, jobs: Jobs, own_task: Task | None) -> list[
     return tasks
 
 
-def _jobs(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """Return the addresses by job, without empty jobs."""
-    jobs = {
-        "chief": _single(args.chief, "--chief", "Make the others workers."),
-        "worker": _workers(args),
-        "ps": _checked(args.ps, "--ps"),
-        "evaluator": _single(args.evaluator, "--evaluator", "Keep one of them."),
-    }
-    return {job: addresses for job, addresses in jobs.items() if addresses}
+def _from(args: argparse.Namespace) -> str | None:
+    """Return the value of --from, which is no name in Python."""
+    source: str | None = getattr(args, "from")
+    return source
+
+
+def _given(args: argparse.Namespace, *names: str) -> list[str]:
+    """Return the options among some that have a value."""
+    return [
+        f"-{name}" if name == "H" else "--" + name.replace("_", "-")
+        for name in names
+        if getattr(args, name)
+    ]
 
 
 def _workers(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return the addresses of the workers, from the one option that gives them."""
-    given = {
-        "-H": ",".join(args.hosts or ()),
-        "--hostfile": args.hostfile or "",
-        "--workers": ",".join(args.workers),
-    }
-    ways = [f"{option} {value}" for option, value in given.items() if value]
-    if len(ways) > 1:
-        options = [way.split()[0] for way in ways]
-        raise ValueError(
-            f"{' and '.join(options)} both give the workers. "
-            f"Received: {' and '.join(ways)}. Leave one of them out."
-        )
+    """Return the addresses of the workers."""
     hosts = hosts_given(args)
-    if hosts is None:
-        _check_no_ports(args)
-        return _checked(args.workers, "--workers")
-    return _give_ports(hosts, args)
-
-
-def _single(addresses: list[str], option: str, advice: str) -> tuple[str, ...]:
-    """Return the address of a job that has at most one."""
-    if len(addresses) > 1:
+    if hosts is not None:
+        return _give_ports(hosts, args)
+    if given := _given(args, "port", "pick_ports"):
         raise ValueError(
-            f"{option} must be a single address. "
-            f"Received: {','.join(addresses)}. {advice}"
+            "Ports are for -H and --hostfile, as addresses have ports of their own. "
+            f"Received: {', '.join(given)}. Leave it out, or give -H."
         )
-    return _checked(addresses, option)
+    return _checked(sum(args.workers, []), "--workers")
 
 
 def _checked(addresses: list[str], option: str) -> tuple[str, ...]:
@@ -126,20 +117,10 @@ def _checked(addresses: list[str], option: str) -> tuple[str, ...]:
     return tuple(addresses)
 
 
-# Attribute -> option that gives addresses.
-_ADDRESSES = {
-    "chief": "--chief",
-    "workers": "--workers",
-    "ps": "--ps",
-    "evaluator": "--evaluator",
-    "hosts": "-H",
-    "hostfile": "--hostfile",
-}
-
-
 def _read_source(args: argparse.Namespace) -> Cluster | Place | None:
     """Read the job from the variables of the launcher that `--from` names."""
-    if args.source is None:
+    source = _from(args)
+    if source is None:
         if args.variables is not None:
             raise ValueError(
                 "--variables has no effect without --from. "
@@ -148,30 +129,15 @@ def _read_source(args: argparse.Namespace) -> Cluster | Place | None:
             )
         return None
     if args.variables is None:
-        return read_source(args.source)
+        return read_source(source)
     text = read_file(
         args.variables, option="--variables", holds="variables, as printenv writes them"
     )
     place = f"--variables {args.variables}"
-    return read_source(args.source, parse_variables(text, place=place), place=place)
+    return read_source(source, parse_variables(text, place=place), place=place)
 
 
-def _refuse_addresses(args: argparse.Namespace) -> None:
-    """Raise for options that give addresses in addition to --from."""
-    given = [
-        option
-        for name, option in _ADDRESSES.items()
-        if getattr(args, name) not in (None, [])
-    ]
-    if given:
-        raise ValueError(
-            f"--from {args.source} gives all processes of the job. "
-            f"Received: also {', '.join(given)}. Leave one of them out."
-        )
-    _check_no_ports(args)
-
-
-def _task_of(place: Place, cluster: Cluster, source: str) -> Task:
+def _task_of(place: Place, cluster: Cluster, source: str | None) -> Task:
     """Return the task of a process whose launcher gives no addresses."""
     told = f"rank {place.rank} of {place.size} from {place.launcher}"
     if not cluster.jobs:
@@ -208,56 +174,16 @@ def _give_ports(
     hosts: tuple[HostSlots, ...], args: argparse.Namespace
 ) -> tuple[str, ...]:
     """Return the address of each worker on the given hosts."""
-    if args.port is not None:
-        _check_port_alone(args)
-        return number_ports(hosts, args.port)
-    ports = args.port_range
+    ports = args.port or range(DEFAULT_PORT, 65_536)
     for host in hosts:
-        if ports is not None and host.slots > len(ports):
+        if host.slots > len(ports):
             raise ValueError(
-                f"--port-range has too few ports for the workers of {host.host}. "
-                f"Received: {_written(ports)}, {host.slots} workers. "
+                f"--port has too few ports for the workers of {host.host}. "
+                f"Received: {ports.start}-{ports.stop - 1}, {host.slots} workers. "
                 "Widen it, or put fewer workers on the host."
             )
-    first = DEFAULT_PORT if ports is None else ports.start
     if not args.pick_ports:
-        return number_ports(hosts, first)
-    return _picked(hosts, first, ports)
-
-
-def _check_no_ports(args: argparse.Namespace) -> None:
-    """Raise for port options together with addresses, which include ports."""
-    given = {
-        "--port": args.port,
-        "--port-range": None if args.port_range is None else _written(args.port_range),
-        "--pick-ports": "" if args.pick_ports else None,
-    }
-    for option, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"{option} has no effect without -H or --hostfile, as addresses have "
-                f"ports of their own. Received: {option} {value}".rstrip()
-                + ". Leave it out, or give -H."
-            )
-
-
-def _check_port_alone(args: argparse.Namespace) -> None:
-    """Raise for --port together with --port-range or --pick-ports."""
-    if args.port_range is None and not args.pick_ports:
-        return
-    other = "--pick-ports"
-    if args.port_range is not None:
-        other = f"--port-range {_written(args.port_range)}"
-    raise ValueError(
-        "--port leaves nothing to choose. "
-        f"Received: --port {args.port} and {other}. Leave one of them out."
-    )
-
-
-def _picked(
-    hosts: tuple[HostSlots, ...], first: int, ports: range | None
-) -> tuple[str, ...]:
-    """Return addresses with free ports on this machine, and counted ones elsewhere."""
+        return number_ports(hosts, ports.start)
     # Imported late: few need it, and the command must start quickly.
     from tfdist.launch.machine import free_ports, is_this_machine
 
@@ -271,16 +197,11 @@ def _picked(
         )
     count = sum(host.slots for host in here)
     # TensorFlow listens on every address of the machine.
-    free = iter(sorted(free_ports(count, host="0.0.0.0", within=ports)))
+    free = iter(sorted(free_ports(count, host="0.0.0.0", within=args.port)))
     addresses: list[str] = []
     for host in hosts:
         if host in here:
             addresses += [f"{host.host}:{next(free)}" for _ in range(host.slots)]
         else:
-            addresses += number_ports((host,), first)
+            addresses += number_ports((host,), ports.start)
     return tuple(addresses)
-
-
-def _written(ports: range) -> str:
-    """Format a range as the user wrote it."""
-    return f"{ports.start}-{ports.stop - 1}"

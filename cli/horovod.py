@@ -12,7 +12,7 @@ from tfdist.horovod_build import (
     default_log,
     install,
 )
-from tfdist_cli.options import Parser, add_command
+from tfdist_cli.options import Commands, add_command, add_options
 
 _DESCRIPTION = """\
 Build Horovod for the installed TensorFlow, or check it. Horovod runs the collectives of
@@ -55,47 +55,34 @@ exit code:
 _INTERRUPTED = 130
 
 
-def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+_INSTALL_OPTIONS = {
+    "--force": "build even if a fitting Horovod works",
+    "--log FILE": "where to write what the build prints "
+    "(default: tfdist/horovod-install.log in XDG_CACHE_HOME or ~/.cache)",
+}
+
+
+def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist horovod`."""
-    parser = add_command(
-        commands,
-        "horovod",
-        "build Horovod for the installed TensorFlow, or check it",
-        description=_DESCRIPTION,
-    )
+    summary = "build Horovod for the installed TensorFlow, or check it"
+    parser = add_command(commands, "horovod", summary, description=_DESCRIPTION)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    _add_install(actions)
-    check_parser = add_command(
-        actions,
-        "check",
-        "say what is built in, and try it",
-        description=_CHECK,
-        epilog=_CHECK_EPILOG,
-    )
-    check_parser.set_defaults(func=_check)
-
-
-def _add_install(actions: "argparse._SubParsersAction[Parser]") -> None:
-    """Add the parser of `tfdist horovod install`."""
-    parser = add_command(
+    install_parser = add_command(
         actions,
         "install",
         "build and install Horovod, and try it",
+        _install,
         description=_INSTALL,
         epilog=_INSTALL_EPILOG,
     )
-    parser.set_defaults(func=_install)
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="build also where a fitting Horovod works",
-    )
-    parser.add_argument(
-        "--log",
-        type=Path,
-        metavar="FILE",
-        help="where to write what the build prints "
-        "(default: tfdist/horovod-install.log in XDG_CACHE_HOME or ~/.cache)",
+    add_options(install_parser, _INSTALL_OPTIONS)
+    add_command(
+        actions,
+        "check",
+        "say what is built in, and try it",
+        _check,
+        description=_CHECK,
+        epilog=_CHECK_EPILOG,
     )
 
 
@@ -117,12 +104,10 @@ def _install(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     """Run `tfdist horovod check`, and return the exit code."""
     try:
-        report = check(os.environ)
+        check(os.environ, stream=sys.stdout)
+    except BuildError as error:
+        print(f"{args.parser.prog}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
-    for line in report.lines():
-        print(line, flush=True)
-    if report.problem is not None:
-        print(f"{args.parser.prog}: {report.problem}", file=sys.stderr)
-        return 1
     return 0

@@ -4,32 +4,28 @@ import argparse
 
 from tfdist.cluster.hosts.slots import HostSlots, parse_hostfile, parse_hosts
 from tfdist_cli.config_text import read_file
-from tfdist_cli.options import Parser
+from tfdist_cli.options import add_options
 
 
-def add_host_options(parser: Parser, what: str) -> None:
-    """Add the two options that name hosts."""
-    parser.add_argument(
-        "-H", dest="hosts", action="append", metavar="HOST:SLOTS,...", help=what
-    )
-    parser.add_argument(
-        "--hostfile",
-        metavar="FILE",
-        help="the same from a file, or - for the standard input: node1 slots=4 as Open "
-        "MPI and Horovod write it, node1:4 as MPICH does, or names",
-    )
+def add_host_options(
+    parser: argparse._ActionsContainer, text: str
+) -> argparse._MutuallyExclusiveGroup:
+    """Add the two options that name hosts, and return their group."""
+    group = parser.add_mutually_exclusive_group()
+    options = {
+        "-H HOST:SLOTS,... ...": text,
+        "--hostfile FILE": "the same from a file, or - for the standard input: "
+        "node1 slots=4 as Open MPI and Horovod write it, node1:4 as MPICH does, or "
+        "names",
+    }
+    add_options(group, options, {"FILE": str})
+    return group
 
 
 def hosts_given(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
     """Return the hosts that the options name, or None."""
-    if args.hosts is not None and args.hostfile is not None:
-        raise ValueError(
-            "-H and --hostfile both give the hosts. Received: "
-            f"-H {','.join(args.hosts)} and --hostfile {args.hostfile}. "
-            "Leave one of them out."
-        )
-    if args.hosts is not None:
-        return parse_hosts(",".join(args.hosts))
+    if args.H:
+        return parse_hosts(",".join(args.H))
     if args.hostfile is None:
         return None
     text = read_file(args.hostfile, option="--hostfile", holds="hosts")

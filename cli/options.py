@@ -1,12 +1,20 @@
 """The command-line parser, and options that several commands share."""
 
 import argparse
+import contextlib
 import difflib
+import json
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 # The value of --json without a file.
 TO_STDOUT = Path("-")
+JSON = {
+    "--json [FILE]": "print JSON instead of tables; with a FILE, write the JSON there "
+    "as well"
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,50 +33,79 @@ class Parser(argparse.ArgumentParser):
         self.error(f"there is no option {name}.{advice}")
 
 
+def _seconds(text: str) -> float:
+    """Parse a positive time."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(
+        f"it must be a positive number of seconds. Received: {text}. "
+        "Leave it out for the default"
+    )
+
+
+_TYPES: Mapping[str, Callable[[str], Any]] = {
+    "N": int,
+    "SECONDS": _seconds,
+    "FILE": Path,
+    "DIR": Path,
+}
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
 def add_command(
-    commands: "argparse._SubParsersAction[Parser]",
+    commands: Commands,
     name: str,
     summary: str,
-    *,
-    description: str,
-    epilog: str | None = None,
-    usage: str | None = None,
+    func: Callable[[argparse.Namespace], int] | None = None,
+    **texts: Any,
 ) -> Parser:
     """Add the parser of a command, which becomes `args.parser` after parsing."""
     parser = commands.add_parser(
         name,
         help=summary,
-        usage=usage,
-        description=description,
-        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        **texts,
     )
-    parser.set_defaults(parser=parser)
+    parser.set_defaults(parser=parser, func=func)
     return parser
 
 
-def add_json(parser: Parser) -> None:
-    """Add `--json [FILE]`."""
-    parser.add_argument(
-        "--json",
-        type=Path,
-        nargs="?",
-        const=TO_STDOUT,
-        metavar="FILE",
-        help="print JSON instead of tables; with a FILE, write the JSON there as well",
-    )
+def add_options(
+    parser: argparse._ActionsContainer,
+    options: Mapping[str, str],
+    types: Mapping[str, Callable[[str], Any]] | None = None,
+    **defaults: Any,
+) -> None:
+    """Add options, written as the help shows them: {"-np N": "how many processes"}."""
+    # The metavar gives the type: N is a number, a|b a choice, [FILE] an optional file.
+    # "..." makes an option repeatable; an option without a metavar is a switch.
+    kinds = {**_TYPES, **(types or {})}
+    for usage, text in options.items():
+        words = usage.split()
+        flags = [word for word in words if word.startswith("-")]
+        metavar = words[len(flags)] if len(words) > len(flags) else ""
+        settings: dict[str, Any] = {"action": "store_true"}
+        if "|" in metavar:
+            settings = {"choices": metavar.split("|")}
+        elif metavar:
+            name = metavar.strip("[]")
+            settings = {"metavar": name, "type": kinds.get(name, str)}
+        if metavar != metavar.strip("[]"):
+            settings |= {"nargs": "?", "const": TO_STDOUT}
+        if words[-1] == "...":
+            settings |= {"action": "append", "default": []}
+        action = parser.add_argument(*flags, help=text, **settings)
+        if action.dest in defaults:
+            action.default = defaults[action.dest]
+            action.help = f"{text} (default: %(default)s)"
 
 
-def add_program(parser: Parser, what: str) -> None:
+def add_program(parser: Parser, text: str) -> None:
     """Add `-m` and the program with its arguments, after all other options."""
-    parser.add_argument(
-        "-m",
-        dest="module",
-        action="store_true",
-        help="the command is a Python module, as in python -m",
-    )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=what)
+    add_options(parser, {"-m": "the command is a Python module, as in python -m"})
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=text)
 
 
 def without_dashes(words: list[str]) -> list[str]:
@@ -83,3 +120,11 @@ def check_json(file: Path | None, option: str = "--json") -> None:
             f"{option} must be a file in a folder that exists. "
             f"Received: {file}. Make the folder {file.parent} first."
         )
+
+
+def print_figures(file: Path | None, figures: Any, table: str) -> None:
+    """Print figures as a table, or as JSON if `--json` says so, or write them."""
+    text = json.dumps(figures, indent=2)
+    print(text if file == TO_STDOUT else table)
+    if file is not None and file != TO_STDOUT:
+        file.write_text(f"{text}\n")

@@ -2,12 +2,18 @@
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 from textwrap import fill
 
 from tfdist.scaling import Law, ScalingReport, read_run, scaling_report
-from tfdist_cli.options import TO_STDOUT, Parser, add_command, add_json, check_json
+from tfdist_cli.options import (
+    JSON,
+    Commands,
+    add_command,
+    add_options,
+    check_json,
+    print_figures,
+)
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\
@@ -46,30 +52,24 @@ _ONE_SIZE = (
 _LINE_WIDTH = 80
 
 
-def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+_OPTIONS = {
+    "--plot FILE": "draw the speed-up; the name's ending says how (.png, .svg, .pdf)"
+}
+
+
+def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist report`."""
     parser = add_command(
         commands,
         "report",
         "say how training scales, from the files of several runs",
+        run,
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.set_defaults(func=run)
-    parser.add_argument(
-        "files",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="what Throughput(json=FILE) has written, one for each run",
-    )
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw the speed-up; the name's ending says how (.png, .svg, .pdf)",
-    )
-    add_json(parser)
+    text = "what Throughput(json=FILE) has written, one for each run"
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=text)
+    add_options(parser, _OPTIONS | JSON)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,10 +85,7 @@ def run(args: argparse.Namespace) -> int:
             draw(report, args.plot)
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
-    text = json.dumps(dataclasses.asdict(report), indent=2)
-    print(text if args.json == TO_STDOUT else text_of(report))
-    if args.json not in (None, TO_STDOUT):
-        args.json.write_text(f"{text}\n")
+    print_figures(args.json, dataclasses.asdict(report), text_of(report))
     return 0
 
 

@@ -1,40 +1,35 @@
 """`tfdist run`: running a program as several processes."""
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tfdist.launch import (
     DEFAULT_RESTARTS,
     EXIT_CODE_OF_SIGNAL,
+    TUNING_OPTIONS,
     Attempt,
     Job,
     Limits,
+    Output,
     Restarts,
     RunResult,
     resolve_command,
     run_job,
+    tuning_variables,
 )
-from tfdist_cli.options import Parser, add_command, add_program, without_dashes
-from tfdist_cli.run_hosts import (
-    add_options_of_hosts,
-    dry_lines,
-    hosts_of,
-    start_variables,
+from tfdist.rendezvous.roll_call import START_TIMEOUT_VARIABLE
+from tfdist_cli.options import (
+    Commands,
+    add_command,
+    add_options,
+    add_program,
+    without_dashes,
 )
-from tfdist_cli.run_options import (
-    add_general_options,
-    add_options_of_cores,
-    add_options_of_horovod,
-    add_options_of_output,
-    add_options_of_restarts,
-    add_options_of_size,
-    horovod_variables,
-    output_of,
-    restart_comments,
-    restarts_of,
-)
+from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
 
 # Longest excerpt of a line that is repeated after a failure, in characters.
 _LONGEST_SHOWN = 300
@@ -70,25 +65,79 @@ exit code:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+_OPTIONS = {
+    "-np N": "how many processes (required, unless hosts or --workers and --ps say it)",
+    "--workers N": "in place of -np, with --ps: how many workers, not counting the "
+    "chief",
+    "--ps N": "how many parameter servers",
+    "--evaluator": "with --workers and --ps: one more process, which evaluates the "
+    "checkpoints of the chief",
+    "--restarts N": "how many times workers that fail are started again, all of them "
+    f"together (default: {DEFAULT_RESTARTS}); after that the run goes on without them, "
+    "as long as one is left",
+    "--max-restarts N": "how many times the whole job is started again after a "
+    "failure, to go on from a backup of tfdist.callbacks.BackupAndRestore",
+    "--min-np N": "with --max-restarts: go on with as few processes as this, without "
+    "places of the job that have failed first twice in a row without progress "
+    "(default: the value of -np)",
+    "--timeout SECONDS": "end the whole run after this time, with exit code 124",
+    "--env K=V ...": "set a variable in every process; may be repeated",
+    "--dry-run": "print the command of each process, ready to be pasted into a shell",
+    "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
+    "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log",
+    "--no-tag-output": "do not put the rank before each line",
+    "--bind-to core|none": "pin each process to its share of the cores (default: core, "
+    "if there are several processes and a core for each; otherwise none)",
+    "--threads-per-process N": "threads of the numerical libraries (default: the "
+    "process's share of the cores, or with --workers that of a worker; "
+    "TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS keep the "
+    "values that you have set)",
+    "--collective tensorflow|horovod": "the library that connects the processes; with "
+    "horovod they get what horovodrun --gloo would give them too",
+}
+_TUNING = {
+    "--fusion-threshold-mb N": "how many MB are sent in one message; 0 sends each "
+    "tensor by itself (default: 128)",
+    "--cycle-time-ms MS": "how long to wait for more tensors to send together "
+    "(default: 1)",
+    "--cache-capacity N": "tensors of which the ranks need not agree again (default: "
+    "1024)",
+    "--stall-check-warning-time-seconds N": "when to warn that some ranks wait for "
+    "others (default: 60)",
+    "--stall-check-shutdown-time-seconds N": "when to end the job because of that; 0 "
+    "is never (default: 0)",
+    "--timeline --timeline-filename FILE": "record what Horovod does and when, for "
+    "chrome://tracing",
+    "--timeline-mark-cycles": "mark Horovod's cycles in the timeline",
+    "--autotune": "let Horovod try out fusion threshold and cycle time, and keep the "
+    "best",
+    "--autotune-log-file FILE": "what it has tried",
+    "--no-stall-check": "do not warn when some ranks wait for others",
+    "--log-level TRACE|DEBUG|INFO|WARNING|ERROR|FATAL": "the level of Horovod's own "
+    "log (default: WARNING)",
+}
+
+
+def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist run`."""
     parser = add_command(
         commands,
         "run",
         "run a program on several processes",
+        run,
         usage="tfdist run (-np N | -H HOSTS | --workers N --ps M) [options] "
         "(train.py | -m module | program) [arguments]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.set_defaults(func=run)
-    add_options_of_size(parser)
+    types = {"K=V": _variable}
+    add_options(parser, _OPTIONS, types, max_restarts=0, collective="tensorflow")
     add_options_of_hosts(parser)
-    add_options_of_restarts(parser)
-    add_general_options(parser)
-    add_options_of_output(parser)
-    add_options_of_cores(parser)
-    add_options_of_horovod(parser)
+    tuning = parser.add_argument_group(
+        "tuning of Horovod",
+        "Only with --collective horovod; what is left out is Horovod's default.",
+    )
+    add_options(tuning, _TUNING, {"MS": float, "FILE": _new_file})
     add_program(parser, "what to run; all that follows it belongs to it")
 
 
@@ -96,24 +145,19 @@ def run(args: argparse.Namespace) -> int:
     """Run `tfdist run`, and return the exit code."""
     try:
         hosts = hosts_of(args)
-        _check_options_of_size(args)
         job = _job(args)
-        restarts = restarts_of(args, job)
+        restarts = Restarts(args.max_restarts, args.min_np)
+        restarts.check(job)
         if hosts is not None:
             hosts.check(job, restarts)
         if args.dry_run:
-            print(*restart_comments(restarts), *dry_lines(job, hosts), sep="\n")
+            print(*_remarks(restarts), *dry_lines(job, hosts), sep="\n")
             return 0
         attempts = run_job(
             job,
             restarts,
-            output=output_of(args),
-            limits=Limits(
-                timeout_seconds=args.timeout,
-                worker_restarts=DEFAULT_RESTARTS
-                if args.restarts is None
-                else args.restarts,
-            ),
+            output=_output(args),
+            limits=_limits(args),
             hosts=hosts,
             on_restart=report_restart,
         )
@@ -128,12 +172,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace) -> Job:
     """Return the job that the options describe."""
+    env = {**dict(args.env), **_horovod_variables(args)}
+    if args.start_timeout is not None:
+        env.setdefault(START_TIMEOUT_VARIABLE, f"{args.start_timeout:g}")
     return Job(
-        resolve_command(without_dashes(args.command), module=args.module),
-        size=args.size,
+        resolve_command(without_dashes(args.command), module=args.m),
+        size=args.np,
         bind_to=args.bind_to,
         threads_per_process=args.threads_per_process,
-        env=start_variables(args) | dict(args.env) | horovod_variables(args),
+        env=env,
         collective=args.collective,
         workers=args.workers,
         evaluator=args.evaluator,
@@ -141,18 +188,60 @@ def _job(args: argparse.Namespace) -> Job:
     )
 
 
-def _check_options_of_size(args: argparse.Namespace) -> None:
-    """Refuse a missing number of processes, and options without effect."""
-    if args.size is None and args.workers is None and args.ps is None:
-        args.parser.error(
-            "-np is missing: give the number of processes, as in -np 2, or hosts with "
-            "-H, or for parameter servers --workers and --ps"
-        )
-    if args.restarts is not None and args.workers is None:
-        args.parser.error(
+def _limits(args: argparse.Namespace) -> Limits:
+    """Return the limits of time and of worker restarts."""
+    if args.restarts is None:
+        return Limits(timeout_seconds=args.timeout)
+    if args.workers is None:
+        raise ValueError(
             "--restarts has no effect on ranks, none of which can be missed. "
             f"Received: --restarts {args.restarts} without --workers. Leave it out."
         )
+    return Limits(timeout_seconds=args.timeout, worker_restarts=args.restarts)
+
+
+def _remarks(restarts: Restarts) -> list[str]:
+    """Return a shell comment on restarts for a dry run, empty without any."""
+    if not restarts.max_restarts:
+        return []
+    line = f"# after a failure: all of them again, up to {restarts.max_restarts} times"
+    if restarts.min_size is not None:
+        line += f", with -np {restarts.min_size} at least"
+    return [line]
+
+
+def _output(args: argparse.Namespace) -> Output:
+    """Return the destinations of the output, and create the folder of log files."""
+    folder = args.output_dir
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(
+                "--output-dir must be a folder or a name for a new one. "
+                f"Received: {folder} ({error.strerror}). Choose another place."
+            ) from None
+    return Output(tag=not args.no_tag_output, directory=folder)
+
+
+def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
+    """Return Horovod's tuning as variables for all processes."""
+    values = {name: getattr(args, name) for name in TUNING_OPTIONS}
+    given = {name: v for name, v in values.items() if v is not None and v is not False}
+    variables = tuning_variables(given)
+    if variables and args.collective != "horovod":
+        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise ValueError(
+            "Horovod's tuning has no effect on TensorFlow's collectives. "
+            f"Received: {options}. Add --collective horovod, or leave it out."
+        )
+    for name, value in args.env:
+        if name in variables:
+            raise ValueError(
+                f"{name} is set twice. Received: --env {name}={value}, and an option "
+                f"that sets it to {variables[name]}. Leave one of them out."
+            )
+    return variables
 
 
 def report_restart(result: RunResult, line: str) -> None:
@@ -183,3 +272,24 @@ def _print(lines: Sequence[str]) -> None:
     for line in lines:
         is_quoted = line.startswith(" ")
         print(line if is_quoted else f"tfdist run: {line}", file=sys.stderr)
+
+
+def _new_file(text: str) -> str:
+    """Parse a file that Horovod can write, as an absolute path."""
+    path = Path(text).absolute()
+    if not text or path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(
+            "it must be a file in a folder that can be written. "
+            f"Received: {text!r}. Make the folder first, or choose another place"
+        )
+    return str(path)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """Parse K=V."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(
+            f"it must be a name and a value. Received: {text}. Write it as {text}=VALUE"
+        )
+    return name, value

@@ -1,7 +1,6 @@
 """Hosts of `tfdist run`: options, Slurm allocations, pods and dry runs."""
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 
@@ -18,12 +17,20 @@ from tfdist.launch import (
     plan_unconnected,
     shell_lines,
 )
-from tfdist.rendezvous.roll_call import START_TIMEOUT_VARIABLE
 from tfdist_cli.host_options import add_host_options, hosts_given
-from tfdist_cli.options import Parser
+from tfdist_cli.options import Parser, add_options
 
 _REMARK = "# ports and cores are those of this machine: the hosts have not been asked"
-_NEED_HOSTS = ("ssh", "python")
+
+
+_OPTIONS = {
+    "--ssh COMMAND": "the command that reaches the hosts, as in 'ssh -p 2222' "
+    "(default: ssh, which reads your ~/.ssh/config)",
+    "--python PATH": "the interpreter on the hosts (default: the path of the one here)",
+    "--start-timeout SECONDS": "how long each host may take to answer, and then the "
+    "last process (default: 60 for hosts, and for processes the value of their "
+    "strategy, 300)",
+}
 
 
 def add_options_of_hosts(parser: Parser) -> None:
@@ -33,46 +40,29 @@ def add_options_of_hosts(parser: Parser) -> None:
         "hosts, reached by ssh, with the number of processes that each takes "
         "(default: one); -np may be left out then",
     )
-    parser.add_argument(
-        "--ssh",
-        metavar="COMMAND",
-        help="what reaches the hosts, as in 'ssh -p 2222' (default: ssh, which reads "
-        "your ~/.ssh/config)",
-    )
-    parser.add_argument(
-        "--python",
-        metavar="PATH",
-        help="the interpreter on the hosts (default: the path of the one here)",
-    )
-    parser.add_argument(
-        "--start-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="how long each host may take to answer, and then the last process "
-        "(default: 60 for hosts, and for processes what their strategy says, 300)",
-    )
+    add_options(parser, _OPTIONS)
 
 
 def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
-    """Return the hosts or pods of a job, or None; may set `args.size`, `args.ssh`."""
+    """Return the hosts or pods of a job, or None; may set `args.np`, `args.ssh`."""
+    says_no_size = (args.np, args.workers, args.ps) == (None, None, None)
     slots = hosts_given(args)
     if slots is None:
-        slots = _allocated(args)
+        slots = _allocated(args, says_no_size)
     if slots is None and (pods := allocated_pods()) is not None:
-        args.size = 1 if _says_no_size(args) else args.size
+        args.np = 1 if says_no_size else args.np
         return Pods(pods)
     if slots is None:
-        for name in _NEED_HOSTS:
-            if getattr(args, name) is not None:
-                option = "--" + name.replace("_", "-")
+        for option, value in (("--ssh", args.ssh), ("--python", args.python)):
+            if value is not None:
                 raise ValueError(
                     f"{option} has no effect without hosts. "
-                    f"Received: {option} {getattr(args, name)} without -H and "
-                    "--hostfile. Leave it out, or give the hosts, as in -H a:4,b:4."
+                    f"Received: {option} {value} without -H and --hostfile. "
+                    "Leave it out, or give the hosts, as in -H a:4,b:4."
                 )
         return None
-    if _says_no_size(args):
-        args.size = sum(host.slots for host in slots)
+    if says_no_size:
+        args.np = sum(host.slots for host in slots)
     given = {
         "ssh": args.ssh,
         "python": args.python,
@@ -81,33 +71,18 @@ def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
     return Hosts(slots, **{k: value for k, value in given.items() if value is not None})
 
 
-def _allocated(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
+def _allocated(
+    args: argparse.Namespace, says_no_size: bool
+) -> tuple[HostSlots, ...] | None:
     """Return the hosts that Slurm allocated, if the job should use all of them."""
     slots = allocated_hosts()
-    if slots is None or (len(slots) == 1 and not _says_no_size(args)):
+    if slots is None or (len(slots) == 1 and not says_no_size):
         return None
     if args.ssh is None:
         args.ssh = "srun"
     names = ", ".join(f"{host.host}:{host.slots}" for host in slots)
     print(f"{args.parser.prog}: Slurm has given {names}", file=sys.stderr)
     return slots
-
-
-def _says_no_size(args: argparse.Namespace) -> bool:
-    """Return whether no option sets the number of processes."""
-    return (args.size, args.workers, args.ps) == (None, None, None)
-
-
-def start_variables(args: argparse.Namespace) -> dict[str, str]:
-    """Return the start timeout as a variable for the processes."""
-    if args.start_timeout is None:
-        return {}
-    if not 0 < args.start_timeout < math.inf:
-        raise ValueError(
-            "--start-timeout must be a positive number of seconds. "
-            f"Received: --start-timeout {args.start_timeout:g}. Leave it out for 300."
-        )
-    return {START_TIMEOUT_VARIABLE: f"{args.start_timeout:g}"}
 
 
 def dry_lines(job: Job, hosts: Hosts | Pods | None) -> list[str]:

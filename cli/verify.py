@@ -2,13 +2,13 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from tfdist.launch import resolve_command
 from tfdist.verify import Orders, VerifyError, verify
 from tfdist_cli.options import (
-    Parser,
+    Commands,
     add_command,
+    add_options,
     add_program,
     check_json,
     without_dashes,
@@ -36,19 +36,32 @@ exit code:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+_OPTIONS = {
+    "-np N": "how many processes are compared with one",
+    "--steps N": "stop the script after this many steps of training",
+    "--collective tensorflow|horovod": "the library that connects the processes",
+    "--timeout SECONDS": "give up after this time, with exit code 2",
+    "--json FILE": "write the verdict to a file, too",
+    "--output-dir DIR": "write what the script prints to DIR/one and DIR/all, a file a "
+    "rank",
+    "--float64": "let Keras compute in float64, where rounding hides nothing; a script "
+    "that sets its own type keeps it",
+    "--seed N": "the seed of every process",
+}
+
+
+def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist verify`."""
     parser = add_command(
         commands,
         "verify",
         "check that several processes train a script as one does",
+        run,
         usage="tfdist verify [options] (train.py | -m module) [arguments]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.set_defaults(func=run)
-    _add_run_options(parser)
-    _add_numeric_options(parser)
+    add_options(parser, _OPTIONS, np=2, steps=10, collective="tensorflow", seed=1)
     add_program(parser, "the script; all that follows it belongs to it")
 
 
@@ -56,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
     """Run `tfdist verify`, and return the exit code."""
     try:
         orders = Orders(
-            _script(args.command, module=args.module),
-            size=args.size,
+            _script(args.command, module=args.m),
+            size=args.np,
             steps=args.steps,
-            module=args.module,
+            module=args.m,
             float64=args.float64,
             seed=args.seed,
             collective=args.collective,
@@ -81,66 +94,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         args.json.write_text(f"{json_of(verdict)}\n")
     return 0 if verdict.passed else 1
-
-
-def _add_run_options(parser: Parser) -> None:
-    """Add the options for the processes and the output."""
-    parser.add_argument(
-        "-np",
-        dest="size",
-        type=int,
-        default=2,
-        metavar="N",
-        help="how many processes are compared with one (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=10,
-        metavar="K",
-        help="stop the script after this many steps of training (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--collective",
-        choices=("tensorflow", "horovod"),
-        default="tensorflow",
-        help="what joins the processes (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="give up after this time, with exit code 2",
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="write the verdict to a file, too",
-    )
-    parser.add_argument(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        help="write what the script prints to DIR/one and DIR/all, a file a rank",
-    )
-
-
-def _add_numeric_options(parser: Parser) -> None:
-    """Add the options for precision and the seed."""
-    parser.add_argument(
-        "--float64",
-        action="store_true",
-        help="let Keras compute in float64, where rounding hides nothing; a script "
-        "that sets its own type keeps it",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=1,
-        metavar="SEED",
-        help="what every process is seeded with (default: %(default)s)",
-    )
 
 
 def _script(words: list[str], *, module: bool) -> tuple[str, ...]:

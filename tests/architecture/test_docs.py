@@ -1,20 +1,27 @@
-"""The prose keeps up with the tree: links, paths and commands name what exists."""
+"""Pages name existing files, commands, public modules and measured figures."""
 
 import re
+import runpy
 import subprocess
 from pathlib import Path
 
-import pytest
+import yaml
+
+from tfdist_cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCS = ROOT / "docs"
 CONSOLE = re.compile(
     r"^```(?:console|bash|shell|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL
 )
 LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)")
 
-# What a command names that is the reader's own, not the repository's.
+# Files of the reader, not of the repository.
 READERS_FILES = {"train.py", "hosts.txt"}
+PUBLIC = runpy.run_path(str(Path(__file__).with_name("test_public_names.py")))["PUBLIC"]
+FIGURES = DOCS / "figures"
+API = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
 
 
 def name_of(path):
@@ -40,44 +47,26 @@ def paths_in(command):
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page):
-    missing = [
-        target
-        for target in LINK.findall(page.read_text())
-        if not (page.parent / target).exists()
-    ]
+def test_links_and_commands_name_existing_files():
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} <= {p.name for p in PAGES}
+    for page in PAGES:
+        text = page.read_text()
+        commands = command_lines(text)
+        files = [ROOT / path for command in commands for path in paths_in(command)]
+        files += [page.parent / target for target in LINK.findall(text)]
 
-    assert missing == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_commands_name_files_that_exist(page):
-    missing = [
-        path
-        for command in command_lines(page.read_text())
-        for path in paths_in(command)
-        if not (ROOT / path).exists()
-    ]
-
-    assert missing == []
+        assert [path for path in files if not path.exists()] == [], name_of(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_make_targets_exist(page):
-    used = set(
-        re.findall(r"\bmake ([a-z-]+)", "\n".join(command_lines(page.read_text())))
-    )
+def test_make_targets_exist():
+    commands = [line for page in PAGES for line in command_lines(page.read_text())]
+    used = set(re.findall(r"\bmake ([a-z-]+)", "\n".join(commands)))
     done = subprocess.run(
         ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     known = set(re.findall(r"^make ([a-z-]+)", done.stdout, re.MULTILINE))
 
     assert used <= known
-
-
-def test_there_are_pages():
-    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} <= {p.name for p in PAGES}
 
 
 def test_a_path_in_a_command_is_seen():
@@ -87,3 +76,54 @@ def test_a_path_in_a_command_is_seen():
 
     assert command_lines(page) == ["tfdist run -np 2 examples/x.py --a 1 "]
     assert paths_in(command_lines(page)[0]) == ["examples/x.py"]
+
+
+def test_every_public_module_has_its_reference():
+    documented = set(re.findall(r"^::: (\S+)$", API, re.MULTILINE))
+
+    assert set(PUBLIC) - {"tfdist"} <= documented
+
+
+def test_every_fact_about_the_process_has_its_reference():
+    [names] = re.findall(r"^ +members: \[(rank.*)\]$", API, re.MULTILINE)
+
+    assert {*names.split(", ")} == {
+        name for name in PUBLIC["tfdist"] if f"tfdist.{name}" not in PUBLIC
+    } - {"__version__", "horovod"}
+
+
+def test_what_is_horovods_own_is_listed():
+    sources = [path.read_text() for path in (ROOT / "tfdist/horovod").glob("*.py")]
+    own = re.findall(r"^(\w+) = native\.\w+$", "\n".join(sources), re.MULTILINE)
+    listed = set(re.findall(r"`(\w+)`", (DOCS / "api" / "horovod.md").read_text()))
+
+    assert {"rank", "Average", "join"} <= set(own)
+    assert set(own) & PUBLIC["tfdist.horovod"] <= listed
+
+
+def test_no_page_is_fetched_from_elsewhere():
+    """Fonts and scripts of other hosts would be, by the theme's defaults."""
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+    assert site["theme"]["font"] is False
+    assert site["strict"] is True
+    assert "extra_javascript" not in site
+
+
+def test_the_figures_are_those_of_the_curve(capsys):
+    files = [str(FIGURES / f"{size}.json") for size in (1, 2)]
+
+    assert main(["report", *files]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:4]
+    (_, _, alone, *_), (_, _, both, speedup, _) = (
+        line.split("|")[1:-1] for line in lines
+    )
+    told = {alone.partition(".")[0].strip(), both.partition(".")[0].strip()}
+
+    assert speedup.strip() == "1.78"
+    for page in (ROOT / "README.md", DOCS / "index.md", DOCS / "scaling.md"):
+        text = page.read_text()
+        assert {figure for figure in {*told, "1.78"} if figure in text} == {
+            *told,
+            "1.78",
+        }

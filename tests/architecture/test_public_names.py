@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,125 +13,37 @@ import tfdist
 
 ROOT = Path(__file__).parents[2]
 
+NAMES = """
+tfdist: __version__ callbacks cluster data devices horovod is_chief learning_rate
+    local_rank local_size mixed_precision optimizers rank size strategies testing
+tfdist.callbacks: BackupAndRestore BroadcastVariables LearningRateScale
+    LearningRateSchedule LearningRateWarmup MetricAverage ModelCheckpoint
+    PrintLearningRate RankZero Throughput
+tfdist.cluster: Cluster Task detect
+tfdist.data: read_tfds shard tfrecord_dataset write_tfrecords
+tfdist.devices: grow_memory limit_memory log_placement logical physical pin split
+tfdist.horovod: Adasum Average Compression DistributedGradientTape
+    DistributedOptimizer Max Min PartialDistributedGradientTape
+    PartialDistributedOptimizer ProcessSet Product Sum SyncBatchNormalization
+    add_process_set allgather allgather_object allreduce alltoall broadcast
+    broadcast_global_variables broadcast_object broadcast_variables callbacks
+    ccl_built cross_rank cross_size cuda_built ddl_built elastic global_process_set
+    gloo_built gloo_enabled grouped_allgather grouped_allreduce
+    grouped_reducescatter init is_homogeneous is_initialized join load_model
+    local_rank local_size mpi_built mpi_enabled mpi_threads_supported nccl_built
+    rank reducescatter remove_process_set rocm_built shutdown size start_timeline
+    stop_timeline
+tfdist.learning_rate: exponential_multiplier scale scale_factor warmup_multiplier
+tfdist.mixed_precision: LossScaleOptimizer loss_scale set_policy
+tfdist.optimizers: Lars
+tfdist.strategies: AllReduceStrategy CentralStorageStrategy HorovodStrategy
+    MirroredStrategy MultiWorkerMirroredStrategy OneDeviceStrategy
+    ParameterServerStrategy TPUStrategy cluster_resolver create
+tfdist.testing: ClusterError ClusterResult RankError cluster
+"""
 PUBLIC = {
-    "tfdist": {
-        "__version__",
-        "callbacks",
-        "cluster",
-        "data",
-        "devices",
-        "horovod",
-        "is_chief",
-        "learning_rate",
-        "local_rank",
-        "local_size",
-        "mixed_precision",
-        "optimizers",
-        "rank",
-        "size",
-        "strategies",
-        "testing",
-    },
-    "tfdist.callbacks": {
-        "BackupAndRestore",
-        "BroadcastVariables",
-        "LearningRateScale",
-        "LearningRateSchedule",
-        "LearningRateWarmup",
-        "MetricAverage",
-        "ModelCheckpoint",
-        "PrintLearningRate",
-        "RankZero",
-        "Throughput",
-    },
-    "tfdist.cluster": {"Cluster", "Task", "detect"},
-    "tfdist.data": {"read_tfds", "shard", "tfrecord_dataset", "write_tfrecords"},
-    "tfdist.devices": {
-        "grow_memory",
-        "limit_memory",
-        "log_placement",
-        "logical",
-        "physical",
-        "pin",
-        "split",
-    },
-    "tfdist.horovod": {
-        "Adasum",
-        "Average",
-        "Compression",
-        "DistributedGradientTape",
-        "DistributedOptimizer",
-        "Max",
-        "Min",
-        "PartialDistributedGradientTape",
-        "PartialDistributedOptimizer",
-        "ProcessSet",
-        "Product",
-        "Sum",
-        "SyncBatchNormalization",
-        "add_process_set",
-        "allgather",
-        "allgather_object",
-        "allreduce",
-        "alltoall",
-        "broadcast",
-        "broadcast_global_variables",
-        "broadcast_object",
-        "broadcast_variables",
-        "callbacks",
-        "ccl_built",
-        "cross_rank",
-        "cross_size",
-        "cuda_built",
-        "ddl_built",
-        "elastic",
-        "global_process_set",
-        "gloo_built",
-        "gloo_enabled",
-        "grouped_allgather",
-        "grouped_allreduce",
-        "grouped_reducescatter",
-        "init",
-        "is_homogeneous",
-        "is_initialized",
-        "join",
-        "load_model",
-        "local_rank",
-        "local_size",
-        "mpi_built",
-        "mpi_enabled",
-        "mpi_threads_supported",
-        "nccl_built",
-        "rank",
-        "reducescatter",
-        "remove_process_set",
-        "rocm_built",
-        "shutdown",
-        "size",
-        "start_timeline",
-        "stop_timeline",
-    },
-    "tfdist.learning_rate": {
-        "exponential_multiplier",
-        "scale",
-        "scale_factor",
-        "warmup_multiplier",
-    },
-    "tfdist.mixed_precision": {"LossScaleOptimizer", "loss_scale", "set_policy"},
-    "tfdist.optimizers": {"Lars"},
-    "tfdist.strategies": {
-        "AllReduceStrategy",
-        "CentralStorageStrategy",
-        "HorovodStrategy",
-        "MirroredStrategy",
-        "MultiWorkerMirroredStrategy",
-        "OneDeviceStrategy",
-        "ParameterServerStrategy",
-        "TPUStrategy",
-        "cluster_resolver",
-        "create",
-    },
-    "tfdist.testing": {"ClusterError", "ClusterResult", "RankError", "cluster"},
+    module: {*names.split()}
+    for module, names in re.findall(r"^(\S+): ((?:.|\n )+)", NAMES, re.MULTILINE)
 }
 
 

@@ -83,14 +83,10 @@ class Matrix:
         return Cells(name, module.ROWS, self._ended[name])
 
     def _want(self, item):
-        """Note the row and the column that a test asks for; all, if it does not say."""
-        callspec = getattr(item, "callspec", None)
-        params = {} if callspec is None else callspec.params
-        rows = [params["row"]] if "row" in params else item.module.ROWS
-        columns = [params["column"]] if "column" in params else COLUMNS
-        name = _name(item.module)
-        _, wanted = self._wanted.setdefault(name, (item.module, set()))
-        wanted |= {(row, column) for row in rows for column in columns}
+        """Note the row and the column of a test."""
+        params = item.callspec.params
+        _, wanted = self._wanted.setdefault(_name(item.module), (item.module, set()))
+        wanted.add((params["row"], params["column"]))
 
     def _batch(self, first):
         """Return the modules, from one on, whose rows share processes."""

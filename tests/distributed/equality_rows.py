@@ -69,10 +69,6 @@ def run_rows(rows, folder, strategy_name, devices):
         strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=120)
     else:
         strategy = getattr(tfdist.strategies, strategy_name)()
-    # Each row collects garbage more than once. It need not look at what all rows use,
-    # which would take longer than to train.
-    gc.collect()
-    gc.freeze()
     os.chdir(folder)
     with open(rows_file(folder, tfdist.rank()), "ab") as file:
         for module, name in rows:
@@ -106,6 +102,8 @@ def _run_row(row, strategy):
     import keras
 
     keras.backend.clear_session()
+    # Rows collect garbage, which must not look at all that stays again and again.
+    gc.freeze()
     keras.config.set_floatx("float64")
     keras.utils.set_random_seed(1)
     try:

@@ -1,9 +1,7 @@
 """Calling a function on the ranks of a job that Horovod's own runner starts."""
 
-import contextlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +12,6 @@ from pathlib import Path
 from tfdist.testing.child import load_function
 from tfdist.testing.reference import reference_to
 
-SECONDS_TO_END = 15
 RUNNER = (sys.executable, "-m", "horovod.runner.launch", "--gloo")
 # mpirun refuses root, and more processes than cores, unless told otherwise.
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
@@ -28,7 +25,6 @@ def run(
     function,
     size=2,
     args=(),
-    env=None,
     timeout_seconds=120,
     launcher=RUNNER,
 ):
@@ -44,38 +40,22 @@ def run(
             pickle.dump((sys.path, astuple(reference_to(function))), job)
             pickle.dump(tuple(args), job)
         command = [*launcher, "-np", str(size), sys.executable, "-P", __file__, name]
-        end = _run(command, env or {}, folder / "log", timeout_seconds)
-        files = [folder / f"rank.{rank}.pickle" for rank in range(size)]
-        if end != "exit code 0" or not all(file.exists() for file in files):
-            log = (folder / "log").read_text(errors="replace")
-            raise JobError(f"{' '.join(command)}: {end}\n{log}")
-        return [pickle.loads(file.read_bytes()) for file in files]
-
-
-def _run(command, env, log, timeout_seconds):
-    """Run a launcher in a session of its own; end it when the time is up; say how."""
-    defaults = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command,
-            env={**defaults, **os.environ, **env},
-            stdout=output,
+        # The runner ends its ranks itself when it is asked to end.
+        done = subprocess.run(
+            ["timeout", "-k", "15", str(timeout_seconds), *command],
+            env={"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
-        with process:
-            try:
-                return f"exit code {process.wait(timeout_seconds)}"
-            except subprocess.TimeoutExpired:
-                # The runner ends its ranks itself when it is asked to end.
-                process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(SECONDS_TO_END)
-                return f"still running after {timeout_seconds} seconds"
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+        files = [folder / f"rank.{rank}.pickle" for rank in range(size)]
+        if done.returncode != 0 or not all(file.exists() for file in files):
+            end = f"exit code {done.returncode} (124: the time is up)"
+            raise JobError(f"{' '.join(command)}: {end}\n{done.stdout}")
+        return [pickle.loads(file.read_bytes()) for file in files]
 
 
 def main(folder):

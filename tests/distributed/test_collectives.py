@@ -21,10 +21,9 @@ NEEDS_HOROVOD = pytest.mark.requires("horovodrun")
 ENGINES = ("tensorflow", pytest.param("horovod", marks=NEEDS_HOROVOD))
 SECONDS = 240
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
-FLOATS = ["bfloat16", "float16", "float32", "float64"]
+# With the tolerance of each.
+FLOATS = {"bfloat16": 1e-2, "float16": 1e-3, "float32": 1e-6, "float64": 1e-15}
 REDUCTIONS = ["sum", "mean", "min", "max"]
-# Of two and of three ranks, their sum is between 2**63 and 2**64.
-LARGE = {"just beyond": 2**62 + 3, "far beyond": 6 * 10**18}
 
 
 def connect(**options):
@@ -77,46 +76,26 @@ def all_types_and_shapes():
     rank, size = collective.rank, collective.size
     found = {"place": (rank, size)}
 
-    for dtype in INTEGERS + FLOATS:
+    for dtype in (*INTEGERS, *FLOATS):
         tensor = tf.constant(numbers(dtype, rank), dtype)
         for reduction in REDUCTIONS:
             (result,) = collective.all_reduce([tensor], reduction, name="types")
             assert result.dtype == tensor.dtype
-            found[dtype, reduction] = (
-                [int(v) if dtype in INTEGERS else float(v) for v in result.numpy()],
-                result.numpy().tobytes(),
-            )
+            kind = int if dtype in INTEGERS else float
+            found[dtype, reduction] = [kind(v) for v in result.numpy()]
 
-    # The mean of such numbers goes through a sum that a signed type cannot hold.
-    for name, number in LARGE.items():
-        tensor = tf.constant([number, number - rank], tf.uint64)
-        result = collective.all_reduce([tensor], "mean", name=name)[0]
-        found["large mean", name] = [int(v) for v in result.numpy()]
-
-    bools = tf.constant([True, rank == 0, False])
-    for reduction in ("min", "max"):
-        result = collective.all_reduce([bools], reduction, name="bools")[0]
-        found["bool", reduction] = result.numpy().tolist()
-
-    mixed = [
-        tf.constant(rank + 1.0),
-        tf.fill([2, 3], rank + 1),
-        tf.zeros([0, 4]),
-        tf.fill([3], tf.cast(rank + 1, tf.float64)),
-        tf.fill([2], rank + 1.0),
-        tf.cast(tf.fill([2], rank + 1), tf.uint8),
-    ]
+    mixed = [tf.fill([2, 3], rank + 1), tf.zeros([0, 4]), tf.fill([2], rank + 1.0)]
     grouped = collective.all_reduce(mixed, name="mixed")
     found["mixed"] = [(t.dtype.name, t.numpy().tolist()) for t in grouped]
-    found["nothing"] = collective.all_reduce([], name="nothing")
+    bools = [tf.constant([True, rank == 0, False])]
+    found["bools"] = collective.all_reduce(bools, "min", name="bools")[0].numpy()
 
     found |= gathered(collective)
     found |= broadcasted(collective)
     found |= sliced(collective)
     found |= in_graphs(collective)
-    found |= refused(collective)
     found["exchange"] = [collective.exchange("x", {"rank": rank}) for _ in range(3)]
-    found["barriers"] = [collective.barrier(), collective.barrier("end")]
+    collective.barrier()
     random = tf.random.stateless_normal([100_000], [rank, 7])
     total = collective.all_reduce([random], "sum", name="random")[0]
     found["bits"] = total.numpy().tobytes()
@@ -130,14 +109,10 @@ def gathered(collective):
     rows = {
         "differing": tf.fill([rank, 2], float(rank)),
         "many": tf.range(1000 * (rank + 1)),
-        "nobody": tf.zeros([0, 3]),
         "string": tf.constant([f"rank {rank}", "", "日本"][: rank + 1]),
         "no string": tf.constant([], tf.string),
-        "matrix of strings": tf.constant([["a", str(rank)]]),
-        "bool": tf.constant([rank == 0, True]),
         "bfloat16": tf.cast(tf.constant([rank, 1 / 3]), tf.bfloat16),
         "uint64": tf.constant([2**64 - 1 - rank], tf.uint64),
-        "no columns": tf.zeros([2, 0]),
     }
     found = {}
     for name, tensor in rows.items():
@@ -163,9 +138,7 @@ def broadcasted(collective):
     for root in range(collective.size):
         tensors = [
             tf.constant(special(rank)),
-            tf.constant(rank),
             tf.constant([rank == root, rank != root]),
-            tf.cast(tf.fill([2, 2], rank), tf.bfloat16),
             tf.constant([2**64 - 1 - rank], tf.uint64),
             tf.zeros([0]),
         ]
@@ -232,28 +205,6 @@ def in_graphs(collective):
     return found
 
 
-def refused(collective):
-    """Return the messages of what is refused on every rank, before anything is sent."""
-    import tensorflow as tf
-
-    slices = tf.IndexedSlices(tf.ones([1]), tf.zeros([1], tf.int64), [3])
-    calls = {
-        "reduction": lambda: collective.all_reduce([1.0], "average", name="x"),
-        "slices": lambda: collective.all_reduce([slices], "max", name="x"),
-        "type": lambda: collective.all_reduce([tf.constant("a")], name="x"),
-        "scalar": lambda: collective.all_gather(tf.constant(1), name="loss"),
-        "root": lambda: collective.broadcast([1.0], 7, name="x"),
-        "string": lambda: collective.broadcast([tf.constant("a")], name="x"),
-    }
-    messages = {}
-    for name, call in calls.items():
-        try:
-            call()
-        except (TypeError, ValueError) as error:
-            messages["refused", name] = str(error)
-    return messages
-
-
 @pytest.fixture(
     scope="module",
     params=[
@@ -278,63 +229,30 @@ def of_every_rank(found, key):
     return values[0]
 
 
-def test_every_rank_knows_its_place(found):
-    assert [its["place"] for its in found] == [
-        (r, len(found)) for r in range(len(found))
-    ]
-
-
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_are_reduced_exactly(found, dtype, reduction):
-    values, _ = of_every_rank(found, (dtype, reduction))
-    wanted = reduced_by_numpy(dtype, reduction, len(found))
-
-    # The mean of extremes may need a sum that only a wider type can hold.
-    if reduction == "mean" and dtype in ("int32", "int64", "uint64"):
-        values, wanted = values[2:], wanted[2:]
-    assert values == wanted
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_the_mean_of_large_unsigned_numbers_is_exact(found, name):
-    size, number = len(found), LARGE[name]
-    total = sum(number - rank for rank in range(size))
-
-    assert 2**63 <= total < 2**64
-    assert of_every_rank(found, ("large mean", name)) == [number, total // size]
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [("bfloat16", 1e-2), ("float16", 1e-3), ("float32", 1e-6), ("float64", 1e-15)],
-)
-def test_floats_are_reduced_to_their_precision(found, dtype, tolerance, reduction):
-    values, _ = of_every_rank(found, (dtype, reduction))
-
-    np.testing.assert_allclose(
-        values, reduced_by_numpy(dtype, reduction, len(found)), rtol=tolerance
-    )
-
-
-def test_truth_values_have_a_least_and_a_greatest(found):
-    assert of_every_rank(found, ("bool", "min")) == [True, False, False]
-    assert of_every_rank(found, ("bool", "max")) == [True, True, False]
+def test_numbers_are_reduced_in_their_own_type(found, reduction):
+    for dtype in (*INTEGERS, *FLOATS):
+        values = of_every_rank(found, (dtype, reduction))
+        wanted = reduced_by_numpy(dtype, reduction, len(found))
+        # The mean of extremes may need a sum that only a wider type can hold.
+        if reduction == "mean" and dtype in ("int32", "int64", "uint64"):
+            values, wanted = values[2:], wanted[2:]
+        np.testing.assert_allclose(
+            values, wanted, rtol=FLOATS.get(dtype, 0), err_msg=dtype
+        )
 
 
 def test_tensors_of_mixed_types_and_shapes_are_reduced_together(found):
     total = sum(range(1, len(found) + 1))
 
     assert of_every_rank(found, "mixed") == [
-        ("float32", total),
         ("int32", [[total] * 3] * 2),
         ("float32", []),
-        ("float64", [total] * 3),
         ("float32", [total] * 2),
-        ("uint8", [total] * 2),
     ]
-    assert of_every_rank(found, "nothing") == []
+    assert [its["bools"].tolist() for its in found] == [[True, False, False]] * len(
+        found
+    )
 
 
 def test_rows_of_all_ranks_are_joined_in_order(found):
@@ -344,16 +262,12 @@ def test_rows_of_all_ranks_are_joined_in_order(found):
     wanted = {
         "differing": [[float(r)] * 2 for r in ranks for _ in range(r)],
         "many": [i for r in ranks for i in range(1000 * (r + 1))],
-        "nobody": [],
         "string": [
             text for r in ranks for text in [f"rank {r}".encode(), b"", b][: r + 1]
         ],
         "no string": [],
-        "matrix of strings": [[b"a", str(r).encode()] for r in ranks],
-        "bool": [value for r in ranks for value in (r == 0, True)],
         "bfloat16": [value for r in ranks for value in (float(r), third)],
         "uint64": [2**64 - 1 - r for r in ranks],
-        "no columns": [[] for _ in range(2 * len(found))],
     }
     for name, rows in wanted.items():
         assert of_every_rank(found, ("gather", name)) == rows, name
@@ -361,21 +275,9 @@ def test_rows_of_all_ranks_are_joined_in_order(found):
 
 def test_a_broadcast_gives_the_bits_of_every_root(found):
     for root in range(len(found)):
-        floats, number, bools, small, large, nothing = of_every_rank(
-            found, ("broadcast", root)
-        )
+        floats, bools, large, nothing = of_every_rank(found, ("broadcast", root))
         assert floats == special(root).tobytes()
-        assert np.frombuffer(number, "int32").tolist() == [root]
         assert np.frombuffer(bools, "bool").tolist() == [True, False]
-        assert (
-            small
-            == np.array([root] * 4, "float32")
-            .view("uint32")
-            .astype("uint32")
-            .__rshift__(16)
-            .astype("uint16")
-            .tobytes()
-        )
         assert np.frombuffer(large, "uint64").tolist() == [2**64 - 1 - root]
         assert nothing == b""
 
@@ -411,45 +313,14 @@ def test_one_rank_may_trace_again(found):
     assert [its["traces"] for its in found] == [1] * (len(found) - 1) + [3]
 
 
-def test_large_tensors_go_round_in_several_rings(found):
-    total = float(sum(range(1, len(found) + 1)))
+def test_ranks_know_their_place_and_have_the_same_bits(found):
+    size = len(found)
+    total = float(sum(range(1, size + 1)))
 
+    assert [its["place"] for its in found] == [(rank, size) for rank in range(size)]
+    assert of_every_rank(found, "exchange") == [[{"rank": r} for r in range(size)]] * 3
     assert of_every_rank(found, "large") == ((3 * 2**20 + 1,), total, total)
-
-
-def test_values_are_exchanged_and_barriers_passed(found):
-    by_rank = [{"rank": rank} for rank in range(len(found))]
-
-    assert of_every_rank(found, "exchange") == [by_rank] * 3
-    assert of_every_rank(found, "barriers") == [None, None]
-
-
-def test_all_ranks_have_the_same_bits(found):
     assert len(of_every_rank(found, "bits")) == 400_000
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("reduction", r"reduction must be one of .*Received: reduction='average'"),
-        (
-            "slices",
-            r"tf\.IndexedSlices can be reduced by 'sum' and 'mean' only\. Received: "
-            r"reduction='max'\. Densify them with tf\.convert_to_tensor\.",
-        ),
-        ("type", r"needs tensors of a number type for 'sum'\. Received: string"),
-        (
-            "scalar",
-            r"all_gather needs a tensor with rows\. Received: a scalar \('loss'\)\. "
-            r"Add a dimension, for example with tensor\[tf\.newaxis\]\.",
-        ),
-        ("root", r"root_rank must be from 0 to \d\. Received: root_rank=7"),
-        ("string", r"Only tensors of numbers can be broadcast.*Received: string"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_on_every_rank(found, name, words):
-    with pytest.raises(ValueError, match=words):
-        raise ValueError(of_every_rank(found, ("refused", name)))
 
 
 # What follows ends in errors: each in processes of its own, whose message comes back.
@@ -488,8 +359,6 @@ def different_calls(how):
     collective = connect()
     rank = collective.rank
     first = tf.ones([2 + (how == "shape" and rank)])
-    if how == "type" and rank:
-        first = tf.cast(first, tf.float64)
     names = ["a", "b"] if how == "order" and rank else ["b", "a"]
 
     def call():
@@ -508,10 +377,6 @@ def different_calls(how):
             "same calls, with the same shapes and in the same order, on every rank",
         ),
         ("shape", "rank 0 .* of 2 elements, rank 1 .* of 3 elements .*joint call 1 on"),
-        (
-            "type",
-            "rank 0 .* float32.* of 2 elements, rank 1 .* float64.* of 2 elements",
-        ),
     ],
 )
 def test_different_calls_are_an_error_that_names_them(how, words):
@@ -524,22 +389,13 @@ def test_different_calls_are_an_error_that_names_them(how, words):
 
 
 @NEEDS_HOROVOD
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("order", "^RuntimeError: The ranks are .*all_reduce b .*all_reduce a "),
-        ("shape", r"Mismatched ALLREDUCE tensor shapes: .*\[[23]\].*\[[23]\]"),
-        ("type", "Mismatched data types: .* float(32|64), .* float(32|64)"),
-    ],
-)
-def test_horovod_too_refuses_different_calls(how, words):
+def test_horovod_too_refuses_different_calls():
     result = cluster(
-        different_calls, args=(how,), timeout_seconds=SECONDS, collective="horovod"
+        different_calls, args=("shape",), timeout_seconds=SECONDS, collective="horovod"
     )
 
     for first, _ in result.values:
-        with pytest.raises(RuntimeError, match=words):
-            raise RuntimeError(first)
+        assert "Mismatched ALLREDUCE tensor shapes" in first
 
 
 def different_graphs():

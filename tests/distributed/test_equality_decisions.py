@@ -212,6 +212,7 @@ def test_the_wish_of_one_rank_stops_all(cells, column, row, epochs):
 
 
 @on_sizes
-def test_early_stopping_did_stop(cells, column):
-    for ended in cells.by_rank("EarlyStopping", column):
+@pytest.mark.parametrize("row", ["EarlyStopping"])
+def test_early_stopping_did_stop(cells, column, row):
+    for ended in cells.by_rank(row, column):
         assert 2 <= len(ended["epochs"]) < 6

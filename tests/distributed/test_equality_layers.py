@@ -274,8 +274,9 @@ def test_n_processes_end_as_one(cells, column, row):
 
 
 @on_sizes
-def test_a_model_made_outside_is_told_by_three_variables(cells, column):
-    for ended in cells.by_rank("made outside", column):
+@pytest.mark.parametrize("row", ["made outside"])
+def test_a_model_made_outside_is_told_by_three_variables(cells, column, row):
+    for ended in cells.by_rank(row, column):
         assert "was made outside of strategy.scope()" in ended["agreed"]
         assert ended["agreed"].count("dense") == 3
         assert "Make and compile the model in a block" in ended["agreed"]

@@ -72,9 +72,9 @@ def test_equal_rows_pass(cells, column, row):
     cells.check(row, column)
 
 
-@pytest.mark.parametrize("column", [2])
-def test_rounding_passes(cells, column):
-    cells.check("rounded", column)
+@pytest.mark.parametrize(("row", "column"), [("rounded", 2)])
+def test_rounding_passes(cells, column, row):
+    cells.check(row, column)
 
 
 @pytest.mark.parametrize("column", [2])
@@ -125,8 +125,8 @@ def test_without_horovod_tensorflow_joins_all(monkeypatch):
             assert place_of(ROWS, row, column) == Place(column, "tensorflow")
 
 
-@pytest.mark.parametrize("column", [2])
-def test_in_ci_the_matrix_needs_horovod(cells, column, request):
+@pytest.mark.parametrize(("row", "column"), [("equal", 2)])
+def test_in_ci_the_matrix_needs_horovod(cells, column, row, request):
     needed = {
         command
         for marker in request.node.iter_markers("requires")

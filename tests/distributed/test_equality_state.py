@@ -246,8 +246,9 @@ def test_the_file_holds_the_statistics_of_every_rank(cells, column, row):
 
 
 @on_sizes
-def test_each_rank_drops_other_units(cells, column):
-    by_rank = [ended["by_rank"] for ended in cells.by_rank("masks of dropout", column)]
+@pytest.mark.parametrize("row", ["masks of dropout"])
+def test_each_rank_drops_other_units(cells, column, row):
+    by_rank = [ended["by_rank"] for ended in cells.by_rank(row, column)]
 
     for drawn in zip(*by_rank, strict=True):
         rows = min(len(mask) for mask in drawn)
@@ -255,10 +256,11 @@ def test_each_rank_drops_other_units(cells, column):
 
 
 @on_sizes
-def test_one_seed_gives_one_training(cells, column):
+@pytest.mark.parametrize("row", ["twice from one seed"])
+def test_one_seed_gives_one_training(cells, column, row):
     # What Horovod fuses depends on time, and with it the order in which three add up.
     rtol = 1e-12 if column == 3 else 0.0
-    for ended in cells.by_rank("twice from one seed", column):
+    for ended in cells.by_rank(row, column):
         first, second, other = ended["agreed"]
         assert_same(first, second, rtol)
         assert not np.allclose(first[0], other[0])

@@ -11,8 +11,6 @@ import sys
 
 import pytest
 
-import tfdist
-
 pytestmark = [
     pytest.mark.new_processes,
     pytest.mark.requires("horovodrun"),
@@ -118,13 +116,6 @@ def test_the_processes_join_and_get_the_tuning(script, tmp_path):
     assert "HorovodAllreduce" in timeline.read_text()
 
 
-def test_one_process_is_a_job_too(script):
-    done = run("-np", "1", "--collective", "horovod", script(TALK))
-
-    assert done.returncode == 0, done.stderr
-    assert '"theirs": [0, 1, 0, 1], "total": [1.0, 0.0]' in done.stdout
-
-
 @pytest.mark.requires("taskset")
 def test_a_dry_run_can_be_pasted(script):
     done = run(*HOROVOD, "--dry-run", script(TALK))
@@ -141,20 +132,6 @@ def test_a_dry_run_can_be_pasted(script):
 
     totals = [json.loads(text.splitlines()[-1])["total"] for text in told]
     assert totals == [[2.0, 1.0]] * 2
-
-
-def test_a_rank_that_fails_is_named(script):
-    code = "import horovod.tensorflow as hvd\nhvd.init()\n"
-    code += "if hvd.rank() == 1: raise SystemExit(3)\nimport signal\nsignal.pause()\n"
-
-    done = run(*HOROVOD, script(code))
-
-    assert done.returncode == 3
-    assert re.fullmatch(
-        r"tfdist run: rank 1 failed with exit code 3 after \d+\.\d s; "
-        r"rank 0 was still running and was ended\.",
-        done.stderr.splitlines()[-1],
-    )
 
 
 WAIT = """
@@ -184,29 +161,3 @@ def test_ctrl_c_in_a_collective_leaves_nothing_behind(script):
 
         assert process.wait(SECONDS) == 130
         assert_end(pids)
-
-
-def test_time_is_up_while_processes_are_served():
-    wait = "echo pid $$ $PPID; while :; do sleep 1000 & wait $!; done"
-    with started(*HOROVOD, "--timeout", "2", "bash", "-c", wait) as process:
-        pids = pids_of(process)
-
-        assert process.wait(SECONDS) == 124
-        assert "did not end within 2 s" in process.stderr.read()
-        assert_end(pids)
-
-
-def sum_of_ranks():
-    """Add up the ranks on each of them; the function of a test in a user's pytest."""
-    import horovod.tensorflow as hvd
-    import tensorflow as tf
-
-    hvd.init()
-    total = hvd.allreduce(tf.constant(float(hvd.rank())), op=hvd.Sum, name="ranks")
-    return hvd.rank(), tfdist.rank(), float(total)
-
-
-def test_a_cluster_in_a_test_can_be_a_horovod_job():
-    result = tfdist.testing.cluster(sum_of_ranks, size=3, collective="horovod")
-
-    assert result.values == ((0, 0, 3.0), (1, 1, 3.0), (2, 2, 3.0))

@@ -1,7 +1,5 @@
 """The functions of `tfdist.horovod` between two ranks, and three for process sets."""
 
-import os
-
 import numpy as np
 import pytest
 from horovod_jobs import MPIRUN, run
@@ -15,10 +13,8 @@ def reduced_values(hvd):
 
     one = 1.0 + hvd.rank()
     values = {
-        "number": one,
         "array": np.array([one, 2.0], "float64"),
         "int16": np.array([one, 3.0], "int16"),
-        "tensor": tf.constant([one]),
         "variable": tf.Variable([one]),
         "keras variable": keras.Variable([one]),
         "bfloat16": tf.constant([one], tf.bfloat16),
@@ -35,6 +31,24 @@ def reduced_values(hvd):
     seen["slices"] = hvd.allreduce(slices, op=hvd.Sum).values.numpy().tolist()
     seen["in a graph"] = float(tf.function(lambda: hvd.allreduce(tf.constant(one)))())
     return seen
+
+
+REDUCED = {
+    "array": [1.5, 2.0],
+    "int16": [1, 3],
+    "variable": [1.5],
+    "keras variable": [1.5],
+    "bfloat16": [1.5],
+    "Sum": 3.0,
+    "Min": 1.0,
+    "Max": 2.0,
+    "Product": 2.0,
+    "average=False": 3.0,
+    "scaled": 15.0,
+    "fp16": 1.5,
+    "slices": [[1.0], [2.0]],
+    "in a graph": 1.5,
+}
 
 
 def moved_values(hvd):
@@ -75,20 +89,6 @@ def broadcast_of_differing_names(hvd):
     hvd.broadcast_variables([*model.variables, *own], root_rank=1)
     names = [variable.path for variable in model.variables]
     return names, [np.array(variable) for variable in [*model.variables, *own]]
-
-
-def training_of_differing_names(hvd):
-    """Train one step, though rank 0 has made a model and an optimizer more."""
-    import keras
-
-    if hvd.rank() == 0:
-        keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        keras.optimizers.SGD()
-    layers = [keras.layers.Dense(2, kernel_initializer="zeros") for _ in range(2)]
-    model = keras.Sequential([keras.Input((2,)), *layers])
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), "mse")
-    model.fit(np.ones((2, 2)), np.full((2, 2), hvd.rank()), verbose=0)
-    return model.get_weights()
 
 
 def two_optimizers_in_one_step(hvd):
@@ -153,42 +153,9 @@ def tapes(hvd):
         loss = layer(tf.ones([1, 1])) * (1.0 + hvd.rank())
     return {
         "average": gradients(),
-        "in a graph": tuple(map(np.ndarray.tolist, in_a_graph(hvd))),
         "sum": gradients(op=hvd.Sum, sparse_as_dense=True),
         "context": recorder.gradient(loss, layer.trainable_weights)[0].numpy().tolist(),
     }
-
-
-def in_a_graph(hvd):
-    import tensorflow as tf
-
-    x = tf.Variable([3.0])
-
-    @tf.function
-    def gradient():
-        with tf.GradientTape() as recorder:
-            loss = x * (1.0 + hvd.rank())
-        return hvd.DistributedGradientTape(recorder).gradient(loss, [x])
-
-    return [value.numpy() for value in gradient()]
-
-
-def normalization_of_differing_names(hvd):
-    """Train two steps, though rank 0 has made a model more of the same layers."""
-    import keras
-
-    def make():
-        return [keras.layers.Dense(2), hvd.SyncBatchNormalization()]
-
-    keras.utils.set_random_seed(1)
-    if hvd.rank() == 0:
-        keras.Sequential([keras.Input((2,)), *make(), *make()])
-        keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((2,)), *make(), *make()])
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    x = np.random.default_rng(hvd.rank()).normal(size=(8, 2))
-    model.fit(x, x, batch_size=4, verbose=0)
-    return model.get_weights()
 
 
 def normalized(hvd):
@@ -215,20 +182,6 @@ def tapes_of_a_rank_that_traces_alone(hvd):
     return [float(gradient(tf.fill([size], float(size)))) for size in sizes]
 
 
-def descriptors_of_eager_tapes(hvd):
-    """Return how many files are open after 2 steps, and after 20."""
-    import tensorflow as tf
-
-    x, counts = tf.Variable([1.0]), []
-    for step in range(20):
-        with tf.GradientTape() as recorder:
-            loss = x * x
-        hvd.DistributedGradientTape(recorder).gradient(loss, [x])
-        if step in (1, 19):
-            counts.append(len(os.listdir("/proc/self/fd")))
-    return counts
-
-
 def an_optimizer_made_anew_on_one_rank(hvd):
     """Train, then go on with an optimizer that rank 0 alone has made anew."""
     import keras
@@ -250,14 +203,11 @@ def see_all():
         "reduced": reduced_values(hvd),
         "moved": moved_values(hvd),
         "broadcast": broadcast_of_differing_names(hvd),
-        "trained": training_of_differing_names(hvd),
         "two optimizers": two_optimizers_in_one_step(hvd),
         "applied": applied_gradients(hvd),
         "tapes": tapes(hvd),
         "normalized": normalized(hvd),
-        "trained with normalization": normalization_of_differing_names(hvd),
         "traced alone": tapes_of_a_rank_that_traces_alone(hvd),
-        "descriptors": descriptors_of_eager_tapes(hvd),
         "made anew": an_optimizer_made_anew_on_one_rank(hvd),
     }
 
@@ -267,36 +217,11 @@ def by_rank():
     return run(see_all, timeout_seconds=200)
 
 
-@pytest.mark.parametrize(
-    ("what", "expected"),
-    {
-        "number": 1.5,
-        "array": [1.5, 2.0],
-        "int16": [1, 3],
-        "tensor": [1.5],
-        "variable": [1.5],
-        "keras variable": [1.5],
-        "bfloat16": [1.5],
-        "Sum": 3.0,
-        "Min": 1.0,
-        "Max": 2.0,
-        "Product": 2.0,
-        "average=False": 3.0,
-        "scaled": 15.0,
-        "fp16": 1.5,
-        "slices": [[1.0], [2.0]],
-        "in a graph": 1.5,
-    }.items(),
-)
-def test_values_of_all_kinds_are_reduced(by_rank, what, expected):
-    assert [seen["reduced"][what] for seen in by_rank] == [expected, expected]
-
-
-@pytest.mark.parametrize("dtype", ["bool", "uint32", "int16", "bfloat16", "complex64"])
-def test_values_of_all_types_are_gathered(by_rank, dtype):
-    expected = [False, True, True] if dtype == "bool" else [0, 1, 1]
-
-    assert [seen["moved"]["gathered"][dtype] for seen in by_rank] == [expected] * 2
+def test_values_of_all_kinds_are_reduced_and_gathered(by_rank):
+    for seen in by_rank:
+        assert seen["reduced"] == REDUCED
+        for dtype, gathered in seen["moved"]["gathered"].items():
+            assert gathered == ([False, True, True] if dtype == "bool" else [0, 1, 1])
 
 
 def test_values_are_moved_between_ranks(by_rank):
@@ -319,13 +244,6 @@ def test_variables_are_paired_by_place_whatever_they_are_called(by_rank):
     assert names != other_names
     assert all(map(np.array_equal, first, second))
     assert first[-2:] == [True, 2.5]
-
-
-def test_gradients_are_paired_by_place_whatever_layers_are_called(by_rank):
-    first, second = (seen["trained"] for seen in by_rank)
-
-    assert all(map(np.array_equal, first, second))
-    assert any(weight.any() for weight in first)
 
 
 def test_two_optimizers_may_work_in_one_step(by_rank):
@@ -356,7 +274,6 @@ def test_tapes_return_the_gradients_of_all_ranks(by_rank):
     for seen in by_rank:
         assert seen["tapes"] == {
             "average": (1.5, [0.5, 1.0]),
-            "in a graph": ([1.5],),
             "sum": (3.0, [1.0, 2.0]),
             "context": [[1.5]],
         }
@@ -366,24 +283,8 @@ def test_batches_of_all_ranks_are_normalized_together(by_rank):
     assert [seen["normalized"] for seen in by_rank] == [(-1.0, 1.0), (1.0, 1.0)]
 
 
-def test_layers_may_be_called_differently_where_batches_are_normalized(by_rank):
-    first, second = (seen["trained with normalization"] for seen in by_rank)
-
-    assert all(map(np.array_equal, first, second))
-    assert len(first) == 12
-
-
-def test_a_rank_may_trace_a_tape_alone(by_rank):
+def test_a_rank_may_trace_a_tape_or_make_its_optimizer_alone(by_rank):
     assert [seen["traced alone"] for seen in by_rank] == [[8.0, 7.5]] * 2
-
-
-def test_a_tape_per_step_leaves_nothing_open(by_rank):
-    for seen in by_rank:
-        after_two, after_twenty = seen["descriptors"]
-        assert after_twenty <= after_two
-
-
-def test_a_rank_may_make_its_optimizer_anew(by_rank):
     assert [seen["made anew"] for seen in by_rank] == [-3.0, -3.0]
 
 
@@ -416,7 +317,7 @@ def test_only_the_ranks_of_a_process_set_share_gradients():
     seen = run(train_in_process_set, size=3)
 
     assert [values for values, _ in seen] == [[-2.0, -4.0], [-1.0, -3.0], [-2.0, -4.0]]
-    assert all("process_set must be known to Horovod" in error for _, error in seen)
+    assert all("process_set must be a ProcessSet that" in error for _, error in seen)
 
 
 def train_with_adasum():
@@ -425,10 +326,7 @@ def train_with_adasum():
     import tfdist.horovod as hvd
 
     hvd.init()
-    try:
-        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Adasum)
-    except RuntimeError as error:
-        return str(error)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Adasum)
     parallel, orthogonal = keras.Variable([0.0, 0.0]), keras.Variable([0.0, 0.0])
     along = np.array([1.0, 2.0]) * (1 + hvd.rank())
     across = np.eye(2)[hvd.rank()]
@@ -439,8 +337,3 @@ def train_with_adasum():
 @pytest.mark.requires("mpirun")
 def test_adasum_averages_parallel_gradients_and_adds_orthogonal_ones():
     assert run(train_with_adasum, launcher=MPIRUN) == [[[-1.5, -3.0], [-1.0, -1.0]]] * 2
-
-
-def test_adasum_is_refused_where_horovod_cannot_do_it():
-    for error in run(train_with_adasum):
-        assert "2 ranks that talk through Gloo" in error

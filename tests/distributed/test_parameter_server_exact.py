@@ -9,7 +9,6 @@ done twice, or mixed with another.
 
 import numpy as np
 import pytest
-import test_equality_inputs as inputs
 from equality_comparison import differences
 from equality_matrix import TOLERANCES
 from equality_models import arrays, fit, optimizer, sgd, stacked
@@ -159,73 +158,17 @@ def weighed(x, y):
     return {**arrays(x, y), "sample_weight": np.linspace(0.0, 2.0, len(x))}
 
 
-def classes_weighed(x, y):
-    return {**arrays(x, y), "class_weight": {0: 0.3, 1: 2.0}}
-
-
 def validated(x, y):
     return {**arrays(x, y), "validation_data": (x[:50], y[:50])}
-
-
-def looked_up():
-    import keras
-
-    words = keras.Input((8,), dtype="string")
-    numbers = keras.layers.StringLookup(vocabulary=["low", "under", "over"])(words)
-    vectors = keras.layers.Embedding(4, 1)(numbers)
-    return keras.Model(words, keras.layers.GlobalAveragePooling1D()(vectors))
-
-
-def vectorised():
-    import keras
-
-    layer = keras.layers.TextVectorization(output_sequence_length=8)
-    layer.adapt(["low under", "over high", "over low"])
-    text = keras.Input((1,), dtype="string")
-    vectors = keras.layers.Embedding(6, 1)(layer(text))
-    return keras.Model(text, keras.layers.GlobalAveragePooling1D()(vectors))
-
-
-def of_ragged():
-    import keras
-
-    class Mean(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.vectors = keras.layers.Embedding(2, 1)
-
-        def call(self, inputs):
-            return keras.ops.mean(self.vectors(inputs.to_tensor(shape=(None, 8))), 1)
-
-        def build(self, shape):
-            self.vectors.build(None)
-
-    return Mean()
-
-
-def of_sparse():
-    import keras
-
-    inputs = keras.Input((8,), sparse=True)
-    return keras.Model(inputs, keras.layers.Dense(1)(inputs))
 
 
 line = stacked(lambda layers: [layers.Dense(1)])
 WITH_ONE_END = {
     "validation_data": with_one_end(line, validated, then=("evaluate", "predict")),
-    "class_weight": with_one_end(line, classes_weighed),
     "sample_weight": with_one_end(line, weighed),
-    "strings": with_one_end(looked_up, inputs.strings),
-    "texts": with_one_end(vectorised, inputs.texts),
-    "ragged": with_one_end(of_ragged, inputs.ragged),
-    "sparse": with_one_end(of_sparse, inputs.sparse),
     # Of 12 steps; which gradients are left over would depend on the order.
     "accumulation": with_one_end(
         line, rows=96, optimizer=optimizer("SGD", 0.1, gradient_accumulation_steps=3)
-    ),
-    "alike, Adagrad": with_one_end(line, alike, optimizer=optimizer("Adagrad", 0.1)),
-    "alike, momentum, clipped": with_one_end(
-        line, alike, optimizer=optimizer("SGD", 0.1, momentum=0.9, clipnorm=0.1)
     ),
     "alike, accumulation, use_ema": with_one_end(
         line,

@@ -46,7 +46,7 @@ def signals_at(*moments, tasks=WORKERS):
                     return
                 _, what = self.ahead.pop(0)
                 victims = {pid_of(task) for task in tasks} - self.killed
-                # Between two kills somebody has come back and worked.
+                # Between two kills a worker has come back and worked.
                 assert victims
                 for pid in victims:
                     os.kill(pid, what)
@@ -86,7 +86,7 @@ def disturbed(callbacks):
 
 
 KILLS = [(batch, signal.SIGKILL) for batch in (20, 40, 60)]
-# Nobody wakes it up.
+# The process is never continued.
 HANG = (10, signal.SIGSTOP)
 TOGETHER = {
     "killed": disturbed(signals_at(*KILLS)),
@@ -102,12 +102,12 @@ def run_alone():
     return run_rows(TOGETHER, ["killed"])
 
 
-def run_disturbed(consistency):
+def run_disturbed(consistency, backup_workers=0):
     from tfdist.strategies.parameter_server import servers
 
     servers.SILENCE_SECONDS = SILENCE_SECONDS
     rows = {"sync": TOGETHER, "async": APART}[consistency]
-    return run_rows(rows, rows, consistency=consistency)
+    return run_rows(rows, rows, consistency=consistency, backup_workers=backup_workers)
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +120,12 @@ def apart():
     return run(run_disturbed, "async", restarts=20, timeout_seconds=400)
 
 
-@pytest.fixture(scope="module")
-def together():
-    return run(run_disturbed, "sync", restarts=20, timeout_seconds=400)
+@pytest.fixture(scope="module", params=[0, 1])
+def together(request):
+    """A sync training by two workers and backup workers."""
+    backup = request.param
+    how = {"workers": 2 + backup, "restarts": 20, "timeout_seconds": 400}
+    return run(run_disturbed, "sync", backup, **how)
 
 
 @pytest.mark.parametrize("row", APART)

@@ -112,29 +112,6 @@ def saved(strategy):
     }
 
 
-def seen_by_the_model(strategy):
-    """What a user sees of a variable that is cut."""
-    import tensorflow as tf
-
-    with strategy.scope():
-        model = compiled(tables()(), optimizer("Adam"))
-    table = model.get_layer("table").embeddings
-    x = numbered(data()[0])[:4]
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(x) ** 2)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    initial = table.numpy()
-    table.assign_add(np.ones((ROWS_OF_TABLE, 4)))
-    return {
-        "variables": [(v.path, tuple(v.shape), v.dtype) for v in model.variables],
-        "parameters": model.count_params(),
-        "initial": initial,
-        "assigned": np.array(table) - 1.0,
-        "row": np.array(table[3]),
-        "gradients": [np.array(tf.convert_to_tensor(g)) for g in gradients],
-    }
-
-
 # How each optimizer updates shards is in tests/unit.
 ROWS = {
     "evaluated": evaluated,
@@ -142,50 +119,36 @@ ROWS = {
         optimizer("SGD", 0.1, momentum=0.9, global_clipnorm=0.01)
     ),
     "AdamW, EMA, excluding": with_tables(excluding),
-    "clipnorm, accumulation": with_tables(
-        optimizer("Adam", clipnorm=0.01, gradient_accumulation_steps=2)
-    ),
     "loss scale": with_tables(scaling),
-    "Lamb": with_tables(optimizer("Lamb")),
     "regularized, constrained": with_tables(
         embeddings_regularizer=penalty, embeddings_constraint=limited
     ),
     "saved": saved,
-    "seen by the model": seen_by_the_model,
 }
-ONE_AFTER_THE_OTHER = ("evaluated",)
 
 
 def run_alone():
     return run_rows(ROWS, ROWS)
 
 
-def cut(names, **options):
-    """Run rows with every variable cut that has two rows; return the plan, too."""
+def run_sync():
+    """Run rows with variables split in two; return their placement, too."""
     import tensorflow as tf
 
-    partitioners = tf.distribute.experimental.partitioners
     placements = []
 
-    def plan(strategy):
+    def place(strategy):
         placements.append(strategy.placement.placed)
         return {}
 
+    partitioners = tf.distribute.experimental.partitioners
     found = run_rows(
-        {**ROWS, "plan": plan},
-        [*names, "plan"],
+        {**ROWS, "place": place},
+        [*ROWS, "place"],
+        consistency="sync",
         variable_partitioner=partitioners.FixedShardsPartitioner(SHARDS),
-        **options,
     )
     return found, placements[0]
-
-
-def run_sync():
-    return cut(ROWS, consistency="sync")
-
-
-def run_one_after_the_other():
-    return cut(ONE_AFTER_THE_OTHER, consistency="bounded", max_staleness=0)
 
 
 @pytest.fixture(scope="module")
@@ -198,23 +161,12 @@ def sync():
     return run(run_sync, workers=2, ps=2)
 
 
-def differing(rows, alone, row):
-    """Say where a row ended otherwise than alone."""
-    # Files keep the time at which they were written.
-    found, right = ({**succeeded(one, row), "file": b""} for one in (rows, alone))
-    return differences(found, right, TOLERANCES[right["floatx"]])
-
-
 @pytest.mark.parametrize("row", ROWS)
 def test_it_ends_as_on_one_process(alone, sync, row):
-    assert differing(sync[0], alone, row) == []
+    # Files keep the time at which they were written.
+    found, right = ({**succeeded(one, row), "file": b""} for one in (sync[0], alone))
 
-
-def test_one_after_the_other_too(alone):
-    rows, _ = run(run_one_after_the_other, workers=2, ps=2)
-
-    for row in ONE_AFTER_THE_OTHER:
-        assert differing(rows, alone, row) == []
+    assert differences(found, right, TOLERANCES[right["floatx"]]) == []
 
 
 def test_plain_keras_loads_what_was_saved_of_shards(sync, tmp_path):

@@ -1,4 +1,4 @@
-"""Processes that serve as worker or ps: how they come, come back, and end."""
+"""Processes that serve as worker or ps: their ends."""
 
 import contextlib
 import os
@@ -25,26 +25,6 @@ from tfdist.strategies.parameter_server.servers import serve
 print("not flushed yet", end="")
 serve(detect(), start_timeout_seconds=float(sys.argv[1]))
 print("not reached")
-"""
-COORDINATE = """
-import sys
-import tensorflow as tf
-from tfdist.cluster import detect
-from tfdist.rendezvous.presence import check_own_port, wait_for_servers
-
-check_own_port(detect())
-wait_for_servers(detect(), 90)
-strategy = tf.distribute.ParameterServerStrategy(
-    tf.distribute.cluster_resolver.TFConfigClusterResolver()
-)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-with strategy.scope():
-    steps = tf.Variable(0)
-step = tf.function(lambda: steps.assign_add(1))
-for line in sys.stdin:
-    coordinator.schedule(step)
-    coordinator.join()
-    print(int(steps), flush=True)
 """
 FIT = """
 import keras
@@ -80,9 +60,7 @@ class Tasks:
         chief, worker, ps = self._addresses
         return Cluster(chief=chief, workers=(worker,), ps=(ps,), task=Task(job, 0))
 
-    def start(self, job, start_timeout_seconds=START_SECONDS, program=None):
-        if program is None:
-            program = COORDINATE if job == "chief" else SERVE
+    def start(self, job, start_timeout_seconds=START_SECONDS, program=SERVE):
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(start_timeout_seconds)],
             stdin=subprocess.PIPE,
@@ -108,36 +86,8 @@ def end(process):
     return process.returncode, output, errors
 
 
-def test_servers_come_and_come_back_and_end_with_their_chief(tasks):
-    chief, ps, worker = (tasks.start(job) for job in ("chief", "ps", "worker"))
-
-    def run_step():
-        print("step", file=chief.stdin, flush=True)
-        return chief.stdout.readline()
-
-    assert run_step() == "1\n", chief.stderr.read()
-    worker.kill()
-    worker.wait(SECONDS)
-    rejoined = tasks.start("worker")
-    assert run_step() == "2\n", "only the worker that came back can have done it"
-
-    assert end(chief)[0] == 0
-    for server in (ps, rejoined):
-        code, output, errors = end(server)
-        assert (code, output) == (0, "not flushed yet"), errors
-
-
-def test_servers_end_when_their_chief_is_killed(tasks):
-    chief, ps, worker = (tasks.start(job) for job in ("chief", "ps", "worker"))
-    print("step", file=chief.stdin, flush=True)
-    assert chief.stdout.readline() == "1\n", chief.stderr.read()
-    chief.kill()
-
-    assert [end(server)[0] for server in (ps, worker)] == [0, 0]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nobody_is_left_of_a_training_that_is_ended(tasks, number):
+def test_no_process_is_left_of_a_training_that_is_ended(tasks, number):
     jobs = ("chief", "ps", "worker")
     chief, *servers = (tasks.start(job, program=FIT) for job in jobs)
     assert chief.stdout.readline() == "trains\n", chief.stderr.read()

@@ -196,7 +196,7 @@ def test_a_link_that_is_cut_in_mid_epoch_ends_the_run(start, hosts, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-H", f"{A},10.77.19.9"), "There is no way to 10.77.19.9. Received: ssh: "),
+        (("-H", f"{A},10.77.19.9"), "The connection to 10.77.19.9 has ended with"),
         (("-H", f"{A},nohost.invalid"), "The name of the host nohost.invalid is not"),
         (
             ("-H", f"{A},{B}", "--python", "/no/python"),

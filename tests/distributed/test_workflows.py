@@ -44,7 +44,7 @@ ELSEWHERE = {
     "tfdist run --workers 2 --ps 2 examples/digits_parameter_server.py --epochs=18 "
     "--consistency=bounded --max_staleness=1": "test_parameter_server_example.py",
     "tfdist run --workers 2 --ps 2 examples/embedding_parameter_server.py": (
-        "test_parameter_server_embedding.py"
+        "test_parameter_server_example.py"
     ),
     "sbatch examples/slurm/train.sbatch": "test_slurm.py",
     "tfdist bench training --batch-sizes 4 --steps 2 --repeats 1": "test_bench.py",

@@ -1,4 +1,4 @@
-"""Texts that nobody would write, and what is asked of those who read them."""
+"""Malformed texts, and the rules for their readers."""
 
 import os
 import random
@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 SECONDS = float(os.environ.get("TFDIST_FUZZ_SECONDS", "0"))
-EXAMPLES = 250
+EXAMPLES = 80
 MOST_SECONDS = 1.0
 FUZZ = settings(
     max_examples=EXAMPLES,
@@ -17,20 +17,10 @@ FUZZ = settings(
     suppress_health_check=[*HealthCheck],
 )
 
-# What stands where it should not: other digits, what cannot be printed, numbers that
-# are too long, and the signs of every grammar.
+# Other digits, unprintable characters, long numbers, and the signs of every grammar.
 STRANGE = (
     *"[](){},:;=-+*/\\\"'@#$%_.|~ \t\n\r\x00",
-    *(
-        "\u0662",
-        "\u00b2",
-        "\uff11",
-        "\u200b",
-        "\ud800",
-        "\ufeff",
-        "\u00e9",
-        "\U0001f600",
-    ),
+    *("\u0662", "\u00b2", "\u200b", "\ud800", "\ufeff", "\U0001f600"),
     *("0", "1", "2", "3", "65535", "65536", "-1", "1.5", "1e9", "9" * 19, "9" * 5000),
     *("NaN", "null", "true", "Infinity", "n", "localhost", "::1", "[::1]", "x" * 300),
 )

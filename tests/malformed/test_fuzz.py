@@ -1,11 +1,11 @@
-"""Every reader of what people and schedulers write, given what nobody would write.
+"""Every reader of what people and schedulers write, given malformed text.
 
-The texts are those of the real grammars, taken apart and put together wrongly. Whatever
-comes, a reader returns a result or raises a ValueError in three parts, within a second
-of the processor.
+The texts are those of the real grammars, taken apart and put together wrongly. For each
+text, a reader returns a result or raises a ValueError in three parts, within a second
+of processor time.
 
-Each test tries the same few hundred texts in every run; with TFDIST_FUZZ_SECONDS=60 it
-tries other ones for a minute.
+Each test tries the same texts in every run; with TFDIST_FUZZ_SECONDS=60 it tries other
+ones for a minute.
 """
 
 import json

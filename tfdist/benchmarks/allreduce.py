@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from tfdist.benchmarks.figures import Calls, medians, ratio, seconds_by_call
@@ -26,14 +25,8 @@ def run_allreduce(
     check_at_least(2, size=size)
     check_at_least(1, repeats=repeats)
     [ranks] = start([allreduce_group(size, sizes_bytes, repeats, collective)])
-    is_horovod = collective == "horovod"
-    figures_of = horovod_allreduce_figures if is_horovod else allreduce_figures
-    return [
-        figures_of(size_bytes, by_rank)
-        for size_bytes, by_rank in zip(
-            sizes_bytes, zip(*ranks, strict=True), strict=True
-        )
-    ]
+    by_size = zip(sizes_bytes, zip(*ranks, strict=True), strict=True)
+    return [allreduce_figures(size_bytes, by_rank) for size_bytes, by_rank in by_size]
 
 
 def allreduce_group(
@@ -51,22 +44,10 @@ def allreduce_group(
 
 
 def allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]:
-    """Return the figures of one size, and the speed-up over a single ring."""
-    ours, ring = (seconds_by_call(by_rank, name) for name in ("tfdist", "single_ring"))
-    seconds = median(ours)
-    return {
-        "bytes": size_bytes,
-        "seconds": seconds,
-        "bus_bytes_per_second": bus_bandwidth(size_bytes, len(by_rank), seconds),
-        "single_ring_seconds": median(ring),
-        "times_single_ring": ratio(ring, ours),
-    }
-
-
-def horovod_allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]:
-    """Return the figures of one size on Horovod, and the bandwidth kept by tfdist."""
+    """Return the figures of one size, and tfdist's bandwidth against the others."""
     calls = {name: seconds_by_call(by_rank, name) for name in by_rank[0]}
     seconds = medians(calls)
+    ours = calls.pop("tfdist")
     return {
         "bytes": size_bytes,
         "seconds": seconds,
@@ -75,11 +56,7 @@ def horovod_allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]
             for name, value in seconds.items()
         },
         # With equal bytes the bandwidth is the inverse of the time.
-        "share_of_bandwidth": {
-            name: ratio(values, calls["tfdist"])
-            for name, values in calls.items()
-            if name != "tfdist"
-        },
+        "bandwidth_against": {name: ratio(each, ours) for name, each in calls.items()},
     }
 
 

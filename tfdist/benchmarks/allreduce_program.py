@@ -10,6 +10,7 @@ from tfdist.benchmarks.timers import Functions, time_sizes
 from tfdist.benchmarks.turns import Turn
 from tfdist.cluster import detect
 from tfdist.collectives import Collective, TensorFlowCollective
+from tfdist.devices import pin
 
 _FLOAT_BYTES = 4
 # The baseline must not use the groups and keys of the collective.
@@ -54,6 +55,7 @@ def _with_horovod() -> Callable[[int], Functions]:
 
     from tfdist.collectives.horovod.collective import HorovodCollective
 
+    pin()
     collective = HorovodCollective()
 
     def make(size_bytes: int) -> Functions:

@@ -1,7 +1,6 @@
 """Program that measures `fit` under `ParameterServerStrategy`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -16,44 +15,26 @@ class Meter(EpochMeter, keras.callbacks.Callback):  # type: ignore[misc]
     """`EpochMeter` as a callback of Keras 3."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The options of one training."""
-
-    source: str
-    batch_size: int
-    steps_per_execution: int
-    steps: int
-    repeats: int
-    strategy: dict[str, Any] = field(default_factory=dict)
-    optimizer: str = "adam"
-
-
-def measure(make_meter: MeterMaker, **settings: Any) -> dict[str, Any]:
-    """Train the dense model; see `train`."""
-    return train(make_meter, build_dense, make_rows, Settings(**settings))
-
-
-def train(
+def measure(
     make_meter: MeterMaker,
-    build: Callable[..., Any],
-    make_dataset: Callable[[int], Any],
-    settings: Settings,
+    build: Callable[..., Any] = build_dense,
+    make_dataset: Callable[[int], Any] = make_rows,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Train, and return the cost of each epoch and the staleness of all updates."""
-    strategy = ParameterServerStrategy(**settings.strategy)
+    strategy = ParameterServerStrategy(**settings.get("strategy", {}))
+    optimizer = settings.get("optimizer", "adam")
     with strategy.scope():
-        model = build(keras, settings.optimizer, settings.steps_per_execution)
+        model = build(keras, optimizer, settings["steps_per_execution"])
 
     def read(context: Any) -> Any:
-        return make_dataset(settings.batch_size)
+        return make_dataset(settings["batch_size"])
 
-    data = read if settings.source == "workers" else make_dataset(settings.batch_size)
     meter = make_meter(Meter)
     model.fit(
-        data,
-        epochs=settings.repeats + WARM_UP_EPOCHS,
-        steps_per_epoch=settings.steps,
+        read if settings["source"] == "workers" else read(None),
+        epochs=settings["repeats"] + WARM_UP_EPOCHS,
+        steps_per_epoch=settings["steps"],
         callbacks=[meter],
         verbose=0,
     )

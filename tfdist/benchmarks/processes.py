@@ -29,66 +29,41 @@ class Group:
     collective: str = "tensorflow"
     env: Mapping[str, str] = field(default_factory=dict)
     cores: int = 1
+    # In place of `size`: a chief, which measures, with workers and servers.
+    workers: int | None = None
+    ps: int | None = None
 
     @property
     def reporters(self) -> int:
         """The number of processes, from the first on, that take turns and report."""
-        return self.size
+        return self.size if self.workers is None else 1
 
     def plan(self) -> list[ProcessSpec]:
         """Return its processes, numbered from 0, without a command."""
+        jobs = 1 if self.joined else self.size
+        job = Job(
+            (sys.executable,),
+            size=self.size // jobs if self.workers is None else None,
+            workers=self.workers,
+            ps=self.ps,
+            bind_to="none",
+            threads_per_process=self.cores,
+            env=self.env,
+            collective=self.collective,
+        )
+        planned = [spec for _ in range(jobs) for spec in plan_here(job)]
+        if self.workers is not None:
+            return planned
         cores = available_cores()
         if self.size * self.cores > len(cores):
             raise ValueError(
                 "A benchmark needs a core for each process (-np). Received: "
                 f"{self.size} processes and {len(cores)} cores. Use fewer processes."
             )
-        job = Job(
-            (sys.executable,),
-            size=self.size if self.joined else 1,
-            bind_to="none",
-            threads_per_process=self.cores,
-            env=self.env,
-            collective=self.collective,
-        )
-        jobs = 1 if self.joined else self.size
-        planned = [spec for _ in range(jobs) for spec in plan_here(job)]
         return [
             replace(spec, cores=tuple(cores[position * self.cores :][: self.cores]))
             for position, spec in enumerate(planned)
         ]
-
-
-@dataclass(frozen=True)
-class ServerJob:
-    """A measuring chief with its workers and parameter servers; see `Group`."""
-
-    name: str
-    program: str
-    settings: Mapping[str, Any]
-    workers: int
-    ps: int
-    env: Mapping[str, str] = field(default_factory=dict)
-    reporters = 1
-    collective = "tensorflow"
-
-    @property
-    def process_count(self) -> int:
-        """The number of processes, with the chief."""
-        return 1 + self.workers + self.ps
-
-    def plan(self) -> list[ProcessSpec]:
-        """Return its processes, numbered from 0, without a command."""
-        return plan_here(
-            Job(
-                (sys.executable,),
-                workers=self.workers,
-                ps=self.ps,
-                bind_to="none",
-                threads_per_process=1,
-                env=self.env,
-            )
-        )
 
 
 class BenchmarkError(RuntimeError):
@@ -100,11 +75,11 @@ class BenchmarkError(RuntimeError):
 
 
 def start(
-    groups: Sequence[Group | ServerJob],
+    groups: Sequence[Group],
     beside: Callable[[Path], AbstractContextManager[Any]] = lambda _: nullcontext(),
 ) -> list[list[Any]]:
     """Run groups in turns on the same cores; return the reports of each, by rank."""
-    # Of a `ServerJob` only the chief reports. The context `beside(folder)` is held
+    # With servers only the chief reports. The context `beside(folder)` is held
     # while the processes run.
     with (
         tempfile.TemporaryDirectory(prefix="tfdist-") as name,
@@ -161,7 +136,7 @@ def run_program(measure: Callable[..., Any]) -> None:
     file.write_text(json.dumps(result))
 
 
-def _command(group: Group | ServerJob, orders: dict[str, Any]) -> tuple[str, ...]:
+def _command(group: Group, orders: dict[str, Any]) -> tuple[str, ...]:
     """Return the command of one process."""
     module = () if group.program.endswith(".py") else ("-m",)
     is_stopped = group.collective == "horovod"

@@ -1,10 +1,11 @@
 """Parsing, validation and name lookup of "host:port" addresses."""
 
+import re
 from collections.abc import Callable
 
 _EXAMPLE = 'Write it as "host:port", for example "node1:2222".'
-# Signs of a URL, a list, an assignment or quotation marks.
-_FOREIGN_CHARACTERS = frozenset("/,;=@\"'")
+# Without the signs of a URL, a list, an assignment and quotation marks.
+_HOST = re.compile(r"""[^\s\[\]:/,;=@"']+""")
 _LOOPBACK_HOSTS = frozenset({"localhost", "0.0.0.0", "::", "::1"})
 
 # Returns the IP addresses of a host, and raises OSError if it has none.
@@ -43,28 +44,17 @@ def check_address(address: str, place: str) -> None:
 
 def address_problem(address: str) -> tuple[str, str] | None:
     """Return the fault of an address and its fix; None if the address is valid."""
-    # An error about an unknown host would not show an unprintable character.
-    is_bare = address.isprintable() and " " not in address
-    if not is_bare or not _FOREIGN_CHARACTERS.isdisjoint(address):
-        return (
-            'must be one bare "host:port".',
-            "Leave out blanks, commas, quotes and the parts of a URL.",
-        )
     host, colon, port = address.rpartition(":")
     if not colon or not port or address.endswith("]"):
         return "has no port.", _EXAMPLE
-    if host in ("", "[]"):
-        return "has no host.", _EXAMPLE
-    if host.startswith("[") and host.endswith("]"):
-        if not _is_ipv6(host[1:-1]):
-            return (
-                "must have an IPv6 address in its brackets.",
-                'Write it as "[::1]:2222", and names without brackets.',
-            )
-    elif not frozenset("[]:").isdisjoint(host):
+    is_ipv6 = host.startswith("[") and host.endswith("]")
+    # An error about an unknown host would not show an unprintable character.
+    is_name = _HOST.fullmatch(host) is not None and host.isprintable()
+    if not (_is_ipv6(host[1:-1]) if is_ipv6 else is_name):
         return (
-            "must have a single colon, or an IPv6 host in brackets.",
-            'Write it as "node1:2222" or "[::1]:2222".',
+            'must be one bare "host:port".',
+            'Write it as "node1:2222" or "[::1]:2222", without blanks, quotes or a '
+            "URL's parts.",
         )
     if (parse_digits(port, most=5) or 0) not in range(1, 65_536):
         return (

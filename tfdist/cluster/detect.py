@@ -1,28 +1,27 @@
 """Detection of the cluster and the rank of this process from the environment."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tfdist.cluster.membership import Membership, Place
 from tfdist.cluster.model import Cluster
-from tfdist.cluster.resolvers import (
-    KubernetesResolver,
-    PlaceResolver,
-    PMIxResolver,
-    Resolver,
-    SageMakerResolver,
-    SlurmResolver,
-    TFConfigResolver,
-    TfdistResolver,
-    VertexResolver,
-)
-from tfdist.cluster.resolvers.launchers import HOROVOD, MPICH, OPEN_MPI, TORCHRUN
+from tfdist.cluster.resolvers.base import Resolver
+from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
+from tfdist.cluster.resolvers.launchers import HOROVOD, LAUNCHERS, PMIxResolver
+from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
+from tfdist.cluster.resolvers.slurm import SlurmResolver
+from tfdist.cluster.resolvers.tf_config import TFConfigResolver, TfdistResolver
+from tfdist.cluster.resolvers.vertex import VertexResolver
+
+Found = TypeVar("Found", Cluster, Place)
 
 # The first resolver that recognises the environment wins. `tfdist run` also sets
 # TF_CONFIG, so its resolver comes first. Variables that a user sets for one program
 # come before variables that services and schedulers set for all programs.
-RESOLVERS: tuple[Resolver, ...] = (
+RESOLVERS: tuple[Resolver[Cluster], ...] = (
     TfdistResolver(),
     TFConfigResolver(),
     KubernetesResolver(),
@@ -30,36 +29,23 @@ RESOLVERS: tuple[Resolver, ...] = (
     SageMakerResolver(),
     SlurmResolver(),
 )
-# The same for launchers that give no addresses. MPI may have started horovodrun and
-# torchrun, so they come first; PMIx gives no size, so launchers that use it come first.
-PLACE_RESOLVERS: tuple[PlaceResolver, ...] = (
-    HOROVOD,
-    TORCHRUN,
-    OPEN_MPI,
-    MPICH,
-    PMIxResolver(),
-)
+# The same for launchers that give no addresses. PMIx gives no size, so launchers that
+# use it come first.
+PLACE_RESOLVERS: tuple[Resolver[Place], ...] = (*LAUNCHERS, PMIxResolver())
+_ALL: tuple[Resolver[Cluster] | Resolver[Place], ...] = (*RESOLVERS, *PLACE_RESOLVERS)
 
-# The name in `--from`: the resolver, and the variables that it needs.
+# The names in `--from`, each with that of its resolver.
 _SOURCES = {
-    "slurm": (
-        "slurm",
-        "SLURM_STEP_ID, SLURM_STEP_NUM_TASKS above 1 and SLURM_PROCID, which srun sets "
-        "in each of several tasks, and no variables of horovodrun, mpirun or torchrun",
-    ),
-    "openmpi": ("open_mpi", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"),
-    "mpich": ("mpich", "PMI_RANK and PMI_SIZE with MPI_LOCALRANKID"),
-    "horovod": ("horovod", "HOROVOD_RANK and HOROVOD_SIZE"),
-    "torchrun": ("torchrun", "TORCHELASTIC_RUN_ID, RANK and WORLD_SIZE"),
-    "kubernetes": (
-        "kubernetes",
-        "TFDIST_JOB_NAME, TFDIST_SERVICE and TFDIST_WORKERS, which the pod template "
-        "sets",
-    ),
-    "tfjob": ("tf_config", "TF_CONFIG, which the operator sets in each pod"),
-    "sagemaker": ("sagemaker", "SM_HOSTS with several hosts, and SM_CURRENT_HOST"),
-    "vertex": ("vertex", "CLUSTER_SPEC with worker pools"),
-    "tf_config": ("tf_config", "TF_CONFIG"),
+    "slurm": "slurm",
+    "openmpi": "open_mpi",
+    "mpich": "mpich",
+    "horovod": "horovod",
+    "torchrun": "torchrun",
+    "kubernetes": "kubernetes",
+    "tfjob": "tf_config",
+    "sagemaker": "sagemaker",
+    "vertex": "vertex",
+    "tf_config": "tf_config",
 }
 SOURCES = (*_SOURCES, "auto")
 
@@ -89,17 +75,14 @@ def detect(env: Mapping[str, str] | None = None) -> Cluster:
         >>> detect({"TF_CONFIG": tf_config}).rank
         1
     """
-    environment = os.environ if env is None else env
-    resolver = _resolver(environment)
-    return Cluster() if resolver is None else resolver.resolve(environment)
+    return _first(RESOLVERS, os.environ if env is None else env)[0] or Cluster()
 
 
 def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
     """Return the rank, size and cluster of this process."""
     environment = os.environ if env is None else env
-    resolver = _resolver(environment)
-    cluster = Cluster() if resolver is None else resolver.resolve(environment)
-    launcher = "" if resolver is None else resolver.launcher
+    found, launcher = _first(RESOLVERS, environment)
+    cluster = found or Cluster()
     place = None
     if not cluster.task.trains:
         return Membership(cluster=cluster, launcher=launcher)
@@ -108,8 +91,7 @@ def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
     if cluster.run_id or cluster.is_distributed:
         _check_horovod_agrees(cluster, launcher, environment)
     else:
-        place = _place(environment)
-        launcher = "" if place is None else place.launcher
+        place, launcher = _first(PLACE_RESOLVERS, environment)
     return Membership(
         cluster=cluster,
         place=place,
@@ -139,36 +121,18 @@ def read_source(
             f"--from must be one of {', '.join(SOURCES)}. Received: --from {name}. "
             "Use auto for the first of them that is there."
         )
-    if name == "auto":
-        cluster = detect(environment)
-        if cluster.jobs:
-            return cluster
-        numbers = _place(environment)
-        if numbers is None:
-            raise ValueError(
-                f"--from auto finds no job of several processes in {place}. "
-                f"Received: {len(environment)} variables. Name a launcher to read the "
-                "variables that it would set, or give the addresses."
-            )
-        return numbers
-    wanted, signs = _SOURCES[name]
-    everyone: tuple[Resolver | PlaceResolver, ...] = (*RESOLVERS, *PLACE_RESOLVERS)
-    resolver = next(each for each in everyone if each.name == wanted)
-    if not resolver.recognises(environment):
-        raise ValueError(
-            f"--from {name} finds no job of several processes in {place}. "
-            f"Received: {len(environment)} variables. It looks for {signs}. "
-            "Build it where the program would run, or give its variables with "
-            "--variables."
-        )
-    found = resolver.resolve(environment)
-    if isinstance(found, Cluster) and not found.jobs:
-        raise ValueError(
-            f"--from {name} finds a process that is alone. "
-            f"Received: a TF_CONFIG without a cluster in {place}. "
-            "Give the addresses, or the variables of a job of several processes."
-        )
-    return found
+    wanted = _SOURCES.get(name)
+    for resolver in _ALL:
+        if wanted in (None, resolver.name) and resolver.recognises(environment):
+            found = resolver.resolve(environment)
+            # A TF_CONFIG may describe a process without others.
+            if isinstance(found, Place) or found.jobs:
+                return found
+    raise ValueError(
+        f"--from {name} finds no job of several processes in {place}. "
+        f"Received: {len(environment)} variables, without those of such a job. Build "
+        "it where the program would run, or give its variables with --variables."
+    )
 
 
 @dataclass(frozen=True)
@@ -187,22 +151,17 @@ class Explanation:
 def explain(env: Mapping[str, str] | None = None) -> Explanation:
     """Return the cluster that the environment describes, and its source."""
     environment = os.environ if env is None else env
-    resolvers = [each for each in RESOLVERS if each.recognises(environment)]
-    if resolvers:
-        first, *others = resolvers
-        return Explanation(
-            first.resolve(environment),
-            first.name,
-            first.launcher,
-            _read_by(first, environment),
-            tuple(each.name for each in others),
-        )
-    place = _place(environment) or Place()
-    for resolver in PLACE_RESOLVERS:
-        if resolver.recognises(environment):
-            read = _read_by(resolver, environment)
-            return Explanation(Cluster(), "", place.launcher, read, place=place)
-    return Explanation(Cluster())
+    recognised = [each for each in _ALL if each.recognises(environment)]
+    if not recognised:
+        return Explanation(Cluster())
+    first, *later = recognised
+    recorder = _Recorder(environment)
+    first.recognises(recorder)
+    found = first.resolve(recorder)
+    read, others = tuple(recorder.read), tuple(each.name for each in later)
+    if isinstance(found, Place):
+        return Explanation(Cluster(), "", found.launcher, read, others, place=found)
+    return Explanation(found, first.name, first.launcher, read, others)
 
 
 class LateTFConfig:
@@ -226,17 +185,14 @@ class LateTFConfig:
         )
 
 
-def _resolver(env: Mapping[str, str]) -> Resolver | None:
-    """Return the first resolver that recognises the environment, or None."""
-    return next((each for each in RESOLVERS if each.recognises(env)), None)
-
-
-def _place(env: Mapping[str, str]) -> Place | None:
-    """Return the ranks from the first launcher without addresses, or None."""
-    for resolver in PLACE_RESOLVERS:
+def _first(
+    resolvers: tuple[Resolver[Found], ...], env: Mapping[str, str]
+) -> tuple[Found | None, str]:
+    """Return what the first resolver that recognises `env` finds, and its launcher."""
+    for resolver in resolvers:
         if resolver.recognises(env):
-            return resolver.resolve(env)
-    return None
+            return resolver.resolve(env), resolver.launcher
+    return None, ""
 
 
 def _horovod_launcher(launcher: str, env: Mapping[str, str]) -> str | None:
@@ -265,31 +221,14 @@ def _check_horovod_agrees(
         )
 
 
-def _read_by(
-    resolver: Resolver | PlaceResolver, env: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Return the variables that a resolver reads, in the order of reading."""
-    recorder = _Recorder(env)
-    resolver.recognises(recorder)
-    resolver.resolve(recorder)
-    return tuple(recorder.read)
-
-
-class _Recorder(Mapping[str, str]):
-    """Environment that records the variables read from it."""
+class _Recorder(UserDict[str, str]):
+    """Environment that records the variables read from it, in order."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
-        # A dictionary keeps the order.
+        super().__init__(env)
         self.read: dict[str, None] = {}
 
     def __getitem__(self, name: str) -> str:
-        value = self._env[name]
+        value = super().__getitem__(name)
         self.read[name] = None
         return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._env)
-
-    def __len__(self) -> int:
-        return len(self._env)

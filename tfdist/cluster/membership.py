@@ -17,22 +17,14 @@ class Place:
 
     def __post_init__(self) -> None:
         """Check that the numbers agree."""
-        problem = ""
-        if not 0 <= self.rank < self.size:
-            problem = "rank must be from 0 to size - 1."
-        elif not 0 <= self.local_rank < self.local_size:
-            problem = "local_rank must be from 0 to local_size - 1."
-        elif self.local_size > self.size:
-            problem = (
-                "local_size must not be greater than size, as it counts the processes "
-                "of one host."
-            )
-        if problem:
-            by = f" from {self.launcher}" if self.launcher else ""
+        is_local = 0 <= self.local_rank < self.local_size <= self.size
+        if not (is_local and 0 <= self.rank < self.size):
             raise ValueError(
-                f"{problem} Received: rank={self.rank}, size={self.size}, "
-                f"local_rank={self.local_rank}, local_size={self.local_size}{by}. "
-                "Start all processes with one launcher, and leave its variables alone."
+                "rank must be below size, local_rank below local_size, and local_size "
+                f"at most size. Received: rank={self.rank}, size={self.size}, "
+                f"local_rank={self.local_rank}, local_size={self.local_size} from "
+                f"{self.launcher or 'the program'}. Start all processes with one "
+                "launcher, and leave its variables alone."
             )
 
     @property

@@ -7,7 +7,6 @@ from tfdist.cluster.validation import (
     JOB_TYPES,
     Jobs,
     check_addresses,
-    is_integer,
     refuse_first,
     wrong_index,
     wrong_task,
@@ -39,8 +38,9 @@ class Task:
         """Check the type and the index."""
         refuse_first(wrong_type(self.type))
         for finding in wrong_index(self.index):
-            error = ValueError if is_integer(self.index) else TypeError
-            raise error(finding.message)
+            raise (ValueError if type(self.index) is int else TypeError)(
+                finding.message
+            )
 
     def __str__(self) -> str:
         return f"{self.type} {self.index}"
@@ -98,8 +98,9 @@ class Cluster:
         """The addresses by job type, without empty jobs."""
         chief = () if self.chief is None else (self.chief,)
         everyone = (chief, self.workers, self.ps, self.evaluators)
-        jobs = zip(JOB_TYPES, everyone, strict=True)
-        return {job: addresses for job, addresses in jobs if addresses}
+        return {
+            job: each for job, each in zip(JOB_TYPES, everyone, strict=True) if each
+        }
 
     @property
     def addresses(self) -> tuple[str, ...]:

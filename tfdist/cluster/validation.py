@@ -1,8 +1,9 @@
 """Rules for a valid cluster, shared by `Cluster` and TF_CONFIG."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from typing import Any
 
 from tfdist.cluster.address import (
     LookUp,
@@ -20,8 +21,8 @@ WARNING = "warning"
 
 # The consequence if training started regardless, by its name in JSON.
 EFFECTS = {
-    "hang": "Processes would wait for ever for one that never comes.",
-    "trains alone": "Each process would train alone, without a word.",
+    "hang": "Processes would wait forever for one that never comes.",
+    "trains alone": "Each process would train alone, without an error.",
     "wrong rank": "Processes would have wrong ranks, or two the same.",
     "not reachable": "The others could not connect to this process, and would wait.",
     "nobody trains": "No process would train.",
@@ -52,9 +53,6 @@ class Finding:
     @property
     def message(self) -> str:
         """The error in three parts."""
-        # An excerpt of several lines starts on its own line.
-        if self.received.startswith("\n"):
-            return f"{self.problem} Received:{self.received}\n{self.fix}"
         return f"{self.problem} Received: {self.received}. {self.fix}"
 
     @property
@@ -154,21 +152,15 @@ def wrong_type(task_type: object) -> Iterator[Finding]:
 
 def wrong_index(index: object) -> Iterator[Finding]:
     """Yield the error of an invalid index."""
-    problem = fix = ""
-    if not is_integer(index):
+    if isinstance(index, bool) or not isinstance(index, int):
         problem = "task.index must be an integer."
-        fix = "Write a number without quotes, counting from 0."
-    elif isinstance(index, int) and index < 0:
+    elif index < 0:
         problem = "task.index must not be negative."
-        fix = "Count from 0 within each job."
-    if problem:
-        received = f"index={excerpt(repr(index))}"
-        yield Finding("task.index", problem, received, fix, "wrong rank")
-
-
-def is_integer(index: object) -> bool:
-    """Return whether a value is an int, but not a bool."""
-    return isinstance(index, int) and not isinstance(index, bool)
+    else:
+        return
+    received = f"index={excerpt(repr(index))}"
+    fix = "Write a number without quotes, counting from 0 within each job."
+    yield Finding("task.index", problem, received, fix, "wrong rank")
 
 
 def excerpt(text: str) -> str:
@@ -176,9 +168,65 @@ def excerpt(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+def parse_json(text: str) -> Any:
+    """Parse JSON; raise ValueError also for repeated keys and for deep nesting."""
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deep") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object, and refuse equal keys, of which json would keep the last."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f'the key "{excerpt(key)}" is repeated in one object')
+        found[key] = value
+    return found
+
+
 def cluster_warnings(jobs: Jobs) -> Iterator[Finding]:
     """Yield warnings about a valid cluster that is probably not intended."""
-    return chain(_job_warnings(jobs), _evaluator_warnings(jobs), _port_warnings(jobs))
+    training = [*jobs.get("chief", ()), *jobs.get("worker", ())]
+    if len(training) == 1 and "ps" not in jobs:
+        yield _warning(
+            "cluster.chief" if "chief" in jobs else "cluster.worker",
+            "cluster has a single process that trains.",
+            repr(training[0]),
+            "List the addresses of all, the same in each process, or unset TF_CONFIG.",
+            "trains alone",
+        )
+    missing = [job for job in ("chief", "worker") if job not in jobs]
+    if "ps" in jobs and missing:
+        yield _warning(
+            "cluster.ps",
+            f"cluster has parameter servers, but no {missing[0]}.",
+            f"only {', '.join(jobs)}",
+            "Add a chief, which runs the script's fit, and workers, which compute the "
+            "gradients; or leave out ps, if every worker has all variables.",
+            "hang" if missing == ["chief"] else "refused",
+        )
+    if "evaluator" in jobs:
+        yield _warning(
+            "cluster.evaluator",
+            "cluster lists an evaluator among the processes that train together.",
+            excerpt(", ".join(jobs["evaluator"])),
+            "Leave the job out of cluster, in all processes; the evaluator itself may "
+            "keep its task.",
+            "left out",
+        )
+    for place, address in _addresses_by_place(jobs):
+        if split_address(address)[1] in _EPHEMERAL:
+            yield _warning(
+                place,
+                f"{place} has a port from the range of outgoing connections, "
+                f"{_EPHEMERAL.start} to {_EPHEMERAL.stop - 1}.",
+                f"{address!r}",
+                f"Use ports below {_EPHEMERAL.start}, for example 2222.",
+                "port taken",
+            )
+            return  # One warning is enough for all ports.
 
 
 def lookup_warnings(jobs: Jobs, look_up: LookUp) -> Iterator[Finding]:
@@ -190,26 +238,26 @@ def lookup_warnings(jobs: Jobs, look_up: LookUp) -> Iterator[Finding]:
     for host, place in places.items():
         try:
             numbers = look_up(host)
+            is_local = bool(numbers) and all(map(is_loopback, numbers))
+            if is_loopback(host) or len(places) == 1 or not is_local:
+                continue
+            problem, found = (
+                "resolves to this machine itself",
+                ", ".join(sorted(numbers)),
+            )
         except OSError as error:
-            yield _warning(
-                place,
-                f"{place} has a host name that does not resolve on this machine.",
-                f"{host!r} ({error.strerror or error})",
-                "Correct it, or give the host's IP address. If only the hosts know the "
-                "name, as in Kubernetes, check there.",
-                "not reachable",
+            problem, found = (
+                "does not resolve on this machine",
+                str(error.strerror or error),
             )
-            continue
-        is_local = bool(numbers) and all(is_loopback(number) for number in numbers)
-        if is_local and not is_loopback(host) and len(places) > 1:
-            yield _warning(
-                place,
-                f"{place} has a host name that resolves to this machine itself.",
-                f"{host!r}, which is {', '.join(sorted(numbers))}",
-                "Correct /etc/hosts, or give the IP address by which the others reach "
-                "it.",
-                "not reachable",
-            )
+        yield _warning(
+            place,
+            f"{place} has a host name that {problem}.",
+            f"{host!r} ({found})",
+            "Correct it, or /etc/hosts, or give the IP address by which the others "
+            "reach it. If only the hosts know the name, as in Kubernetes, check there.",
+            "not reachable",
+        )
 
 
 def _addresses_by_place(jobs: Jobs) -> Iterator[tuple[str, str]]:
@@ -217,78 +265,6 @@ def _addresses_by_place(jobs: Jobs) -> Iterator[tuple[str, str]]:
     for job, addresses in jobs.items():
         for index, address in enumerate(addresses):
             yield f"cluster.{job}[{index}]", address
-
-
-def _job_warnings(jobs: Jobs) -> Iterator[Finding]:
-    """Yield warnings about the jobs of a cluster."""
-    training = [*jobs.get("chief", ()), *jobs.get("worker", ())]
-    if len(training) == 1 and "ps" not in jobs:
-        yield _warning(
-            "cluster.chief" if "chief" in jobs else "cluster.worker",
-            "cluster has a single process that trains.",
-            repr(training[0]),
-            "List the addresses of all, the same in each process, or unset TF_CONFIG.",
-            "trains alone",
-        )
-    if "ps" in jobs and "chief" not in jobs:
-        yield _warning(
-            "cluster.ps",
-            "cluster has parameter servers, but no chief to coordinate the workers.",
-            f"only {', '.join(jobs)}",
-            "Add the address of the chief, which runs the script's fit; or leave out "
-            "the job ps, if every worker has all variables.",
-            "hang",
-        )
-    elif "ps" in jobs and "worker" not in jobs:
-        yield _warning(
-            "cluster.ps",
-            "cluster has parameter servers, but no worker.",
-            f"only {', '.join(jobs)}",
-            "Add the addresses of the workers: the chief computes no gradients.",
-            "refused",
-        )
-
-
-def _evaluator_warnings(jobs: Jobs) -> Iterator[Finding]:
-    """Yield warnings about evaluators, which do not train with the others."""
-    evaluators = jobs.get("evaluator", ())
-    if len(evaluators) > 1:
-        yield _warning(
-            "cluster.evaluator",
-            "cluster has several evaluators.",
-            f"{len(evaluators)} addresses",
-            "Keep one at most.",
-            "refused",
-        )
-    if evaluators:
-        yield _warning(
-            "cluster.evaluator",
-            "cluster lists an evaluator among the processes that train together.",
-            excerpt(", ".join(evaluators)),
-            "Leave the job out of cluster, in all processes; the evaluator itself may "
-            "keep its task.",
-            "left out",
-        )
-
-
-def _port_warnings(jobs: Jobs) -> Iterator[Finding]:
-    """Yield one warning for all ports in the range of outgoing connections."""
-    found = [
-        (place, address)
-        for place, address in _addresses_by_place(jobs)
-        if split_address(address)[1] in _EPHEMERAL
-    ]
-    if found:
-        place, address = found[0]
-        others = f" and {len(found) - 1} more" if found[1:] else ""
-        yield _warning(
-            place,
-            f"{place} has a port from the range of outgoing connections, "
-            f"{_EPHEMERAL.start} to {_EPHEMERAL.stop - 1}.",
-            f"{address!r}{others}",
-            f"Use ports below {_EPHEMERAL.start}, for example 2222.",
-            "port taken",
-        )
 
 
 def _warning(place: str, problem: str, received: str, fix: str, effect: str) -> Finding:

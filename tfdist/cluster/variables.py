@@ -4,119 +4,47 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 
-_RANK = "the rank of this process"
-_SIZE = "how many processes train"
-_LOCAL_RANK = "its number among those on this host"
-_LOCAL_SIZE = "how many are on this host"
+from tfdist.cluster.validation import excerpt
 
-# The meaning of every variable that a resolver reads.
-FACTS = {
-    "TF_CONFIG": "the addresses of all tasks, and which of them this is",
-    "TFDIST_RUN_ID": "that `tfdist run` has started it, and in which run",
-    "TFDIST_RANK": f"{_RANK}, which TF_CONFIG must confirm",
-    "TFDIST_SIZE": f"{_SIZE}, which TF_CONFIG must confirm",
-    "TFDIST_TASK": "the task of this process, which TF_CONFIG must confirm",
-    "TFDIST_JOB_NAME": "what the names of the pods begin with",
-    "TFDIST_SERVICE": "the service in which the pods have their names",
-    "TFDIST_WORKERS": "how many pods there are",
-    "TFDIST_PORT": "the port of each pod",
-    "TFDIST_PORT_BASE": "the first port on each node",
-    "JOB_COMPLETION_INDEX": "which pod this is",
-    "HOSTNAME": "which pod this is",
-    "SLURM_PROCID": _RANK,
-    "SLURM_STEP_NUM_TASKS": _SIZE,
-    "SLURM_STEP_NODELIST": "the hosts, in order",
-    "SLURM_STEP_TASKS_PER_NODE": "how many processes each host has",
-    "SLURM_DISTRIBUTION": "on which host each rank is",
-    "SLURM_DIST_PLANESIZE": "on which host each rank is",
-    "SLURM_HET_SIZE": "on which host each rank is",
-    "SLURM_JOB_ID": "the ports, and in which job it is",
-    "SLURM_STEP_ID": "the ports, and in which step it is",
-    "SLURM_RESTART_COUNT": "which start of the job it is",
-    "SLURM_NODEID": "the number of this host, as a check",
-    "SLURM_LOCALID": f"{_LOCAL_RANK}, as a check",
-    "SLURMD_NODENAME": "the name of this host, as a check",
-    "SM_HOSTS": "the hosts, in order",
-    "SM_CURRENT_HOST": "which of the hosts this is",
-    "SM_IS_HETERO": "whether the hosts are of several groups",
-    "SM_INSTANCE_GROUPS": "the groups of the hosts",
-    "CLUSTER_SPEC": "the addresses of all tasks, and which of them this is",
-    "HOROVOD_RANK": _RANK,
-    "HOROVOD_SIZE": _SIZE,
-    "HOROVOD_LOCAL_RANK": _LOCAL_RANK,
-    "HOROVOD_LOCAL_SIZE": _LOCAL_SIZE,
-    "OMPI_COMM_WORLD_RANK": _RANK,
-    "OMPI_COMM_WORLD_SIZE": _SIZE,
-    "OMPI_COMM_WORLD_LOCAL_RANK": _LOCAL_RANK,
-    "OMPI_COMM_WORLD_LOCAL_SIZE": _LOCAL_SIZE,
-    "PMI_RANK": _RANK,
-    "PMI_SIZE": _SIZE,
-    "MPI_LOCALRANKID": _LOCAL_RANK,
-    "MPI_LOCALNRANKS": _LOCAL_SIZE,
-    "PMIX_RANK": _RANK,
-    "PMIX_NAMESPACE": "that a server of PMIx has started it",
-    "OMPI_MCA_ess": "whether it has called MPI alone",
-    "TORCHELASTIC_RUN_ID": "that torchrun has started it",
-    "RANK": _RANK,
-    "WORLD_SIZE": _SIZE,
-    "LOCAL_RANK": _LOCAL_RANK,
-    "LOCAL_WORLD_SIZE": _LOCAL_SIZE,
+# The variables that resolvers read, by their meaning.
+_VARIABLES = {
+    "the addresses of all tasks, and which of them this is": "TF_CONFIG CLUSTER_SPEC",
+    "that `tfdist run` has started it, and in which run": "TFDIST_RUN_ID",
+    "that torchrun has started it": "TORCHELASTIC_RUN_ID",
+    "that a server of PMIx has started it": "PMIX_NAMESPACE OMPI_MCA_ess",
+    "the task of this process": "TFDIST_TASK",
+    "the rank of this process": "TFDIST_RANK SLURM_PROCID HOROVOD_RANK PMI_RANK RANK "
+    "OMPI_COMM_WORLD_RANK PMIX_RANK",
+    "how many processes train": "TFDIST_SIZE SLURM_STEP_NUM_TASKS HOROVOD_SIZE "
+    "PMI_SIZE WORLD_SIZE OMPI_COMM_WORLD_SIZE",
+    "its number among those on this host": "SLURM_LOCALID HOROVOD_LOCAL_RANK "
+    "OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID LOCAL_RANK",
+    "how many are on this host": "HOROVOD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_SIZE "
+    "MPI_LOCALNRANKS LOCAL_WORLD_SIZE",
+    "the pods, and the names of their hosts": "TFDIST_JOB_NAME TFDIST_SERVICE "
+    "TFDIST_WORKERS",
+    "which pod this is": "JOB_COMPLETION_INDEX HOSTNAME",
+    "the ports": "TFDIST_PORT TFDIST_PORT_BASE",
+    "the hosts, in order": "SLURM_STEP_NODELIST SM_HOSTS",
+    "how many processes each host has": "SLURM_STEP_TASKS_PER_NODE",
+    "on which host each rank is": "SLURM_DISTRIBUTION SLURM_DIST_PLANESIZE "
+    "SLURM_HET_SIZE",
+    "in which job, step and start it is, and the ports": "SLURM_JOB_ID SLURM_STEP_ID "
+    "SLURM_RESTART_COUNT",
+    "which of the hosts this is": "SLURM_NODEID SLURMD_NODENAME SM_CURRENT_HOST",
+    "the groups of the hosts": "SM_IS_HETERO SM_INSTANCE_GROUPS",
 }
+FACTS = {name: fact for fact, names in _VARIABLES.items() for name in names.split()}
 
 HIDDEN = "(hidden)"
 
-_PREFIXES = (
-    "TF_",
-    "TFDIST_",
-    "TF2_",
-    "HOROVOD_",
-    "OMPI_",
-    "PMI_",
-    "PMIX_",
-    "MPI_",
-    "I_MPI_",
-    "HYDRA_",
-    "UCX_",
-    "SLURM_",
-    "KERAS_",
-    "CUDA_",
-    "NCCL_",
-    "NVIDIA_",
-    "OMP_",
-    "KMP_",
-    "MKL_",
-    "GRPC_",
-    "GLOG_",
-)
-_NAMES = frozenset(
-    {
-        "CLUSTER_SPEC",
-        "GROUP_RANK",
-        "HOSTNAME",
-        "JOB_COMPLETION_INDEX",
-        "KUBERNETES_SERVICE_HOST",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "PYTHONHASHSEED",
-        "PYTHONPATH",
-        "RANK",
-        "SM_CURRENT_HOST",
-        "SM_HOSTS",
-        "SM_INSTANCE_GROUPS",
-        "TORCHELASTIC_RUN_ID",
-        "WORLD_SIZE",
-        "XLA_FLAGS",
-        # gRPC may use these proxies.
-        "grpc_proxy",
-        "http_proxy",
-        "https_proxy",
-        "no_proxy",
-        "no_grpc_proxy",
-    }
+# gRPC may use the proxies.
+_RELEVANT = re.compile(
+    r"(TF|TF2|TFDIST|HOROVOD|OMPI|PMI|PMIX|MPI|I_MPI|HYDRA|UCX|SLURM|KERAS|CUDA|NCCL"
+    r"|NVIDIA|OMP|KMP|MKL|GRPC|GLOG)_.*|GROUP_RANK|KUBERNETES_SERVICE_HOST"
+    r"|LD_(LIBRARY_PATH|PRELOAD)|MASTER_(ADDR|PORT)|PYTHON(HASHSEED|PATH)|XLA_FLAGS"
+    r"|(?i:(grpc|http|https|no|no_grpc)_proxy)",
+    re.DOTALL,
 )
 _SECRET = re.compile("TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|JWT")
 _PASSWORD_IN_URL = re.compile(r"(?<=://)[^/\s]+(?=@)")
@@ -130,11 +58,11 @@ def relevant_variables(
     env: Mapping[str, str], others: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the variables that affect a job, by name, with likely secrets hidden."""
-    named = _NAMES | {*others}
+    named = FACTS.keys() | {*others}
     return {
         name: _shown(name, env[name])
         for name in sorted(env)
-        if name.startswith(_PREFIXES) or name in named or name.lower() in named
+        if name in named or _RELEVANT.fullmatch(name)
     }
 
 
@@ -153,8 +81,8 @@ def parse_variables(text: str, *, place: str = "variables") -> dict[str, str]:
         if variables.setdefault(name, value) != value:
             raise ValueError(
                 f"line {number} of {place} gives {name} a second value. "
-                f"Received: {_excerpt(value)}, and before it "
-                f"{_excerpt(variables[name])}. Leave one of them out."
+                f"Received: {excerpt(repr(value))}, and before it "
+                f"{excerpt(repr(variables[name]))}. Leave one of them out."
             )
     return variables
 
@@ -166,7 +94,7 @@ def _read_line(line: str, here: str) -> tuple[str, str]:
     if not equals or not _VARIABLE.fullmatch(name):
         raise ValueError(
             f"{here} must be a variable and its value. "
-            f"Received: {_excerpt(line)}. {_ADVICE}"
+            f"Received: {excerpt(repr(line))}. {_ADVICE}"
         )
     if value[:1] not in ("'", '"'):
         return name, value
@@ -177,14 +105,9 @@ def _read_line(line: str, here: str) -> tuple[str, str]:
     if len(unquoted) != 1:
         raise ValueError(
             f"{here} must close the quotation marks around the value of {name} at its "
-            f"end. Received: {_excerpt(value)}. {_ADVICE}"
+            f"end. Received: {excerpt(repr(value))}. {_ADVICE}"
         )
     return name, unquoted[0]
-
-
-def _excerpt(text: str) -> str:
-    """Return the beginning of a text in quotation marks."""
-    return repr(text) if len(text) <= 72 else f"{text[:72]!r}..."
 
 
 def _shown(name: str, value: str) -> str:

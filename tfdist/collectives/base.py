@@ -20,17 +20,14 @@ class Collective(ABC):
     a rank deviates, every rank raises an error that names it, instead of hanging.
     Tensor calls work eagerly and inside a `tf.function`, where the name matches the
     operations of different ranks.
+
+    Attributes:
+        rank: The rank of this process, from 0.
+        size: The number of processes in the job.
     """
 
-    @property
-    @abstractmethod
-    def rank(self) -> int:
-        """The rank of this process, from 0."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """The number of processes in the job."""
+    rank: int
+    size: int
 
     @abstractmethod
     def all_reduce(
@@ -119,6 +116,13 @@ class Collective(ABC):
         Returns:
             A context. An error that a failed peer caused is replaced by one that
             names the peer.
+        """
+
+    def traced(self, what: str) -> None:  # noqa: B027
+        """Record a collective of a graph, with an equal description on every rank.
+
+        Args:
+            what: Description of the collective.
         """
 
 

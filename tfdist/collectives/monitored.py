@@ -21,19 +21,9 @@ class MonitoredCollective(TypedCollective):
     def __init__(
         self, rank: int, size: int, lifeline: Lifeline, hub: Hub | None
     ) -> None:
-        self._rank, self._size = rank, size
+        self.rank, self.size = rank, size
         self._lifeline = lifeline
         atexit.register(self._leave, hub)
-
-    @property
-    def rank(self) -> int:
-        """The rank of this process."""
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        """The number of processes in the job."""
-        return self._size
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
         """Gather a small value from all ranks; see `Collective.exchange`."""
@@ -44,7 +34,7 @@ class MonitoredCollective(TypedCollective):
         self._lifeline.exchange(f"barrier {name}", None)
 
     def traced(self, what: str) -> None:
-        """Record a collective of a graph, with an equal description on every rank."""
+        """Record a collective of a graph; see `Collective.traced`."""
         self._lifeline.traced(what)
 
     @contextmanager

@@ -4,11 +4,11 @@ import hashlib
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
+from tfdist.collectives.base import Collective
 from tfdist.collectives.wire_format import pack
 from tfdist.compat.tensorflow import run_independently
 
@@ -26,32 +26,24 @@ _MASK = 0x7FFFFFFF
 SPREAD = 0x9E3779B1
 
 
-class Group(NamedTuple):
-    """TensorFlow's key of a group of ranks, and its transport: auto, ring or nccl."""
-
-    key: int = 1
-    communication: str = "auto"
-
-
-PROCESSES = Group()
-
-
 class FlatOps:
-    """Collective ops of one rank on tensors of shape (elements,)."""
+    """Collective ops of one rank on tensors of shape (elements,).
+
+    `group_key` is TensorFlow's key of the group of ranks; 1 is the processes.
+    """
 
     def __init__(
         self,
-        rank: int,
-        size: int,
+        collective: Collective,
         device: str,
-        call: Callable[[str], AbstractContextManager[None]],
-        traced: Callable[[str], None],
-        group: Group = PROCESSES,
+        *,
+        group_key: int = 1,
+        communication: str = "auto",
     ) -> None:
-        self._rank, self._size = rank, size
-        self._group_key, self._communication = group
+        self._rank, self._size = collective.rank, collective.size
+        self._group_key, self._communication = group_key, communication
         self._device = device
-        self._call, self._traced = call, traced
+        self._call, self._traced = collective.call, collective.traced
         self._keys = InstanceKeys()
         self._throttle = Throttle()
 

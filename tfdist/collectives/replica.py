@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective
-from tfdist.collectives.monitored import MonitoredCollective
-from tfdist.collectives.ops import FlatOps, Group
+from tfdist.collectives.ops import FlatOps
 from tfdist.collectives.tensorflow import FlatCollective
 from tfdist.compat.mirrored import may_meet
 
@@ -40,31 +39,16 @@ class ReplicaCollective(FlatCollective):
     ) -> None:
         self._meets = meets
         self._processes = processes
-        self._rank = processes.rank * len(devices) + number
-        self._size = processes.size * len(devices)
+        self.rank = processes.rank * len(devices) + number
+        self.size = processes.size * len(devices)
         self._ops = FlatOps(
-            self._rank,
-            self._size,
+            self,
             devices[number],
-            self.call,
-            processes.traced if isinstance(processes, MonitoredCollective) else _ignore,
-            Group(
-                _group_key(processes.size, devices),
-                getattr(processes, "communication", "auto"),
-            ),
+            group_key=_group_key(processes.size, devices),
+            communication=getattr(processes, "communication", "auto"),
         )
         with tf.init_scope(), tf.device(devices[number]):
             self._anchor = tf.Variable(0, trainable=False, name="replica")
-
-    @property
-    def rank(self) -> int:
-        """The number of this replica, from 0."""
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        """The number of replicas in all processes."""
-        return self._size
 
     def all_reduce(
         self, tensors: Sequence[Any], reduction: str = "sum", *, name: str
@@ -139,6 +123,10 @@ class ReplicaCollective(FlatCollective):
         """Mark a section in which ranks may wait; see `Collective.call`."""
         return self._processes.call(what)
 
+    def traced(self, what: str) -> None:
+        """Record a collective of a graph; see `Collective.traced`."""
+        self._processes.traced(what)
+
     def _in_own_order(self) -> AbstractContextManager[Any]:
         """Order a branch or loop after ops of its own replica only.
 
@@ -199,10 +187,6 @@ def _is_for_ops(tensors: Sequence[Any], reduction: str) -> bool:
         and all(isinstance(each, tf.Tensor) for each in tensors)
         and all(each.dtype.is_floating for each in tensors)
     )
-
-
-def _ignore(what: str) -> None:
-    """Ignore a traced op, because there are no peers."""
 
 
 def _reduce_here(values: Sequence[Any], reduction: str) -> Any:

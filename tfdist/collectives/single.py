@@ -19,21 +19,12 @@ from tfdist.collectives.wire_format import to_move
 class SingleCollective(Collective):
     """The collective of a single process, without overhead."""
 
-    @property
-    def rank(self) -> int:
-        """The rank of this process: 0."""
-        return 0
-
-    @property
-    def size(self) -> int:
-        """The number of processes: 1."""
-        return 1
+    rank, size = 0, 1
 
     def all_reduce(
         self, tensors: Sequence[Any], reduction: str = "sum", *, name: str
     ) -> list[Any]:
         """Return the tensors; see `Collective.all_reduce`."""
-        del name
         tensors = [to_tensor(tensor) for tensor in tensors]
         for tensor in tensors:
             check_reducible(tensor, reduction)
@@ -49,7 +40,6 @@ class SingleCollective(Collective):
         self, tensors: Sequence[Any], root_rank: int = 0, *, name: str
     ) -> list[Any]:
         """Return the tensors; see `Collective.broadcast`."""
-        del name
         check_root_rank(root_rank, 1)
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         for tensor in tensors:
@@ -58,14 +48,11 @@ class SingleCollective(Collective):
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
         """Return the value of this one process; see `Collective.exchange`."""
-        del name, joint
         return [value]
 
     def barrier(self, name: str = "barrier") -> None:
         """Return at once; see `Collective.barrier`."""
-        del name
 
     def call(self, what: str) -> AbstractContextManager[None]:
         """Do nothing; see `Collective.call`."""
-        del what
         return nullcontext()

@@ -6,14 +6,11 @@ import tensorflow as tf
 
 from tfdist.cluster.model import Cluster
 from tfdist.collectives.monitored import MonitoredCollective
-from tfdist.collectives.ops import FlatOps, Group
+from tfdist.collectives.ops import FlatOps
 from tfdist.collectives.wire_format import TypedCollective, pack, padded_rows, unpack
 from tfdist.compat import tensorflow as compat
 from tfdist.devices import pin
-from tfdist.rendezvous.roll_call import (
-    TIMEOUT_SECONDS,
-    call_roll,
-)
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, call_roll
 
 
 class FlatCollective(TypedCollective):
@@ -76,11 +73,4 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
         device = compat.start_collectives(cluster.addresses, cluster.rank)
         super().__init__(cluster.rank, cluster.size, lifeline, hub)
         self.communication = communication
-        self._ops = FlatOps(
-            self.rank,
-            self.size,
-            device,
-            self.call,
-            self.traced,
-            Group(communication=communication),
-        )
+        self._ops = FlatOps(self, device, communication=communication)

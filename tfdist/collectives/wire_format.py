@@ -38,18 +38,18 @@ class TypedCollective(Collective):
         self, tensors: Sequence[Any], reduction: str = "sum", *, name: str
     ) -> list[Any]:
         """Combine tensors over all ranks; see `Collective.all_reduce`."""
-        results: dict[int, Any] = {}
-        dense: dict[int, Any] = {}
-        for i, tensor in enumerate(map(to_tensor, tensors)):
+        results = dict(enumerate(map(to_tensor, tensors)))
+        for tensor in results.values():
             check_reducible(tensor, reduction)
-            if isinstance(tensor, tf.IndexedSlices):
-                results[i] = self._reduce_slices(tensor, reduction, f"{name}/{i}")
+        for group in by_dtype(results):
+            alike = [results[i] for i in group]
+            if isinstance(alike[0], tf.IndexedSlices):
+                gathered_as = f"{name}/{group[0]}"
+                reduced = [self._reduce_slices(alike[0], reduction, gathered_as)]
             else:
-                dense[i] = tensor
-        for group in by_dtype(dense):
-            reduced = self._reduce_group([dense[i] for i in group], reduction, name)
+                reduced = self._reduce_group(alike, reduction, name)
             results.update(zip(group, reduced, strict=True))
-        return [results[i] for i in range(len(tensors))]
+        return list(results.values())
 
     def all_gather(self, tensor: Any, *, name: str) -> Any:
         """Concatenate the rows of all ranks; see `Collective.all_gather`."""
@@ -68,12 +68,11 @@ class TypedCollective(Collective):
         """Send the tensors of one rank to all; see `Collective.broadcast`."""
         check_root_rank(root_rank, self.size)
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        results: dict[int, Any] = {}
         moved = {i: to_move(tensor) for i, tensor in enumerate(tensors)}
         for group in by_dtype(moved):
             received = self._broadcast([moved[i] for i in group], root_rank, name)
-            results.update(zip(group, received, strict=True))
-        return [from_move(results[i], t.dtype) for i, t in enumerate(tensors)]
+            moved.update(zip(group, received, strict=True))
+        return [from_move(moved[i], t.dtype) for i, t in enumerate(tensors)]
 
     @abstractmethod
     def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
@@ -118,10 +117,12 @@ class TypedCollective(Collective):
 
 
 def by_dtype(tensors: dict[int, Any]) -> list[list[int]]:
-    """Group the keys of tensors by type, in the order of first appearance."""
+    """Group the keys of dense tensors by type; each `tf.IndexedSlices` is alone."""
     groups: dict[Any, list[int]] = {}
     for i, tensor in tensors.items():
-        groups.setdefault(tensor.dtype, []).append(i)
+        is_sparse = isinstance(tensor, tf.IndexedSlices)
+        # A number alone would be equal to a type: tf.float32 == 1.
+        groups.setdefault((i, i) if is_sparse else tensor.dtype, []).append(i)
     return list(groups.values())
 
 
@@ -232,40 +233,9 @@ def decode_strings(lengths: Any, data: Any) -> Any:
 
 def prevent_constant_folding(tensor: Any) -> Any:
     """Return a graph tensor that TensorFlow does not evaluate while tracing."""
-    # Horovod's ops are declared free of side effects, so TensorFlow would fold those on
+    # Horovod's ops are declared free of side effects, so TensorFlow would fold ops on
     # constants while tracing, and a rank that traces again would wait for the others.
-    if not may_be_constant(tensor):
-        return tensor
-    # Declared to have side effects; with no URL it writes nothing.
+    # This op is declared to have side effects; with no URL it only returns its input.
     tensor = tf.raw_ops.DebugIdentityV2(input=tensor, debug_urls=[])
     run_independently(tensor.op)
     return tensor
-
-
-def may_be_constant(tensor: Any) -> bool:
-    """Return whether a graph tensor may depend on constants only."""
-    # Reading variables and data has side effects; an argument may be a constant.
-    operations, seen = [tensor.op], set()
-    while operations:
-        operation = operations.pop()
-        if operation in seen:
-            continue
-        seen.add(operation)
-        if operation.op_def.is_stateful:
-            return False
-        outer = _captured(operation)
-        if tf.is_symbolic_tensor(outer):
-            operations.append(outer.op)
-        elif outer is not None:
-            return False  # An eager tensor is passed in at each call.
-        operations += [each.op for each in operation.inputs]
-    return True
-
-
-def _captured(operation: Any) -> Any:
-    """Return the tensor of the outer graph that a placeholder stands for, if any."""
-    if operation.type != "Placeholder":
-        return None
-    name = operation.name
-    captures = getattr(operation.graph, "captures", ())
-    return next((outer for outer, inner in captures if inner.op.name == name), None)

@@ -5,8 +5,8 @@ strategies.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,6 +16,8 @@ from tensorflow.python.distribute import distribute_utils as _distribute_utils
 from tensorflow.python.distribute import input_util as _input_util
 from tensorflow.python.distribute import mirrored_run as _mirrored_run
 from tensorflow.python.distribute import mirrored_strategy as _mirrored_strategy
+
+from tfdist.compat.patching import within
 
 MirroredExtended = _mirrored_strategy.MirroredExtended
 MirroredReplicaContext = _mirrored_run._MirroredReplicaContext
@@ -28,14 +30,9 @@ FIRST_GROUP_KEY = 1000
 _IS_BUILDING: ContextVar[bool] = ContextVar("is_building", default=False)
 
 
-@contextmanager
-def building() -> Iterator[None]:
+def building() -> AbstractContextManager[None]:
     """Mark a block that traces a function only to create its variables."""
-    token = _IS_BUILDING.set(True)
-    try:
-        yield
-    finally:
-        _IS_BUILDING.reset(token)
+    return within(_IS_BUILDING, True)
 
 
 def is_building() -> bool:

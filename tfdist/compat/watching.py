@@ -1,11 +1,12 @@
 """Patches for `tfdist verify`, which observes a training and records its results."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
+
+from tfdist.compat.patching import wrap
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Note = Callable[[Any], None]
@@ -41,117 +42,104 @@ def watch_run(
     strategy: type, begin: Callable[[Any, Any], None], end: Callable[[], None]
 ) -> None:
     """Call `begin` and `end` around each step that a strategy class runs."""
-    original = strategy.run  # type: ignore[attr-defined]
 
     # No `do_not_convert` here: autograph must convert `fn`.
     def run(
-        self: Any, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None
+        original: Any, self: Any, fn: Any, args: Any = (), *further: Any, **options: Any
     ) -> Any:
         begin(fn, args)
-        result = original(self, fn, args, kwargs, options)
+        result = original(self, fn, args, *further, **options)
         end()
         return result
 
-    replace(strategy, "run", run)
+    wrap(strategy, "run", run)
 
 
 def watch_layers(enter: _Note, leave: _Note) -> None:
     """Call `enter` and `leave` around each layer call."""
-    original = keras.layers.Layer.__call__
 
     # No `do_not_convert` here: in a custom loop autograph converts layers, too.
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
         enter(layer)
         result = original(layer, *args, **kwargs)
         leave(layer)
         return result
 
-    replace(keras.layers.Layer, "__call__", call)
+    wrap(keras.layers.Layer, "__call__", call)
 
 
 def watch_gradients(see: Callable[[Any, Any, Any], None]) -> None:
     """Call `see(target, sources, gradients)` after each `tape.gradient`."""
-    original = tf.GradientTape.gradient
 
     @unseen
-    @functools.wraps(original)
     def gradient(
-        tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
+        original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
     ) -> Any:
         result = original(tape, target, sources, *args, **kwargs)
         see(target, sources, result)
         return result
 
-    replace(tf.GradientTape, "gradient", gradient)
+    wrap(tf.GradientTape, "gradient", gradient)
 
 
 def watch_updates(see: Callable[[Any, Any, list[Any]], None]) -> None:
     """Call `see(optimizer, gradients, variables)` before each update."""
-    for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
-        if "apply" in vars(owner) or owner is keras.optimizers.Optimizer:
-            replace(owner, "apply", _watched_apply(owner.apply, see))
-    original = keras.optimizers.Optimizer.apply_gradients
+
+    @unseen
+    def apply(
+        original: Any,
+        self: Any,
+        grads: Any,
+        trainable_variables: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        see(self, grads, [*(trainable_variables or ())])
+        return original(self, grads, trainable_variables, **kwargs)
 
     # This covers optimizers that override `apply`.
     @unseen
-    @functools.wraps(original)
     def apply_gradients(
-        self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+        original: Any, self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
     ) -> Any:
         pairs = [*grads_and_vars]
         see(self, [gradient for gradient, _ in pairs], [v for _, v in pairs])
         return original(self, pairs, *args, **kwargs)
 
-    replace(keras.optimizers.Optimizer, "apply_gradients", apply_gradients)
-
-
-def _watched_apply(original: Any, see: Callable[[Any, Any, list[Any]], None]) -> Any:
-    @unseen
-    @functools.wraps(original)
-    def apply(
-        self: Any, grads: Any, trainable_variables: Any = None, **kwargs: Any
-    ) -> Any:
-        see(self, grads, [*(trainable_variables or ())])
-        return original(self, grads, trainable_variables, **kwargs)
-
-    return apply
+    wrap(keras.optimizers.Optimizer, "apply", apply)
+    if "apply" in vars(keras.optimizers.LossScaleOptimizer):
+        wrap(keras.optimizers.LossScaleOptimizer, "apply", apply)
+    wrap(keras.optimizers.Optimizer, "apply_gradients", apply_gradients)
 
 
 def watch_functions(after: Callable[[], None]) -> None:
     """Call `after` when a `tf.function` returns to its caller."""
-    function = type(tf.function(lambda: None))
-    original = function.__call__
 
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         after()
         return result
 
-    replace(function, "__call__", call)
+    wrap(type(tf.function(lambda: None)), "__call__", call)
 
 
 def watch_draws(note: Callable[[str], None]) -> None:
     """Call `note` with the name of the source before random numbers are drawn."""
-    owners = [(keras.random.SeedGenerator, "next", "a seed of Keras")]
-    owners.append((tf.nn, "dropout", "tf.nn.dropout"))
+    wrap(keras.random.SeedGenerator, "next", _noting(note, "a seed of Keras"))
+    wrap(tf.nn, "dropout", _noting(note, "tf.nn.dropout"))
     for name in dir(tf.random):
         if name in _RANDOM_FUNCTIONS or name.startswith("stateless_"):
-            owners.append((tf.random, name, f"tf.random.{name}"))
+            wrap(tf.random, name, _noting(note, f"tf.random.{name}"))
     for name in dir(tf.image):
         if name.startswith(("random_", "stateless_random_")):
-            owners.append((tf.image, name, f"tf.image.{name}"))
+            wrap(tf.image, name, _noting(note, f"tf.image.{name}"))
     for name in _GENERATOR_METHODS:
-        owners.append((tf.random.Generator, name, "a tf.random.Generator"))
-    for owner, name, what in owners:
-        replace(owner, name, _watched_draw(getattr(owner, name), what, note))
+        wrap(tf.random.Generator, name, _noting(note, "a tf.random.Generator"))
 
 
-def _watched_draw(original: Any, what: str, note: Callable[[str], None]) -> Any:
+def _noting(note: Callable[[str], None], source: str) -> Callable[..., Any]:
     @unseen
-    @functools.wraps(original)
-    def draw(*args: Any, **kwargs: Any) -> Any:
-        note(what)
+    def draw(original: Any, *args: Any, **kwargs: Any) -> Any:
+        note(source)
         return original(*args, **kwargs)
 
     return draw

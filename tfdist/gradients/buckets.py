@@ -1,6 +1,6 @@
 """Plans of the gradients to send together: pure arithmetic, without TensorFlow."""
 
-import difflib
+import itertools
 from collections.abc import Hashable, Sequence
 
 # Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
@@ -70,36 +70,25 @@ def add_to_buckets(
 
 def plan_groups(
     groups: int | Sequence[Sequence[Hashable]] | None,
-    paths: Sequence[Hashable],
-    positions: Sequence[int],
+    keys: Sequence[Hashable],
+    count: int,
 ) -> list[list[int]]:
-    """Group dense gradients as the user asks, the last layers first.
+    """Group `count` dense gradients as the user asks, the last layers first.
 
-    `groups` is a number of groups of neighbours, or lists of paths of variables; a
+    `groups` is a number of groups of neighbours, or lists of keys of variables; a
     variable in no list is sent alone, and so is each with None.
     """
-    backwards = list(reversed(positions))
+    backwards = list(reversed(range(count)))
     if groups is None:
         return [[i] for i in backwards]
     if isinstance(groups, int):
-        count = min(groups, len(backwards))
-        cuts = [len(backwards) * k // max(1, count) for k in range(count + 1)]
-        return [backwards[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
-    number_of = {path: n for n, group in enumerate(groups) for path in group}
-    unknown = [path for path in number_of if path not in paths]
-    if unknown:
-        nearest = difflib.get_close_matches(str(unknown[0]), map(str, paths), n=1)
-        raise ValueError(
-            f"groups must name variables that are trained. Received: {unknown[0]!r}. "
-            + (
-                f"Did you mean {nearest[0]!r}?"
-                if nearest
-                else f"There are: {list(paths)}."
-            )
-        )
+        parts = min(groups, count)
+        cuts = [count * k // max(1, parts) for k in range(parts + 1)]
+        return [backwards[a:b] for a, b in itertools.pairwise(cuts)]
+    number_of = {key: n for n, group in enumerate(groups) for key in group}
     planned: dict[int | tuple[int], list[int]] = {}
     for i in backwards:
-        planned.setdefault(number_of.get(paths[i], (i,)), []).append(i)
+        planned.setdefault(number_of.get(keys[i], (i,)), []).append(i)
     return list(planned.values())
 
 
@@ -113,36 +102,21 @@ def check_bucket_bytes(bucket_bytes: int) -> None:
 
 
 def check_groups(groups: Groups) -> None:
-    """Raise an error unless groups are a positive number or disjoint lists of paths."""
-    if groups is None:
+    """Raise `ValueError` unless groups are a positive number or disjoint lists."""
+    if groups is None or (isinstance(groups, int) and groups > 0):
         return
-    if isinstance(groups, int):
-        # bool is a subclass of int.
-        if groups < 1 or isinstance(groups, bool):
-            raise ValueError(
-                f"groups must be at least 1. Received: groups={groups}. Leave it out "
-                "to let Horovod fuse what waits at the same time."
-            )
-        return
-    are_lists = _is_list(groups) and all(
-        _is_list(group) and all(isinstance(path, str) for path in group)
+    if not isinstance(groups, list | tuple) or not all(
+        isinstance(group, list | tuple) and all(isinstance(path, str) for path in group)
         for group in groups
-    )
-    if not are_lists:
-        raise TypeError(
-            "groups must be a number, or lists of paths of variables. Received: "
-            f"groups={groups!r}. Write paths as they stand in variable.path, for "
-            "example [['dense/kernel', 'dense/bias']]."
+    ):
+        raise ValueError(
+            "groups must be a positive number, or lists of paths of variables. "
+            f"Received: groups={groups!r}. Write paths as they stand in variable.path, "
+            "for example [['dense/kernel', 'dense/bias']]."
         )
     paths = [path for group in groups for path in group]
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
+    if len(set(paths)) < len(paths):
         raise ValueError(
-            f"groups must name each variable once. Received twice: {twice}. "
+            f"groups must name each variable once. Received: groups={groups!r}. "
             "Leave it in one group."
         )
-
-
-def _is_list(value: object) -> bool:
-    """Return whether a value is a sequence, but not a string."""
-    return isinstance(value, Sequence) and not isinstance(value, str)

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.base import FusingCollective, map_values
+from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.wire_format import by_dtype
 from tfdist.gradients.buckets import Groups, check_groups, plan_groups
-from tfdist.gradients.reducer import GradientReducer
-from tfdist.gradients.sparse import DENSE, NONE, SPARSE, kind_of
+from tfdist.gradients.reducer import GradientReducer, weigh
+from tfdist.gradients.sparse import DENSE, SPARSE, kind_of
 
 OPS = ("average", "sum", "adasum")
 
@@ -40,7 +40,7 @@ class HorovodReducer(GradientReducer):
         self._fusing = collective
         self._op = op
         self._groups = groups
-        self._paths: list[str] = []
+        self._dense_paths: list[str] = []
         size = float(collective.size)
         self._factors = (1.0, 1.0)
         if gradient_predivide_factor != 1.0:
@@ -59,9 +59,9 @@ class HorovodReducer(GradientReducer):
         completed = super().complete(gradients, variables, name)
         kinds = [kind_of(gradient) for gradient in completed]
         paths = [getattr(v, "path", v.name) for v in variables]
-        # Keras drops variables without a gradient before it reduces the others.
-        self._paths = [
-            path for path, kind in zip(paths, kinds, strict=True) if kind != NONE
+        _check_paths(self._groups, paths)
+        self._dense_paths = [
+            path for path, kind in zip(paths, kinds, strict=True) if kind == DENSE
         ]
         if self._op == "adasum" and SPARSE in kinds:
             path = paths[kinds.index(SPARSE)]
@@ -82,39 +82,41 @@ class HorovodReducer(GradientReducer):
         """Combine gradients over ranks; see `GradientReducer.reduce`."""
         # Adasum combines whole gradients.
         are_shares = are_shares and self._op != "adasum"
-        results = super().reduce(gradients, name, beside=beside, are_shares=are_shares)
+        results = super().reduce(gradients, name, are_shares=are_shares)
         if self._op == "sum":
             # Only after decompression: float16 may not hold the product.
-            size = self._fusing.size
-            for i in range(len(gradients)):
-                if results[i] is not None:
-                    results[i] = map_values(
-                        lambda total: total * tf.cast(size, total.dtype), results[i]
-                    )
+            results = weigh(results, self._fusing.size, is_positive=True)
+        if beside:
+            results += self._fusing.all_reduce(beside, name=f"{name}/beside")
         return results
 
-    def _reduce(self, tensors: list[Any], beside: int, name: str) -> list[Any]:
-        """Combine gradients; the last `beside` tensors are only summed."""
-        results = list(tensors)
-        count = len(tensors) - beside
-        kinds = [kind_of(tensor) for tensor in tensors[:count]]
-        for i in (i for i, kind in enumerate(kinds) if kind == SPARSE):
-            results[i] = self._sum([tensors[i]], f"{name}/{i}")[0]
-        present = [i for i, kind in enumerate(kinds) if kind != NONE]
-        dense = [n for n, i in enumerate(present) if kinds[i] == DENSE]
-        for numbers in plan_groups(self._groups, self._paths, dense):
-            for alike in by_dtype({present[n]: tensors[present[n]] for n in numbers}):
-                reduced = self._fusing.all_reduce_as(
-                    [tensors[i] for i in alike],
-                    self._op,
-                    name=f"{name}/{alike[0]}",
-                    factors=self._factors,
-                )
-                for i, result in zip(alike, reduced, strict=True):
-                    results[i] = result
-        if beside:
-            results[count:] = self._sum(tensors[count:], f"{name}/beside")
-        return results
+    def _plan(self, tensors: list[Any], beside: int) -> list[list[int]]:
+        """Plan the groups of dense gradients."""
+        groups = plan_groups(self._groups, self._dense_paths, len(tensors))
+        return [
+            alike
+            for group in groups
+            for alike in by_dtype({i: tensors[i] for i in group})
+        ]
+
+    def _sum(self, tensors: list[Any], name: str) -> list[Any]:
+        """Combine gradients in one message; rows of sparse ones are only gathered."""
+        if kind_of(tensors[0]) == SPARSE:
+            return super()._sum(tensors, name)
+        return self._fusing.all_reduce_as(
+            tensors, self._op, name=name, factors=self._factors
+        )
+
+
+def _check_paths(groups: Groups, paths: Sequence[str]) -> None:
+    """Raise `ValueError` for groups that contain a path which is not trained."""
+    listed = groups if isinstance(groups, Sequence) else ()
+    unknown = [path for group in listed for path in group if path not in paths]
+    if unknown:
+        raise ValueError(
+            "groups must name variables that are trained. Received: "
+            f"{unknown[0]!r}. There are: {list(paths)}."
+        )
 
 
 def check_horovod_options(

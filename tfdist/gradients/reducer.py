@@ -97,19 +97,18 @@ class GradientReducer:
         """Sum tensors uncompressed; the last `beside` of them are not gradients."""
         results = list(tensors)
         kinds = [kind_of(tensor) for tensor in tensors]
-        for i in (i for i, kind in enumerate(kinds) if kind == SPARSE):
-            results[i] = self._sum([tensors[i]], f"{name}/{i}")[0]
+        sparse = [[i] for i, kind in enumerate(kinds) if kind == SPARSE]
         dense = [i for i, kind in enumerate(kinds) if kind == DENSE]
         buckets = self._plan([tensors[i] for i in dense], beside)
-        for number, bucket in enumerate(buckets):
-            positions = [dense[i] for i in bucket]
+        messages = sparse + [[dense[n] for n in bucket] for bucket in buckets]
+        for number, positions in enumerate(messages):
             sums = self._sum([tensors[i] for i in positions], f"{name}/b{number}")
             for i, total in zip(positions, sums, strict=True):
                 results[i] = total
         return results
 
     def _plan(self, tensors: list[Any], beside: int) -> list[list[int]]:
-        """Plan the buckets of dense tensors; the last `beside` join existing ones."""
+        """Plan the messages of dense tensors; the last `beside` are not gradients."""
         sizes = [_size_bytes(tensor) for tensor in tensors]
         types = [tensor.dtype for tensor in tensors]
         count = len(tensors) - beside

@@ -5,7 +5,10 @@ with its own shard of the data, and a wrapped optimizer.
 """
 
 # First, because it explains how to install a missing Horovod.
-from tfdist.horovod.native import (
+from tfdist.horovod.native import init
+
+# isort: split
+from horovod.tensorflow import (
     Adasum,
     Average,
     Compression,
@@ -29,7 +32,6 @@ from tfdist.horovod.native import (
     grouped_allgather,
     grouped_allreduce,
     grouped_reducescatter,
-    init,
     is_homogeneous,
     is_initialized,
     join,
@@ -48,7 +50,6 @@ from tfdist.horovod.native import (
     stop_timeline,
 )
 
-# isort: split
 from tfdist.horovod import callbacks, elastic
 from tfdist.horovod.batch_normalization import SyncBatchNormalization
 from tfdist.horovod.optimizer import (

@@ -26,6 +26,8 @@ __all__ = [
     "run",
 ]
 
+# The argument of Keras's callbacks.
+Logs = dict[str, Any] | None
 # Parts of Horovod's error messages: its name, its libraries, its operations.
 _WORDS_OF_HOROVOD = ("Horovod", "gloo/", "NCCL", "nccl", "_Allreduce/")
 # A true value that no other callback sets.
@@ -111,16 +113,12 @@ class TensorFlowState(ObjectState):  # type: ignore[misc]
         session: Any = None,
         **kwargs: Any,
     ) -> None:
-        if session is not None:
+        if session is not None or not variables:
             raise ValueError(
-                "session must be None, because TensorFlow 2 has none. "
-                f"Received: session={session!r}. Leave it out."
-            )
-        if not variables:
-            raise ValueError(
-                "variables must hold the variables of the state, because TensorFlow 2 "
-                f"does not list them all. Received: variables={variables!r}. "
-                "For a model of Keras, use KerasState(model)."
+                "TensorFlowState needs variables and no session, because TensorFlow 2 "
+                "lists no global variables and has no sessions. Received: variables="
+                f"{variables!r}, session={session!r}. For a Keras model, use "
+                "KerasState(model)."
             )
         self.variables = [*variables]
         self._saved_values: list[Any] = []
@@ -188,19 +186,13 @@ class TensorFlowKerasState(TensorFlowState):
         backend: Any = None,
         **kwargs: Any,
     ) -> None:
-        if not model.built:
-            raise ValueError(
-                f"The model must be built. Received: the model {model.name!r} without "
-                "variables. Begin it with keras.Input, or call "
-                "model.build(input_shape)."
-            )
         if optimizer is None:
             optimizer = getattr(model, "optimizer", None)
-        if optimizer is None:
+        if not model.built or optimizer is None:
             raise ValueError(
-                "The state must have an optimizer. Received: optimizer=None, and the "
-                f"model {model.name!r}, which was not compiled with one. "
-                "Compile the model first, or give the optimizer."
+                "The state must have a built model and an optimizer. Received: the "
+                f"model {model.name!r} with built={model.built}, and optimizer="
+                f"{optimizer!r}. Begin the model with keras.Input and compile it."
             )
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
@@ -263,11 +255,6 @@ class KerasState(TensorFlowKerasState):
         7
     """
 
-    def __init__(
-        self, model: keras.Model, optimizer: Any = None, **kwargs: Any
-    ) -> None:
-        super().__init__(model, optimizer=optimizer, **kwargs)
-
 
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that commits an elastic state every few batches, and after every epoch.
@@ -279,10 +266,8 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         state: The state, such as `hvd.elastic.KerasState`.
-        batches_per_commit: The number of batches between commits. Default 1.
-
-    Raises:
-        ValueError: If `batches_per_commit` is not positive.
+        batches_per_commit: The number of batches between commits; 0 to commit only
+            after each epoch. Default 1.
 
     Example:
         >>> class State:
@@ -302,30 +287,22 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
-        if batches_per_commit < 1:
-            raise ValueError(
-                "batches_per_commit must be positive. "
-                f"Received: batches_per_commit={batches_per_commit}. "
-                "Use 1 to commit after every batch."
-            )
         self.state = state
         self.batches_per_commit = batches_per_commit
         self.batches_remaining = batches_per_commit
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Restart the count, as on ranks that have just joined."""
         self.batches_remaining = self.batches_per_commit
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Commit every `batches_per_commit` batches."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Commit."""
         self.state.commit()
 
@@ -360,14 +337,12 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.steps_per_epoch: int | None = None
         self._first_batch = 0
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Read the first batch from the state."""
         self.steps_per_epoch = self.params.get("steps")
         self._first_batch = self.state.batch
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Record the batch, and end a resumed epoch early."""
         self.state.batch = self._first_batch + batch
         if (
@@ -380,7 +355,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
             # End the loop over batches; on_epoch_end resets it.
             self.model.stop_training = _END_OF_SHORT_EPOCH
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Reset the batch number for the next epoch."""
         self.state.batch = 0
         self._first_batch = 0
@@ -418,16 +393,16 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.state = state
         self._epochs_before: int | None = None
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Discard the count of an earlier `fit`."""
         self._epochs_before = None
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Compute the offset between Keras's epoch number and the finished epochs."""
         if self._epochs_before is None:
             self._epochs_before = self.state.epoch - epoch
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Count the finished epoch."""
         assert self._epochs_before is not None  # on_epoch_begin was called before.
         self.state.epoch = self._epochs_before + epoch + 1

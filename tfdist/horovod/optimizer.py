@@ -77,8 +77,6 @@ def DistributedOptimizer(
         gradient local to its rank.
 
     Raises:
-        RuntimeError: If Adasum is not available in this Horovod or for this number of
-            ranks.
         TypeError: If `optimizer` is not a Keras 3 optimizer.
         ValueError: If `optimizer` is already wrapped or its config lacks an argument,
             or if an argument cannot be honoured.

@@ -1,14 +1,17 @@
 """Options that wrapped optimizers and tapes share, and their checks."""
 
 import itertools
-import warnings
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdist.collectives.horovod.collective import (
+    check_adasum,
+    check_process_set,
+)
 from tfdist.compat.keras.own_reduction import optimizers_in, reduces_by_itself
 from tfdist.horovod.native import native
 from tfdist.horovod.variables import key_of
@@ -25,7 +28,7 @@ class ReductionOptions:
     sparse_as_dense: bool
     gradient_predivide_factor: float
     op: Any
-    groups: int | Sequence[Sequence[Hashable]] | None
+    groups: int | tuple[tuple[Hashable, ...], ...] | None
     process_set: Any
     scale_local_gradients: bool
     # Whether all ranks surely make their first reduction together, to connect then.
@@ -37,14 +40,8 @@ class ReductionOptions:
     def of(cls, arguments: Mapping[str, Any], **more: Any) -> "ReductionOptions":
         """Select the options among the arguments of a wrapper, and check them."""
         groups = arguments["groups"]
-        if num_groups := arguments["num_groups"]:
-            warnings.warn(
-                "num_groups is the old name of groups. Received: "
-                f"num_groups={num_groups}. Write groups={num_groups}.",
-                DeprecationWarning,
-                stacklevel=3,
-            )
-            groups = num_groups if groups is None else groups
+        if groups is None:
+            groups = arguments["num_groups"] or None
         given = {**arguments, **more, "groups": _keys_of_groups(groups)}
         names = {field.name for field in fields(cls)} & given.keys()
         options = cls(**{name: given[name] for name in names})
@@ -53,6 +50,7 @@ class ReductionOptions:
 
     def check(self) -> None:
         """Refuse options that Horovod does not have, or that conflict."""
+        check_process_set(self.process_set)
         self._check_op()
         factor = self.gradient_predivide_factor
         is_average = self.op == native.Average
@@ -62,12 +60,6 @@ class ReductionOptions:
                 "only, and not with ROCm. Received: "
                 f"gradient_predivide_factor={factor!r}, op={self.op!r}. Leave it out."
             )
-        if getattr(self.process_set, "process_set_id", None) is None:
-            raise ValueError(
-                "process_set must be known to Horovod. Received: "
-                f"{self.process_set}. Give it to init(process_sets=[...]) on every "
-                "rank first."
-            )
         functions = ("compress", "decompress")
         if not all(hasattr(self.compression, name) for name in functions):
             raise ValueError(
@@ -75,8 +67,6 @@ class ReductionOptions:
                 f"their functions. Received: compression={self.compression!r}. Leave "
                 "it out for none."
             )
-        for name in ("device_dense", "device_sparse"):
-            _check_device(name, getattr(self, name))
 
     def _check_op(self) -> None:
         """Refuse an operation that this Horovod cannot apply to gradients."""
@@ -85,23 +75,13 @@ class ReductionOptions:
                 "op must be Average, Sum or Adasum. Received: "
                 f"op={self.op!r}. Min, Max and Product make no gradients."
             )
-        if self.op != native.Adasum:
-            return
-        is_everyone = self.process_set is native.global_process_set
-        if self.groups is not None or not is_everyone:
-            raise ValueError(
-                "Adasum goes without groups and over all ranks only. Received: "
-                f"groups={self.groups!r}, process_set={self.process_set}. Leave "
-                "both out, or use op=Average."
-            )
-        size = native.size()
-        if size > 1 and (not native.mpi_enabled() or size & (size - 1)):
-            controller = "MPI" if native.mpi_enabled() else "Gloo"
-            raise RuntimeError(
-                "Adasum needs MPI, and a number of ranks that is a power of two. "
-                f"Received: {size} ranks that talk through {controller}. Start 2, 4, "
-                "8, ... of them with mpirun or horovodrun --mpi, or use op=Average."
-            )
+        if self.op == native.Adasum:
+            check_adasum(self.process_set)
+            if self.groups is not None:
+                raise ValueError(
+                    "Adasum goes without groups. Received: "
+                    f"groups={self.groups!r}. Leave them out, or use op=Average."
+                )
 
 
 def check_passes(passes: int, optimizer: Any) -> None:
@@ -142,13 +122,8 @@ def check_optimizer(optimizer: Any) -> None:
 
 def local_variables(local_layers: Any) -> list[Any]:
     """Return the trainable variables of one layer, of several, or of None."""
-    if local_layers is None:
-        return []
-    is_several = isinstance(local_layers, Iterable)
-    if isinstance(local_layers, keras.Layer) or not is_several:
-        local_layers = [local_layers]
-    variables = []
-    for layer in local_layers:
+    variables: list[Any] = []
+    for layer in [] if local_layers is None else tf.nest.flatten(local_layers):
         if not isinstance(layer, keras.Layer) or not layer.built:
             raise ValueError(
                 "local_layers must be Keras layers that have been built. Received: "
@@ -159,27 +134,13 @@ def local_variables(local_layers: Any) -> list[Any]:
     return variables
 
 
-def _keys_of_groups(groups: Any) -> int | list[list[Hashable]] | None:
+def _keys_of_groups(groups: Any) -> int | tuple[tuple[Hashable, ...], ...] | None:
     """Replace the variables in groups by their keys."""
     if groups is None or (isinstance(groups, int) and groups > 0):
         return groups
     if isinstance(groups, list) and all(isinstance(g, Sequence) for g in groups):
-        return [[key_of(variable) for variable in group] for group in groups]
+        return tuple(tuple(map(key_of, group)) for group in groups)
     raise ValueError(
         "groups must be a positive number, or a list of lists of variables. Received: "
         f"groups={groups!r}. Leave it out for no groups."
     )
-
-
-def _check_device(name: str, device: str) -> None:
-    """Refuse a missing device, which TensorFlow would silently ignore."""
-    if not device:
-        return
-    spec = tf.DeviceSpec.from_string(device)
-    visible = tf.config.get_visible_devices(spec.device_type)
-    if spec.device_type and (spec.device_index or 0) >= len(visible):
-        raise ValueError(
-            f"{name} must be a device that this process sees. Received: "
-            f"{name}={device!r} with {len(visible)} of that type. Leave it out to "
-            "reduce gradients where they are."
-        )

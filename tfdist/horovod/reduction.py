@@ -1,26 +1,19 @@
 """Reduction of gradients over ranks, for wrapped optimizers and tapes."""
 
-import atexit
-import sys
 from collections.abc import Collection, Hashable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.cluster.detect import is_elastic
-from tfdist.collectives.base import map_values, to_tensor
-from tfdist.collectives.horovod.peers import connect, stop_at_exit
+from tfdist.collectives.base import to_tensor
+from tfdist.collectives.horovod.current import collective_of
 from tfdist.collectives.wire_format import by_dtype, without_bfloat16
 from tfdist.gradients.buckets import plan_groups
+from tfdist.gradients.reducer import weigh
 from tfdist.horovod.native import native
 from tfdist.horovod.options import ReductionOptions
 from tfdist.horovod.variables import key_of
-from tfdist.rendezvous.lifeline import part
-from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
-
-# Horovod's errors for gradients in flight.
-_PEER_ERRORS = (tf.errors.UnknownError, tf.errors.AbortedError)
 
 
 class Reduction:
@@ -30,10 +23,6 @@ class Reduction:
         self.options = options
         self._process_set = options.process_set
         self._functions: dict[Any, Any] = {}
-        # The factors before and after the sum, excluding the average.
-        factor = options.gradient_predivide_factor
-        is_average = options.op == native.Average
-        self._factors = (1.0 / factor, factor) if is_average else (1.0, 1.0)
 
     def reduce(
         self,
@@ -46,29 +35,22 @@ class Reduction:
         results = [None if g is None else to_tensor(g) for g in gradients]
         present = [place for place, g in enumerate(results) if g is not None]
         if self.options.scale_local_gradients and local:
-            size = native.size_op(self._process_set.process_set_id)
+            share = 1 / native.size_op(self._process_set.process_set_id)
             for place in present:
                 if keys[place] in local:
-                    results[place] = map_values(
-                        lambda g: g * tf.cast(1 / size, g.dtype), results[place]
-                    )
+                    results[place] = weigh([results[place]], share, is_positive=True)[0]
         places = [place for place in present if keys[place] not in local]
         if places:
             if self.options.ties_ranks:
                 tie(self._process_set)
-            plan = self.plan([keys[place] for place in places])
+            # Groups may also contain variables of other optimizers.
+            plan = plan_groups(
+                self.options.groups, [keys[place] for place in places], len(places)
+            )
             reduced = self._reduce_if_several([results[p] for p in places], plan)
             for place, gradient in zip(places, reduced, strict=True):
                 results[place] = gradient
         return results
-
-    def plan(self, keys: Sequence[Hashable]) -> list[list[int]]:
-        """Return the groups of gradients that are sent in one message each."""
-        groups = self.options.groups
-        if groups is not None and not isinstance(groups, int):
-            # Groups may also contain variables of other optimizers.
-            groups = [[key for key in group if key in keys] for group in groups]
-        return plan_groups(groups, keys, range(len(keys)))
 
     def _reduce_if_several(
         self, gradients: list[Any], plan: Sequence[Sequence[int]]
@@ -111,28 +93,24 @@ class Reduction:
         # ranks once one of them has built another model.
         with tf.name_scope(f"{self.options.name}_Allreduce"):
             for group in plan:
-                dense = {}
-                for place in group:
-                    if isinstance(results[place], tf.IndexedSlices):
-                        results[place] = self._gather(results[place], f"sparse_{place}")
-                    else:
-                        dense[place] = results[place]
-                for places in by_dtype(dense):
-                    tensors = [dense[place] for place in places]
-                    reduced = self._all_reduce(tensors, places)
+                for places in by_dtype({place: gradients[place] for place in group}):
+                    reduced = self._send([gradients[i] for i in places], places)
                     for place, gradient in zip(places, reduced, strict=True):
                         results[place] = gradient
         return results
 
-    def _all_reduce(self, tensors: list[Any], places: Sequence[int]) -> list[Any]:
-        """All-reduce dense gradients of one dtype in one message."""
-        before, after = self._factors
+    def _send(self, tensors: list[Any], places: Sequence[int]) -> list[Any]:
+        """All-reduce dense gradients of one dtype in one message, or a sparse one."""
+        if isinstance(tensors[0], tf.IndexedSlices):
+            return [self._gather(tensors[0], f"sparse_{places[0]}")]
+        # The factors before and after the sum, excluding the average.
+        factor = self.options.gradient_predivide_factor
         options: dict[str, Any] = {
             "op": self.options.op,
             "compression": self.options.compression,
             "device_dense": self.options.device_dense,
-            "prescale_factor": before,
-            "postscale_factor": after,
+            "prescale_factor": 1.0 / factor,
+            "postscale_factor": factor,
             "process_set": self._process_set,
         }
         dtype = tensors[0].dtype
@@ -147,62 +125,33 @@ class Reduction:
 
     def _gather(self, slices: tf.IndexedSlices, name: str) -> tf.IndexedSlices:
         """Gather the rows of all ranks, which sums them."""
-        if self.options.op not in (native.Average, native.Sum):
+        if self.options.op == native.Adasum:
             raise ValueError(
                 "Adasum cannot combine sparse gradients. Received: the gradient of an "
                 f"embedding, of {slices.values.dtype.name}. Pass sparse_as_dense=True."
             )
-        before, after = self._factors
-        values, dtype = slices.values, slices.values.dtype
         with tf.device(self.options.device_sparse):
-            if before != 1.0:
-                values = values * before
-            values = without_bfloat16(values)
-            rows = [
+            values, indices = (
                 native.allgather(
                     tensor, name=f"{name}_{what}", process_set=self._process_set
                 )
-                for what, tensor in (("values", values), ("indices", slices.indices))
-            ]
-            values = tf.cast(rows[0], dtype)
+                for what, tensor in (
+                    ("values", without_bfloat16(slices.values)),
+                    ("indices", slices.indices),
+                )
+            )
+            values = tf.cast(values, slices.values.dtype)
             if self.options.op == native.Average:
                 size = native.size_op(self._process_set.process_set_id)
-                values = values * (after / tf.cast(size, dtype))
-        return tf.IndexedSlices(values, rows[1], slices.dense_shape)
-
-
-class Peers:
-    """Monitor of the ranks that reduce gradients, which names a lost rank."""
-
-    # All ranks create it together. Horovod only says that some rank is gone, or hangs.
-    def __init__(self, process_set: Any) -> None:
-        self._lifeline, hub = connect(
-            process_set,
-            start_timeout_seconds=start_timeout(),
-            timeout_seconds=TIMEOUT_SECONDS,
-        )
-        self._is_everyone = process_set is native.global_process_set
-        atexit.register(self._leave, hub)
-
-    def _leave(self, hub: Any) -> None:
-        """Disconnect; if a peer's failure ends the program, print its name."""
-        error = getattr(sys, "last_value", None)
-        if isinstance(error, _PEER_ERRORS):
-            with suppress(ConnectionError, RuntimeError, TimeoutError):
-                self._lifeline.wait_for_failure()
-        if error is not None and self._lifeline.failure is not None:
-            print(f"tfdist: {self._lifeline.failure.text}", file=sys.stderr, flush=True)
-        part(self._lifeline, hub)
-        if self._is_everyone or error is not None:
-            # The other ranks of this set cannot continue; ranks of other sets may.
-            stop_at_exit()
+                values = values / tf.cast(size, values.dtype)
+        return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def tie(process_set: Any) -> None:
     """Connect the ranks of a process set once, unless the job is elastic."""
+    # Horovod only says that some rank is gone, or hangs. Once per process set, not per
+    # optimizer: a rank that alone reloads an optimizer must not wait for the others.
     is_joint = process_set.included() and process_set.size() > 1
-    # Once per process set, not per optimizer: a rank that alone reloads an optimizer
-    # must not wait for the others.
-    if is_joint and not is_elastic() and not hasattr(process_set, "tfdist_peers"):
+    if is_joint and not is_elastic():
         with tf.init_scope():
-            process_set.tfdist_peers = Peers(process_set)
+            collective_of(process_set)

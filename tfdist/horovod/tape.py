@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Hashable
-from types import TracebackType
 from typing import Any, Self
 
 import tensorflow as tf
@@ -24,13 +23,8 @@ class ReducingTape:
         self._tape.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._tape.__exit__(kind, error, trace)
+    def __exit__(self, *exception: Any) -> None:
+        self._tape.__exit__(*exception)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
@@ -104,8 +98,6 @@ def DistributedGradientTape(
         A tape. `register_local_source(variable)` keeps a gradient local to its rank.
 
     Raises:
-        RuntimeError: If Adasum is not available in this Horovod or for this number of
-            ranks.
         ValueError: If an argument cannot be honoured.
 
     Example:
@@ -124,10 +116,7 @@ def DistributedGradientTape(
         # A rank that retraces its step alone creates another tape.
         ties_ranks=False,
     )
-    try:
-        return ReducingTape(gradtape, _shared(options))
-    except TypeError:  # Lists of groups cannot be hashed.
-        return ReducingTape(gradtape, Reduction(options))
+    return ReducingTape(gradtape, _shared(options))
 
 
 def PartialDistributedGradientTape(

@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.collectives.base import to_tensor
 from tfdist.collectives.wire_format import (
     from_move,
     to_move,
@@ -49,8 +50,7 @@ def allreduce(
         >>> float(hvd.allreduce(2.0, op=hvd.Sum))
         2.0
     """
-    is_sparse = isinstance(value, tf.IndexedSlices)
-    tensor = value if is_sparse else tf.convert_to_tensor(value)
+    tensor = to_tensor(value)
     reduced = native.allreduce(
         _to_reduce(tensor),
         name=name,
@@ -135,15 +135,10 @@ def reducescatter(value: Any, name: str | None = None, op: Any = native.Average)
         [1.0, 2.0]
     """
     tensor = tf.convert_to_tensor(value)
-    if op not in (native.Average, native.Sum):
+    if op not in (native.Average, native.Sum) or tensor.shape.rank == 0:
         raise ValueError(
-            "op must be Average or Sum, of which alone a rank can have a part. "
-            f"Received: op={op!r}. Use allreduce and take the rows of this rank."
-        )
-    if tensor.shape.rank == 0:
-        raise ValueError(
-            "value must have rows, of which each rank gets a part. Received: a scalar "
-            f"of {tensor.dtype.name}. Use allreduce."
+            "reducescatter needs a value with rows, and op=Average or op=Sum. "
+            f"Received: the shape {tensor.shape} and op={op!r}. Use allreduce."
         )
     reduced = native.reducescatter(_to_reduce(tensor), name=name, op=op)
     return tf.cast(reduced, tensor.dtype)

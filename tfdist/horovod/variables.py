@@ -1,6 +1,7 @@
 """Keras and TensorFlow variables that are equal on all ranks."""
 
 from collections.abc import Hashable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import keras
@@ -86,12 +87,15 @@ def broadcast_equal(variables: list[Any], root_rank: int, where: str) -> None:
     specs = [f"{tuple(v.shape)} {tf.as_dtype(v.dtype).name}" for v in variables]
     everyone = native.allgather_object(specs, name="tfdist.variables")
     for rank, others in enumerate(everyone):
-        if others != everyone[root_rank]:
-            raise RuntimeError(
-                f"The ranks have different variables in {where}. Received: "
-                f"{_first_difference(rank, others, root_rank, everyone[root_rank])}. "
-                "Make the same model and the same optimizer on every rank."
-            )
+        pairs = zip_longest(everyone[root_rank], others, fillvalue="missing")
+        for number, (expected, found) in enumerate(pairs):
+            if found != expected:
+                raise RuntimeError(
+                    f"The ranks have different variables in {where}. Received: "
+                    f"variable {number} is {expected} on rank {root_rank} and {found} "
+                    f"on rank {rank}. Make the same model and the same optimizer on "
+                    "every rank."
+                )
     broadcast_variables(variables, root_rank)
 
 
@@ -104,18 +108,3 @@ def key_of(variable: Any) -> Hashable:
     """Return a hashable key, equal for a Keras variable and its TensorFlow variable."""
     key: Hashable = tensorflow_variable(variable).ref()
     return key
-
-
-def _first_difference(
-    rank: int, specs: list[str], root_rank: int, of_root: list[str]
-) -> str:
-    """Describe the first difference between two lists of variables."""
-    for index, (spec, expected) in enumerate(zip(specs, of_root, strict=False)):
-        if spec != expected:
-            return (
-                f"variable {index} is {expected} on rank {root_rank} and {spec} "
-                f"on rank {rank}"
-            )
-    return (
-        f"{len(of_root)} variables on rank {root_rank} and {len(specs)} on rank {rank}"
-    )

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tfdist.cluster.detect import is_elastic
 from tfdist.compat.keras.own_reduction import OwnReduction, optimizers_in
-from tfdist.horovod.options import ReductionOptions
 from tfdist.horovod.reduction import Reduction
 from tfdist.horovod.variables import key_of
 
@@ -41,19 +40,9 @@ class ReducingOptimizer(OwnReduction):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        passes = self.options.backward_passes_per_step
+        passes = self.reduction.options.backward_passes_per_step
         self._accumulation = Accumulation(passes) if passes > 1 else None
         self._local_keys: frozenset[Hashable] = frozenset()
-
-    @property
-    def options(self) -> ReductionOptions:
-        """The arguments of the wrapper."""
-        return self.reduction.options
-
-    @property
-    def process_set(self) -> Any:
-        """The ranks that take part."""
-        return self.options.process_set
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a Keras or TensorFlow variable local to this rank."""
@@ -104,7 +93,8 @@ class ReducingOptimizer(OwnReduction):
 
     def _adds_up(self) -> bool:
         """Return whether gradients of ranks or passes are ever summed."""
-        has_others = self.process_set.included() and self.process_set.size() > 1
+        process_set = self.reduction.options.process_set
+        has_others = process_set.included() and process_set.size() > 1
         return has_others or is_elastic() or self._accumulation is not None
 
     def _reduce_and_apply(
@@ -115,7 +105,7 @@ class ReducingOptimizer(OwnReduction):
     ) -> None:
         """Reduce the gradients of a step, and apply them."""
         reduced = self.reduction.reduce(grads, variables, self._local_keys)
-        if self.options.average_aggregated_gradients and self._accumulation:
+        if self.reduction.options.average_aggregated_gradients and self._accumulation:
             passes = self._accumulation.passes
             reduced = [None if grad is None else grad / passes for grad in reduced]
         with self.gradients_are_reduced():
@@ -124,11 +114,11 @@ class ReducingOptimizer(OwnReduction):
     def _made_dense(self, grads: Sequence[Any]) -> list[Any]:
         """Convert gradients to dense ones, since sparse ones cannot be accumulated."""
         is_sparse = any(isinstance(grad, tf.IndexedSlices) for grad in grads)
-        if is_sparse and not self.options.sparse_as_dense:
+        if is_sparse and not self.reduction.options.sparse_as_dense:
             raise ValueError(
                 "Sparse gradients cannot be added up over passes. Received: the "
-                "gradient of an embedding, and backward_passes_per_step="
-                f"{self.options.backward_passes_per_step}. Pass sparse_as_dense=True."
+                "gradient of an embedding, and backward_passes_per_step above 1. Pass "
+                "sparse_as_dense=True."
             )
         return [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
 
@@ -173,8 +163,8 @@ class Accumulation:
 
         tf.cond(
             tf.greater_equal(count, self.passes),
-            lambda: _without_value(update_and_reset),
-            lambda: _without_value(skip),
+            update_and_reset,
+            skip,
         )
 
     def reset(self) -> None:
@@ -192,11 +182,6 @@ class Accumulation:
                 zeros = tf.zeros(variable.shape, gradient.dtype)
                 self._sums[key] = tf.Variable(zeros, trainable=False)
         return self._sums[key]
-
-
-def _without_value(function: Callable[[], None]) -> None:
-    """Call a function and return None, as a `tf.cond` branch."""
-    function()
 
 
 def _check_no_strategy(name: str) -> None:

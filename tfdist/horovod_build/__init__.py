@@ -3,13 +3,6 @@
 from tfdist.horovod_build.build import default_log, install
 from tfdist.horovod_build.installed import BuildError
 from tfdist.horovod_build.recipe import HOROVOD_VERSION
-from tfdist.horovod_build.report import Report, check
+from tfdist.horovod_build.trial import check
 
-__all__ = [
-    "BuildError",
-    "HOROVOD_VERSION",
-    "Report",
-    "check",
-    "default_log",
-    "install",
-]
+__all__ = ["BuildError", "HOROVOD_VERSION", "check", "default_log", "install"]

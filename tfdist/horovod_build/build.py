@@ -1,13 +1,15 @@
 """Building and installing Horovod, from the first check to a trial all-reduce."""
 
-import os
+import importlib.util
 import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shutil import which
 from typing import TextIO
 
 from tfdist.horovod_build.installed import (
@@ -19,31 +21,25 @@ from tfdist.horovod_build.installed import (
 )
 from tfdist.horovod_build.recipe import (
     HOROVOD_VERSION,
-    Ground,
     build_environment,
-    forwarding_headers,
     install_commands,
     tools_command,
     unfulfilled,
     wheel_command,
     write_headers,
 )
-from tfdist.horovod_build.report import PARTS, mismatch, probe, try_all_reduce
-from tfdist.horovod_build.toolchain import (
-    Toolchain,
-    brought_cmake,
-    check_target,
-    find_toolchain,
-    how_to_install,
-    write_front,
-)
+from tfdist.horovod_build.trial import check_fit, try_all_reduce
 
-_LOG = "tfdist/horovod-install.log"
+_COMPILER = (
+    "Debian and Ubuntu: apt-get install g++ make; Fedora: dnf install gcc-c++ make; "
+    "without root: conda-forge's cxx-compiler and make, or a module of the cluster."
+)
 # A pattern in the output of the compiler or linker, and the remedy.
 _MISSING = (
     (
         r"\bmpi\.h|find (?:-lmpi|MPI)|MPI_C|MPI is not installed",
-        f"Install MPI. {how_to_install('mpi')} "
+        "Install MPI. Debian and Ubuntu: apt-get install libopenmpi-dev openmpi-bin; "
+        "Fedora: dnf install openmpi-devel, then: module load mpi. "
         "Or build without it: HOROVOD_WITHOUT_MPI=1 tfdist horovod install",
     ),
     (
@@ -56,6 +52,10 @@ _MISSING = (
         "Install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads), and "
         "set HOROVOD_CUDA_HOME to its folder.",
     ),
+    (
+        r"(?:unrecognized|invalid) .*\+\+17|CXX17",
+        f"Install a compiler that knows C++17. {_COMPILER}",
+    ),
 )
 
 
@@ -67,22 +67,68 @@ def install(
     if not force and _already_works(tensorflow, env, stream):
         return
     check_target(env)
-    forwarding_headers(tensorflow)
-    toolchain = find_toolchain(env)
-    log = _new_log(log)
-    _print_plan(stream, tensorflow, toolchain, log)
-    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
-        _build(Path(folder), tensorflow, toolchain, env, log, stream)
+    check_programs(env)
+    _say(stream, f"Horovod {HOROVOD_VERSION} for TensorFlow {tensorflow.version}")
+    log = log.absolute()
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        file = log.open("w", encoding="utf-8")
+    except OSError as error:
+        raise BuildError(
+            f"The log must be a file that can be written. Received: {log} "
+            f"({error.strerror}). Choose another: --log FILE",
+            COULD_NOT_START,
+        ) from None
+    with file, tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
+        _say(stream, f"  log       {log}")
+        _build(Path(folder), tensorflow, env, file, stream)
     _say(stream, "[4/4] all-reduce on two processes")
-    parts = probe(env)
-    try_all_reduce(parts, env)
-    _say(stream, _success(tensorflow, parts))
+    _try(tensorflow, env, stream)
 
 
 def default_log(env: Mapping[str, str], home: Path) -> Path:
     """Return the default path of the log, in the user's cache."""
     caches = env.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else home / ".cache") / _LOG
+    return Path(caches or home / ".cache", "tfdist/horovod-install.log")
+
+
+def check_programs(env: Mapping[str, str]) -> None:
+    """Refuse a missing compiler or make."""
+    path = env.get("PATH")
+    # Programs that CMake finds; a variable that names a compiler may hold its options.
+    for names in (
+        shlex.split(env.get("CXX", ""))[:1] or ("c++", "g++", "clang++"),
+        shlex.split(env.get("CC", ""))[:1] or ("cc", "gcc", "clang"),
+        ("make",),
+    ):
+        if not any(which(name, path=path) for name in names):
+            raise BuildError(
+                "A compiler for C and C++, and make, must be installed. Received: no "
+                f"{' or '.join(names)} on PATH ({path}). {_COMPILER}",
+                COULD_NOT_START,
+            )
+
+
+def check_target(env: Mapping[str, str]) -> None:
+    """Check that pip can install here, before minutes of compilation."""
+    if importlib.util.find_spec("pip") is None:
+        raise BuildError(
+            "pip must be installed: it builds Horovod and installs it. Received: "
+            f"{sys.executable}, without pip. Run: {sys.executable} -m ensurepip, or, "
+            "with uv: uv pip install pip",
+            COULD_NOT_START,
+        )
+    is_managed = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists()
+    in_virtual_environment = sys.prefix != sys.base_prefix
+    if is_managed and not (
+        in_virtual_environment or "PIP_BREAK_SYSTEM_PACKAGES" in env
+    ):
+        raise BuildError(
+            "Horovod must go to an environment that pip may change. Received: "
+            f"{sys.executable}, which the system manages. "
+            "Use a virtual environment: python -m venv .venv",
+            COULD_NOT_START,
+        )
 
 
 def _already_works(
@@ -92,15 +138,12 @@ def _already_works(
     horovod = find_installed()
     if horovod is None:
         return False
-    problem = mismatch(horovod, tensorflow)
-    if problem is None and horovod.version.partition("+")[0] != HOROVOD_VERSION:
-        problem = f"Horovod {horovod.version} is installed, not {HOROVOD_VERSION}."
     try:
-        parts = () if problem else probe(env)
-        problem = problem or unfulfilled(env, parts)
+        problem = unfulfilled(env, check_fit(horovod, tensorflow))
+        if horovod.version.partition("+")[0] != HOROVOD_VERSION:
+            problem = f"Horovod {horovod.version} is installed, not {HOROVOD_VERSION}."
         if problem is None:
-            try_all_reduce(parts, env)
-            _say(stream, _success(tensorflow, parts))
+            _try(tensorflow, env, stream)
             _say(stream, "It was installed already; --force builds it again.")
             return True
     except BuildError as error:
@@ -109,114 +152,66 @@ def _already_works(
     return False
 
 
+def _try(tensorflow: TensorFlow, env: Mapping[str, str], stream: TextIO) -> None:
+    """Run an all-reduce with the installed Horovod, and print its parts."""
+    parts = check_fit(find_installed(), tensorflow)
+    try_all_reduce(parts, env)
+    _say(
+        stream,
+        f"Horovod {HOROVOD_VERSION} works with TensorFlow {tensorflow.version} "
+        f"({', '.join(parts)}): two processes have added up.",
+    )
+
+
 def _build(
     folder: Path,
     tensorflow: TensorFlow,
-    toolchain: Toolchain,
     env: Mapping[str, str],
-    log: Path,
+    log: TextIO,
     stream: TextIO,
 ) -> None:
     """Fetch the tools, compile a wheel and install it."""
-    tools, wheels, python = folder / "tools", folder / "wheels", sys.executable
-    path = toolchain.cmake.path
-    ground = Ground(
-        cxx=toolchain.cxx,
-        cc=toolchain.cc,
-        cmake=write_front(path or brought_cmake(tools), folder / "cmake"),
-        tools=tools,
-        include=write_headers(tensorflow, folder / "include"),
-        jobs=len(os.sched_getaffinity(0)),
-    )
+    wheels = folder / "wheels"
+    include = write_headers(tensorflow, folder / "include")
+    environment = build_environment(env, folder, include)
     _say(stream, "[1/4] fetching build tools into a temporary folder")
-    _run(tools_command(python, tools, with_cmake=path is None), env, log, stream)
-    environment = build_environment(env, ground)
+    _run(tools_command(folder), env, log, stream)
     _say(stream, f"[2/4] compiling (make {environment['MAKEFLAGS']})")
-    _run(wheel_command(python, wheels), environment, log, stream)
+    _run(wheel_command(wheels), environment, log, stream)
     _say(stream, "[3/4] installing")
     [wheel] = wheels.glob("horovod-*.whl")
-    for command in install_commands(python, wheel):
+    for command in install_commands(wheel):
         _run(command, env, log, stream)
 
 
 def _run(
-    command: Sequence[str], env: Mapping[str, str], log: Path, stream: TextIO
+    command: Sequence[str], env: Mapping[str, str], log: TextIO, stream: TextIO
 ) -> None:
-    """Run a command; if it fails, name the missing package."""
-    code, output = run_streamed(command, env, log, stream)
-    if code != 0:
-        advice = [text for pattern, text in _MISSING if re.search(pattern, output)]
-        raise BuildError(
-            f"Horovod could not be built. Received: exit code {code} of "
-            f"{shlex.join(command[:4])}; all output is in {log}. "
-            f"{advice[0] if advice else 'Read the first error in it.'}"
-        )
-
-
-def run_streamed(
-    command: Sequence[str], env: Mapping[str, str], log: Path, stream: TextIO
-) -> tuple[int, str]:
-    """Run a command, copying output to a stream and a log; return code and output."""
-    lines = []
-    with (
-        log.open("a", encoding="utf-8") as file,
-        subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
-        file.write(f"$ {shlex.join(command)}\n")
+    """Run a command, copy its output, and name the missing package if it fails."""
+    lines = [f"$ {shlex.join(command)}\n"]
+    log.write(lines[0])
+    with subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
-            file.write(line)
-            print(line, end="", file=stream, flush=True)
-    return process.returncode, "".join(lines)
-
-
-def _new_log(path: Path) -> Path:
-    """Create an empty log file."""
-    path = path.absolute()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-    except OSError as error:
+            for target in (log, stream):
+                print(line, end="", file=target, flush=True)
+    if process.returncode != 0:
+        output = "".join(lines)
+        advice = [text for pattern, text in _MISSING if re.search(pattern, output)]
         raise BuildError(
-            f"The log must be a file that can be written. Received: {path} "
-            f"({error.strerror}). Choose another: --log FILE",
-            COULD_NOT_START,
-        ) from None
-    return path
-
-
-def _print_plan(
-    stream: TextIO, tensorflow: TensorFlow, toolchain: Toolchain, log: Path
-) -> None:
-    """Print the programs that the build uses."""
-    mpi = f"built in ({toolchain.mpi})" if toolchain.mpi else "not built in"
-    rows = (
-        ("compiler", f"{toolchain.compiler}, {toolchain.cxx}"),
-        ("CMake", toolchain.cmake.description),
-        ("MPI", mpi),
-        ("log", str(log)),
-    )
-    _say(stream, f"Horovod {HOROVOD_VERSION} for TensorFlow {tensorflow.version}")
-    for name, text in rows:
-        _say(stream, f"  {name:<10}{text}")
-
-
-def _success(tensorflow: TensorFlow, parts: tuple[str, ...]) -> str:
-    """Return the line of success."""
-    built = ", ".join(PARTS[part] for part in parts)
-    return (
-        f"Horovod {HOROVOD_VERSION} works with TensorFlow {tensorflow.version} "
-        f"({built}): two processes have added up."
-    )
+            f"Horovod could not be built. Received: exit code {process.returncode} of "
+            f"{shlex.join(command[:4])}; all output is in {log.name}. "
+            f"{advice[0] if advice else 'Read the first error in it.'}"
+        )
 
 
 def _say(stream: TextIO, text: str) -> None:

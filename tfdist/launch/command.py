@@ -1,11 +1,11 @@
 """The program that the command line names, found as a path."""
 
-import importlib.machinery
-import importlib.util
 import os
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 
 
 def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[str, ...]:
@@ -17,7 +17,15 @@ def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[st
         )
     name, *arguments = command
     if module:
-        _check_module(name)
+        package = name.partition(".")[0]
+        # Only the top-level package is looked up, which imports nothing.
+        if not package or not (
+            find_spec(package) or PathFinder.find_spec(package, [os.getcwd()])
+        ):
+            raise FileNotFoundError(
+                f"The module to run does not exist. Received: -m {name}. Install the "
+                f"package {package!r}, or run this in the folder that holds it."
+            )
         return (sys.executable, "-m", name, *arguments)
     if name.endswith(".py"):
         if not os.path.isfile(name):
@@ -26,35 +34,11 @@ def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[st
                 f"Give its path from {os.getcwd()}, or the whole path."
             )
         return (sys.executable, name, *arguments)
-    return (_find_program(name), *arguments)
-
-
-def _check_module(name: str) -> None:
-    """Refuse a missing module; check only its top-level package, to import nothing."""
-    package = name.partition(".")[0]
-    found = package and (
-        importlib.util.find_spec(package) is not None
-        or importlib.machinery.PathFinder.find_spec(package, [os.getcwd()]) is not None
-    )
-    if not found:
-        raise FileNotFoundError(
-            f"The module to run does not exist. Received: -m {name}. "
-            f"Install the package {package!r}, or run this in the folder that holds it."
-        )
-
-
-def _find_program(name: str) -> str:
-    """Return the path of a program, searching PATH like a shell."""
     program = shutil.which(name)
-    if program is not None:
-        return program
-    if os.path.dirname(name) and os.path.isfile(name):
-        raise PermissionError(
-            f"The program to run is not executable. Received: {name}. "
-            f"Make it so with: chmod +x {name}"
+    if program is None:
+        raise FileNotFoundError(
+            "The program to run does not exist, or is not executable. "
+            f"Received: {name}. Give a .py file, -m and a module, a program on PATH, "
+            "or the path of an executable file, as in ./program."
         )
-    raise FileNotFoundError(
-        f"The program to run does not exist. Received: {name}. "
-        "Give a .py file, -m and a module, a program on PATH, or its path, as in "
-        "./program."
-    )
+    return (program, *arguments)

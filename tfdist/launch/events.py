@@ -62,29 +62,24 @@ class Timers:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._stage: tuple[float, Callable[[], None]] | None = None
-        self._others: list[tuple[float, Callable[[], None]]] = []
+        self._due: dict[object, tuple[float, Callable[[], None]]] = {}
 
     def set_stage(self, seconds: float, action: Callable[[], None]) -> None:
         """Schedule an action in place of the current stage."""
-        self._stage = (self._clock() + seconds, action)
+        self._due["stage"] = (self._clock() + seconds, action)
 
     def add(self, seconds: float, action: Callable[[], None]) -> None:
         """Schedule an action independent of the stage."""
-        self._others.append((self._clock() + seconds, action))
+        self._due[object()] = (self._clock() + seconds, action)
 
     def seconds_to_next(self) -> float | None:
         """Return the seconds until the next action is due, or None."""
-        times = [due for due, _ in (*self._others, *filter(None, [self._stage]))]
+        times = [due for due, _ in self._due.values()]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def run_due(self) -> None:
         """Call each due action once."""
         now = self._clock()
-        due = [action for seconds, action in self._others if seconds <= now]
-        self._others = [other for other in self._others if other[0] > now]
-        if self._stage is not None and self._stage[0] <= now:
-            due.append(self._stage[1])
-            self._stage = None
-        for action in due:
+        due = [key for key, (seconds, _) in self._due.items() if seconds <= now]
+        for action in [self._due.pop(key)[1] for key in due]:
             action()

@@ -34,41 +34,23 @@ _HOSTNAME = "localhost"
 _LOOPBACK = "lo"
 _POLL_SECONDS = 0.05
 
-# Options of `horovodrun`: variable, factor and meaning of 0.
-_NUMBERS = {
-    "fusion_threshold_mb": (
-        "HOROVOD_FUSION_THRESHOLD",
-        2**20,
-        "to send each tensor by itself",
-    ),
-    "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1, "to never wait for more tensors"),
-    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1, "for no cache"),
-    "stall_check_warning_time_seconds": (
-        "HOROVOD_STALL_CHECK_TIME_SECONDS",
-        1,
-        "to warn at once",
-    ),
-    "stall_check_shutdown_time_seconds": (
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-        1,
-        "to never end a stalled job",
-    ),
-}
-_SWITCHES = {
+# The options of `horovodrun` and their variables.
+_VARIABLES = {
+    "fusion_threshold_mb": "HOROVOD_FUSION_THRESHOLD",
+    "cycle_time_ms": "HOROVOD_CYCLE_TIME",
+    "cache_capacity": "HOROVOD_CACHE_CAPACITY",
+    "stall_check_warning_time_seconds": "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "stall_check_shutdown_time_seconds": "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     "timeline_mark_cycles": "HOROVOD_TIMELINE_MARK_CYCLES",
     "autotune": "HOROVOD_AUTOTUNE",
     "no_stall_check": "HOROVOD_STALL_CHECK_DISABLE",
-}
-_TEXTS = {
     "timeline": "HOROVOD_TIMELINE",
     "autotune_log_file": "HOROVOD_AUTOTUNE_LOG",
     "log_level": "HOROVOD_LOG_LEVEL",
 }
+TUNING_OPTIONS = tuple(_VARIABLES)
 # Horovod ignores each option without the other.
 _NEEDS = {"timeline_mark_cycles": "timeline", "autotune_log_file": "autotune"}
-_DEFAULT_WARNING_SECONDS = 60
-
-TUNING_OPTIONS = (*_NUMBERS, *_SWITCHES, *_TEXTS)
 
 
 def identity_of(cluster: Cluster, port: int) -> dict[str, str]:
@@ -148,75 +130,39 @@ def check_installed() -> None:
         ) from None
     folder = Path(horovod.__file__).parent
     parts = parts_in(folder)
-    if parts is None:
+    if parts is None or "Gloo" not in parts:
+        missing = "TensorFlow" if parts is None else "Gloo, which connects processes"
         raise ImportError(
-            "Horovod was built without TensorFlow. "
-            f"Received: {folder}, which has no tensorflow/mpi_lib. "
+            f"Horovod was built without {missing}. Received: {folder}. "
             "Run `tfdist horovod install` to build it again."
-        )
-    if "gloo" not in parts:
-        raise ImportError(
-            "Horovod was built without Gloo, which connects its processes. "
-            f"Received: {folder}, with {', '.join(parts) or 'neither MPI nor NCCL'}. "
-            "Run `tfdist horovod install` to build it again, or start the program with "
-            "mpirun."
         )
 
 
 def tuning_variables(options: Mapping[str, Any]) -> dict[str, str]:
     """Return Horovod's tuning variables for options other than None and False."""
-    given = {
-        name: options[name]
-        for name in TUNING_OPTIONS
-        if options.get(name) is not None and options[name] is not False
-    }
-    _check_tuning(given)
     variables = {}
-    for name, value in given.items():
-        if name in _NUMBERS:
-            variable, factor, _ = _NUMBERS[name]
-            variables[variable] = str(value * factor)
-        elif name in _SWITCHES:
-            variables[_SWITCHES[name]] = "1"
-        else:
-            variables[_TEXTS[name]] = str(value)
+    for name, variable in _VARIABLES.items():
+        value = options.get(name)
+        if value is None or value is False:
+            continue
+        option = _option(name)
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            raise ValueError(
+                f"{option} must not be negative, nor infinite. "
+                f"Received: {option} {value}. Leave it out for Horovod's default."
+            )
+        if name in _NEEDS and not options.get(_NEEDS[name]):
+            other = _option(_NEEDS[name])
+            raise ValueError(
+                f"{option} has no effect without {other}. "
+                f"Received: {option} alone. Give {other} too, or leave it out."
+            )
+        if name == "fusion_threshold_mb":
+            value *= 2**20
+        variables[variable] = "1" if value is True else str(value)
     return variables
 
 
 def _option(name: str) -> str:
     """Return the name of an option on the command line."""
     return "--" + name.replace("_", "-")
-
-
-def _check_tuning(given: Mapping[str, Any]) -> None:
-    """Refuse invalid numbers and options without effect, which Horovod would ignore."""
-    for name, (_, _, zero) in _NUMBERS.items():
-        if name in given and not 0 <= given[name] < math.inf:
-            raise ValueError(
-                f"{_option(name)} must not be negative, nor infinite. "
-                f"Received: {_option(name)} {given[name]}. Use 0 {zero}."
-            )
-    for name, other in _NEEDS.items():
-        if name in given and other not in given:
-            raise ValueError(
-                f"{_option(name)} has no effect without {_option(other)}. "
-                f"Received: {_option(name)} alone. "
-                f"Give {_option(other)} too, or leave it out."
-            )
-    warning, shutdown = [
-        f"stall_check_{time}_time_seconds" for time in ("warning", "shutdown")
-    ]
-    for name in (warning, shutdown):
-        if name in given and "no_stall_check" in given:
-            raise ValueError(
-                f"{_option(name)} has no effect with --no-stall-check. "
-                "Received: both. Leave one of them out."
-            )
-    warning_seconds = given.get(warning, _DEFAULT_WARNING_SECONDS)
-    if 0 < given.get(shutdown, 0) < warning_seconds:
-        raise ValueError(
-            f"{_option(shutdown)} must not be less than {_option(warning)}, as Horovod "
-            "would never end the job then. "
-            f"Received: {given[shutdown]} s, with a warning after {warning_seconds} s. "
-            "Give a longer time, or a shorter one for the warning."
-        )

@@ -1,12 +1,14 @@
 """Hosts or pods of a job, and the placement of its processes on them."""
 
+import concurrent.futures
 import contextlib
 import os
+import select
 import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.address import is_loopback, split_address
@@ -20,12 +22,13 @@ from tfdist.launch.machine import (
     is_this_machine,
 )
 from tfdist.launch.plan import new_run_id, plan
-from tfdist.launch.remote.host import DEFAULT_SSH, Patience, RemoteHost
-from tfdist.launch.remote.ranks import RemoteRanks
+from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost
 from tfdist.launch.restarts import Restarts
+from tfdist.rendezvous.wire import Message
 
 # A constant is unique enough: no other job uses the addresses of these pods.
 _RUN_ID_OF_PODS = "pods"
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,8 @@ class Pods:
             )
 
 
-@dataclass(frozen=True)
-class Placement:
-    """The processes of a job by rank, and the connections to other hosts by name."""
-
-    specs: Sequence[ProcessSpec]
-    remote: Mapping[str, RemoteRanks] = field(default_factory=dict)
+# The processes of a job by rank, and the connections to other hosts by name.
+Placement = tuple[Sequence[ProcessSpec], Mapping[str, RemoteHost]]
 
 
 def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
@@ -114,28 +113,27 @@ def placed(
 ) -> Iterator[Placement]:
     """Connect to the hosts of a job, and plan its processes on their resources."""
     # A signal during the connection raises KeyboardInterrupt.
-    patience = Patience(time.monotonic() + hosts.start_timeout_seconds, signals)
+    deadline = time.monotonic() + hosts.start_timeout_seconds
     slots = fill(hosts, job.process_count)
     with contextlib.ExitStack() as stack:
-        connections = {}
+        remote = {}
         for one in slots:
             if not is_this_machine(one.host):
-                host = RemoteHost(one.host, ssh=hosts.ssh, python=hosts.python)
-                connections[one.host] = host
-                stack.callback(host.close)
-        _connect(connections, patience)
+                remote[one.host] = RemoteHost(
+                    one.host, one.slots, ssh=hosts.ssh, python=hosts.python
+                )
+                stack.callback(remote[one.host].close)
+        hellos = _hellos(remote, hosts.python, deadline, signals)
         machines = []
         for one in slots:
-            if one.host in connections:
-                ports, cores = connections[one.host].prepare(one.slots, patience)
+            if one.host in hellos:
+                hello = hellos[one.host]
+                ports, cores = hello["ports"], hello["cores"]
             else:
-                ports, cores = free_ports(one.slots, host=""), [*available_cores()]
+                ports, cores = free_ports(one.slots, host=""), available_cores()
             machines.append(Machine(one.host, tuple(ports), tuple(cores)))
-        remote = {name: RemoteRanks(host) for name, host in connections.items()}
-        for ranks in remote.values():
-            stack.callback(ranks.close)
         specs = plan(job, machines, run_id=new_run_id(), environ=os.environ)
-        yield Placement(specs, remote)
+        yield specs, remote
 
 
 def plan_unconnected(job: Job, hosts: Hosts) -> list[ProcessSpec]:
@@ -173,25 +171,40 @@ def plan_in_pod(
     return [replace(spec, host=None) for spec in own]
 
 
-def _connect(connections: Mapping[str, RemoteHost], patience: Patience) -> None:
+def _hellos(
+    remote: Mapping[str, RemoteHost],
+    python: str,
+    deadline: float,
+    signals: socket.socket | None,
+) -> dict[str, Message]:
     """Wait for all agents; raise one OSError that lists the failures of all hosts."""
-    here, failures = installed_versions(), []
-    for name, host in connections.items():
+    here, hellos, failures = installed_versions(), {}, []
+    for name, host in remote.items():
+        while not host.hello.done() and time.monotonic() < deadline:
+            concurrent.futures.wait([host.hello], _POLL_SECONDS)
+            if signals is not None and select.select([signals], [], [], 0)[0]:
+                raise KeyboardInterrupt
         try:
-            there = host.connect(patience)
+            hello = hellos[name] = host.hello.result(timeout=0)
+        except TimeoutError as error:
+            failures.append(host.explain(error))
+            continue
         except OSError as error:
             failures.append(str(error))
             continue
         differences = [
-            f"{what} {there.get(what)}, here {version}"
+            f"{what} {hello['versions'].get(what)}, here {version}"
             for what, version in here.items()
-            if there.get(what) != version
+            if hello["versions"].get(what) != version
         ]
         if differences:
             failures.append(
                 f"Other versions are installed on {name}. Received: "
-                f"{'; '.join(differences)}, in {host.python}. "
+                f"{'; '.join(differences)}, in {python}. "
                 "Make the same environment there as here."
             )
+        elif "refusal" in hello:
+            failures.append(f"On {name}: {hello['refusal']}")
     if failures:
         raise OSError("\n".join(failures))
+    return hellos

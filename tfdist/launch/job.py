@@ -23,6 +23,17 @@ RESERVED_VARIABLES = (
     "TFDIST_TASK",
 )
 
+_COUNTS = {
+    "size": "-np",
+    "workers": "--workers",
+    "ps": "--ps",
+    "threads_per_process": "--threads-per-process",
+}
+_CHOICES = {
+    "bind_to": (None, "core", "none"),
+    "collective": ("tensorflow", "horovod"),
+}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -44,18 +55,19 @@ class Job:
     def __post_init__(self) -> None:
         """Refuse a job that cannot run."""
         self._check_roles()
-        self._check_counts()
-        if self.bind_to not in (None, "core", "none"):
-            raise ValueError(
-                "bind_to must be 'core' or 'none'. "
-                f"Received: bind_to={self.bind_to!r}. Leave it out for the default."
-            )
-        if self.collective not in ("tensorflow", "horovod"):
-            raise ValueError(
-                "collective must be 'tensorflow' or 'horovod'. "
-                f"Received: collective={self.collective!r}. "
-                "Leave it out for TensorFlow's own."
-            )
+        for name, option in _COUNTS.items():
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ValueError(
+                    f"{name} ({option}) must be at least 1. "
+                    f"Received: {name}={count}. Give a positive number."
+                )
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {choices}. Received: "
+                    f"{name}={getattr(self, name)!r}. Leave it out for the default."
+                )
         self._check_env()
 
     @property
@@ -99,22 +111,6 @@ class Job:
                 f"Received: collective='horovod', {received}. Give -np instead of "
                 "--workers and --ps, or leave --collective out."
             )
-
-    def _check_counts(self) -> None:
-        """Refuse counts below 1."""
-        options = {
-            "size": "-np",
-            "workers": "--workers",
-            "ps": "--ps",
-            "threads_per_process": "--threads-per-process",
-        }
-        for name, option in options.items():
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise ValueError(
-                    f"{name} ({option}) must be at least 1. "
-                    f"Received: {name}={count}. Give a positive number."
-                )
 
     def _check_env(self) -> None:
         """Refuse invalid variable names, and variables that the launcher sets."""

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from tfdist import __version__
 from tfdist.cluster.address import is_loopback, look_up, split_address
+from tfdist.horovod_build.installed import tensorflow_version
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _FIRST_PORT = 10_000
 _LAST_PORT = 65_535
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES_PER_PORT = 64
-# Distributions that provide TensorFlow.
-_TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 
 
 @dataclass(frozen=True)
@@ -102,32 +101,25 @@ def installed_versions() -> dict[str, str]:
     return {
         "Python": ".".join(platform.python_version_tuple()[:2]),
         "tfdist": __version__,
-        "TensorFlow": _version_of(*_TENSORFLOW),
-        "Keras": _version_of("keras"),
+        "TensorFlow": tensorflow_version() or "none",
+        "Keras": importlib.metadata.version("keras"),
     }
 
 
-def _read_number(path: Path) -> int:
-    """Return the number in a file, or 0 where the kernel does not provide it."""
+def _read_number(path: Path, default: int = 0) -> int:
+    """Return the first number in a file, or a default without one."""
     try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return 0
+        return int(path.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return default
 
 
 def _candidates(count: int) -> Iterator[int]:
     """Yield random ports, first those outside the ephemeral range."""
-    low = max(_FIRST_PORT, min(_first_ephemeral_port(), _LAST_PORT))
+    first_ephemeral = _read_number(_EPHEMERAL_RANGE, 32_768)
+    low = max(_FIRST_PORT, min(first_ephemeral, _LAST_PORT))
     for ports in (range(_FIRST_PORT, low), range(_FIRST_PORT, _LAST_PORT + 1)):
         yield from random.sample(ports, min(len(ports), _TRIES_PER_PORT * count))
-
-
-def _first_ephemeral_port() -> int:
-    """Return the first port of the kernel's ephemeral range."""
-    try:
-        return int(_EPHEMERAL_RANGE.read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 32_768
 
 
 def _can_bind(host: str, port: int) -> bool:
@@ -139,13 +131,3 @@ def _can_bind(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _version_of(*names: str) -> str:
-    """Return the version of the first distribution that is installed, or "none"."""
-    for name in names:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "none"

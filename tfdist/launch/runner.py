@@ -1,6 +1,7 @@
 """Running a job once, with restarts after failures."""
 
 import contextlib
+import math
 import os
 import shlex
 import socket
@@ -9,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tfdist.launch.events import PASSED_ON, received_signals
@@ -19,8 +20,7 @@ from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.machine import is_this_machine
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
-from tfdist.launch.remote.host import ssh_command
-from tfdist.launch.remote.ranks import RemoteRanks
+from tfdist.launch.remote.host import RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
@@ -62,17 +62,36 @@ def run_job(
     if hosts is not None:
         hosts.check(job, restarts)
     limits.check()
+    deadline = time.monotonic() + (limits.timeout_seconds or math.inf)
+    slots: tuple[int, ...] | None = tuple(range(job.process_count))
+    attempts: list[Attempt] = []
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(received_signals(PASSED_ON))
-        runner = _Runner(job, output or Output(), limits, hosts, signals)
+        folder = None
         if restarts.max_restarts:
-            folder = tempfile.TemporaryDirectory(prefix="tfdist-")
-            runner.folder = Path(stack.enter_context(folder))
-        # Each attempt has its own ports and run id, so leftovers cannot join.
-        attempts = [runner.run(tuple(range(job.process_count)))]
-        while (slots := restarts.next_slots(attempts)) and not runner.time_is_up:
-            on_restart(attempts[-1].result, restarts.notice(attempts, slots))
-            attempts.append(runner.run(slots))
+            name = tempfile.TemporaryDirectory(prefix="tfdist-")
+            folder = Path(stack.enter_context(name))
+        while slots and (time.monotonic() < deadline or not attempts):
+            if attempts:
+                on_restart(attempts[-1].result, restarts.notice(attempts, slots))
+            # The log of an earlier attempt explains the restart.
+            out = replace(output or Output(), append=bool(attempts))
+            left = deadline - time.monotonic()
+            limit = replace(limits, timeout_seconds=left if left < math.inf else None)
+            # Each attempt has its own ports and run id, so leftovers cannot join.
+            with _placed(job, hosts, slots, signals) as (specs, remote):
+                progress = None if folder is None else folder / str(len(attempts))
+                if progress is not None:
+                    progress.touch()
+                    variable = {PROGRESS_VARIABLE: str(progress)}
+                    specs = [replace(one, env={**one.env, **variable}) for one in specs]
+                result = run_once(specs, out, limit, signals, remote)
+            if result.reason == "timeout":
+                # Report the limit of the whole job, which is what the user set.
+                result = replace(result, detail=f"{limits.timeout_seconds:g}")
+            step = None if progress is None else read_saved_step(progress)
+            attempts.append(Attempt(result, slots, step))
+            slots = restarts.next_slots(attempts)
     return tuple(attempts)
 
 
@@ -81,7 +100,7 @@ def run_once(
     output: Output,
     limits: Limits,
     signals: socket.socket | None = None,
-    remote: Mapping[str, RemoteRanks] | None = None,
+    remote: Mapping[str, RemoteHost] | None = None,
 ) -> RunResult:
     """Run processes as `run` does, reading signals from a socket."""
     with contextlib.ExitStack() as stack:
@@ -103,70 +122,14 @@ def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> lis
     return servers + [_shell_line(spec, hosts) for spec in specs]
 
 
-@dataclass
-class _Runner:
-    """The attempts of one job, which share a deadline and an output."""
-
-    job: Job
-    output: Output
-    limits: Limits
-    hosts: Hosts | Pods | None
-    signals: socket.socket
-    # Temporary files of the job, if it may be restarted.
-    folder: Path | None = None
-    _started: float = field(default_factory=time.monotonic)
-    _count: int = 0
-
-    @property
-    def time_is_up(self) -> bool:
-        """True if the time limit of the job has passed."""
-        seconds = self._seconds_left()
-        return seconds is not None and seconds <= 0
-
-    def run(self, slots: tuple[int, ...]) -> Attempt:
-        """Start the job in the given slots, and wait until it ends."""
-        # The log of an earlier attempt explains the restart.
-        output = replace(self.output, append=self._count > 0)
-        self._count += 1
-        with self._placed(slots) as placement:
-            if self.folder is None:
-                return Attempt(self._run(placement, output), slots)
-            progress = self.folder / f"progress.{self._count}"
-            progress.touch()
-            variable = {PROGRESS_VARIABLE: str(progress)}
-            specs = [
-                replace(spec, env={**spec.env, **variable}) for spec in placement.specs
-            ]
-            result = self._run(replace(placement, specs=specs), output)
-            return Attempt(result, slots, read_saved_step(progress))
-
-    def _placed(
-        self, slots: tuple[int, ...]
-    ) -> contextlib.AbstractContextManager[Placement]:
-        """Plan an attempt, and connect to its hosts."""
-        if isinstance(self.hosts, Hosts):
-            return placed(self.job, self.hosts, self.signals)
-        if self.hosts is None:
-            specs = plan_here(self.job, slots=slots)
-        else:
-            specs = plan_in_pod(self.job, self.hosts)
-        return contextlib.nullcontext(Placement(specs))
-
-    def _run(self, placement: Placement, output: Output) -> RunResult:
-        """Run processes within the time that is left."""
-        limits = replace(self.limits, timeout_seconds=self._seconds_left())
-        result = run_once(
-            placement.specs, output, limits, self.signals, placement.remote
-        )
-        if result.reason == "timeout":
-            # Report the limit of the whole job, which is what the user set.
-            return replace(result, detail=f"{self.limits.timeout_seconds:g}")
-        return result
-
-    def _seconds_left(self) -> float | None:
-        """Return the time left for the job, or None without a limit."""
-        limit = self.limits.timeout_seconds
-        return None if limit is None else self._started + limit - time.monotonic()
+def _placed(
+    job: Job, hosts: Hosts | Pods | None, slots: tuple[int, ...], signals: socket.socket
+) -> contextlib.AbstractContextManager[Placement]:
+    """Plan an attempt, and connect to its hosts."""
+    if isinstance(hosts, Hosts):
+        return placed(job, hosts, signals)
+    specs = plan_here(job, slots=slots) if hosts is None else plan_in_pod(job, hosts)
+    return contextlib.nullcontext((specs, {}))
 
 
 def _shell_line(spec: ProcessSpec, hosts: Hosts | None) -> str:

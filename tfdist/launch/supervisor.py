@@ -12,10 +12,9 @@ from tfdist.launch.events import ENDING_SIGNALS, Timers, WakeUp
 from tfdist.launch.job import Limits, ProcessSpec
 from tfdist.launch.output import Output, OutputPump
 from tfdist.launch.policy import Action, Policy
-from tfdist.launch.process import RankProcess
-from tfdist.launch.process_group import ProcessGroup
-from tfdist.launch.remote.ranks import RemoteRanks
-from tfdist.launch.result import RunResult
+from tfdist.launch.process import GuardedProcess, RankProcess
+from tfdist.launch.remote.host import RemoteHost, RemoteProcess
+from tfdist.launch.result import Exit, RunResult
 
 # Output events share a socket with signals; neither number is a signal that we catch.
 _OUTPUT_ENDED = 0
@@ -29,6 +28,11 @@ _SETTLE_SECONDS = 1.0
 _NOTICE_SECONDS = 5.0
 # Kubernetes and Slurm allow this long for a checkpoint after SIGTERM.
 _PREEMPTION_SECONDS = 30.0
+# A traceback older than this at the exit did not cause the failure.
+_TEARDOWN_SECONDS = 10.0
+# The kernel closes the connections of a killed process before its exit is reported. On
+# a busy machine peers fail in between.
+_UNNOTICED_SECONDS = 1.0
 
 
 class Supervisor:
@@ -42,7 +46,7 @@ class Supervisor:
         limits: Limits,
         *,
         signals: socket.socket | None = None,
-        remote: Mapping[str, RemoteRanks] | None = None,
+        remote: Mapping[str, RemoteHost] | None = None,
     ) -> None:
         self._limits = limits
         self._started = time.monotonic()
@@ -64,7 +68,9 @@ class Supervisor:
             on_end=lambda: wake_up.send(_OUTPUT_ENDED),
             on_error=lambda: wake_up.send(_OUTPUT_FAILED),
         )
-        self._processes = ProcessGroup(self._pump, remote)
+        self._remote = remote or {}
+        # For each rank the latest process.
+        self._processes: dict[int, RankProcess] = {}
 
     def start(self, specs: Sequence[ProcessSpec]) -> None:
         """Start all processes."""
@@ -87,20 +93,35 @@ class Supervisor:
 
     def close(self) -> None:
         """Kill all processes that still run, and wait until they are gone."""
-        self._processes.close()
+        for process in self._processes.values():
+            process.hang_up()
+        for process in self._processes.values():
+            process.wait()
         self._pump.close()
         self._selector.close()
         self._wake_up.close()
 
     def _start(self, spec: ProcessSpec) -> None:
-        """Start a process, and register for its exit."""
-        process = self._processes.start(spec)
+        """Start a process or its replacement, and register for its exit."""
+        if spec.rank in self._processes:
+            self._processes[spec.rank].hang_up()
+            self._processes[spec.rank].wait()
+        else:
+            self._pump.open(spec)
+        stdout, stderr = self._pump.ends_of(spec.rank)
+        process: RankProcess
+        host = self._remote.get(spec.host or "")
+        if host is not None:
+            process = RemoteProcess(host, spec, stdout=stdout, stderr=stderr)
+        else:
+            process = GuardedProcess(spec, stdout=stdout, stderr=stderr)
+        self._processes[spec.rank] = process
         on_report = functools.partial(self._on_report, process)
         self._selector.register(process, selectors.EVENT_READ, on_report)
 
     def _has_work(self) -> bool:
         """Return whether there is anything to wait for."""
-        if not self._processes.is_gone:
+        if not all(process.is_gone for process in self._processes.values()):
             return True
         # After a kill, do not wait for a blocked console.
         return self._is_printing and not self._was_killed
@@ -115,10 +136,10 @@ class Supervisor:
             elif number in ENDING_SIGNALS:
                 self._interrupt(signal.Signals(number))
             elif number == signal.SIGTSTP:
-                self._processes.send(signal.SIGSTOP)
+                self._send(signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGSTOP)
             else:
-                self._processes.send(signal.Signals(number))
+                self._send(signal.Signals(number))
 
     def _on_report(self, process: RankProcess) -> None:
         """React to the exit of a rank, then to the end of its descendants."""
@@ -174,7 +195,7 @@ class Supervisor:
 
     def _time_out(self) -> None:
         """End the run at its time limit."""
-        if self._processes.running():
+        if self._running():
             detail = f"{self._limits.timeout_seconds:g}"
             self._end_because("timeout", detail, signal.SIGTERM)
 
@@ -197,28 +218,81 @@ class Supervisor:
     def _ask_to_end(self, number: signal.Signals, grace_seconds: float) -> None:
         """Send a signal to the running ranks, and schedule SIGKILL."""
         self._asked_to_end = time.monotonic()
-        self._ended_ranks = self._processes.running()
-        self._processes.send(number)
+        self._ended_ranks = self._running()
+        self._send(number)
         self._timers.set_stage(grace_seconds, self._kill)
 
     def _kill(self) -> None:
         """Kill everything: in a collective, TensorFlow handles no other signal."""
         # The output of a successful chief is still passed on.
         self._was_killed = self._reason != "done"
-        self._processes.send(signal.SIGKILL)
-        self._timers.set_stage(self._limits.grace_seconds, self._processes.give_up)
+        self._send(signal.SIGKILL)
+        self._timers.set_stage(self._limits.grace_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        """Kill the guardians, which may be stopped or hang with their rank."""
+        for process in self._processes.values():
+            process.kill_guardian()
+
+    def _send(self, number: signal.Signals) -> None:
+        """Send a signal to all processes."""
+        for process in self._processes.values():
+            process.send(number)
+
+    def _running(self) -> tuple[int, ...]:
+        """Return the ranks of the processes that still run."""
+        processes = self._processes.values()
+        return tuple(process.rank for process in processes if process.exit_code is None)
 
     def _result(self) -> RunResult:
         """Return the result of the run."""
         failed_rank = None
         if self._reason == "failed":
+            # The others followed.
             suspects = self._policy.suspects(self._culprits)
-            failed_rank = self._processes.first_failure(suspects)
+            failed_rank = min(sorted(suspects), key=self._failed_seconds)
+        exits = [
+            Exit(
+                process.rank,
+                -signal.SIGKILL if process.exit_code is None else process.exit_code,
+                process.ended_seconds - self._started,
+                self._pump.tail(process.rank),
+                process.spec.task,
+                process.spec.host,
+            )
+            for process in self._processes.values()
+        ]
         return RunResult(
-            self._processes.exits(self._started),
+            tuple(exits),
             self._reason,
             self._detail,
             failed_rank,
             self._ended_ranks,
             self._was_interrupted,
         )
+
+    def _failed_seconds(self, rank: int) -> float:
+        """Return the time at which a rank failed."""
+        process = self._processes[rank]
+        was_killed = (
+            process.exit_code == -signal.SIGKILL and not process.is_to_be_killed
+        )
+        traceback = self._pump.traceback_seconds(rank)
+        return failed_seconds(process.ended_seconds, traceback, was_killed=was_killed)
+
+
+def failed_seconds(
+    ended_seconds: float,
+    traceback_seconds: float = float("inf"),
+    *,
+    was_killed: bool = False,
+) -> float:
+    """Return the time of a failure from those of the exit and of the last traceback."""
+    # Python prints the traceback before it cleans up, and TensorFlow's cleanup can
+    # outlast the time in which a peer notices the failure and aborts. No failure of a
+    # peer causes a SIGKILL from outside the launcher.
+    if was_killed:
+        return ended_seconds - _UNNOTICED_SECONDS
+    if ended_seconds - _TEARDOWN_SECONDS < traceback_seconds < ended_seconds:
+        return traceback_seconds
+    return ended_seconds

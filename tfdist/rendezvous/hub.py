@@ -5,9 +5,10 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import combinations, pairwise, zip_longest
 from typing import Any
 
 from tfdist.rendezvous.wire import Message, Reader, send
@@ -30,7 +31,7 @@ class Report:
     inside: bool = False  # Whether the rank is still in that call.
     seconds: float = 0.0  # The time since the rank entered or left it.
     # The collectives in its graphs, as traced; empty until it has waited for a while.
-    plan: tuple[str, ...] = ()
+    plan: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,7 @@ class Hub:
         self._left: set[int] = set()
         self._values: dict[str, dict[int, Any]] = {}
         self._failed = False
-        self._thread = threading.Thread(
-            target=self._serve, name="tfdist hub", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def join(self, timeout_seconds: float) -> None:
@@ -107,8 +106,7 @@ class Hub:
         """Act on a message from a rank."""
         kind = message["kind"]
         if kind in ("beat", "bye"):
-            report = message["report"]
-            self._reports[rank] = Report(**{**report, "plan": tuple(report["plan"])})
+            self._reports[rank] = Report(**message["report"])
         if kind == "bye":
             self._left.add(rank)
             if message["error"]:
@@ -135,9 +133,8 @@ class Hub:
             for rank in self._left - set(values):
                 what = json.loads(key)[0]
                 self._lose(rank, f"has ended while others wait for it in {what}")
-        failure = find_failure(
-            self._reports, self._left, self._names, self._timeout_seconds
-        )
+        reports, seconds = self._reports, self._timeout_seconds
+        failure = find_failure(reports, self._left, self._names, seconds)
         if failure is not None:
             self._fail(failure)
 
@@ -154,9 +151,8 @@ class Hub:
         """Send the first failure, and only this one, to every rank."""
         if not self._failed:
             self._failed = True
-            self._send_all(
-                {"kind": "failure", "what": failure.kind, "text": failure.text}
-            )
+            what, text = failure.kind, failure.text
+            self._send_all({"kind": "failure", "what": what, "text": text})
 
     def _send_all(self, message: Message) -> None:
         """Send a message to every rank that is still connected."""
@@ -183,102 +179,62 @@ def find_failure(
         for rank, report in sorted(reports.items())
         if report.inside and report.seconds >= _BELIEVED_SECONDS and rank not in left
     }
-    return (
-        _left_too_early(waiting, reports, left, names)
-        or _different_calls(waiting, names)
-        or _different_plans(waiting, names, timeout_seconds)
-        or _too_long(waiting, reports, names, timeout_seconds)
-    )
-
-
-def _left_too_early(
-    waiting: Mapping[int, Report],
-    reports: Mapping[int, Report],
-    left: Collection[int],
-    names: Mapping[int, str],
-) -> Failure | None:
-    """Find a rank that left before a call in which another waits for it."""
     for rank, report in waiting.items():
         for gone in sorted(left):
             if reports[gone].call < report.call:
-                return Failure(
-                    "lost",
+                text = (
                     f"{names[gone]} has ended its program while {names[rank]} waits "
                     f"for it in {report.what}. Make the same calls on every rank, and "
-                    "look at the log of the one that has ended for the reason.",
+                    "look at the log of the one that has ended for the reason."
                 )
-    return None
+                return Failure("lost", text)
+    for (rank, report), (other, its) in combinations(waiting.items(), 2):
+        if report.call == its.call and report.what != its.what:
+            text = (
+                f"The ranks are in different calls: {names[rank]} is in {report.what}, "
+                f"{names[other]} in {its.what} (joint call {report.call} on both). "
+                "Make the same calls, with the same shapes and in the same order, on "
+                "every rank."
+            )
+            return Failure("disagree", text)
+    late = [rank for rank, its in waiting.items() if its.seconds >= timeout_seconds]
+    return _stall(late[0], waiting, reports, names, timeout_seconds) if late else None
 
 
-def _different_calls(
-    waiting: Mapping[int, Report], names: Mapping[int, str]
-) -> Failure | None:
-    """Find two ranks in different calls with the same number."""
-    for rank, report in waiting.items():
-        for other, its in waiting.items():
-            if rank < other and report.call == its.call and report.what != its.what:
-                return Failure(
-                    "disagree",
-                    f"The ranks are in different calls: {names[rank]} is in "
-                    f"{report.what}, {names[other]} in {its.what} (joint call "
-                    f"{report.call} on both). Make the same calls, with the same "
-                    "shapes and in the same order, on every rank.",
-                )
-    return None
-
-
-def _different_plans(
-    waiting: Mapping[int, Report], names: Mapping[int, str], timeout_seconds: float
-) -> Failure | None:
-    """Find two ranks that stall in one call with different graphs."""
-    # Different graphs alone are no failure: ranks may trace at different times.
-    in_order = sorted(waiting.items())
-    for (rank, report), (other, its) in zip(in_order, in_order[1:], strict=False):
-        is_long = max(report.seconds, its.seconds) >= timeout_seconds
-        # An empty plan may mean that it has not been sent yet.
-        is_known = bool(report.plan) and bool(its.plan)
-        if not (is_long and is_known and report.call == its.call):
-            continue
-        if report.plan == its.plan:
-            continue
-        pairs = enumerate(zip(report.plan, its.plan, strict=False))
-        shorter = min(len(report.plan), len(its.plan))
-        position = next((i for i, (a, b) in pairs if a != b), shorter)
-        mine, theirs = (
-            plan[position] if position < len(plan) else "missing"
-            for plan in (report.plan, its.plan)
-        )
-        return Failure(
-            "disagree",
-            f"The ranks run different graphs in {report.what}: collective number "
-            f"{position} is {mine} on {names[rank]} and {theirs} on {names[other]}. "
-            "Trace the same operations, with the same shapes and in the same order, "
-            "on every rank.",
-        )
-    return None
-
-
-def _too_long(
+def _stall(
+    late: int,
     waiting: Mapping[int, Report],
     reports: Mapping[int, Report],
     names: Mapping[int, str],
     timeout_seconds: float,
-) -> Failure | None:
-    """Find a rank that has waited longer than the timeout."""
-    for rank, report in waiting.items():
-        if report.seconds < timeout_seconds:
+) -> Failure:
+    """Explain why a rank has waited longer than the timeout."""
+    # Different graphs alone are no failure: ranks may trace at different times.
+    for (rank, report), (other, its) in pairwise(waiting.items()):
+        # An empty plan may mean that it has not been sent yet.
+        if report.call != its.call or not (report.plan and its.plan):
             continue
-        behind = [other for other, its in reports.items() if its.call < report.call]
-        behind = behind or [other for other in reports if other not in waiting]
-        where = "; ".join(_position(reports[other], names[other]) for other in behind)
-        return Failure(
-            "stalled",
-            f"{names[rank]} has waited {report.seconds:.0f} s in {report.what}. "
-            f"{where or 'All ranks are in it'}. Find out what holds them up; if it is "
-            "work that takes so long, raise timeout_seconds of the strategy "
-            f"(now {timeout_seconds:g}).",
-        )
-    return None
+        plans = zip_longest(report.plan, its.plan, fillvalue="missing")
+        for position, (mine, theirs) in enumerate(plans):
+            if mine != theirs:
+                text = (
+                    f"The ranks run different graphs in {report.what}: collective "
+                    f"number {position} is {mine} on {names[rank]} and {theirs} on "
+                    f"{names[other]}. Trace the same operations, with the same shapes "
+                    "and in the same order, on every rank."
+                )
+                return Failure("disagree", text)
+    report = waiting[late]
+    behind = [other for other, its in reports.items() if its.call < report.call]
+    behind = behind or [other for other in reports if other not in waiting]
+    where = "; ".join(_position(reports[other], names[other]) for other in behind)
+    text = (
+        f"{names[late]} has waited {report.seconds:.0f} s in {report.what}. "
+        f"{where or 'All ranks are in it'}. Find out what holds them up; if it is work "
+        "that takes so long, raise timeout_seconds of the strategy (now "
+        f"{timeout_seconds:g})."
+    )
+    return Failure("stalled", text)
 
 
 def _position(report: Report, name: str) -> str:

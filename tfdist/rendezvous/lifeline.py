@@ -9,9 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from typing import Any
 
-from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS, Failure, Hub
+from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS, Failure, Hub, Report
 from tfdist.rendezvous.wire import Reader, send
 
 _ERRORS: dict[str, type[Exception]] = {
@@ -122,9 +123,8 @@ class Lifeline:
         error = getattr(sys, "last_value", None)
         text = "" if error is None else f"{type(error).__name__}: {error}"
         self._closed = True
-        self._send(
-            {"kind": "bye", "error": text[:_LONGEST_TEXT], "report": self._report()}
-        )
+        text = text[:_LONGEST_TEXT]
+        self._send({"kind": "bye", "error": text, "report": self._report()})
         # The hub waits for the end of every connection, including rank 0's own.
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
@@ -145,15 +145,9 @@ class Lifeline:
 
     def _report(self) -> dict[str, Any]:
         """Describe the position of this rank."""
-        seconds = time.monotonic() - self._since
-        long = self._inside > 0 and seconds > _SEND_PLAN_SECONDS
-        return {
-            "call": self._call,
-            "what": self._what,
-            "inside": self._inside > 0,
-            "seconds": seconds,
-            "plan": self._plan if long else [],
-        }
+        inside, seconds = self._inside > 0, time.monotonic() - self._since
+        plan = self._plan if inside and seconds > _SEND_PLAN_SECONDS else ()
+        return asdict(Report(self._call, self._what, inside, seconds, plan))
 
     def _listen(self) -> None:
         """Read from the hub until the connection ends."""
@@ -168,10 +162,9 @@ class Lifeline:
         except (OSError, ValueError):
             pass
         if not self._closed:
-            text = (
-                f"{self._name_of_hub} {how}. Look at the end of its log for the cause, "
-            )
-            self._fail(Failure("lost", text + "then start all ranks again."))
+            advice = "Look at the end of its log for the cause, then start all ranks"
+            text = f"{self._name_of_hub} {how}. {advice} again."
+            self._fail(Failure("lost", text))
 
     def _handle(self, message: dict[str, Any]) -> None:
         """Act on a message from the hub."""

@@ -4,7 +4,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,9 +28,6 @@ _FIRST_NOTICE_SECONDS = 10.0
 _NOTICE_SECONDS = 30.0
 _ANSWER_SECONDS = 5.0
 _PROBES_AT_A_TIME = 32
-
-_Probe = Callable[[str], OSError | None]
-_ProbeAll = Callable[[_Probe, Iterable[str]], Iterable[OSError | None]]
 
 
 def retry(seconds: float, waiting_for: Callable[[], str]) -> Iterator[float]:
@@ -77,35 +74,20 @@ def wait_for_servers(cluster: Cluster, timeout_seconds: float) -> None:
         for job in ("worker", "ps")
         for index, address in enumerate(cluster.jobs.get(job, ()))
     }
+    problem = "Only {} of {} workers and parameter servers can be reached after {:g} s."
     # TensorFlow itself would wait forever, without a message. The port is free for it
     # after this block.
-    with _listening(cluster), ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
-        missing = _wait_for(servers, timeout_seconds, pool.map)
-    if not missing:
-        return
-    present = [name for address, name in servers.items() if address not in missing]
-    raise TimeoutError(
-        f"Only {len(present)} of {len(servers)} workers and parameter servers can be "
-        f"reached after {timeout_seconds:g} s. Present: "
-        f"{'; '.join(present) or 'none'}. Missing: {_describe(missing, servers)}. "
-        "Check that each of the missing was started, with the same cluster and its own "
-        f"task, and that its address can be reached from {socket.gethostname()}."
-    )
+    with _listening(cluster):
+        _wait_for(servers, timeout_seconds, problem)
 
 
 def wait_for_chief(cluster: Cluster, timeout_seconds: float) -> None:
     """Wait on a worker or parameter server until the chief listens."""
     address = cluster.addresses[0]
     chief = {address: _name(cluster.task_of(0), address)}
-    missing = _wait_for(chief, timeout_seconds)
-    if missing:
-        raise TimeoutError(
-            f"The chief cannot be reached after {timeout_seconds:g} s. Present: "
-            f"{_name(cluster.task, cluster.address)}; of the others nothing is known "
-            f"here. Missing: {_describe(missing, chief)}. Check that it was started, "
-            "with the same cluster, and that its address can be reached from "
-            f"{socket.gethostname()}."
-        )
+    problem = "The chief cannot be reached after {2:g} s."
+    known = f"{_name(cluster.task, cluster.address)}; of the others nothing is known"
+    _wait_for(chief, timeout_seconds, problem, known)
 
 
 def watch_chief(cluster: Cluster) -> None:
@@ -173,20 +155,26 @@ def _accept(listener: socket.socket) -> None:
 
 
 def _wait_for(
-    names: Mapping[str, str], timeout_seconds: float, probe_all: _ProbeAll = map
-) -> dict[str, OSError]:
-    """Probe addresses until all listen or time is up; return the last errors."""
+    names: Mapping[str, str], timeout_seconds: float, problem: str, known: str = ""
+) -> None:
+    """Probe addresses until all listen; raise TimeoutError if time is up."""
     errors = dict.fromkeys(names, OSError("not probed yet"))
-    for left in retry(timeout_seconds, lambda: _describe(errors, names)):
-        for address, error in zip([*errors], probe_all(_probe, [*errors]), strict=True):
-            if error is None:
-                del errors[address]
-            else:
-                errors[address] = error
-        if not errors:
-            break
-        time.sleep(min(RETRY_SECONDS, left))
-    return errors
+    with ThreadPoolExecutor(_PROBES_AT_A_TIME) as pool:
+        for left in retry(timeout_seconds, lambda: _describe(errors, names)):
+            found = dict(zip(errors, pool.map(_probe, errors), strict=True))
+            errors.clear()
+            errors.update({place: error for place, error in found.items() if error})
+            if not errors:
+                return
+            time.sleep(min(RETRY_SECONDS, left))
+    present = [name for address, name in names.items() if address not in errors]
+    raise TimeoutError(
+        f"{problem.format(len(present), len(names), timeout_seconds)} Present: "
+        f"{known or '; '.join(present) or 'none'}. Missing: "
+        f"{_describe(errors, names)}. Check that each of the missing was started, with "
+        "the same cluster and its own task, and that its address can be reached from "
+        f"{socket.gethostname()}."
+    )
 
 
 def _probe(address: str) -> OSError | None:

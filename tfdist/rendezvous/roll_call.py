@@ -20,7 +20,6 @@ from tfdist.rendezvous.wire import Message, Reader, receive, send
 
 START_TIMEOUT_VARIABLE = "TFDIST_START_TIMEOUT"
 TIMEOUT_SECONDS = 600.0
-_START_TIMEOUT_SECONDS = 300.0
 # Rank 0 acknowledges a caller at once; a slower listener is another program.
 _ACKNOWLEDGE_SECONDS = 5.0
 # A caller may have started its clock later than rank 0.
@@ -36,9 +35,7 @@ def start_timeout(
     """Return the start timeout: the argument, the launcher's value, or 300 s."""
     if seconds is not None:
         return seconds
-    text = (os.environ if env is None else env).get(START_TIMEOUT_VARIABLE)
-    if not text:
-        return _START_TIMEOUT_SECONDS
+    text = (os.environ if env is None else env).get(START_TIMEOUT_VARIABLE) or "300"
     try:
         seconds = float(text)
     except ValueError:
@@ -71,10 +68,8 @@ def call_roll(
         run_id=cluster.run_id,
         addresses=cluster.addresses,
         seconds=start_timeout(start_timeout_seconds),
-        remedy_for_missing="Check that each of the missing was started, with the same "
-        f"cluster and its own task index, and that it can reach rank 0 at {zero}.",
-        remedy_for_zero="Check that rank 0 was started, with the same cluster, and "
-        "that its address can be reached from this host.",
+        remedy="Check that each of the missing was started, with the same cluster and "
+        f"its own task index, and that all ranks can reach rank 0 at {zero}.",
     )
     listener = None if cluster.rank > 0 else listen(cluster)
     places = [split_address(zero)]
@@ -111,18 +106,14 @@ def meet(
     timeout_seconds: float,
 ) -> tuple[Lifeline, Hub | None]:
     """Connect ranks that know the address of rank 0; return as `call_roll` does."""
-    names = {
-        number: f"rank {guest.rank} (process {guest.pid} on {guest.host})"
-        for number, guest in enumerate(guests)
-    }
+    names = [f"rank {its.rank} (process {its.pid} on {its.host})" for its in guests]
     zero = guests[0]
     handshake = _Handshake(
         rank,
-        names,
+        dict(enumerate(names)),
         run_id=zero.token,
         seconds=start_timeout_seconds,
-        remedy_for_missing=f"Let their hosts reach {zero.host} by TCP, on any port.",
-        remedy_for_zero=f"Let {zero.host} be reached by TCP, on any port.",
+        remedy=f"Let all hosts reach {zero.host} by TCP, on any port.",
     )
     places = [(host, zero.port) for host in zero.addresses]
     return handshake.connect(door, places, on_failure, timeout_seconds)
@@ -141,8 +132,7 @@ class _Handshake:
     names: Mapping[int, str]
     run_id: str
     seconds: float
-    remedy_for_missing: str
-    remedy_for_zero: str
+    remedy: str
     addresses: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -176,21 +166,25 @@ class _Handshake:
 
     def _gather(self, listener: socket.socket) -> dict[int, socket.socket]:
         """Wait on rank 0 for all other ranks; return their connections."""
-        readers: dict[socket.socket, Reader] = {}
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             for left in retry(self.seconds, self._missing):
                 if len(self._present) == len(self.names) - 1:
                     break
                 for key, _ in selector.select(min(1.0, left)):
-                    if key.fileobj is listener:
+                    if key.data is None:
                         connection, _ = listener.accept()
-                        readers[connection] = Reader()
-                        selector.register(connection, selectors.EVENT_READ)
-                    elif not self._hear(key.fileobj, readers):  # type: ignore[arg-type]
+                        selector.register(connection, selectors.EVENT_READ, Reader())
+                    elif not self._hear(key.fileobj, key.data):  # type: ignore[arg-type]
                         selector.unregister(key.fileobj)
         if len(self._present) < len(self.names) - 1:
-            self._give_up()
+            present = [self.names[rank] for rank in [0, *sorted(self._present)]]
+            text = (
+                f"Only {len(present)} of {len(self.names)} processes have answered the "
+                f"roll-call after {self.seconds:g} s. Present: {'; '.join(present)}. "
+                f"Missing: {self._missing()}. {self.remedy}"
+            )
+            self._end(TimeoutError(text))
         for connection in self._present.values():
             send(_without_delay(connection), {"kind": "welcome"})
         return self._present
@@ -218,7 +212,7 @@ class _Handshake:
         raise TimeoutError(
             f"{self.names[0]} has not answered the roll-call after {self.seconds:g} s: "
             f"{state()}. Present: {self.names[self.rank]}; of the others nothing is "
-            f"known here. {self.remedy_for_zero}"
+            f"known here. {self.remedy}"
         )
 
     def _report(self, place: _Place, seconds: float) -> tuple[socket.socket, Message]:
@@ -237,13 +231,11 @@ class _Handshake:
             raise
         return connection, reply
 
-    def _hear(
-        self, connection: socket.socket, readers: Mapping[socket.socket, Reader]
-    ) -> bool:
+    def _hear(self, connection: socket.socket, reader: Reader) -> bool:
         """Read from a caller; return whether it stays connected."""
         try:
             data = connection.recv(1 << 16)
-            for message in readers[connection].feed(data):
+            for message in reader.feed(data):
                 self._admit(connection, message)
         except (OSError, ValueError, LookupError, TypeError):
             data = b""  # Another program, or a caller that has left.
@@ -311,16 +303,6 @@ class _Handshake:
         except OSError as error:
             return f": the name {host!r} is not known ({error})"
         return ""
-
-    def _give_up(self) -> NoReturn:
-        """Raise the error that names the present and the missing ranks."""
-        present = [self.names[rank] for rank in [0, *sorted(self._present)]]
-        text = (
-            f"Only {len(present)} of {len(self.names)} processes have answered the "
-            f"roll-call after {self.seconds:g} s. Present: {'; '.join(present)}. "
-            f"Missing: {self._missing()}. {self.remedy_for_missing}"
-        )
-        self._end(TimeoutError(text))
 
 
 def _without_delay(connection: socket.socket) -> socket.socket:

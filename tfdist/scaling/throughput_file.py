@@ -92,20 +92,13 @@ def read_run(file: str | os.PathLike[str]) -> Run:
         ValueError: If the file cannot be read, or is invalid.
     """
     try:
-        content = json.loads(Path(file).read_text())
-    except OSError as error:
-        raise _refusal(file, f"which cannot be read ({error.strerror})") from None
-    except ValueError:
-        raise _refusal(file, "which is not JSON") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise _refusal(file, f'whose "format" is not "{FORMAT}"')
-    if content.get("version") != VERSION:
+        run = _run_of(json.loads(Path(file).read_text()))
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise ValueError(
-            f"A file of a run must be of version {VERSION}. "
-            f"Received: {file}, of version {content.get('version')}. "
-            "Read it with the version of tfdist that wrote it."
-        )
-    run = _run_of(file, content)
+            "A file must be one that Throughput wrote. "
+            f"Received: {file} ({type(error).__name__}: {error}). "
+            "Train with callbacks=[tfdist.callbacks.Throughput(json=FILE)]."
+        ) from None
     if math.isnan(run.examples_per_second):
         raise ValueError(
             "A run must have an epoch in which a step was measured. "
@@ -115,48 +108,37 @@ def read_run(file: str | os.PathLike[str]) -> Run:
     return run
 
 
-def _run_of(file: str | os.PathLike[str], content: dict[str, Any]) -> Run:
-    """Return the run; reject missing or invalid fields."""
-    try:
-        run = Run(
-            processes=content["processes"],
-            epochs=tuple(
-                EpochRate(epoch["examples_per_second"], epoch.get("skipped_steps", 0))
-                for epoch in content["epochs"]
-            ),
-            model=content.get("model"),
-            global_batch_size=content.get("global_batch_size"),
-            units_per_example=dict(content.get("units_per_example", {})),
-            versions=dict(content.get("versions", {})),
-        )
-    except KeyError as error:
-        raise _refusal(file, f"in which {error} is missing") from None
-    except (AttributeError, TypeError, ValueError):
-        raise _refusal(file, "whose fields are of other types") from None
+def _run_of(content: dict[str, Any]) -> Run:
+    """Return the run; raise for missing or invalid fields."""
+    if (content["format"], content["version"]) != (FORMAT, VERSION):
+        raise ValueError(f'the format is not "{FORMAT}", version {VERSION}')
+    run = Run(
+        processes=content["processes"],
+        epochs=tuple(
+            EpochRate(epoch["examples_per_second"], epoch.get("skipped_steps", 0))
+            for epoch in content["epochs"]
+        ),
+        model=content.get("model"),
+        global_batch_size=content.get("global_batch_size"),
+        units_per_example=dict(content.get("units_per_example", {})),
+        versions=dict(content.get("versions", {})),
+    )
     rates = [epoch.examples_per_second for epoch in run.epochs]
     counts = [run.processes, run.global_batch_size]
-    values = [*rates, *run.units_per_example.values()]
     if not (
         isinstance(run.model, str | None)
         and run.processes is not None
         and all(_is_positive(count, int) for count in counts)
-        and all(_is_positive(value, int | float) for value in values)
+        and all(
+            _is_positive(value) for value in (*rates, *run.units_per_example.values())
+        )
     ):
-        raise _refusal(file, "in which a value is of another type, or not positive")
+        raise ValueError("a value is of another type, or not positive")
     return run
 
 
-def _is_positive(value: Any, kinds: Any) -> bool:
+def _is_positive(value: Any, kinds: Any = int | float) -> bool:
     """Return whether a value is None, or a positive number of a kind."""
     # bool is a subclass of int.
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
     return value is None or (is_number and 0 < value < math.inf)
-
-
-def _refusal(file: str | os.PathLike[str], reason: str) -> ValueError:
-    """Return the error for an invalid file."""
-    return ValueError(
-        "A file must be one that Throughput wrote. "
-        f"Received: {file}, {reason}. "
-        "Train with callbacks=[tfdist.callbacks.Throughput(json=FILE)]."
-    )

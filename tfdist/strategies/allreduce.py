@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 from tfdist.collectives import Collective, FusingCollective
-from tfdist.compat.keras import install
 from tfdist.gradients import (
     BUCKET_BYTES,
     GradientReducer,
@@ -82,57 +81,51 @@ class AllReduceStrategy(StepRunner):
         start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        start_timeout_seconds = start_timeout(start_timeout_seconds)
-        check_seconds("start_timeout_seconds", start_timeout_seconds)
-        check_seconds("timeout_seconds", timeout_seconds)
+        timeouts = checked_timeouts(start_timeout_seconds, timeout_seconds)
         check_bucket_bytes(bucket_bytes or 0)
         check_compression(compression)
         if collective == "horovod":
             _check_no_buckets(bucket_bytes)
             check_horovod_options(compression=compression)
         if isinstance(collective, Collective):
-            _check_unused(start_timeout_seconds, timeout_seconds)
+            _check_unused(timeouts)
         else:
-            collective = connect(
-                collective,
-                start_timeout_seconds=start_timeout_seconds,
-                timeout_seconds=timeout_seconds,
-            )
+            collective = connect(collective, **timeouts)
         how: dict[str, Any] = {
             "sparse_as_dense": sparse_as_dense,
             "compression": compression,
         }
         if isinstance(collective, FusingCollective):
             _check_no_buckets(bucket_bytes)
-            self._start(collective, HorovodReducer(collective, **how))
+            reducer: GradientReducer = HorovodReducer(collective, **how)
         else:
             size = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
             reducer = GradientReducer(collective, bucket_bytes=size, **how)
-            self._start(collective, reducer)
-
-    def _start(self, collective: Collective, reducer: GradientReducer) -> None:
-        """Initialize the strategy over a connected collective."""
-        super().__init__(ProcessReplicaExtended(self, collective, reducer))
-        install(is_alone=collective.size == 1)
+        self._start(ProcessReplicaExtended(self, collective, reducer))
 
 
-def check_seconds(name: str, value: float) -> None:
-    """Raise `ValueError` unless a time is positive and finite."""
-    if not 0 < value < math.inf:
-        raise ValueError(
-            f"{name} must be positive and finite. Received: {name}={value!r}. "
-            "Give the longest time that a healthy job may take."
-        )
+def checked_timeouts(start: float | None, timeout: float) -> dict[str, float]:
+    """Return the timeouts as arguments, after checks; for None, the default."""
+    timeouts = {
+        "start_timeout_seconds": start_timeout(start),
+        "timeout_seconds": timeout,
+    }
+    for name, value in timeouts.items():
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"{name} must be positive and finite. Received: {name}={value!r}. "
+                "Give the longest time that a healthy job may take."
+            )
+    return timeouts
 
 
-def _check_unused(start: float, timeout: float) -> None:
+def _check_unused(timeouts: dict[str, float]) -> None:
     """Raise `ValueError` if timeouts are given along with a `Collective`."""
-    if (start, timeout) != (start_timeout(), TIMEOUT_SECONDS):
+    if timeouts != checked_timeouts(None, TIMEOUT_SECONDS):
         raise ValueError(
             "start_timeout_seconds and timeout_seconds are for the collective that the "
-            f"strategy makes. Received: start_timeout_seconds={start:g}, "
-            f"timeout_seconds={timeout:g} beside a Collective. Give them to the "
-            "Collective when you make it."
+            f"strategy makes. Received: {timeouts} together with a Collective. Give "
+            "them to the Collective when you make it."
         )
 
 

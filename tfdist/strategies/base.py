@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
+from tfdist.compat.keras import install
 from tfdist.data.sharding import Shard
 from tfdist.training.hooks import StrategyKerasHooks
 
@@ -19,6 +20,11 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
         """The collective of the processes."""
         collective: Collective = self.extended.collective
         return collective
+
+    def _start(self, extended: "CollectiveExtended") -> None:
+        """Initialize the strategy with its implementation."""
+        tf.distribute.Strategy.__init__(self, extended)
+        install(is_alone=extended.collective.size == 1)
 
     def run(
         self,

@@ -1,6 +1,7 @@
 """TensorFlow's own strategies, corrected for Keras 3."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -52,9 +53,7 @@ class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ign
         self, devices: Sequence[str] | None = None, cross_device_ops: Any = None
     ) -> None:
         names = full_names("devices", devices)
-        extended = of_devices(self, SingleCollective(), names, cross_device_ops)
-        tf.distribute.Strategy.__init__(self, extended)
-        install(is_alone=True)
+        self._start(of_devices(self, SingleCollective(), names, cross_device_ops))
 
 
 class CentralStorageStrategy(
@@ -91,23 +90,11 @@ class CentralStorageStrategy(
         parameter_device: str | None = None,
     ) -> None:
         names = full_names("compute_devices", compute_devices)
-        is_one = len(names) == 1
         if parameter_device is not None:
             (place,) = full_names("parameter_device", [parameter_device])
         else:
-            place = names[0] if is_one else compat.full_name("CPU:0")
-        collective = SingleCollective()
-        if is_one:
-            reducer = GradientReducer(collective)
-            extended: Any = ProcessReplicaExtended(
-                self, collective, reducer, names[0], place
-            )
-        else:
-            extended = CentralStorageExtended(
-                place, self, collective, GradientReducer, names
-            )
-        tf.distribute.Strategy.__init__(self, extended)
-        install(is_alone=True)
+            place = names[0] if len(names) == 1 else compat.full_name("CPU:0")
+        self._start(of_devices(self, SingleCollective(), names, place=place))
 
     def check_compiled(self, model: Any) -> None:
         """Raise an error if XLA would have to compile steps over several devices.
@@ -144,12 +131,7 @@ class OneDeviceStrategy(StepRunner, tf.distribute.OneDeviceStrategy):  # type: i
 
     def __init__(self, device: str) -> None:
         (name,) = full_names("device", [device])
-        collective = SingleCollective()
-        reducer = GradientReducer(collective)
-        tf.distribute.Strategy.__init__(
-            self, ProcessReplicaExtended(self, collective, reducer, name)
-        )
-        install(is_alone=True)
+        self._start(of_devices(self, SingleCollective(), [name]))
 
 
 def full_names(argument: str, devices: Sequence[str] | None) -> list[str]:
@@ -157,21 +139,12 @@ def full_names(argument: str, devices: Sequence[str] | None) -> list[str]:
     if devices is None:
         return [compat.full_name(device) for device in compat.all_local_devices()]
     names = [compat.full_name(device) for device in devices]
-    there = [
-        compat.full_name(device.name) for device in tf.config.list_logical_devices()
-    ]
-    problem = "must name at least one device" if not names else ""
-    if missing := [
-        d for d, name in zip(devices, names, strict=True) if name not in there
-    ]:
-        problem = f"must be there: {missing[0]!r} is not"
-    elif len(set(names)) < len(names):
-        problem = "must be given once each"
-    if problem:
-        short = [name.rpartition("/device:")[2] for name in there]
+    there = [compat.full_name(one.name) for one in tf.config.list_logical_devices()]
+    if not names or len(set(names)) < len(names) or not set(names) <= set(there):
+        short = ", ".join(name.rpartition("/device:")[2] for name in there)
         raise ValueError(
-            f"The devices of {argument} {problem}. Received: {argument}="
-            f"{list(devices)!r}. There are: {', '.join(short)}. Split one into several "
+            f"{argument} must name devices of this process, each once. Received: "
+            f"{argument}={list(devices)!r}; there are {short}. Split one into several "
             "with tfdist.devices.split, before TensorFlow starts."
         )
     return names
@@ -242,16 +215,18 @@ def of_devices(
     collective: Collective,
     devices: Sequence[str],
     cross_device_ops: Any = None,
+    *,
     bucket_bytes: int = BUCKET_BYTES,
+    place: str | None = None,
 ) -> Any:
-    """Return the implementation for one or several devices of this process."""
-
-    def reducer(collective: Collective) -> GradientReducer:
-        return GradientReducer(collective, bucket_bytes=bucket_bytes)
-
+    """Return the implementation for devices here, with the weights at `place`."""
+    reducer = partial(GradientReducer, bucket_bytes=bucket_bytes)
     if len(devices) == 1:
-        (device,) = devices
-        return ProcessReplicaExtended(strategy, collective, reducer(collective), device)
+        return ProcessReplicaExtended(
+            strategy, collective, reducer(collective), devices[0], place
+        )
+    if place is not None:
+        return CentralStorageExtended(place, strategy, collective, reducer, devices)
     return MirroredReplicasExtended(
         strategy, collective, reducer, devices, cross_device_ops
     )

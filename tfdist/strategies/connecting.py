@@ -30,13 +30,11 @@ def connect(name: str, **options: Any) -> Collective:
     elif member.size == 1:
         return SingleCollective()
     elif member.cluster.size == 1:
-        ways = "start the program with `tfdist run`"
-        if member.horovod_launcher is not None:
-            ways = f"use collective='horovod', or {ways}"
         raise ValueError(
             "collective='tensorflow' needs the addresses of all processes, which "
             f"{member.launcher} does not give. Received: rank {member.rank} of "
-            f"{member.size}, without TF_CONFIG. {ways[0].upper()}{ways[1:]}."
+            f"{member.size}, without TF_CONFIG. Start the program with `tfdist run`; "
+            "horovodrun and mpirun need collective='horovod'."
         )
     else:
         collective = TensorFlowCollective(member.cluster, **options)
@@ -68,11 +66,6 @@ def _connect_horovod(
     member: Membership, process_set: Any = None, **timeouts: float
 ) -> Collective:
     """Start Horovod and return its collective."""
-    if find_spec("horovod") is None:
-        raise ImportError(
-            "collective='horovod' needs Horovod. Received: no module 'horovod'. "
-            "Run `tfdist horovod install` in this environment."
-        )
     try:
         from tfdist.collectives.horovod.collective import (
             HorovodCollective,
@@ -81,9 +74,9 @@ def _connect_horovod(
         from tfdist.collectives.horovod.peers import start
     except Exception as error:
         raise ImportError(
-            "Horovod is installed, but cannot be used with this TensorFlow. Received: "
-            f"{type(error).__name__}: {error}. Run `tfdist horovod check`, which says "
-            "what is wrong; `tfdist horovod install --force` builds it again."
+            "collective='horovod' needs Horovod, built for this TensorFlow. Received: "
+            f"{type(error).__name__}: {error}. Run `tfdist horovod install` in this "
+            "environment; `tfdist horovod check` says what is wrong."
         ) from error
     check_process_set(process_set)
     if start(member) == 1:

@@ -10,9 +10,10 @@ from tfdist.gradients import (
     check_compression,
     check_horovod_options,
 )
-from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
-from tfdist.strategies.allreduce import AllReduceStrategy, check_seconds
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
+from tfdist.strategies.allreduce import AllReduceStrategy, checked_timeouts
 from tfdist.strategies.connecting import connect_horovod
+from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 
 class HorovodStrategy(AllReduceStrategy):
@@ -50,7 +51,6 @@ class HorovodStrategy(AllReduceStrategy):
         ImportError: If Horovod is not installed for this TensorFlow.
         RuntimeError: If Horovod does not connect the processes of the launcher.
         TimeoutError: If a process does not join, or cannot be reached.
-        TypeError: If `groups` or `process_set` has the wrong type.
         ValueError: If an option is invalid, or conflicts with another.
 
     Example:
@@ -76,41 +76,30 @@ class HorovodStrategy(AllReduceStrategy):
         start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        start_timeout_seconds = start_timeout(start_timeout_seconds)
-        check_seconds("start_timeout_seconds", start_timeout_seconds)
-        check_seconds("timeout_seconds", timeout_seconds)
+        timeouts = checked_timeouts(start_timeout_seconds, timeout_seconds)
         check_compression(compression)
         groups = _groups(num_groups, groups)
         check_horovod_options(op, gradient_predivide_factor, groups, compression)
-        collective = connect_horovod(
-            process_set,
-            start_timeout_seconds=start_timeout_seconds,
-            timeout_seconds=timeout_seconds,
-        )
-        if not isinstance(collective, FusingCollective):
-            self._start(collective, GradientReducer(collective))
-            return
-        reducer = HorovodReducer(
-            collective,
-            op=op,
-            gradient_predivide_factor=gradient_predivide_factor,
-            groups=groups,
-            sparse_as_dense=sparse_as_dense,
-            compression=compression,
-        )
-        self._start(collective, reducer)
+        collective = connect_horovod(process_set, **timeouts)
+        reducer = GradientReducer(collective)
+        if isinstance(collective, FusingCollective):
+            reducer = HorovodReducer(
+                collective,
+                op=op,
+                gradient_predivide_factor=gradient_predivide_factor,
+                groups=groups,
+                sparse_as_dense=sparse_as_dense,
+                compression=compression,
+            )
+        self._start(ProcessReplicaExtended(self, collective, reducer))
 
 
 def _groups(num_groups: int, groups: Groups) -> Groups:
     """Return the groups, given by either of the two names."""
-    if num_groups < 0:
+    if num_groups < 0 or (num_groups and groups is not None):
         raise ValueError(
-            f"num_groups must not be negative. Received: num_groups={num_groups}. Use "
-            "groups=..., or 0 to let Horovod join what is there at the same time."
-        )
-    if num_groups and groups is not None:
-        raise ValueError(
-            "num_groups and groups are two names of one option. Received: "
-            f"num_groups={num_groups} and groups={groups!r}. Leave num_groups out."
+            "num_groups must not be negative, and is another name of groups. Received: "
+            f"num_groups={num_groups} and groups={groups!r}. Give groups=... only, or "
+            "leave both out to let Horovod decide."
         )
     return num_groups or groups

@@ -8,7 +8,6 @@ import tensorflow as tf
 from tfdist.cluster.detect import detect
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.compat import mirrored as compat
-from tfdist.compat.keras import install
 from tfdist.compat.tensorflow import cluster_resolver as resolver_of
 from tfdist.gradients import BUCKET_BYTES
 from tfdist.strategies.base import StepRunner
@@ -64,14 +63,8 @@ class MultiWorkerMirroredStrategy(
         self._cluster_resolver = cluster_resolver or resolver_of(detect())
         names = [compat.full_name(device) for device in compat.all_local_devices()]
         _check_equal_devices(names, collective)
-        extended = of_devices(
-            self,
-            collective,
-            names,
-            bucket_bytes=communication_options.bytes_per_pack or BUCKET_BYTES,
-        )
-        tf.distribute.Strategy.__init__(self, extended)
-        install(is_alone=collective.size == 1)
+        bucket_bytes = communication_options.bytes_per_pack or BUCKET_BYTES
+        self._start(of_devices(self, collective, names, bucket_bytes=bucket_bytes))
 
     @property
     def cluster_resolver(self) -> Any:

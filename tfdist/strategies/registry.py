@@ -1,6 +1,5 @@
 """Creation of strategies by name."""
 
-import difflib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,28 +18,15 @@ from tfdist.strategies.horovod import HorovodStrategy
 from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 from tfdist.strategies.parameter_server import ParameterServerStrategy
 
-# Name -> constructor and one-line description.
-STRATEGIES: dict[str, tuple[Callable[..., Any], str]] = {
-    "all_reduce": (
-        AllReduceStrategy,
-        "synchronous data parallel, one replica a process",
-    ),
-    "horovod": (HorovodStrategy, "the same on Horovod, with Horovod's options"),
-    "parameter_server": (
-        ParameterServerStrategy,
-        "variables on servers, gradients from workers at their own pace or in step",
-    ),
-    "mirrored": (MirroredStrategy, "a copy of the model on each device of a process"),
-    "multi_worker_mirrored": (
-        MultiWorkerMirroredStrategy,
-        "a copy of the model on each device of each process",
-    ),
-    "central_storage": (
-        CentralStorageStrategy,
-        "weights on one device, which all devices of a process read",
-    ),
-    "one_device": (OneDeviceStrategy, "everything on one device"),
-    "tpu": (TPUStrategy, "TensorFlow's own, for TPUs"),
+STRATEGIES: dict[str, Callable[..., Any]] = {
+    "all_reduce": AllReduceStrategy,
+    "horovod": HorovodStrategy,
+    "parameter_server": ParameterServerStrategy,
+    "mirrored": MirroredStrategy,
+    "multi_worker_mirrored": MultiWorkerMirroredStrategy,
+    "central_storage": CentralStorageStrategy,
+    "one_device": OneDeviceStrategy,
+    "tpu": TPUStrategy,
 }
 
 
@@ -66,49 +52,38 @@ def create(name: str = "auto", **options: Any) -> Any:
     if name == "auto":
         name, options = _choose(options)
     if name not in STRATEGIES:
-        nearest = difflib.get_close_matches(name, STRATEGIES, n=1)
-        advice = f"Did you mean {nearest[0]!r}? " if nearest else ""
         raise ValueError(
-            f"There is no strategy of this name. Received: name={name!r}. {advice}"
-            f"Use 'auto' or one of: {', '.join(sorted(STRATEGIES))}."
+            f"There is no strategy of this name. Received: name={name!r}. Use 'auto' "
+            f"or one of: {', '.join(sorted(STRATEGIES))}."
         )
-    factory, _ = STRATEGIES[name]
-    return factory(**options)
+    return STRATEGIES[name](**options)
 
 
 def _choose(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the strategy for this environment and its options; the chief prints it."""
     member = detect_membership()
-    cluster = member.cluster
-    if cluster.ps:
-        count = len(cluster.ps)
-        servers = "server" if count == 1 else "servers"
-        name, reason = (
-            "parameter_server",
-            f"the cluster has {count} parameter {servers}",
-        )
-        is_speaker = cluster.task.type == "chief"
+    if count := len(member.cluster.ps):
+        noun = "server" if count == 1 else "servers"
+        name, reason = "parameter_server", f"the cluster has {count} parameter {noun}"
     elif member.size > 1:
         name, reason = "all_reduce", f"{member.size} processes train"
-        is_speaker = member.is_chief
     else:
-        name, reason = _choose_by_devices()
-        is_speaker = True
-    if name == "one_device" and not options:
-        options = {"device": "GPU:0" if "GPU" in reason else "CPU:0"}
-    elif name == "one_device" and "device" not in options:
-        # The same on one device, and accepts the options of several devices.
-        name = "all_reduce"
-    if is_speaker:
+        name, reason, device = _choose_by_devices()
+        if name == "one_device" and not options:
+            options = {"device": device}
+        elif name == "one_device" and "device" not in options:
+            # The same on one device, and accepts the options of several devices.
+            name = "all_reduce"
+    if member.is_chief:
         print(f"tfdist: strategy {name}, because {reason}.", file=sys.stderr)
     return name, options
 
 
-def _choose_by_devices() -> tuple[str, str]:
-    """Return the strategy for a single process, and the reason."""
+def _choose_by_devices() -> tuple[str, str, str]:
+    """Return the strategy for a single process, the reason, and the first device."""
     gpus = len(tf.config.list_logical_devices("GPU"))
     count = gpus or len(tf.config.list_logical_devices("CPU"))
     kind = "GPU" if gpus else "CPU"
     if count > 1:
-        return "mirrored", f"this one process has {count} {kind}s"
-    return "one_device", f"this one process has one {kind}"
+        return "mirrored", f"this one process has {count} {kind}s", f"{kind}:0"
+    return "one_device", f"this one process has one {kind}", f"{kind}:0"

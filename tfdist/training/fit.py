@@ -1,10 +1,10 @@
 """A `fit` on all ranks: its start, callback decisions and ends of epochs."""
 
 import warnings
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from tfdist.cluster.detect import LateTFConfig
 from tfdist.collectives import Collective
@@ -20,20 +20,16 @@ class RankFits:
     """The `FitHooks` of a strategy whose processes communicate by a collective."""
 
     # Indices of the layer state that may differ between ranks, by model.
-    _apart: weakref.WeakKeyDictionary[Any, Any]
+    _apart: WeakKeyDictionary[Any, Any]
 
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
         self._metrics = MetricsOfRanks(collective)
         self._late_tf_config = LateTFConfig()
-        self._started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._started: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         # The rank whose variables a `fit` starts from, until it has started.
-        self._root_ranks: weakref.WeakKeyDictionary[Any, int] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._fits: weakref.WeakKeyDictionary[Any, Decisions | None] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._root_ranks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._fits: WeakKeyDictionary[Any, Decisions | None] = WeakKeyDictionary()
 
     @contextmanager
     def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
@@ -58,7 +54,7 @@ class RankFits:
         if trainer not in self._started and self._collective.rank == 0:
             for caveat in caveats(trainer):
                 warnings.warn(f"{caveat} See docs/guarantees.md.", stacklevel=2)
-        self._started[trainer] = weakref.ref(start)
+        self._started[trainer] = ref(start)
         self.synchronize(trainer)
 
     def synchronize(self, trainer: Any) -> None:
@@ -66,17 +62,10 @@ class RankFits:
         root_rank = self._root_ranks.pop(trainer, 0)
         start_equal(trainer, self._collective, root_rank)
 
-    def training_begins(
-        self, trainer: Any, *, watches_begin: bool, watches_end: bool
-    ) -> None:
+    def training_begins(self, trainer: Any, watched: Sequence[str]) -> None:
         """Create the decisions of a `fit`, given the batch events its callbacks use."""
         if trainer in self._fits:
-            self._fits[trainer] = Decisions(
-                trainer,
-                self._collective,
-                watches_begin=watches_begin,
-                watches_end=watches_end,
-            )
+            self._fits[trainer] = Decisions(trainer, self._collective, watched)
 
     def restored(self, trainer: Any, *, restores: bool) -> bool:
         """Synchronize and return True if a callback of any rank restores variables."""
@@ -92,9 +81,11 @@ class RankFits:
         first: int | None = self._collective.exchange("the first epoch", epoch)[0]
         return first
 
-    def decisions(self, trainer: Any) -> "Decisions | None":
-        """Return the decisions of a model's current `fit`, or None."""
-        return self._fits.get(trainer)
+    def callbacks_called(self, trainer: Any, event: str) -> None:
+        """Agree on the decisions of callbacks after an event of theirs."""
+        decisions = self._fits.get(trainer)
+        if decisions is not None:
+            decisions.after(event)
 
     def epoch_ended(self, trainer: Any) -> None:
         """Average the layer state that steps have left different between ranks."""
@@ -123,36 +114,24 @@ class Decisions:
     """
 
     def __init__(
-        self,
-        model: Any,
-        collective: Collective,
-        *,
-        watches_begin: bool,
-        watches_end: bool,
+        self, model: Any, collective: Collective, watched: Sequence[str]
     ) -> None:
         self._model, self._collective = model, collective
-        watched = collective.exchange(
-            "callbacks that look at batches", [watches_begin, watches_end]
-        )
-        self._votes_at_begin, self._votes_at_end = map(any, zip(*watched, strict=True))
+        by_rank = collective.exchange("callbacks that look at batches", list(watched))
+        self._events = {"epoch_begin", "epoch_end"}.union(*by_rank)
         self._stops = False
         self._wishes_to_stop = False
         self._rates = self._own_rates()
 
-    def batch_begins(self) -> None:
-        """Agree before a batch if any rank watches the start of batches."""
-        if self._votes_at_begin:
-            self.agree()
+    def after(self, event: str) -> None:
+        """Agree after an event, or defer this rank's decision to the epoch's end."""
+        if event in self._events:
+            self._agree()
+        elif event == "batch_end":
+            self._wishes_to_stop |= self._model.stop_training
+            self._model.stop_training = self._stops
 
-    def batch_ended(self) -> None:
-        """Agree after a batch, or defer this rank's decision to the epoch's end."""
-        if self._votes_at_end:
-            self.agree()
-            return
-        self._wishes_to_stop |= self._model.stop_training
-        self._model.stop_training = self._stops
-
-    def agree(self) -> None:
+    def _agree(self) -> None:
         """Apply the decisions of all ranks on every rank."""
         stops = bool(self._model.stop_training or self._wishes_to_stop)
         by_rank = self._collective.exchange("decisions", [stops, self._own_rates()])

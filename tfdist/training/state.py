@@ -1,6 +1,7 @@
 """Variables of a model: equal on all ranks at the start, and kept equal."""
 
 import gc
+import itertools
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,7 +97,7 @@ def _check_equal_specs(
             "every rank."
         )
     for rank, (_, theirs) in enumerate(by_rank):
-        for mine, other in _pairs(specs, theirs):
+        for mine, other in itertools.zip_longest(specs, theirs):
             # Not the paths, whose layer counters may differ on the chief.
             if mine is None or other is None or mine[:2] != other[:2]:
                 raise RuntimeError(
@@ -105,14 +106,6 @@ def _check_equal_specs(
                     f"on rank {rank}. Make the same ones on every rank, and others "
                     "outside of strategy.scope()."
                 )
-
-
-def _pairs(one: list[Any], other: list[Any]) -> list[tuple[Any, Any]]:
-    """Pair two lists, with the shorter one padded by None."""
-    length = max(len(one), len(other))
-    one = one + [None] * (length - len(one))
-    other = other + [None] * (length - len(other))
-    return list(zip(one, other, strict=True))
 
 
 def _describe(spec: list[Any] | None) -> str:

@@ -12,7 +12,6 @@ from tfdist.benchmarks import processes, servers
 from tfdist.benchmarks.processes import (
     BenchmarkError,
     Group,
-    ServerJob,
     check_at_least,
     report_file,
     run_program,
@@ -29,8 +28,8 @@ GROUPS = [
     Group("apart", "a.module", {"batch_size": 4}, size=2, joined=False),
 ]
 JOBS = [
-    ServerJob("one", "a.module", {"batch_size": 4}, workers=1, ps=1),
-    ServerJob("two", "a.module", {"batch_size": 8}, 2, 1, env={"OF_ALL": "two"}),
+    Group("one", "a.module", {"batch_size": 4}, workers=1, ps=1),
+    Group("two", "a.module", {"batch_size": 8}, workers=2, ps=1, env={"OF_ALL": "two"}),
 ]
 
 

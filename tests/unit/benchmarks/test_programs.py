@@ -3,10 +3,8 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tfdist.benchmarks.models import build_cnn, build_dense, make_images, make_rows
-from tfdist.benchmarks.parameter_server_baselines import Adam
 from tfdist.benchmarks.training_program import measure
 
 
@@ -44,19 +42,3 @@ def test_models_and_their_data(build, make, weights):
     # Every process draws the same.
     again, _ = next(make(3000).as_numpy_iterator())
     np.testing.assert_array_equal(batches[0][0], again)
-
-
-def test_adam_of_the_loop_is_that_of_keras():
-    first = np.float32([1.0, -2.0, 3.0])
-    gradients = [np.float32([0.5, 0.25, -1.0]), np.float32([0.1, -0.2, 0.3])]
-    theirs = keras.Variable(first)
-    optimizer = keras.optimizers.Adam(0.001)
-    ours = tf.Variable(first)
-    adam = Adam([ours])
-
-    for gradient in gradients:
-        optimizer.apply([tf.constant(gradient)], [theirs])
-        adam.apply([tf.constant(gradient)])
-
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-    assert adam.updates.numpy() == 2

@@ -1,32 +1,307 @@
-"""`tfdist config` as a whole."""
+"""`tfdist config check` and `show`: what they read and print, and their exit codes."""
+
+import io
+import json
+import subprocess
+import sys
 
 import pytest
 
+from tfdist.cluster.detect import explain
+from tfdist_cli import config
+from tfdist_cli.config_text import say
 from tfdist_cli.main import main
 
-
-def test_help_lists_the_actions(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["config", "--help"])
-
-    text = capsys.readouterr().out
-    actions = ("check", "show", "build")
-    assert all(f"    {action} " in text for action in actions)
+RIGHT = {
+    "cluster": {"worker": ["a:2222", "b:2222"]},
+    "task": {"type": "worker", "index": 1},
+}
+CLUSTER = {"chief": ["c:1"], "worker": ["a:1", "[fe80::1]:2"], "ps": ["p:1"]}
 
 
-def test_an_action_is_needed(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["config"])
+def tf_config(task_type, index, **jobs):
+    """Return the text of a configuration."""
+    task = {"type": task_type, "index": index}
+    return json.dumps({"cluster": jobs or CLUSTER, "task": task})
 
-    assert "tfdist config: error: the following arguments are required: ACTION" in (
-        capsys.readouterr().err
+
+@pytest.fixture
+def check(tmp_path, capsys):
+    """Return the function that checks a configuration: exit code and output."""
+
+    def check(config, *options):
+        text = config if isinstance(config, str) else json.dumps(config)
+        (tmp_path / "file").write_text(text)
+        code = main(["config", "check", str(tmp_path / "file"), *options])
+        return code, capsys.readouterr().out
+
+    return check
+
+
+@pytest.fixture
+def show(monkeypatch, capsys):
+    """Return the function that shows the cluster of an environment."""
+
+    def show(env, *options):
+        monkeypatch.setattr(config, "explain", lambda: explain(env))
+        assert main(["config", "show", *options]) == 0
+        return capsys.readouterr().out
+
+    return show
+
+
+@pytest.mark.parametrize(
+    ("text", "described"),
+    [
+        ("{}", "no addresses; this process trains alone"),
+        (json.dumps(RIGHT), "2 workers; this is worker 1, rank 1 of 2"),
+        (
+            tf_config("ps", 0),
+            "1 chief, 2 workers, 1 parameter server; this is ps 0, which has no rank",
+        ),
+    ],
+)
+def test_a_right_one(check, text, described):
+    assert check(text) == (0, f"TF_CONFIG is right: {described}.\n")
+
+
+def test_all_errors(check):
+    wrong = {**RIGHT, "cluster": {"worker": ["a", "b:0"]}}
+
+    assert check(wrong) == (
+        1,
+        "error: TF_CONFIG cluster.worker[0] has no port. Received: 'a'.\n"
+        "  Why: The others could not connect to this process, and would wait.\n"
+        '  Fix: Write it as "host:port", for example "node1:2222".\n'
+        "error: TF_CONFIG cluster.worker[1] must end in a port from 1 to 65535. "
+        "Received: 'b:0'.\n"
+        "  Why: The others could not connect to this process, and would wait.\n"
+        "  Fix: Use a port that is free on that host, for example 2222.\n"
+        "TF_CONFIG has 2 errors.\n",
     )
 
 
-@pytest.mark.parametrize("action", ["check", "show", "build"])
-def test_an_unknown_option(action, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["config", action, "--jsno"])
+def test_a_syntax_error_is_shown_in_its_line(check):
+    assert check('{"cluster": }') == (
+        1,
+        "error: TF_CONFIG is not valid JSON at line 1, column 13: Expecting value. "
+        "Received:\n"
+        '  {"cluster": }\n'
+        "              ^\n"
+        "  Why: No process could read it, and each would end at once.\n"
+        "  Fix: Write it with json.dumps(): names in double quotes, no comma after "
+        "the last.\n"
+        "TF_CONFIG has 1 error.\n",
+    )
 
-    error = capsys.readouterr().err
-    assert error.startswith(f"tfdist config {action}: error: there is no option --jsno")
+
+def test_warnings_alone(check):
+    code, out = check({**RIGHT, "cluster": {"worker": ["a:2222", "b:40000"]}})
+
+    assert code == 0
+    assert out.startswith("warning: TF_CONFIG cluster.worker[1] has a port from the")
+    assert out.endswith(
+        "\nTF_CONFIG has no error and 1 warning: 2 workers; this is worker 1, rank 1 "
+        "of 2.\n"
+    )
+
+
+def test_names_are_looked_up_when_asked_for(check, monkeypatch):
+    def look_up(host):
+        raise OSError(f"nobody knows {host}")
+
+    monkeypatch.setattr(config, "look_up", look_up)
+
+    code, out = check(RIGHT, "--resolve")
+    assert code == 0
+    assert out.count("Received: 'a' (nobody knows a).\n") == 1
+    assert "TF_CONFIG has no error and 2 warnings: " in out
+
+    code, out = check({**RIGHT, "rpc_layer": 0}, "--resolve")
+    assert code == 1
+    assert out.endswith("\nTF_CONFIG has 1 error and 2 warnings.\n")
+
+
+def test_the_findings_as_json(check):
+    code, out = check({**RIGHT, "x": 0}, "--json")
+
+    assert code == 1
+    assert json.loads(out) == {
+        "errors": 1,
+        "warnings": 0,
+        "findings": [
+            {
+                "place": "TF_CONFIG",
+                "problem": 'has an unknown key "x".',
+                "received": "cluster, task, x",
+                "fix": "Leave it out, or put it into the object where it belongs. "
+                "Known are: cluster, task, rpc_layer, environment, job, sparseCluster.",
+                "effect": "not used",
+                "severity": "error",
+                "why": "It would be ignored.",
+            }
+        ],
+    }
+    assert check(RIGHT, "--json")[0] == 0
+
+
+def test_the_variable_or_the_standard_input(monkeypatch, capsys):
+    monkeypatch.setenv("TF_CONFIG", "{")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"\xff": 0}')))
+
+    assert main(["config", "check"]) == 1
+    assert "TF_CONFIG is not valid JSON" in capsys.readouterr().out
+    assert main(["config", "check", "-"]) == 1
+    assert 'has an unknown key "\\udcff"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("check", "check: error: There is no TF_CONFIG to check. Received: no FILE"),
+        (
+            "check no/such",
+            "check: error: FILE must be a file that can be read. Received: no/such (No "
+            "such file or directory). Give the name of one that holds the value of TF_",
+        ),
+        (
+            "show .",
+            "show: error: FILE must be a file that can be read. Received: . (Is",
+        ),
+        ("show file", "show: error: TF_CONFIG is not valid JSON"),
+    ],
+)
+def test_errors(line, error, monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("{")
+    with pytest.raises(SystemExit, match="2"):
+        main(["config", *line.split()])
+
+    assert capsys.readouterr().err.startswith(f"tfdist config {error}")
+
+
+def test_the_table(show):
+    text = tf_config("worker", 1, chief=["c:1"], worker=["a:1", "b:2"], ps=["p:1"])
+
+    assert show({"TF_CONFIG": text}) == (
+        "| task     | rank | host | port |                 role | this process |\n"
+        "| :------- | ---: | ---: | ---: | -------------------: | -----------: |\n"
+        "| chief 0  |    0 |    c |    1 | trains, is the chief |              |\n"
+        "| worker 0 |    1 |    a |    1 |               trains |              |\n"
+        "| worker 1 |    2 |    b |    2 |               trains |         here |\n"
+        "| ps 0     |    - |    p |    1 |      keeps variables |              |\n"
+        "\n"
+        "This is worker 1, rank 2 of 3.\n"
+    )
+
+
+def test_worker_0_takes_the_part_of_the_chief(show):
+    out = show({"TF_CONFIG": tf_config("worker", 0, worker=["a:1", "b:1"])})
+
+    assert out.count("trains, is the chief |         here |") == 1
+
+
+def test_an_evaluator_that_is_not_listed(show):
+    out = show({"TF_CONFIG": tf_config("evaluator", 0, worker=["a:1", "b:1"])})
+
+    assert "here" not in out
+    assert out.endswith("\nThis is evaluator 0, which has no rank.\n")
+
+
+def test_alone(show):
+    assert show({}) == "This process is alone: rank 0 of 1.\n"
+    assert show({}, "--explain") == (
+        "This process is alone: rank 0 of 1.\nNo variable describes a cluster.\n"
+    )
+
+
+def test_a_launcher_that_tells_no_addresses(show):
+    env = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}
+    env |= {"HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
+
+    assert show(env) == (
+        "This is rank 1 of 2, as horovodrun says, which gives no addresses.\n"
+    )
+    _, source, *variables = show(env, "--explain").splitlines()
+    assert source == "No variable gives addresses; horovodrun has set the rank:"
+    assert variables[0].split(maxsplit=1) == [
+        "HOROVOD_RANK",
+        "the rank of this process",
+    ]
+    assert {line.split()[0] for line in variables} == {*env}
+    facts = json.loads(show(env, "--json"))
+    assert (facts["rank"], facts["size"], facts["tasks"]) == (1, 2, [])
+
+
+def test_where_it_was_read(show):
+    env = {"TF_CONFIG": tf_config("worker", 1), "TFDIST_RUN_ID": "5f2c"}
+    env |= {"TFDIST_RANK": "2", "TFDIST_SIZE": "3"}
+
+    *_, source, run, config, rank, size, others = show(env, "--explain").splitlines()
+
+    assert source == "Read by the resolver tfdist (tfdist run):"
+    assert run == "  TFDIST_RUN_ID  that `tfdist run` has started it, and in which run"
+    assert config.split()[:3] == ["TF_CONFIG", "the", "addresses"]
+    assert [rank.split()[0], size.split()[0]] == ["TFDIST_RANK", "TFDIST_SIZE"]
+    assert others.startswith("Not asked, as they come later: tf_config")
+
+
+def test_the_cluster_as_json(show):
+    env = {"TF_CONFIG": tf_config("ps", 0)}
+
+    facts = json.loads(show(env, "--json"))
+    assert (facts["task"], facts["rank"], facts["size"]) == ("ps 0", None, 3)
+    assert facts["tasks"][2] == {
+        "task": "worker 1",
+        "rank": 2,
+        "host": "fe80::1",
+        "port": 2,
+        "role": "trains",
+        "is_this": False,
+    }
+    assert [fact["is_this"] for fact in facts["tasks"]] == [False, False, False, True]
+    assert "resolver" not in facts
+
+    facts = json.loads(show(env, "--json", "--explain"))
+    assert (facts["resolver"], facts["launcher"]) == ("tf_config", "TF_CONFIG")
+    assert (facts["variables"], facts["not_asked"]) == (["TF_CONFIG"], [])
+    assert facts["tells"]["TF_CONFIG"].startswith("the addresses of all tasks")
+
+
+def test_a_file(show, tmp_path):
+    file = tmp_path / "file"
+    file.write_text(tf_config("worker", 0))
+
+    out = show({}, str(file), "--explain")
+
+    assert "This is worker 0, rank 1 of 3.\n" in out
+    assert out.endswith(f"Read by the resolver tf_config ({file}).\n")
+
+
+def test_any_character_can_be_printed(capsys):
+    say("é \ud800")
+
+    assert capsys.readouterr().out == "é \\ud800\n"
+
+
+def test_a_terminal_that_knows_few_characters(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+
+    say("é")
+    out.flush()
+
+    assert out.buffer.getvalue() == b"\\xe9\n"
+
+
+def test_a_reader_may_leave_early():
+    code = "from tfdist_cli.config_text import say; say('x' * 10**6); say('y')"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.read(1)
+        process.stdout.close()
+        error = process.stderr.read()
+
+    assert (process.returncode, error) == (0, b"")

@@ -1,37 +1,56 @@
 """`tfdist config build`: TF_CONFIG from every kind of option, and back."""
 
+import io
 import json
 import random
 import shlex
+import socket
+import sys
 
 import pytest
 import yaml
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.tf_config import dumps, loads
+from tfdist.cluster.address import split_address
+from tfdist.cluster.detect import SOURCES
+from tfdist.cluster.templates import JOB_FILES
+from tfdist.cluster.tf_config import FORMATS, dumps, loads
 from tfdist_cli.main import main
+
+SAGEMAKER = 'SM_HOSTS=["a", "b"]\nSM_CURRENT_HOST=b\n'
+ON_A_AND_B = Cluster(workers=("a:2222", "b:2222"), task=Task("worker", 1))
+
+
+def ranks(rank, size, local_rank, local_size, prefix="HOROVOD_"):
+    """Return the variables of a launcher that gives no addresses."""
+    return (
+        f"{prefix}RANK={rank}\n{prefix or 'WORLD_'}SIZE={size}\n"
+        f"{prefix}LOCAL_RANK={local_rank}\n"
+        f"{prefix}LOCAL_{'' if prefix else 'WORLD_'}SIZE={local_size}\n"
+    )
 
 
 @pytest.fixture
 def build(capsys):
-    """Return what builds, and gives the lines that it prints."""
+    """Return the function that builds, and returns the printed lines."""
 
-    def build(*options):
-        assert main(["config", "build", *options]) == 0
+    def build(line):
+        assert main(["config", "build", *shlex.split(line)]) == 0
         return capsys.readouterr().out.splitlines()
 
     return build
 
 
-def test_one_task(build):
-    (line,) = build("--workers", "a:1,b:1", "--index", "1")
-
-    assert line == dumps(Cluster(workers=("a:1", "b:1"), task=Task("worker", 1)))
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Return the function that writes the file "given" in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return (tmp_path / "given").write_text
 
 
 def test_all_jobs(build):
     options = "--chief c:1 --worker a:1 --workers b:1,d:1 --ps p:1 --ps q:1"
-    (line,) = build(*options.split(), "--task", "ps", "--index", "1")
+    (line,) = build(f"{options} --task ps --index 1")
 
     assert loads(line) == Cluster(
         chief="c:1",
@@ -41,70 +60,59 @@ def test_all_jobs(build):
     )
 
 
-def test_hosts_with_slots(build):
-    (line,) = build("-H", "a:2,[fe80::1]", "-H", "b", "--index", "3")
-    assert loads(line).workers == ("a:2222", "a:2223", "[fe80::1]:2222", "b:2222")
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [
+        ("-H a:2,[fe80::1] -H b", ("a:2222", "a:2223", "[fe80::1]:2222", "b:2222")),
+        ("-H a:2,b --port 5000", ("a:5000", "a:5001", "b:5000")),
+        ("-H a:2,b --port-range 5000-5001", ("a:5000", "a:5001", "b:5000")),
+    ],
+)
+def test_ports_are_counted_up_on_each_host(build, options, workers):
+    (line,) = build(f"{options} --index 0")
 
-    (line,) = build("-H", "a:2", "--port", "5000", "--index", "0")
-    assert loads(line).workers == ("a:5000", "a:5001")
+    assert loads(line).workers == workers
+
+
+def test_a_hostfile_or_the_standard_input(build, file, monkeypatch):
+    file("a slots=2\nb slots=1\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+
+    (line,) = build("--hostfile given --port 5000 --index 2")
+    assert loads(line).workers == ("a:5000", "a:5001", "b:5000")
+    (line,) = build("--chief c:1 --hostfile - --task chief --index 0")
+    assert loads(line).workers == ("a:2222", "b:2222")
 
 
 def test_a_line_for_each_task(build):
-    lines = build("--chief", "c:1", "-H", "a:2", "--ps", "p:1", "--index", "all")
+    lines = build("--chief c:1 -H a:2 --ps p:1 --index all")
 
     assert lines[::2] == ["# chief 0", "# worker 0", "# worker 1", "# ps 0"]
     assert [f"# {loads(line).task}" for line in lines[1::2]] == lines[::2]
-
-
-def test_a_line_for_each_task_of_a_job(build):
-    options = ["--chief", "c:1", "-H", "a:2", "--task", "worker", "--index", "all"]
-
-    assert build(*options)[::2] == ["# worker 0", "# worker 1"]
-
-
-@pytest.mark.parametrize(
-    ("to", "start"),
-    [
-        ("json", '{"cluster"'),
-        ("env", 'TF_CONFIG=\'{"cluster"'),
-        ("shell", 'export TF_CONFIG=\'{"cluster"'),
-        ("dotenv", 'TF_CONFIG={"cluster"'),
-    ],
-)
-def test_the_forms(build, to, start):
-    (line,) = build("-H", "a,b", "--index", "0", "--to", to)
-
-    assert line.startswith(start)
+    lines = build("--chief c:1 -H a:2 --task worker --index all")
+    assert lines[::2] == ["# worker 0", "# worker 1"]
 
 
 def test_the_whole_job(build):
-    lines = build("-H", "a:2,b:2", "--to", "sbatch", "--name", "mine")
-
+    lines = build("-H a:2,b:2 --to sbatch --name mine")
     assert lines[1] == "#SBATCH --job-name=mine"
     assert lines[-1] == "srun --distribution=block python train.py"
 
-
-def test_the_whole_job_in_containers(build):
     lines = build(
-        *("--chief", "c:1", "--workers", "a:1", "--ps", "p:1", "--to", "compose"),
-        *("--image", "registry/train:1", "--command", "python main.py --epochs 3"),
+        "--chief c:1 --workers a:1 --ps p:1 --to compose --image registry/train:1 "
+        "--command 'python main.py --epochs 3'"
     )
-
-    assert yaml.safe_load("\n".join(lines))["services"]["ps-0"]["command"] == [
-        "python",
-        "main.py",
-        "--epochs",
-        "3",
-    ]
+    services = yaml.safe_load("\n".join(lines))["services"]
+    assert services["ps-0"]["command"] == ["python", "main.py", "--epochs", "3"]
 
 
 def test_an_evaluator_that_is_not_listed(build):
-    (line,) = build("--workers", "a:1,b:1", "--task", "evaluator", "--index", "0")
+    (line,) = build("--workers a:1,b:1 --task evaluator --index 0")
 
     assert loads(line).task == Task("evaluator", 0)
 
 
-def test_what_is_doubtful_is_told_on_stderr(capsys):
+def test_warnings_go_to_stderr(capsys):
     assert main(["config", "build", "--workers", "a:40000", "--index", "0"]) == 0
 
     out, err = capsys.readouterr()
@@ -113,6 +121,14 @@ def test_what_is_doubtful_is_told_on_stderr(capsys):
         "tfdist config build: warning: cluster has a single",
         "tfdist config build: warning: cluster.worker[0] ha",
     ]
+
+
+def test_the_help_names_every_launcher_and_every_form(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["config", "build", "--help"])
+
+    text = capsys.readouterr().out
+    assert [name for name in (*SOURCES, *FORMATS, *JOB_FILES) if name not in text] == []
 
 
 def random_cluster(chance):
@@ -140,71 +156,109 @@ def random_cluster(chance):
     )
 
 
-def read_back(line, to):
-    """Return the value that a line gives to TF_CONFIG."""
-    if to in ("env", "shell"):
-        line = shlex.split(line)[-1]
-    return line.removeprefix("TF_CONFIG=")
-
-
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("to", ["json", "env", "shell", "dotenv"])
 def test_a_cluster_survives_the_round_trip(build, seed, to):
-    cluster = random_cluster(random.Random(seed))
-    options = ["--task", cluster.task.type, "--index", str(cluster.task.index)]
-    for job, addresses in cluster.jobs.items():
-        option = "--workers" if job == "worker" else f"--{job}"
-        options += [option, ",".join(addresses)]
+    cluster = random_cluster(random.Random(f"{to} {seed}"))
+    options = "".join(
+        f"--{'workers' if job == 'worker' else job} {','.join(addresses)} "
+        for job, addresses in cluster.jobs.items()
+    )
 
-    (line,) = build(*options, "--to", to)
+    task = f"--task {cluster.task.type} --index {cluster.task.index}"
+    (line,) = build(f"{options}{task} --to {to}")
+    value = shlex.split(line)[-1] if to in ("env", "shell") else line
+    assert loads(value.removeprefix("TF_CONFIG=")) == cluster
 
-    assert loads(read_back(line, to)) == cluster
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_all_tasks_of_a_cluster_survive_the_round_trip(build, seed):
-    cluster = random_cluster(random.Random(seed))
-    options = []
-    for job, addresses in cluster.jobs.items():
-        for address in addresses:
-            options += [f"--{job}", address]
-
-    lines = build(*options, "--index", "all")[1::2]
-
+    lines = build(f"{options}--index all")[1::2]
     assert {loads(line).task for line in lines} >= {cluster.task}
     assert {json.dumps(loads(line).jobs) for line in lines} == {
         json.dumps(cluster.jobs)
     }
 
 
+def test_picked_ports_are_free(build):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (line,) = build(f"-H localhost:3 --pick-ports --port {port} --index 0")
+
+    ports = [split_address(address)[1] for address in loads(line).workers]
+    assert len(set(ports)) == 3
+    assert ports == sorted(ports)
+    assert ports[0] > port
+    for port in ports:
+        with socket.socket() as probe:
+            probe.bind(("0.0.0.0", port))
+
+
+def test_ports_are_picked_on_this_machine_only(build, monkeypatch):
+    machine = "tfdist.launch.machine"
+    monkeypatch.setattr(f"{machine}.is_this_machine", lambda host: "h" in host)
+    monkeypatch.setattr(f"{machine}._can_bind", lambda host, port: True)
+
+    # This machine may have two names, and has each port once.
+    (line,) = build("-H h:2,h2,b:2 --pick-ports --port-range 5000-5002 --index 0")
+
+    assert loads(line).workers == (
+        *("h:5000", "h:5001", "h2:5002"),
+        *("b:5000", "b:5001"),
+    )
+
+
+def test_a_cluster_from_variables(build, file, monkeypatch):
+    file(SAGEMAKER)
+    stdin = io.TextIOWrapper(io.BytesIO(SAGEMAKER.encode()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setenv("TF_CONFIG", dumps(ON_A_AND_B))
+
+    for source in ("sagemaker --variables given", "sagemaker --variables -", "tfjob"):
+        (line,) = build(f"--from {source}")
+        assert loads(line) == ON_A_AND_B
+    (line,) = build("--from auto --variables given --index 0 --to dotenv")
+    assert loads(line.removeprefix("TF_CONFIG=")).task == Task("worker", 0)
+    assert build("--from auto --to hostfile") == ["a slots=1", "b slots=1"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "task"),
+    [
+        (ranks(2, 3, 0, 1), "--from horovod -H a:2,b", Task("worker", 2)),
+        (
+            ranks(1, 3, 0, 2),
+            "--from horovod --chief c:1 -H a:2 --ps p:1",
+            Task("worker", 0),
+        ),
+        # `torchrun --virtual-local-rank` hides the local rank.
+        (
+            "TORCHELASTIC_RUN_ID=none\n" + ranks(1, 2, 0, 2, prefix=""),
+            "--from torchrun --workers a:1,a:2",
+            Task("worker", 1),
+        ),
+    ],
+)
+def test_a_rank_with_hosts(build, file, variables, options, task):
+    file(variables)
+
+    (line,) = build(f"{options} --variables given")
+
+    assert loads(line).task == task
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
         ("", "There are no addresses to build from. Received: none of --chief, --wor"),
-        ("--index 0", "There are no addresses to build from. Received: none of"),
         ("--workers a:1", "--index must say which task it is for, as TF_CONFIG"),
         (
-            "--workers a:1 --index x",
-            "--index must be a number from 0, or all. Received: x. Count from 0",
-        ),
-        (
             "--workers a:1 --index=-1",
-            "--index must be a number from 0, or all. Received: -1. Count from 0",
+            "argument --index: it must be a number from 0, or all. Received: -1. Count",
         ),
         (
             "--workers a:1,b:1 --index 2",
             "task.index must be from 0 to 1, as cluster.worker has no more addresses. "
             "Received: index=2. Count from 0",
-        ),
-        (
-            "--workers a:1 --task chief --index 0",
-            "task.type names a job that the cluster does not have. Received: "
-            "type='chief', the jobs worker. Add the addresses",
-        ),
-        (
-            "--workers a:1 --task master --index 0",
-            "task.type must be one of chief, worker, ps, evaluator. Received: "
-            "type='master'. Use 'chief'",
         ),
         (
             "--workers a:1 --task master --index all",
@@ -219,89 +273,112 @@ def test_all_tasks_of_a_cluster_survive_the_round_trip(build, seed):
             "--workers a:1,b --index 0",
             "address 2 of --workers has no port. Received: 'b'. Write it as",
         ),
-        (
-            "--workers a:1,,b:1 --index 0",
-            "address 2 of --workers has no port. Received: ''. Write it as",
-        ),
-        (
-            "--workers a:1 --ps p:0 --index 0",
-            "address 1 of --ps must end in a port from 1 to 65535. Received: 'p:0'.",
-        ),
+        ("--chief a:1,b:1 --index 0", "address 1 of --chief "),
         (
             "--workers a:1,A:1 --index 0",
             "cluster.worker[1] has the same address as cluster.worker[0]. Received: ",
         ),
         (
-            "--workers localhost:1,a:1 --index 0",
-            "cluster.worker[0] is on localhost, where processes on other hosts cannot",
-        ),
-        (
-            "--ps p:1 --task ps --index 0",
-            "cluster has neither a chief nor a worker, so no process would train. Rec",
-        ),
-        (
-            "--chief a:1,b:1 --index 0",
-            "--chief must be a single address. Received: a:1,b:1. Make the others",
-        ),
-        (
-            "--workers c:1 --evaluator a:1 --evaluator b:1 --index 0",
-            "--evaluator must be a single address. Received: a:1,b:1. Keep one",
-        ),
-        (
             "--workers a:1 --port 1 --index 0",
-            "--port has no effect without -H or --hostfile, as addresses have ports of "
-            "their own. Received: --port 1. Leave it out",
+            "Ports are for -H and --hostfile, as addresses have ports of their own. "
+            "Received: --port. Leave it out",
+        ),
+        ("--workers a:1 -H b", "argument -H: not allowed with argument --workers"),
+        ("--hostfile given -H b", "argument -H: not allowed with argument --hostfile"),
+        (
+            "-H a --port-range 5001-5000",
+            "argument --port/--port-range: it must be a port from 1 to 65535, or two, "
+            "the lower one first. Received: 5001-5000. Write",
         ),
         (
-            "--workers a:1 -H b --index 0",
-            "-H and --workers both give the workers. Received: -H b and "
-            "--workers a:1. Leave one",
+            "-H a:3 --index 0 --port-range 5000-5001",
+            "--port has too few ports for the workers of a. "
+            "Received: 5000-5001, 3 workers. Widen it",
         ),
         (
-            "-H a --port http --index 0",
-            "argument --port: it must be a port from 1 to 65535. Received: http. Write",
+            "-H a.invalid,b.invalid --pick-ports --index 0",
+            "--pick-ports can check the ports of this machine only. "
+            "Received: a.invalid, b.invalid, which are others. Leave",
         ),
-        ("-H a --port 0 --index 0", "port must be from 1 to 65535. Received: port=0."),
-        ("-H a:0 --index 0", "entry 1 of -H must have a number of slots, at least"),
-        ("-H a,a --index 0", "entry 2 of -H repeats a host."),
+        ("-H a:0 --index 0", "entry 1 of -H must be a host, or a host and its slot"),
+        ("--hostfile given", "line 1 of --hostfile given must be a host, with slots=N"),
         (
-            "-H a --index 0 --to yaml",
-            "--to must be one of json, env, shell, dotenv, hostfile, sbatch, "
-            "kubernetes, tfjob, mpijob, compose. Received: --to yaml. Use",
+            "--hostfile none",
+            "--hostfile must be a file that can be read. Received: none (No such file "
+            "or directory). Give the name of one that holds hosts, or -",
         ),
+        ("-H a --index 0 --to yaml", "argument --to: invalid choice: 'yaml' (choose"),
         (
             "-H a --index 0 --to compose --image x",
-            "--index has no effect with --to compose, as it is for one task. "
-            "Received: --index 0. Leave it out",
-        ),
-        (
-            "-H a --task worker --to hostfile",
-            "--task has no effect with --to hostfile, as it is for one task. Received:",
+            "--index has no effect with --to compose. Received: --index 0. Leave it",
         ),
         (
             "-H a --index 0 --name x",
-            "--name has no effect with --to json, as it is not a part of it. "
-            "Received: --name x. Leave it out",
+            "--name has no effect with --to json. Received: --name x. Leave it out",
         ),
-        ("-H a --to hostfile --command x", "--command has no effect with --to hostf"),
-        ("-H a --to sbatch --image x", "--image has no effect with --to sbatch, as"),
+        ("-H a --to sbatch --image x", "--image has no effect with --to sbatch. Recei"),
+        ("-H a --to mpijob", "--image must name the image of the containers"),
         (
-            "-H a --to mpijob",
-            "--image must name the image of the containers",
+            "--variables given",
+            "--variables has no effect without --from. Received: --variables given. N",
         ),
-        ("-H a --to sbatch --name X", "--name must begin with a small letter and hav"),
-        ("--to sbatch", "There are no addresses to build from. Received: none of"),
         (
-            "--ps p:1 --to tfjob --image x",
-            "cluster has neither a chief nor a worker, so no process would train. Rec",
+            "--from slurm --variables given",
+            "line 1 of --variables given must be a variable and its value. Received: ",
         ),
     ],
 )
-def test_what_is_refused(options, error, capsys):
+def test_errors(options, error, file, capsys):
+    file("b 2\n")
     with pytest.raises(SystemExit, match="2"):
         main(["config", "build", *options.split()])
 
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"tfdist config build: error: {error}")
-    assert "Received: " in err
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "error"),
+    [
+        ("", "mpi", "--from must be one of slurm, openmpi, mpich, horovod, torchrun, "),
+        (
+            "",
+            "slurm",
+            "--from slurm finds no job of several processes in --variables given. "
+            "Received: 0 variables. It looks for SLURM_STEP_ID",
+        ),
+        (
+            SAGEMAKER,
+            "sagemaker -H a,b --ps p:1 --port 1",
+            "--from sagemaker gives all processes of the job. "
+            "Received: also --ps, -H, --port. Leave one",
+        ),
+        (SAGEMAKER, "sagemaker --task worker", "--index must say which task it is for"),
+        (
+            ranks(1, 4, 1, 2),
+            "horovod",
+            "--from horovod gives numbers and no addresses. Received: rank 1 of 4 from "
+            "horovodrun, and none of -H, --hostfile and --workers. Add the hosts",
+        ),
+        (
+            ranks(1, 4, 1, 2),
+            "horovod -H a:2,b",
+            "--from horovod and the addresses give different numbers of processes. "
+            "Received: rank 1 of 4 from horovodrun, and 3 that train by the addresses",
+        ),
+        # Dealt out in turn, as by `mpirun --map-by node`.
+        (
+            ranks(1, 4, 0, 2),
+            "horovod -H a:2,b:2",
+            "--from horovod and the addresses put rank 1 on different hosts. Received: "
+            "local rank 0 of 2 from horovodrun, and 1 of 2 by the addresses. Give the",
+        ),
+    ],
+)
+def test_errors_in_variables(variables, options, error, file, capsys):
+    file(variables)
+    with pytest.raises(SystemExit, match="2"):
+        main(["config", "build", *f"--variables given --from {options}".split()])
+
+    assert capsys.readouterr().err.startswith(f"tfdist config build: error: {error}")

@@ -1,13 +1,21 @@
-"""The command as a whole."""
+"""The command as a whole, its parser and its tables."""
 
 import re
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
-from tfdist_cli import main as main_module
 from tfdist_cli.main import build_parser, main
+from tfdist_cli.options import JSON, TO_STDOUT, Parser, add_options
+from tfdist_cli.table import format_table
+
+
+def error_of(capsys, *words):
+    """Return the error with which the command ends."""
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    return capsys.readouterr().err
 
 
 def test_version(capsys):
@@ -17,47 +25,14 @@ def test_version(capsys):
     assert re.fullmatch(r"tfdist \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
 
 
-def test_help_lists_the_commands(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-
-    assert "run a program on several processes" in capsys.readouterr().out
-
-
 def test_without_a_command_there_is_the_help_and_an_error_code(capsys):
     assert main([]) == 2
-    assert capsys.readouterr().out == build_parser().format_help()
+    out = capsys.readouterr().out
+    assert out == build_parser().format_help()
+    assert "run a program on several processes" in out
 
 
-def test_an_unknown_command(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["rnu"])
-
-    assert "invalid choice: 'rnu'" in capsys.readouterr().err
-
-
-def test_an_unknown_option_of_the_command_itself(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["--versoin"])
-
-    error = capsys.readouterr().err
-    assert error.startswith("tfdist: error: there is no option --versoin. Did you mean")
-
-
-def test_the_function_of_the_command_gives_the_exit_code(monkeypatch):
-    def add_parser(commands):
-        parser = commands.add_parser("try")
-        parser.add_argument("code", type=int)
-        parser.set_defaults(func=lambda args: args.code, parser=parser)
-
-    command = SimpleNamespace(add_parser=add_parser)
-    monkeypatch.setattr(main_module, "_COMMANDS", {"try": "its module"})
-    monkeypatch.setattr(main_module, "import_module", {"its module": command}.get)
-
-    assert main(["try", "7"]) == 7
-
-
-def test_nobody_waits_for_the_modules_of_other_commands():
+def test_modules_of_other_commands_are_not_imported():
     (commands,) = build_parser(["config"])._subparsers._group_actions
 
     assert list(commands.choices) == ["config"]
@@ -69,3 +44,75 @@ def test_the_words_of_the_command_line_by_default(monkeypatch, capsys):
         main()
 
     assert "tfdist config build: error: There are no addr" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("rnu", "tfdist: error: argument COMMAND: invalid choice: 'rnu'"),
+        (
+            "--versoin",
+            "tfdist: error: there is no option --versoin. Did you mean --ver",
+        ),
+        ("env --jsno=5", "tfdist env: error: there is no option --jsno. Did you mean"),
+        (
+            "config",
+            "tfdist config: error: the following arguments are required: ACTION",
+        ),
+        ("config show --js", "tfdist config show: error: there is no option --js."),
+        (
+            "horovod install --forse",
+            "there is no option --forse. Did you mean --force?",
+        ),
+        ("run -np 2 --np 2 x", "there is no option --np. Did you mean -np?"),
+        (
+            "verify --seed",
+            "tfdist verify: error: argument --seed: expected one argument",
+        ),
+    ],
+)
+def test_a_wrong_command_line(line, message, capsys):
+    error = error_of(capsys, *line.split())
+
+    assert message in error
+    assert error.endswith(" --help`.\n")
+
+
+def test_options_are_written_as_their_help_shows_them():
+    parser = Parser(prog="x")
+    options = {"-np --size N": "how many", "--kind a|b": "of what", "--fast": "hurry"}
+    options |= {"--host A,B ...": "where", "--wait SECONDS": "how long"}
+    add_options(parser, options | JSON, {"A,B": str.upper}, size=3)
+
+    assert vars(parser.parse_args([])) == {
+        **{"size": 3, "kind": None, "fast": False, "host": [], "wait": None},
+        "json": None,
+    }
+    line = "-np 2 --kind b --fast --host c --host d --wait 1.5 --json"
+    assert vars(parser.parse_args(line.split())) == {
+        **{"size": 2, "kind": "b", "fast": True, "host": ["C", "D"], "wait": 1.5},
+        "json": TO_STDOUT,
+    }
+    assert parser.parse_args(["--json", "file"]).json == Path("file")
+    assert "--json [FILE]" in parser.format_help()
+
+
+@pytest.mark.parametrize("seconds", ["0", "inf", "soon"])
+def test_a_time_is_positive(seconds, capsys):
+    assert (
+        "argument --timeout: it must be a positive number of seconds. "
+        f"Received: {seconds}. Leave it out for the default"
+    ) in error_of(capsys, "run", "-np", "2", "--timeout", seconds, "x")
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    rows = [["wide cell", "1"], ["b", "22"]]
+    assert format_table(["a", "long name"], rows) == (
+        "| a         | long name |\n"
+        "| :-------- | --------: |\n"
+        "| wide cell |         1 |\n"
+        "| b         |        22 |"
+    )
+    assert format_table(["a", "word"], [["22", "x"]], numbers=False) == (
+        "| a  | word |\n| :- | :--- |\n| 22 | x    |"
+    )

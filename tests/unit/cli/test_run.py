@@ -1,4 +1,4 @@
-"""Arguments, errors and dry runs of `tfdist run`; the launcher is a double."""
+"""Arguments, errors, dry runs and reports of `tfdist run`; nothing is started."""
 
 import shlex
 import sys
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import (
     Attempt,
     Exit,
+    Hosts,
     Limits,
     Output,
     Restarts,
@@ -17,27 +19,35 @@ from tfdist.launch import (
 )
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main
-from tfdist_cli.run import report_restart
+from tfdist_cli.run import report_end, report_restart
 
 DONE = RunResult((Exit(0, 0, 1.0),))
-OPTIONS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+FAILED = RunResult((Exit(0, 3, 1.0, ("one", "two")),), "failed", failed_rank=0)
+# 203.0.113.0/24 is for examples.
+A, B = "203.0.113.1", "203.0.113.2"
 
 
 class FakeLauncher:
-    """Remembers what it is asked to run, and says that it ended as told."""
+    """Remembers what it is asked to run, and ends as told."""
 
-    def __init__(self, result):
-        self.result = result
-        self.specs = self.restarts = self.options = None
+    def __init__(self):
+        self.result = DONE
+        self.job = self.restarts = None
+        self.options = {}
 
     def __call__(self, job, restarts, **options):
-        self.specs, self.restarts = plan_here(job), restarts
-        self.options = options
-        return (Attempt(self.result, tuple(range(len(self.specs)))),)
+        self.job, self.restarts, self.options = job, restarts, options
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return (Attempt(self.result, (0,)),)
 
     @property
-    def command(self):
-        return self.specs[0].argv
+    def hosts(self):
+        return self.options["hosts"]
+
+    @property
+    def specs(self):
+        return plan_here(self.job)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +55,7 @@ def launcher(tmp_path, monkeypatch):
     """Be in a folder with a script, and start nothing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    launcher = FakeLauncher(DONE)
+    launcher = FakeLauncher()
     monkeypatch.setattr(run_module, "run_job", launcher)
     return launcher
 
@@ -53,71 +63,56 @@ def launcher(tmp_path, monkeypatch):
 def test_the_shortest_call(launcher):
     assert main(["run", "-np", "2", "train.py"]) == 0
 
-    assert [spec.rank for spec in launcher.specs] == [0, 1]
-    assert launcher.command == (sys.executable, "train.py")
+    assert launcher.job.size == 2
+    assert launcher.job.command == (sys.executable, "train.py")
+    assert launcher.restarts == Restarts(0)
     assert launcher.options == {
         "output": Output(console=True, tag=True, directory=None),
         "limits": Limits(timeout_seconds=None, worker_restarts=3),
         "hosts": None,
         "on_restart": report_restart,
     }
-    assert launcher.restarts == Restarts(0)
 
 
 def test_every_option_arrives(launcher, monkeypatch):
     monkeypatch.setattr("tfdist.launch.plan.available_cores", lambda: (0, 1, 2, 3))
     line = "-np 2 --output-dir a/b --no-tag-output --timeout 1.5 --bind-to core "
-    line += "--threads-per-process 3 --env A=1 --env B=x=y --env C= train.py"
+    line += "--threads-per-process 3 --max-restarts 5 --min-np 1 "
+    line += "--env A=1 --env B=x=y --env C= train.py"
 
     main(["run", *line.split()])
 
     assert launcher.options["output"] == Output(tag=False, directory=Path("a/b"))
     assert Path("a/b").is_dir()
     assert launcher.options["limits"] == Limits(timeout_seconds=1.5)
+    assert launcher.restarts == Restarts(5, min_size=1)
     spec = launcher.specs[1]
     assert spec.cores == (2, 3)
-    assert [spec.env[name] for name in OPTIONS] == ["3", "3", "3"]
+    assert spec.env["TF_NUM_INTRAOP_THREADS"] == "3"
     assert [spec.env[name] for name in "ABC"] == ["1", "x=y", ""]
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("words", "command"),
     [
-        ["--epochs", "3"],
-        ["-np", "7", "--timeout", "1", "--dry-run"],
-        ["--", "-x", "--"],
-        ["-m", "--help"],
-        ["-h"],
-        ["a b", "", "*"],
+        (["train.py", "-np", "7", "--dry-run"], ("train.py", "-np", "7", "--dry-run")),
+        (["train.py", "a b", "", "-h"], ("train.py", "a b", "", "-h")),
+        (["--", "train.py", "--", "-x"], ("train.py", "--", "-x")),
+        (["-m", "json.tool", "-m"], ("-m", "json.tool", "-m")),
     ],
 )
-def test_all_after_the_command_belongs_to_it(launcher, arguments):
-    main(["run", "-np", "2", "train.py", *arguments])
+def test_all_after_the_command_belongs_to_it(launcher, words, command):
+    main(["run", "-np", "2", *words])
 
-    assert launcher.command == (sys.executable, "train.py", *arguments)
-    assert len(launcher.specs) == 2
-
-
-def test_two_dashes_may_stand_before_the_command(launcher):
-    main(["run", "-np", "2", "--", "train.py", "--", "x"])
-
-    assert launcher.command == (sys.executable, "train.py", "--", "x")
-
-
-def test_a_module(launcher):
-    main(["run", "-np", "2", "-m", "json.tool", "-m", "--sort-keys"])
-
-    assert launcher.command == (sys.executable, "-m", "json.tool", "-m", "--sort-keys")
+    assert launcher.job.command == (sys.executable, *command)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ("train.py", "-np is missing: give the number"),
-        ("--restarts 1 train.py", "-np is missing: give the number of processes"),
+        ("train.py", "A job needs size (-np), or both workers and ps"),
         ("-np 2 --", "The command is missing"),
         ("-np 0 train.py", "size (-np) must be at least 1"),
-        ("--np 2 train.py", "there is no option --np. Did you mean -np?"),
         ("-np 2 --env A train.py", "Received: A. Write it as A=VALUE"),
         ("-np 2 --output-dir train.py/x train.py", "Received: train.py/x (Not a dir"),
         (
@@ -125,59 +120,92 @@ def test_a_module(launcher):
             "--restarts has no effect on ranks, none of which can be missed. Received: "
             "--restarts 1 without --workers. Leave it out",
         ),
-        ("-np 2 --autotune train.py", "Received: --autotune. Add --collective horovod"),
         ("-np 2 --min-np 1 train.py", "Received: min_size=1, max_restarts=0. Give"),
+        (
+            "-np 2 --cycle-time-ms 0 --autotune train.py",
+            "Horovod's tuning has no effect on TensorFlow's collectives. Received: "
+            "--cycle-time-ms, --autotune. Add --collective horovod",
+        ),
+        (
+            "-np 2 --collective horovod --cycle-time-ms 2 --env HOROVOD_CYCLE_TIME=3 x",
+            "HOROVOD_CYCLE_TIME is set twice. Received: --env HOROVOD_CYCLE_TIME=3, and"
+            " an option that sets it to 2.0. Leave one of them out.",
+        ),
+        (
+            "-np 2 --timeline no/a.json train.py",
+            "it must be a file in a folder that can be written. Received: 'no/a.json'.",
+        ),
+        (
+            "-np 2 --ssh rsh train.py",
+            "--ssh has no effect without hosts. Received: --ssh rsh without -H and "
+            "--hostfile. Leave it out",
+        ),
+        (
+            f"-np 4 -H {A}:2,{B} true",
+            "The hosts have too few slots for the processes of the job. "
+            "Received: 4 processes, 3 slots.",
+        ),
     ],
 )
-def test_what_is_refused_before_anything_starts(launcher, arguments, error, capsys):
+def test_errors_before_anything_starts(launcher, arguments, error, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["run", *arguments.split()])
 
     message = capsys.readouterr().err
     assert message.startswith("tfdist run: error: ")
     assert error in message
-    assert launcher.specs is None
-
-
-def test_what_the_launcher_refuses(monkeypatch, capsys):
-    monkeypatch.undo()
-
-    with pytest.raises(SystemExit, match="2"):
-        main(["run", "-np", "1", "--timeout", "0", "true"])
-
-    assert "Received: timeout_seconds=0.0" in capsys.readouterr().err
+    assert launcher.job is None
 
 
 def test_a_dry_run_prints_a_line_for_each_process(launcher, capsys):
-    assert main(["run", "-np", "2", "--dry-run", "train.py", "a b"]) == 0
+    line = "run -np 2 --max-restarts 3 --min-np 1 --dry-run train.py"
+    assert main([*line.split(), "a b"]) == 0
 
-    lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line[-2:] for line in lines] == [["train.py", "a b"]] * 2
-    assert [f"TFDIST_RANK={rank}" in lines[rank] for rank in (0, 1)] == [True, True]
-    assert launcher.specs is None
+    remark, *lines = capsys.readouterr().out.splitlines()
+    assert remark == (
+        "# after a failure: all of them again, up to 3 times, with -np 1 at least"
+    )
+    for rank, words in enumerate(map(shlex.split, lines)):
+        assert words[-2:] == ["train.py", "a b"]
+        assert {f"TFDIST_RANK={rank}", f"TFDIST_SLOT={rank}"} < {*words}
+    assert launcher.job is None
 
 
 def test_a_job_with_parameter_servers(launcher):
     main(["run", "--workers", "2", "--ps", "1", "--restarts", "0", "train.py"])
 
-    assert [spec.tag for spec in launcher.specs] == [
-        *("chief", "worker 0", "worker 1"),
-        "ps 0",
-    ]
+    tags = [spec.tag for spec in launcher.specs]
+    assert tags == ["chief", "worker 0", "worker 1", "ps 0"]
     assert launcher.options["limits"].worker_restarts == 0
 
 
-def test_a_horovod_job(launcher):
-    line = "-np 2 --collective horovod --cycle-time-ms 2 --env A=1 train.py"
+def test_a_horovod_job(launcher, tmp_path):
+    line = (
+        "-np 2 --collective horovod --fusion-threshold-mb 2 --cycle-time-ms 0.5 "
+        "--cache-capacity 7 --timeline-filename a.json --timeline-mark-cycles "
+        "--autotune --autotune-log-file b.csv --log-level INFO --env A=1 "
+        "--stall-check-warning-time-seconds 3 --stall-check-shutdown-time-seconds 4"
+    )
 
-    main(["run", *line.split()])
+    main(["run", *line.split(), "train.py"])
 
-    env = launcher.specs[1].env
-    assert [env[name] for name in ("HOROVOD_RANK", "HOROVOD_SIZE")] == ["1", "2"]
-    assert [env[name] for name in ("HOROVOD_CYCLE_TIME", "A")] == ["2.0", "1"]
+    assert launcher.specs[1].env["HOROVOD_RANK"] == "1"
+    assert launcher.job.env == {
+        "A": "1",
+        "HOROVOD_FUSION_THRESHOLD": str(2 * 2**20),
+        "HOROVOD_CYCLE_TIME": "0.5",
+        "HOROVOD_CACHE_CAPACITY": "7",
+        "HOROVOD_TIMELINE": str(tmp_path / "a.json"),
+        "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": str(tmp_path / "b.csv"),
+        "HOROVOD_LOG_LEVEL": "INFO",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4",
+    }
 
 
-def test_a_dry_run_of_a_horovod_job_begins_with_its_rendezvous(launcher, capsys):
+def test_a_dry_run_of_a_horovod_job_begins_with_its_rendezvous(capsys):
     main(["run", "-np", "2", "--collective", "horovod", "--dry-run", "train.py"])
 
     server, *ranks = capsys.readouterr().out.splitlines()
@@ -185,7 +213,7 @@ def test_a_dry_run_of_a_horovod_job_begins_with_its_rendezvous(launcher, capsys)
     assert [f"HOROVOD_RANK={rank} " in ranks[rank] for rank in (0, 1)] == [True, True]
 
 
-def test_horovod_must_be_installed(launcher, monkeypatch, capsys):
+def test_horovod_must_be_installed(monkeypatch, capsys):
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "horovod", None)
 
@@ -198,11 +226,145 @@ def test_horovod_must_be_installed(launcher, monkeypatch, capsys):
     )
 
 
-def test_how_it_ended_is_said_and_returned(launcher, capsys):
-    launcher.result = RunResult((Exit(0, 3, 1.0),), "failed", failed_rank=0)
+def test_hosts_and_their_options(launcher):
+    assert main(["run", "-H", f"{A}:2", "-H", B, "true"]) == 0
+    assert launcher.job.size == 3
+    assert launcher.hosts == Hosts((HostSlots(A, 2), HostSlots(B, 1)))
+
+    options = ["--ssh", "ssh -p 2222", "--python", "/env/python", "--start-timeout=7"]
+    main(["run", "-np", "2", "-H", f"{A}:2,{B}", *options, "true"])
+    assert launcher.job.size == 2
+    assert (launcher.hosts.ssh, launcher.hosts.python) == ("ssh -p 2222", "/env/python")
+    assert launcher.hosts.start_timeout_seconds == 7
+    assert launcher.job.env == {"TFDIST_START_TIMEOUT": "7"}
+
+
+@pytest.fixture
+def slurm(monkeypatch):
+    """Return the function that sets Slurm's variables of an allocation."""
+
+    def slurm(nodes, tasks):
+        monkeypatch.setenv("SLURM_JOB_NODELIST", nodes)
+        monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
+
+    return slurm
+
+
+@pytest.mark.parametrize(
+    ("options", "size"), [([], 5), (["-np", "4"], 4), (["--ssh", "ssh -q"], 5)]
+)
+def test_hosts_of_slurm(options, size, launcher, slurm, capsys):
+    slurm("n[8-10]", "2(x2),1")
+
+    assert main(["run", *options, "true"]) == 0
+
+    assert launcher.job.size == size
+    expected = (HostSlots("n8", 2), HostSlots("n9", 2), HostSlots("n10", 1))
+    assert launcher.hosts.slots == expected
+    assert launcher.hosts.ssh == (options[1] if "--ssh" in options else "srun")
+    said = capsys.readouterr().err
+    assert said == "tfdist run: Slurm has given n8:2, n9:2, n10:1\n"
+    main(["run", "-H", A, "true"])
+    assert launcher.hosts.slots == (HostSlots(A, 1),)
+
+
+def test_on_the_only_node_of_a_job_np_counts(launcher, slurm):
+    """A job with one task and many cores may well run several processes."""
+    slurm("n8", "1")
+
+    main(["run", "-np", "4", "true"])
+    assert (launcher.job.size, launcher.hosts) == (4, None)
+    main(["run", "true"])
+    assert (launcher.job.size, launcher.hosts.slots) == (1, (HostSlots("n8", 1),))
+
+
+@pytest.mark.parametrize(("options", "size"), [([], 1), (["-np", "4"], 4)])
+def test_a_pod_starts_its_part(options, size, launcher, monkeypatch, capsys):
+    monkeypatch.setenv("TFDIST_JOB_NAME", "train")
+    monkeypatch.setenv("TFDIST_SERVICE", "peers")
+    monkeypatch.setenv("TFDIST_WORKERS", "2")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+
+    assert main(["run", *options, "true"]) == 0
+    assert main(["run", *options, "--dry-run", "true"]) == 0
+
+    assert launcher.job.size == size
+    assert launcher.hosts.cluster.address == "train-1.peers:2222"
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == size
+    assert f"TFDIST_RANK={size} " in lines[0]
+
+
+def test_a_dry_run_prints_what_reaches_the_hosts(capsys, monkeypatch):
+    monkeypatch.setattr("tfdist.launch.runner.is_this_machine", lambda host: host == A)
+    line = f"run --dry-run -H {A},{B} --ssh"
+
+    assert main([*line.split(), "ssh -p 2222", "true"]) == 0
+
+    remark, here, there = capsys.readouterr().out.splitlines()
+    assert remark.startswith("# ports and cores are those of this machine")
+    assert here.startswith("env ")
+    assert there.startswith(f"ssh -p 2222 -T -o BatchMode=yes {B} 'cd /")
+    assert " && exec env " in there
+
+
+def test_ctrl_c_before_a_process_has_started(launcher):
+    launcher.result = KeyboardInterrupt()
+
+    assert main(["run", "-H", A, "true"]) == 130
+
+
+def test_the_failure_is_reported_and_its_exit_code_returned(launcher, capsys):
+    launcher.result = FAILED
 
     assert main(["run", "-np", "1", "train.py"]) == 3
 
-    assert capsys.readouterr().err == (
-        "tfdist run: rank 0 failed with exit code 3 after 1.0 s.\n"
-    )
+    assert capsys.readouterr().err.splitlines() == [
+        "tfdist run: the last lines of rank 0:",
+        "    one",
+        "    two",
+        "tfdist run: rank 0 failed with exit code 3 after 1.0 s.",
+    ]
+
+
+@pytest.fixture
+def said(capsys):
+    """Return the function that reports the end of a job of some starts."""
+
+    def said(*results):
+        report_end(Restarts(2), [Attempt(result, (0,)) for result in results])
+        return capsys.readouterr().err.splitlines()
+
+    return said
+
+
+def test_long_lines_are_cut_and_ended_ranks_named(said):
+    exits = (Exit(0, -15, 2.0), Exit(1, 3, 1.0, ("x" * 1000,)))
+
+    assert said(RunResult(exits, "failed", failed_rank=1, ended_ranks=(0,))) == [
+        "tfdist run: the last lines of rank 1:",
+        "    " + "x" * 300,
+        "tfdist run: rank 1 failed with exit code 3 after 1.0 s; "
+        "rank 0 was still running and was ended.",
+    ]
+
+
+def test_a_timeout_is_reported_in_one_line(said):
+    exits = (Exit(0, -15, 2.0, ("text",)),)
+
+    assert said(RunResult(exits, "timeout", "2", ended_ranks=(0,))) == [
+        "tfdist run: the run did not end within 2 s; "
+        "rank 0 was still running and was ended."
+    ]
+
+
+def test_restarts_are_reported_when_they_happen_and_in_the_end(said, capsys):
+    report_restart(FAILED, "restart 1 of 2: rank 0 failed.")
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "    two",
+        "tfdist run: restart 1 of 2: rank 0 failed.",
+    ]
+
+    first, total = said(FAILED, DONE)
+    assert first.startswith("tfdist run: restart 1: rank 0 failed with exit code 3")
+    assert total.startswith("tfdist run: 1 of 2 restarts used.")

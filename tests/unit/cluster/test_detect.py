@@ -1,31 +1,38 @@
+"""Detection of the cluster, the ranks and their source from the environment."""
+
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 
+import tfdist
+from tfdist.cluster import Cluster, Task, detect
 from tfdist.cluster.detect import (
     PLACE_RESOLVERS,
     RESOLVERS,
+    SOURCES,
     Explanation,
     LateTFConfig,
-    detect,
     detect_membership,
     explain,
+    read_source,
 )
 from tfdist.cluster.membership import Place
-from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.tf_config import dumps
 
 
 def place_of(env=None):
-    """Return the numbers of a process, whatever they were read from."""
+    """Return the numbers of a process, from any source."""
     member = detect_membership(env)
     local = (member.local_rank, member.local_size)
     return Place(member.rank, member.size, *local, member.launcher)
 
 
 TWO = Cluster(workers=("127.0.0.1:1", "127.0.0.1:2"), task=Task("worker", 1))
-LAUNCHED = {
-    "TF_CONFIG": dumps(TWO),
+TF_CONFIG = {"TF_CONFIG": dumps(TWO)}
+LAUNCHED = TF_CONFIG | {
     "TFDIST_RUN_ID": "5f2c",
     "TFDIST_RANK": "1",
     "TFDIST_SIZE": "2",
@@ -48,6 +55,13 @@ UNDER_MPICH = {
     "MPI_LOCALRANKID": "0",
     "MPI_LOCALNRANKS": "2",
 }
+UNDER_TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+}
 UNDER_SRUN = {
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_ID": "0",
@@ -58,50 +72,59 @@ UNDER_SRUN = {
     "SLURM_NODEID": "1",
     "SLURM_LOCALID": "0",
 }
+UNDER_PMIX = {"PMIX_NAMESPACE": "prterun-a-1@1", "PMIX_RANK": "1"}
+IN_A_POD = {
+    "TFDIST_JOB_NAME": "train",
+    "TFDIST_SERVICE": "peers",
+    "TFDIST_WORKERS": "2",
+    "JOB_COMPLETION_INDEX": "0",
+}
+POOLS = {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}
+ON_VERTEX = {
+    "CLUSTER_SPEC": json.dumps(
+        {"cluster": POOLS, "task": {"type": "workerpool1", "index": 0}}
+    )
+}
+ON_SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
+SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER]
+ALONE = {"TF_CONFIG": "{}"}
 ONE = {"TF_CONFIG": dumps(Cluster(workers=("127.0.0.1:1",)))}
 PS = {
     "TF_CONFIG": dumps(Cluster(workers=("a:1",), ps=("b:1",), task=Task("ps", 0))),
 }
 
 
-@pytest.mark.parametrize("env", [{}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}])
-def test_nothing_described_is_a_process_alone(env):
+@pytest.mark.parametrize("env", [{}, {"TF_CONFIG": " "}, ALONE])
+def test_no_description_is_a_process_alone(env):
     assert detect(env) == Cluster()
-
-
-def test_tf_config_is_enough():
-    assert detect({"TF_CONFIG": dumps(TWO)}) == TWO
-
-
-def test_our_launcher_is_recognised_before_tf_config():
-    assert detect(LAUNCHED) == TWO
-    names = [resolver.name for resolver in RESOLVERS]
-    services = ["kubernetes", "vertex", "sagemaker", "slurm"]
-    assert names == ["tfdist", "tf_config", *services]
-    # TF_CONFIG alone would take this for worker 0.
-    with pytest.raises(ValueError, match="not the one that `tfdist run` gave"):
-        detect({**LAUNCHED, "TFDIST_RANK": "0"})
-
-
-def test_what_was_set_for_the_program_comes_before_the_scheduler():
-    assert detect(UNDER_SRUN).addresses[2] == "n10:16584"
-    assert detect({"TF_CONFIG": dumps(TWO)} | UNDER_SRUN) == TWO
-    assert detect(LAUNCHED | UNDER_SRUN) == TWO
-    # So a step of programs that have nothing to do with each other is written.
-    assert detect({"TF_CONFIG": "{}"} | UNDER_SRUN) == Cluster()
+    assert place_of(env) == Place()
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", dumps(TWO))
     assert detect() == TWO
-    assert detect({}) == Cluster()
+    assert read_source("tfjob") == TWO
+    assert explain().cluster == TWO
 
 
-def test_a_malformed_description_is_never_passed_over():
-    with pytest.raises(ValueError, match=r"^TF_CONFIG has no \"cluster\""):
-        detect({"TF_CONFIG": '{"task": {"type": "worker", "index": 0}}'})
-    with pytest.raises(ValueError, match="^TFDIST_SIZE must be a whole number"):
-        detect({**LAUNCHED, "TFDIST_SIZE": "two"})
+@pytest.mark.parametrize("env", [UNDER_SRUN, *SERVICES])
+def test_the_launcher_and_tf_config_come_before_a_scheduler(env):
+    assert detect(env).is_distributed
+    assert detect(env | LAUNCHED).run_id == "5f2c"
+    assert detect(env | TF_CONFIG) == TWO
+    assert detect(env | ALONE) == Cluster()
+    # TF_CONFIG alone would take this for worker 0.
+    with pytest.raises(ValueError, match="not the one that `tfdist run` gave"):
+        detect(env | LAUNCHED | {"TFDIST_RANK": "0"})
+
+
+def test_a_malformed_description_is_not_passed_over():
+    with pytest.raises(ValueError, match=r"^TF_CONFIG must have an object \"cluster\""):
+        detect(UNDER_SRUN | {"TF_CONFIG": '{"task": {"type": "worker", "index": 0}}'})
+    with pytest.raises(ValueError, match="Received: no HOROVOD_SIZE. Start"):
+        place_of(UNDER_MPIRUN | {"HOROVOD_RANK": "1"})
+    with pytest.raises(ValueError, match="^PMIX_RANK gives the rank of this process"):
+        place_of(UNDER_PMIX)
 
 
 @pytest.mark.parametrize("resolver", RESOLVERS, ids=lambda resolver: resolver.name)
@@ -117,143 +140,40 @@ def test_resolvers_only_read(resolver):
 @pytest.mark.parametrize(
     ("env", "place"),
     [
-        ({}, Place()),
         (ONE, Place()),
         (LAUNCHED, Place(1, 2, 1, 2, "tfdist run")),
-        ({"TF_CONFIG": dumps(TWO)}, Place(1, 2, 1, 2, "TF_CONFIG")),
+        (TF_CONFIG, Place(1, 2, 1, 2, "TF_CONFIG")),
         (UNDER_HOROVODRUN, Place(1, 2, 1, 2, "horovodrun")),
         (UNDER_MPIRUN, Place(3, 4, 1, 2, "mpirun")),
         (UNDER_MPICH, Place(2, 4, 0, 2, "mpirun")),
         (UNDER_SRUN, Place(2, 4, 0, 2, "srun")),
+        (UNDER_TORCHRUN, Place(5, 8, 1, 4, "torchrun")),
+        (IN_A_POD, Place(0, 2, 0, 1, "Kubernetes")),
+        (ON_VERTEX, Place(1, 2, 0, 1, "Vertex AI")),
+        (ON_SAGEMAKER, Place(1, 2, 0, 1, "SageMaker")),
         # `mpirun` and `horovodrun` reach the nodes of a job through steps of their own.
         (UNDER_SRUN | UNDER_MPIRUN, Place(3, 4, 1, 2, "mpirun")),
         (UNDER_SRUN | UNDER_MPICH, Place(2, 4, 0, 2, "mpirun")),
         (UNDER_SRUN | UNDER_HOROVODRUN, Place(1, 2, 1, 2, "horovodrun")),
+        # MPI may have started another launcher, or be one that uses PMIx.
+        (UNDER_MPIRUN | UNDER_HOROVODRUN, Place(1, 2, 1, 2, "horovodrun")),
+        (UNDER_MPIRUN | UNDER_TORCHRUN, Place(5, 8, 1, 4, "torchrun")),
+        (UNDER_MPIRUN | UNDER_PMIX, Place(3, 4, 1, 2, "mpirun")),
+        # A cluster comes before variables without addresses, but one of a single
+        # process does not hide a launcher, unless it is a run.
+        (LAUNCHED | UNDER_MPIRUN, Place(1, 2, 1, 2, "tfdist run")),
+        (ONE | UNDER_MPIRUN, Place(3, 4, 1, 2, "mpirun")),
+        (ALONE | UNDER_HOROVODRUN, Place(1, 2, 1, 2, "horovodrun")),
+        (
+            ONE
+            | {"TFDIST_RUN_ID": "5f", "TFDIST_RANK": "0", "TFDIST_SIZE": "1"}
+            | UNDER_MPIRUN,
+            Place(launcher="tfdist run"),
+        ),
     ],
 )
 def test_the_place_of_each_launcher(env, place):
     assert place_of(env) == place
-
-
-def test_a_cluster_comes_before_variables_without_addresses():
-    place = Place(1, 2, 1, 2, "tfdist run")
-    assert place_of(LAUNCHED | UNDER_HOROVODRUN) == place
-    assert place_of(LAUNCHED | UNDER_MPIRUN) == place
-
-
-def test_horovodrun_comes_before_the_mpi_that_has_started_it():
-    names = [resolver.name for resolver in PLACE_RESOLVERS]
-    assert names == ["horovod", "torchrun", "open_mpi", "mpich", "pmix"]
-    assert place_of(UNDER_MPIRUN | UNDER_HOROVODRUN).launcher == "horovodrun"
-
-
-@pytest.mark.parametrize("env", [ONE, {"TF_CONFIG": "{}"}])
-def test_a_cluster_of_one_does_not_hide_the_launcher(env):
-    assert place_of(env | UNDER_MPIRUN).launcher == "mpirun"
-    assert place_of(env | UNDER_HOROVODRUN).launcher == "horovodrun"
-
-
-def test_a_run_of_one_process_is_one_process_under_mpirun_too():
-    env = {**ONE, "TFDIST_RUN_ID": "5f", "TFDIST_RANK": "0", "TFDIST_SIZE": "1"}
-    assert place_of(env | UNDER_MPIRUN) == Place(launcher="tfdist run")
-
-
-@pytest.mark.parametrize("launcher", [{}, UNDER_MPIRUN, UNDER_HOROVODRUN])
-def test_a_parameter_server_has_no_place(launcher):
-    with pytest.raises(ValueError, match="^Only the chief and the workers have a rank"):
-        place_of(PS | launcher)
-
-
-def test_two_launchers_that_tell_different_ranks_are_refused():
-    message = (
-        "^HOROVOD_RANK and TF_CONFIG give different ranks. "
-        "Received: rank 0 of 2 from Horovod, rank 1 of 2 from TF_CONFIG. Let one"
-    )
-    with pytest.raises(ValueError, match=message):
-        place_of({"TF_CONFIG": dumps(TWO), **UNDER_HOROVODRUN, "HOROVOD_RANK": "0"})
-
-
-def test_a_malformed_place_is_never_passed_over():
-    with pytest.raises(ValueError, match="Received: no HOROVOD_SIZE. Start"):
-        place_of(UNDER_MPIRUN | {"HOROVOD_RANK": "1"})
-
-
-def test_the_place_in_the_environment_of_the_process_is_the_default(monkeypatch):
-    for name, value in UNDER_MPIRUN.items():
-        monkeypatch.setenv(name, value)
-    assert place_of().rank == 3
-    assert place_of({}) == Place()
-    assert detect_membership().horovod_launcher == "mpirun"
-
-
-@pytest.mark.parametrize(
-    ("env", "launcher"),
-    [
-        ({}, None),
-        ({"HOROVOD_RANK": "", "HOROVOD_SIZE": ""}, None),
-        ({"TF_CONFIG": dumps(TWO)}, None),
-        (LAUNCHED, None),
-        (LAUNCHED | UNDER_MPIRUN, None),
-        (PS | UNDER_MPIRUN, None),
-        (LAUNCHED | UNDER_HOROVODRUN, "tfdist run"),
-        (UNDER_HOROVODRUN, "horovodrun"),
-        (UNDER_MPIRUN | UNDER_HOROVODRUN, "horovodrun"),
-        (UNDER_MPIRUN, "mpirun"),
-        (UNDER_MPICH, "mpirun"),
-        (UNDER_SRUN, None),
-        (UNDER_SRUN | UNDER_MPIRUN, "mpirun"),
-        (UNDER_SRUN | UNDER_HOROVODRUN, "horovodrun"),
-    ],
-)
-def test_who_started_a_process_of_horovod(env, launcher):
-    assert detect_membership(env).horovod_launcher == launcher
-
-
-IN_A_POD = {
-    "TFDIST_JOB_NAME": "train",
-    "TFDIST_SERVICE": "peers",
-    "TFDIST_WORKERS": "2",
-    "JOB_COMPLETION_INDEX": "0",
-}
-ON_VERTEX = {
-    "CLUSTER_SPEC": json.dumps(
-        {
-            "cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]},
-            "task": {"type": "workerpool1", "index": 0},
-        }
-    )
-}
-ON_SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
-UNDER_TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none",
-    "RANK": "5",
-    "WORLD_SIZE": "8",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "4",
-}
-UNDER_PMIX = {"PMIX_NAMESPACE": "prterun-a-1@1", "PMIX_RANK": "1"}
-SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER]
-
-
-@pytest.mark.parametrize(
-    ("env", "place"),
-    [
-        (IN_A_POD, Place(0, 2, 0, 1, "Kubernetes")),
-        (ON_VERTEX, Place(1, 2, 0, 1, "Vertex AI")),
-        (ON_SAGEMAKER, Place(1, 2, 0, 1, "SageMaker")),
-        (UNDER_TORCHRUN, Place(5, 8, 1, 4, "torchrun")),
-        (UNDER_MPIRUN | UNDER_PMIX, Place(3, 4, 1, 2, "mpirun")),
-    ],
-)
-def test_the_place_on_each_service_and_under_each_launcher(env, place):
-    assert place_of(env) == place
-
-
-@pytest.mark.parametrize("env", SERVICES)
-def test_what_was_set_for_tfdist_comes_before_what_a_service_tells(env):
-    assert detect(env | LAUNCHED).run_id == "5f2c"
-    assert detect(env | {"TF_CONFIG": dumps(TWO)}) == TWO
-    assert detect(env | {"TF_CONFIG": "{}"}) == Cluster()
 
 
 @pytest.mark.parametrize("env", SERVICES)
@@ -263,14 +183,32 @@ def test_a_launcher_inside_a_container_comes_before_the_container(env, launcher)
     assert place_of(env | launcher) == place_of(launcher)
 
 
-def test_torchrun_comes_before_the_mpirun_that_has_started_it():
-    assert place_of(UNDER_MPIRUN | UNDER_TORCHRUN).launcher == "torchrun"
-    assert detect_membership(UNDER_TORCHRUN).horovod_launcher is None
+def test_two_launchers_with_different_ranks_are_refused():
+    message = (
+        "^HOROVOD_RANK and TF_CONFIG give different ranks. "
+        "Received: rank 0 of 2 from Horovod, rank 1 of 2 from TF_CONFIG. Let one"
+    )
+    with pytest.raises(ValueError, match=message):
+        place_of(TF_CONFIG | UNDER_HOROVODRUN | {"HOROVOD_RANK": "0"})
 
 
-def test_a_rank_of_pmix_alone_is_refused():
-    with pytest.raises(ValueError, match="^PMIX_RANK gives the rank of this process"):
-        place_of(UNDER_PMIX)
+@pytest.mark.parametrize(
+    ("env", "launcher"),
+    [
+        ({"HOROVOD_RANK": "", "HOROVOD_SIZE": ""}, None),
+        (TF_CONFIG, None),
+        (UNDER_SRUN, None),
+        (UNDER_TORCHRUN, None),
+        (LAUNCHED | UNDER_MPIRUN, None),
+        (PS | UNDER_MPIRUN, None),
+        (LAUNCHED | UNDER_HOROVODRUN, "tfdist run"),
+        (UNDER_MPIRUN | UNDER_HOROVODRUN, "horovodrun"),
+        (UNDER_SRUN | UNDER_MPIRUN, "mpirun"),
+        (UNDER_MPICH, "mpirun"),
+    ],
+)
+def test_the_launcher_that_connects_processes_for_horovod(env, launcher):
+    assert detect_membership(env).horovod_launcher == launcher
 
 
 def test_a_membership_without_addresses_has_an_empty_cluster():
@@ -282,23 +220,22 @@ def test_a_membership_without_addresses_has_an_empty_cluster():
     assert detect_membership(PS).trains is False
 
 
-def test_a_place_has_an_impossible_rank_or_size():
-    for numbers, problem in [
-        ((2, 2), "rank must be from 0 to size - 1. Received: rank=2, size=2, "),
-        ((0, 0), "rank must be from 0 to size - 1."),
-        ((0, 2, 1, 1), "local_rank must be from 0 to local_size - 1."),
-        ((0, 2, 0, 3), "local_size must not be greater than size, as it counts the"),
-    ]:
-        with pytest.raises(ValueError, match=f"^{problem}.* from mpirun. Start all"):
-            Place(*numbers, launcher="mpirun")
+@pytest.mark.parametrize("numbers", [(2, 2), (0, 0), (0, 2, 1, 1), (0, 2, 0, 3)])
+def test_an_impossible_place_is_refused(numbers):
+    message = (
+        f"^rank must be below size, .* Received: rank={numbers[0]}, "
+        f"size={numbers[1]}, .* from mpirun. Start all"
+    )
+    with pytest.raises(ValueError, match=message):
+        Place(*numbers, launcher="mpirun")
 
 
 def test_an_explanation_names_the_variables_and_the_later_resolvers():
-    found = explain(LAUNCHED)
+    found = explain(LAUNCHED | UNDER_MPICH)
 
     assert (found.resolver, found.launcher) == ("tfdist", "tfdist run")
     assert set(found.variables) == {*LAUNCHED}
-    assert found.others == ("tf_config",)
+    assert found.others == ("tf_config", "mpich")
     assert explain({"PATH": "/bin"}) == Explanation(Cluster())
 
 
@@ -310,7 +247,7 @@ def test_an_explanation_of_a_launcher_without_addresses():
     assert {*found.variables} == {*UNDER_MPICH}
 
 
-@pytest.mark.parametrize("before", [{}, {"TF_CONFIG": "{}"}])
+@pytest.mark.parametrize("before", [{}, ALONE])
 def test_a_late_tf_config_is_reported_once(before):
     env = dict(before)
     late = LateTFConfig(env)
@@ -323,3 +260,79 @@ def test_a_late_tf_config_is_reported_once(before):
         "strategy, best before it starts."
     )
     assert late.warning() == ""
+
+
+CASES = {
+    "slurm": UNDER_SRUN,
+    "openmpi": UNDER_MPIRUN,
+    "mpich": UNDER_MPICH,
+    "horovod": UNDER_HOROVODRUN,
+    "torchrun": UNDER_TORCHRUN,
+    "kubernetes": IN_A_POD,
+    "tfjob": TF_CONFIG,
+    "sagemaker": ON_SAGEMAKER,
+    "vertex": ON_VERTEX,
+    "tf_config": TF_CONFIG,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_source_is_read_and_no_other(name):
+    env = CASES[name]
+    found = read_source(name, env)
+
+    assert found == (place_of(env) if isinstance(found, Place) else detect(env))
+    assert found == read_source("auto", env)
+    message = f"--from {name} finds no job of several processes in --variables file. "
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}Received: 1 variables"):
+        read_source(name, {"PATH": "/bin"}, place="--variables file")
+
+
+def test_the_sources_are_the_tested_ones():
+    assert (*CASES, "auto") == SOURCES
+    names = [resolver.name for resolver in (*RESOLVERS, *PLACE_RESOLVERS)]
+    assert len({*names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "message"),
+    [
+        ("mpi", {}, "--from must be one of slurm, openmpi, mpich, horovod, torchrun, "),
+        ("auto", ALONE, "--from auto finds no job of several processes in the envi"),
+        ("tfjob", ALONE, "--from tfjob finds no job of several processes in the env"),
+        ("openmpi", {"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE must be a wh"),
+        ("tf_config", {"TF_CONFIG": "{"}, "TF_CONFIG is not valid JSON"),
+    ],
+)
+def test_a_source_without_a_job_is_refused(name, env, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        read_source(name, env)
+
+
+def test_the_public_facts_are_read_at_every_call(monkeypatch):
+    def facts():
+        numbers = (tfdist.rank(), tfdist.size(), tfdist.local_rank())
+        return (*numbers, tfdist.local_size(), tfdist.is_chief())
+
+    assert facts() == (0, 1, 0, 1, True)
+    monkeypatch.setenv("TF_CONFIG", dumps(TWO))
+    assert facts() == (1, 2, 1, 2, False)
+    monkeypatch.setenv("TF_CONFIG", PS["TF_CONFIG"])
+    assert (tfdist.size(), tfdist.is_chief()) == (1, False)
+    with pytest.raises(ValueError, match="^Only the chief and the workers have a rank"):
+        tfdist.rank()
+
+
+def test_importing_the_package_loads_nothing_slow():
+    slow = "asyncio difflib importlib.metadata ipaddress keras logging multiprocessing "
+    slow += "numpy socket subprocess tensorflow urllib.parse"
+    program = (
+        "import sys; before = set(sys.modules); import tfdist.cluster; "
+        f"print(sorted((set(sys.modules) - before) & set({slow.split()!r})))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "[]"

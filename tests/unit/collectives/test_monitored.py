@@ -76,24 +76,9 @@ def engine(at_exit, line):
     return Engine(1, 2, line, None)
 
 
-def test_values_and_barriers_go_by_the_lifeline(engine, line):
-    assert engine.exchange("x", 1, joint=False) == [1, 1]
-    engine.barrier("end")
-
-    assert line.told == ["exchange x False", "exchange barrier end True"]
-
-
 def raising(engine, error):
     with engine.call("step"):
         raise error
-
-
-def test_no_call_begins_when_a_peer_has_failed(engine, line):
-    line.failure = ConnectionError("rank 0 is gone")
-
-    with pytest.raises(ConnectionError, match="rank 0 is gone"), engine.call("step"):
-        pass
-    assert line.told == []
 
 
 def test_an_error_of_a_peer_leaves_with_the_peer_named(engine, line):

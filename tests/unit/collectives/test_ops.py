@@ -1,10 +1,8 @@
 """Rings, instance keys and throttling of TensorFlow's ops."""
 
 import gc
-import hashlib
 import weakref
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -44,41 +42,18 @@ def test_a_number_depends_on_the_description_alone():
     assert one.base("all_reduce 'a'") != one.base("all_reduce 'b'")
 
 
-def test_a_number_fits_into_an_int32():
-    numbers = [InstanceKeys().base(f"op {i}") for i in range(200)]
-
-    assert min(numbers) >= 0
-    assert max(numbers) < 2**31
-    assert len(set(numbers)) == 200
-
-
-def test_two_ops_of_one_number_are_refused(monkeypatch):
-    class Colliding:
-        def __init__(self, data, digest_size):
-            del data, digest_size
-
-        def digest(self):
-            return b"\0\0\0\7"
-
-    monkeypatch.setattr(hashlib, "blake2b", Colliding)
+def test_two_ops_of_one_number_are_refused():
     owners = InstanceKeys()
-
-    assert owners.base("one") == owners.base("one") == 7
     with pytest.raises(
         RuntimeError,
-        match=r"Two collectives have the same key\. Received: 'one' and 'two'\. Give "
-        "one of them another name",
+        match=r"Two collectives have the same key\. Received: 'op \d+' and 'op \d+'\. "
+        "Give one of them another name",
     ):
-        owners.base("two")
+        # Some two of so many have the same 31 bits.
+        [owners.base(f"op {i}") for i in range(400_000)]
 
 
-@pytest.mark.parametrize("elements", [0, 1, 2, 1000, 2**31, 2**40, 2**62])
-@pytest.mark.parametrize("base", [0, 12345, 2**31 - 1])
-def test_a_key_with_elements_fits_into_an_int32(base, elements):
-    assert 0 <= with_elements(base, elements) < 2**31
-
-
-@pytest.mark.parametrize("base", [0, 12345, 2**31 - 1])
+@pytest.mark.parametrize("base", [0, 2**31 - 1])
 def test_a_known_and_an_unknown_number_of_elements_give_one_key(base):
     @tf.function(input_signature=[tf.TensorSpec(None)])
     def unknown(tensor):
@@ -87,8 +62,9 @@ def test_a_known_and_an_unknown_number_of_elements_give_one_key(base):
     for shape in ([], [0], [1], [1000], [300, 700]):
         tensor = tf.zeros(shape)
 
-        assert unknown(tensor).dtype == tf.int32
-        assert int(unknown(tensor)) == with_elements(base, int(tf.size(tensor)))
+        key = unknown(tensor)
+        assert key.dtype == tf.int32
+        assert 0 <= int(key) == with_elements(base, int(tf.size(tensor)))
 
 
 @pytest.mark.parametrize("elements", [2**31, 2**40, 2**62])
@@ -97,13 +73,6 @@ def test_a_number_beyond_an_int32_gives_one_key_too(elements, monkeypatch):
     monkeypatch.setattr(tf, "size", lambda tensor, dtype: tf.constant(elements, dtype))
 
     assert int(with_elements_of(12345, object())) == with_elements(12345, elements)
-
-
-def test_neighbouring_sizes_have_distant_keys():
-    found = [with_elements(5, n) for n in range(1000)]
-
-    assert len(set(found)) == 1000
-    assert min(abs(a - b) for a, b in zip(found, found[1:], strict=False)) > 1000
 
 
 def traced(count, throttle, dtype=tf.float32):
@@ -132,9 +101,7 @@ def wanted_order(count):
     ]
 
 
-@pytest.mark.parametrize(
-    "count", [1, MAX_IN_FLIGHT, MAX_IN_FLIGHT + 1, 3 * MAX_IN_FLIGHT + 1]
-)
+@pytest.mark.parametrize("count", [1, 3 * MAX_IN_FLIGHT + 1])
 def test_each_op_waits_for_the_one_so_many_before(count):
     graph = traced(count, Throttle()).graph
 
@@ -149,22 +116,6 @@ def test_every_graph_counts_for_itself():
     ]
 
     assert [waited_for(graph, count) for graph in graphs] == [wanted_order(count)] * 2
-
-
-def test_a_branch_is_a_graph_of_its_own():
-    throttle = Throttle()
-
-    @tf.function
-    def step(x, wanted):
-        def double():
-            return [throttle.add(lambda: x + x) for _ in range(MAX_IN_FLIGHT + 1)][-1]
-
-        return double() + tf.cond(wanted, double, lambda: tf.zeros_like(x))
-
-    x = tf.constant([1.0, 2.0])
-
-    np.testing.assert_array_equal(step(x, tf.constant(True)), [4.0, 8.0])
-    np.testing.assert_array_equal(step(x, tf.constant(False)), [2.0, 4.0])
 
 
 def test_a_graph_is_not_kept_alive():

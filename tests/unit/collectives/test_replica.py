@@ -128,25 +128,6 @@ def test_ranks_count_through_the_devices_of_all_processes(two_cpus):
     assert [(replica.rank, replica.size) for replica in replicas] == [(2, 6), (3, 6)]
 
 
-def test_barriers_and_calls_are_those_of_the_process(strategy):
-    noted = []
-
-    class Noting(SingleCollective):
-        def barrier(self, name="barrier"):
-            noted.append(name)
-
-        def call(self, what):
-            noted.append(what)
-            return super().call(what)
-
-    replica = ReplicaCollective(Noting(), 0, strategy.extended.worker_devices)
-    replica.barrier("end")
-    with replica.call("a stretch"):
-        pass
-
-    assert noted == ["end", "a stretch"]
-
-
 def test_sets_of_devices_are_groups_of_their_own(two_cpus):
     one, other, same = (
         ReplicaCollective(SingleCollective(), 0, devices)._ops._group_key

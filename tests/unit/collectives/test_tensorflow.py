@@ -97,9 +97,3 @@ def test_rows_are_padded_to_one_number_and_cut_again():
 
     np.testing.assert_array_equal(rows, np.concatenate([MATRIX, MATRIX]))
     assert [name for name, *_ in moves._ops.given] == ["x/rows", "x"]
-
-
-def test_what_is_broadcast_keeps_its_shape():
-    (value,) = Moves().broadcast([MATRIX], name="x")
-
-    np.testing.assert_array_equal(value, MATRIX)

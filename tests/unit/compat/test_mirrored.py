@@ -3,10 +3,9 @@
 import inspect
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.distribute import mirrored_run, mirrored_strategy
+from tensorflow.python.distribute import mirrored_strategy
 
 from tfdist.compat import mirrored
 from tfdist.strategies import MirroredStrategy
@@ -49,11 +48,6 @@ def test_tensorflow_has_what_is_overridden(name, arguments):
     assert [*inspect.signature(function).parameters][1:] == arguments
 
 
-def test_replicas_run_in_threads_that_may_meet():
-    assert issubclass(mirrored.MirroredReplicaContext, tf.distribute.ReplicaContext)
-    assert "merge_fn" in inspect.getsource(mirrored_run._MirroredReplicaThread)
-
-
 def test_groups_of_tensorflow_are_clear_of_those_of_tfdist(strategy):
     keys = strategy.extended._collective_keys
 
@@ -81,13 +75,6 @@ def test_a_variable_has_a_copy_on_each_device(strategy, two_cpus):
     assert [copy.device for copy in mirrored.copies_here(variable)] == two_cpus
     assert [v.numpy().tolist() for v in mirrored.values_here(variable)] == [[1, 2]] * 2
     assert mirrored.value_here(variable).numpy().tolist() == [1.0, 2.0]
-
-
-def test_a_plain_variable_is_its_only_copy():
-    plain = tf.Variable(3.0)
-
-    assert mirrored.copies_here(plain) == (plain,)
-    assert float(mirrored.value_here(keras.Variable(4.0))) == 4.0
 
 
 def test_outside_of_replicas_every_copy_is_assigned(strategy):
@@ -142,19 +129,6 @@ def test_a_replica_assigns_its_own_copy_even_in_a_branch(strategy, aggregation):
 
     values = [value.numpy().tolist() for value in mirrored.values_here(variable)]
     assert values == [[0.0, 0.0], [1.0, 1.0]]
-
-
-def test_building_is_marked_and_no_longer_than_it_takes():
-    assert not mirrored.is_building()
-    with mirrored.building():
-        assert mirrored.is_building()
-    assert not mirrored.is_building()
-
-
-def test_values_by_replica_stay_apart(strategy):
-    value = mirrored.by_replica([np.float32(1.0), np.float32(2.0)])
-
-    assert strategy.experimental_local_results(value) == (1.0, 2.0)
 
 
 def test_replicas_may_meet_where_they_began(strategy):

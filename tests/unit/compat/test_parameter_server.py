@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import (
     cluster_coordinator,
-    coordinator_context,
 )
 
 from tfdist.compat import parameter_server as compat
@@ -87,11 +86,6 @@ def test_an_error_is_taken_without_a_wait_and_once(coordinator, closures):
     assert compat.take_error(coordinator) is error
     assert compat.take_error(coordinator) is None
     assert [closures.get()._function for _ in range(2)] == [len, max]
-
-
-def test_the_worker_for_which_work_is_done_is_known():
-    with coordinator_context.with_dispatch_context(SimpleNamespace(worker_index=3)):
-        assert compat.current_worker() == 3
 
 
 WORKER = "from remote peer: /job:worker/replica:0/task:1"
@@ -175,20 +169,6 @@ def test_late_values_leave_alone_what_else_is_made_at_calls():
     assert float(function()) == 12.0
 
 
-def test_operations_run_in_an_executor_of_their_own(monkeypatch):
-    made = []
-    new_executor = compat._executor.new_executor
-    monkeypatch.setattr(
-        compat._executor,
-        "new_executor",
-        lambda *, enable_async: made.append(enable_async) or new_executor(enable_async),
-    )
-    with compat.own_executor():
-        assert not compat._context.context().executor.is_async()
-        assert float(tf.constant(1.0) + 1.0) == 2.0
-    assert made == [False]
-
-
 # Connecting.
 
 
@@ -230,10 +210,3 @@ def test_servers_see_each_other_and_workers_do_not(monkeypatch):
     assert options == {"job_name": "chief", "protocol": "grpc"}
     assert os.environ["TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] == "False"
     assert os.environ["TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"] == "True"
-
-
-def test_tensorflow_s_strategy_sets_the_same_variables():
-    source = inspect.getsource(inspect.getmodule(tf.distribute.ParameterServerStrategy))
-
-    assert "TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY" in source
-    assert '"TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] = "False"' in source

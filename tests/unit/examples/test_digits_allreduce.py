@@ -101,15 +101,6 @@ def test_the_splits_hold_every_digit_once(digits):
     )
 
 
-def test_the_images_use_all_of_a_byte(digits):
-    (train, _), info = digits
-    images = np.stack([image for image, _ in train])
-
-    assert images.shape == (1437, 8, 8, 1)
-    assert (images.dtype, images.min(), images.max()) == (np.uint8, 0, 255)
-    assert info.features["image"].shape == (8, 8, 1)
-
-
 def test_both_splits_hold_as_many_of_each_digit(digits):
     train, test = ([int(label) for _, label in split] for split in digits[0])
 
@@ -161,10 +152,6 @@ def test_the_last_line_names_the_weights(train, capsys):
     assert len(digest) == 64
 
 
-def test_the_strategy_is_made_by_name(train):
-    assert train(Collective(), "--epochs=1", "--strategy=other") == ["other"]
-
-
 def test_ranks_with_different_weights_end_the_program_with_an_error(train, capsys):
     with pytest.raises(
         SystemExit,
@@ -174,8 +161,3 @@ def test_ranks_with_different_weights_end_the_program_with_an_error(train, capsy
         train(Collective("another"), "--epochs=1")
 
     assert "identical" not in capsys.readouterr().out
-
-
-def test_an_unknown_dataset_is_refused(train):
-    with pytest.raises(Exception, match=r"value should be one of <digits\|mnist\|"):
-        train(Collective(), "--dataset=imagenet")

@@ -1,6 +1,6 @@
 """The embedding example in one process: its data, and what it refuses.
 
-That it trains well is in tests/distributed/test_parameter_server_embedding.py.
+That it trains well is in tests/distributed/test_parameter_server_example.py.
 """
 
 import subprocess

@@ -1,13 +1,11 @@
 import re
 from types import SimpleNamespace
 
-import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdist.collectives import FusingCollective, SingleCollective
-from tfdist.gradients import HorovodReducer, weigh
+from tfdist.gradients import HorovodReducer
 
 
 class Fusing(SingleCollective, FusingCollective):
@@ -63,103 +61,49 @@ def variables(*paths):
     return [SimpleNamespace(path=path, **alike) for path in paths]
 
 
-def names(collective):
-    return [name for name, *_ in collective.groups]
-
-
-# What is sent.
-
-
-def test_each_gradient_sets_out_by_itself_the_last_layers_first():
+def test_groups_of_one_type_are_sent_the_last_layers_first():
     collective = Fusing()
+    gradients = [tf.ones([1]), tf.ones([1]), tf.ones([1], tf.float64), tf.ones([2])]
 
-    found = reducer_on(collective).reduce([tf.constant([1.0]), tf.constant(2.0)], "g")
+    found = reducer_on(collective, groups=2).reduce(gradients, "g")
 
-    assert names(collective) == ["g/1", "g/0"]
-    assert [total.numpy().tolist() for total in found] == [[4.0], 8.0]
-    assert collective.sums == []
-
-
-def test_a_number_of_groups_parts_neighbours():
-    collective = Fusing()
-
-    reducer_on(collective, groups=2).reduce([tf.ones([1])] * 4, "g")
-
-    assert [(name, len(types)) for name, _, types, _ in collective.groups] == [
-        ("g/3", 2),
-        ("g/1", 2),
+    assert [types for _, _, types, _ in collective.groups] == [
+        ["float32"],
+        ["float64"],
+        ["float32", "float32"],
     ]
-
-
-def test_types_do_not_travel_together():
-    collective = Fusing()
-    gradients = [tf.ones([1]), tf.ones([1], tf.float64), tf.ones([2])]
-
-    found = reducer_on(collective, groups=1).reduce(gradients, "g")
-
-    assert [(name, types) for name, _, types, _ in collective.groups] == [
-        ("g/2", ["float32", "float32"]),
-        ("g/1", ["float64"]),
-    ]
+    assert len({name for name, *_ in collective.groups}) == 3
     assert [total.dtype for total in found] == [g.dtype for g in gradients]
-    assert [total.numpy().tolist() for total in found] == [[4.0], [4.0], [4.0, 4.0]]
+    assert [total.numpy().tolist() for total in found] == [[4.0]] * 3 + [[4.0, 4.0]]
 
 
 @pytest.mark.parametrize("drops_missing", [False, True])
 def test_groups_are_those_of_the_paths_where_some_have_no_gradient(drops_missing):
     """An optimizer drops what has no gradient between the two calls."""
     collective = Fusing()
-    reducer = reducer_on(collective, groups=[["b", "d"]])
-    gradients = [None, tf.ones([1]), tf.ones([1]), tf.ones([1])]
+    reducer = reducer_on(collective, groups=[["b", "e"]])
+    gradients = [None, tf.ones([1]), tf.ones([1]), slices(1.0), tf.ones([1])]
 
-    completed = reducer.complete(gradients, variables("a", "b", "c", "d"), "opt")
+    completed = reducer.complete(gradients, variables(*"abcde"), "opt")
     if drops_missing:
         completed = [gradient for gradient in completed if gradient is not None]
     found = reducer.reduce(completed, "g")
 
     assert [len(types) for _, _, types, _ in collective.groups] == [2, 1]
-    last = len(completed) - 1
-    assert names(collective) == [f"g/{last}", f"g/{last - 1}"]
+    assert len(collective.sums) == 1
     assert [total is None for total in found] == [g is None for g in completed]
 
 
 def test_a_group_of_variables_that_are_not_trained_is_refused():
     reducer = reducer_on(groups=[["dense/kernel", "dense/bais"]])
-    both = variables("dense/kernel", "dense/bias")
-    completed = reducer.complete([tf.ones([1])] * 2, both, "opt")
-
     with pytest.raises(
         ValueError,
         match=r"groups must name variables that are trained\. Received: 'dense/bais'\. "
-        r"Did you mean 'dense/bias'\?",
+        r"There are: \['dense/kernel', 'dense/bias'\]\.",
     ):
-        reducer.reduce(completed, "g")
-
-
-def test_the_paths_of_keras_variables_are_known():
-    layer = keras.layers.Dense(1, name="one")
-    layer.build((None, 2))
-    both = layer.trainable_variables
-    reducer = reducer_on(collective := Fusing(), groups=[["one/kernel", "one/bias"]])
-
-    reducer.reduce(reducer.complete([tf.ones(v.shape) for v in both], both, "o"), "g")
-
-    assert [len(types) for _, _, types, _ in collective.groups] == [2]
-
-
-def test_what_travels_beside_is_summed_whatever_the_op():
-    collective = Fusing()
-    reducer = reducer_on(collective, op="sum")
-
-    found = reducer.reduce(
-        [tf.constant([1.0])], "g", beside=[tf.constant(0.5), tf.constant([1, 2])]
-    )
-
-    assert [total.numpy().tolist() for total in found] == [[16.0], 2.0, [4, 8]]
-    assert collective.sums == [("g/beside", "sum", 2)]
-
-
-# What arithmetic is done.
+        reducer.complete(
+            [tf.ones([1])] * 2, variables("dense/kernel", "dense/bias"), "opt"
+        )
 
 
 @pytest.mark.parametrize(
@@ -171,18 +115,21 @@ def test_what_travels_beside_is_summed_whatever_the_op():
         # 1 / 8 of the whole gradient, which is 4 times the share; and back.
         ({"gradient_predivide_factor": 8.0}, (0.5, 2.0), 12.0),
         ({"gradient_predivide_factor": 0.5}, (8.0, 0.125), 12.0),
-        ({"gradient_predivide_factor": 1.0}, (1.0, 1.0), 12.0),
     ],
 )
 def test_factors_are_those_of_shares(options, factors, total):
     collective = Fusing(size=4)
 
-    found = reducer_on(collective, **options).reduce([tf.constant(3.0)], "g")
+    found, beside = reducer_on(collective, **options).reduce(
+        [tf.constant(3.0)], "g", beside=[tf.constant([1, 2])]
+    )
 
-    assert collective.groups == [
-        ("g/0", options.get("op", "average"), ["float32"], factors)
-    ]
-    assert float(found[0]) == total
+    [(_, *sent)] = collective.groups
+    assert sent == [options.get("op", "average"), ["float32"], factors]
+    assert float(found) == total
+    # Other tensors are summed whatever the op.
+    assert beside.numpy().tolist() == [4, 8]
+    assert collective.sums == [("g/beside", "sum", 1)]
 
 
 @pytest.mark.parametrize(
@@ -195,40 +142,9 @@ def test_sparse_gradients_are_gathered_and_mean_the_same_as_dense(options, each)
     found = reducer_on(collective, **options).reduce([slices(1.0), None], "g")
 
     assert collective.groups == []
-    assert collective.sums == [("g/0", "sum", 1)]
     assert found[0].values.numpy().tolist() == [[each, each]] * 2
     assert found[0].indices.numpy().tolist() == [0, 0]
     assert found[1] is None
-
-
-def test_sparse_gradients_may_be_made_dense():
-    collective = Fusing(size=2)
-    reducer = reducer_on(collective, op="sum", sparse_as_dense=True)
-
-    completed = reducer.complete([slices(1.0)], variables("a"), "opt")
-    found = reducer.reduce(completed, "g")
-
-    assert names(collective) == ["g/0"]
-    np.testing.assert_array_equal(found[0], [[4.0, 4.0], [0, 0], [0, 0]])
-
-
-@pytest.mark.parametrize(
-    ("op", "weights"),
-    [
-        ("average", [0.0, 0.25, 1.0]),
-        ("sum", [0.0, 0.25, 1.0]),
-        ("adasum", [0.0, 1.0, 1.0]),
-    ],
-)
-def test_adasum_combines_whole_gradients(op, weights):
-    reducer = reducer_on(op=op)
-
-    found = [
-        float(weigh([tf.constant(2.0)], reducer.weight(share))[0])
-        for share in tf.constant([0.0, 0.25, 1.0], tf.float64)
-    ]
-
-    assert found == [2 * weight for weight in weights]
 
 
 @pytest.mark.parametrize(
@@ -267,66 +183,43 @@ def test_adasum_refuses_sparse_gradients_by_their_path():
         reducer.complete(gradients, variables("a", "b", "c"), "opt")
 
 
-# What is refused.
-
-
 @pytest.mark.parametrize(
-    ("options", "error", "text"),
+    ("options", "text"),
     [
         (
             {"op": "mean"},
-            ValueError,
             "op must be one of average, sum, adasum. Received: op='mean'. Use "
             "'average' for the weights that one process ends with.",
         ),
         (
-            {"gradient_predivide_factor": 0.0},
-            ValueError,
-            "gradient_predivide_factor must be positive and finite. Received: "
-            "gradient_predivide_factor=0.0. Use 1.0 to divide after the sum only.",
-        ),
-        (
-            {"gradient_predivide_factor": -2.0},
-            ValueError,
-            "Received: gradient_predivide_factor=-2.0.",
-        ),
-        (
             {"gradient_predivide_factor": float("nan")},
-            ValueError,
-            "Received: gradient_predivide_factor=nan.",
-        ),
-        (
-            {"gradient_predivide_factor": float("inf")},
-            ValueError,
-            "Received: gradient_predivide_factor=inf.",
+            "gradient_predivide_factor must be positive and finite. Received: "
+            "gradient_predivide_factor=nan. Use 1.0 to divide after the sum only.",
         ),
         (
             {"gradient_predivide_factor": 2.0, "op": "sum"},
-            ValueError,
             "gradient_predivide_factor goes with op='average' only. Received: "
             "gradient_predivide_factor=2.0 and op='sum'. Leave one of them out.",
         ),
         (
             {"groups": 2, "op": "adasum"},
-            ValueError,
             "groups do not go with op='adasum', which combines each gradient by "
             "itself. Received: groups=2. Leave one of them out.",
         ),
         (
             {"compression": "bf16"},
-            ValueError,
             "Horovod does not move bfloat16. Received: compression='bf16'. Use 'fp16', "
             "or collective='tensorflow'.",
         ),
-        (
-            {"compression": "fp8"},
-            ValueError,
-            "compression must be one of none, fp16, bf16. Received: compression='fp8'.",
-        ),
-        ({"groups": 0}, ValueError, "groups must be at least 1. Received: groups=0."),
-        ({"groups": "a"}, TypeError, "groups must be a number, or lists of paths"),
+        ({"groups": 0}, "groups must be a positive number, or lists of paths"),
     ],
 )
-def test_options_that_horovod_does_not_have_are_refused(options, error, text):
-    with pytest.raises(error, match=re.escape(text)):
+def test_options_that_horovod_does_not_have_are_refused(options, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
         reducer_on(**options)
+
+
+def test_for_adasum_each_rank_with_rows_counts_alike():
+    reducer = reducer_on(op="adasum")
+
+    assert [float(reducer.weight(share)) for share in (0.0, 0.25, 1.0)] == [0, 1, 1]

@@ -73,13 +73,6 @@ def test_what_it_starts_is_alone_too(hvd):
 
 
 @needs_horovod
-def test_starting_leaves_the_choice_of_devices_open(hvd):
-    import tensorflow as tf
-
-    assert tf.config.get_visible_devices() == tf.config.list_physical_devices()
-
-
-@needs_horovod
 def test_everything_of_horovods_own_interface_to_keras_is_here(hvd):
     import horovod.tensorflow.keras as theirs
 

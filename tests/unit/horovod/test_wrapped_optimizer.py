@@ -8,10 +8,6 @@ import tensorflow as tf
 pytestmark = pytest.mark.requires("horovodrun")
 
 
-KINDS = ["Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb"]
-KINDS += ["Lion", "Nadam", "RMSprop", "SGD"]
-
-
 def embedding_model(optimizer, **options):
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Embedding(5, 3), keras.layers.GlobalAveragePooling1D()]
@@ -22,9 +18,8 @@ def embedding_model(optimizer, **options):
     return model.get_weights()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_alone_it_does_what_the_plain_optimizer_does(hvd, kind):
-    make = getattr(keras.optimizers, kind)
+def test_alone_it_does_what_the_plain_optimizer_does(hvd):
+    make = keras.optimizers.Adam
 
     for own, plain in zip(
         embedding_model(hvd.DistributedOptimizer(make(0.1))),
@@ -47,15 +42,6 @@ def test_several_optimizers_in_one_are_wrapped_together(hvd):
 
     assert float(x) == -4.0
     assert int(many.iterations) == 4
-
-
-def test_no_gradient_stays_none(hvd):
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    x, y = keras.Variable(1.0), keras.Variable(1.0)
-    with pytest.warns(UserWarning, match="Gradients do not exist"):
-        optimizer.apply([1.0, None], [x, y])
-
-    assert (float(x), float(y)) == (0.0, 1.0)
 
 
 def test_gradients_alone_are_of_the_variables_it_was_built_with(hvd):
@@ -102,19 +88,6 @@ def test_variables_are_overwritten_where_nothing_is_added_up(hvd, monkeypatch, p
         optimizer.apply([1.0, 1.0], [x, y])
 
 
-def test_the_sums_of_passes_are_not_saved(hvd):
-    optimizer = hvd.DistributedOptimizer(
-        keras.optimizers.SGD(), backward_passes_per_step=2
-    )
-    plain, x = keras.optimizers.SGD(), keras.Variable(0.0)
-    plain.build([x])
-    optimizer.apply([1.0], [x])
-
-    assert len(optimizer.variables) == len(plain.variables)
-    assert int(optimizer.iterations) == 1
-    assert float(x) == 0.0
-
-
 @pytest.mark.parametrize("is_eager", [True, False])
 def test_every_third_pass_updates_with_the_sum(hvd, is_eager):
     from tfdist.horovod.wrapped_optimizer import Accumulation
@@ -123,12 +96,15 @@ def test_every_third_pass_updates_with_the_sum(hvd, is_eager):
     x, unused = keras.Variable([0.0, 0.0]), keras.Variable(0.0)
     skipped = tf.Variable(0)
 
+    def skip():
+        skipped.assign_add(1)
+
     def make_pass(gradient):
         accumulation.add(
             [gradient, None],
             [x, unused],
             lambda sums: x.assign(sums[0]),
-            lambda: skipped.assign_add(1),
+            skip,
         )
 
     if not is_eager:
@@ -141,26 +117,6 @@ def test_every_third_pass_updates_with_the_sum(hvd, is_eager):
     assert seen == [[0, 0]] * 2 + [[3, 3]] * 3 + [[3, 12]] * 2
     assert skipped.numpy() == 5
     assert accumulation.counter.numpy() == 1
-
-
-@pytest.mark.parametrize("is_eager", [True, False])
-def test_after_a_reset_a_step_begins_anew(hvd, is_eager):
-    from tfdist.horovod.wrapped_optimizer import Accumulation
-
-    accumulation, x = Accumulation(2), keras.Variable(0.0)
-
-    def make_pass(gradient):
-        accumulation.add([gradient], [x], lambda sums: x.assign(sums[0]), lambda: None)
-
-    if not is_eager:
-        make_pass = tf.function(make_pass)
-    make_pass(tf.constant(5.0))
-    accumulation.reset()
-    make_pass(tf.constant(1.0))
-    assert float(x) == 0.0
-    make_pass(tf.constant(2.0))
-
-    assert float(x) == 3.0
 
 
 def test_an_update_that_fails_is_made_again(hvd):

@@ -1,171 +1,271 @@
-"""The order and output of an installation; nothing is compiled."""
+"""The steps of an installation; a script stands for pip, and nothing is compiled."""
 
 import io
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tfdist.horovod_build import build as module
-from tfdist.horovod_build.build import default_log, install, run_streamed
-from tfdist.horovod_build.installed import BuildError, Installed, TensorFlow
-from tfdist.horovod_build.toolchain import CMake, Toolchain
+from tfdist.horovod_build import HOROVOD_VERSION, BuildError, build, default_log
+from tfdist.horovod_build.build import check_programs, check_target, install
+from tfdist.horovod_build.installed import Installed, TensorFlow
+from tfdist.horovod_build.recipe import build_environment, unfulfilled, write_headers
 
-TENSORFLOW = TensorFlow("2.21.0", Path("/site/tensorflow"))
-HOROVOD = Installed("0.28.1", Path("/site/horovod"), "2.21.0", ("TensorFlow",))
-TOOLCHAIN = Toolchain("/bin/c++", "/bin/cc", "c++ 12", CMake(None, "from PyPI"), None)
-
-
-class World:
-    """Stands for the machine: remembers what is run, and answers as told."""
-
-    def __init__(self):
-        self.ran = []
-        self.environments = []
-        self.installed = None
-        self.failing = None
-        self.parts = ("gloo",)
-
-    def run(self, command, env, log, stream):
-        self.ran.append(command[3])
-        self.environments.append(env)
-        if command[3] == self.failing:
-            return 1, "$ pip\na.cc:1:1: fatal error: mpi.h: No such file\n"
-        if command[3] == "wheel":
-            [folder] = [word for word in command if word.startswith("--wheel-dir=")]
-            folder = Path(folder.partition("=")[2])
-            folder.mkdir()
-            (folder / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").touch()
-        return 0, ""
-
-    def try_all_reduce(self, parts, env):
-        self.ran.append("all-reduce")
-        return "gloo"
-
-
-@pytest.fixture(autouse=True)
-def world(monkeypatch):
-    world = World()
-    for name, value in {
-        "find_tensorflow": lambda: TENSORFLOW,
-        "find_toolchain": lambda env: TOOLCHAIN,
-        "find_installed": lambda: world.installed,
-        "check_target": lambda env: None,
-        "forwarding_headers": lambda tensorflow: {},
-        "write_headers": lambda tensorflow, folder: [folder],
-        "probe": lambda env: world.parts,
-        "try_all_reduce": world.try_all_reduce,
-    }.items():
-        monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(module, "run_streamed", world.run)
-    return world
+ROOT = Path(__file__).parents[3]
+OLD = "tensorflow/compiler/xla"
+NAMES = (
+    "client/xla_builder.h",
+    "service/custom_call_target_registry.h",
+    "service/hlo.pb.h",
+    "shape.h",
+    "xla_data.pb.h",
+)
+# Prints its subcommand and two variables; compiles a wheel or fails as FAIL says.
+PIP = """#!/bin/sh
+echo "$3 $MAKEFLAGS $HOROVOD_WITH_GLOO"
+for word; do case $word in --wheel-dir=*)
+  mkdir ${word#*=}; touch ${word#*=}/horovod-0.whl
+esac; done
+[ "$3" = "$FAILING" ] && echo "a.cc:1:1: fatal error: mpi.h: No such file" && exit 1
+exit 0
+"""
 
 
 @pytest.fixture
-def call(tmp_path):
-    """Return a function that installs, and gives what it has told."""
+def tensorflow(tmp_path):
+    """Return a function that makes a TensorFlow with some headers."""
 
-    def call(env=None, **options):
+    def make(*names):
+        folder = tmp_path / "tensorflow/include"
+        for name in names:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return TensorFlow("2.21.0", folder)
+
+    return make
+
+
+@pytest.fixture
+def call(tmp_path, tensorflow, monkeypatch):
+    """Return a function that installs in a pretended environment; return its output."""
+    (tmp_path / "pip").write_text(PIP)
+    (tmp_path / "pip").chmod(0o755)
+
+    def call(*, env=(), installed=None, works=True, **options):
+        def try_all_reduce(parts, env):
+            if not works:
+                raise BuildError("They do not add up.")
+
+        here = tensorflow(*[f"xla/{name}" for name in NAMES])
+        monkeypatch.setattr(build, "find_tensorflow", lambda: here)
+        monkeypatch.setattr(build, "find_installed", lambda: installed)
+        monkeypatch.setattr(build, "check_target", lambda env: None)
+        monkeypatch.setattr(build, "check_fit", lambda horovod, _: ("Gloo",))
+        monkeypatch.setattr(build, "try_all_reduce", try_all_reduce)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "pip"))
         stream = io.StringIO()
-        install(env or {}, log=tmp_path / "log", stream=stream, **options)
-        return stream.getvalue()
+        env = {"PATH": "/bin:/usr/bin", **dict(env)}
+        options = {"log": tmp_path / "logs/log", **options}
+        try:
+            install(env, stream=stream, **options)
+        except BuildError as error:
+            print(error, file=stream)
+        return stream.getvalue().splitlines()
 
     return call
 
 
-def test_the_phases_in_their_order(world, call, tmp_path):
-    told = call()
+def test_the_steps_in_their_order(call, tmp_path):
+    jobs = build_environment({}, tmp_path, [])["MAKEFLAGS"]
 
-    assert world.ran == ["install", "wheel", "install", "install", "all-reduce"]
-    assert told.startswith("Horovod 0.28.1 for TensorFlow 2.21.0\n  compiler  c++ 12")
-    assert f"  log       {tmp_path / 'log'}\n" in told
-    assert "[4/4] all-reduce on two processes\n" in told
-    assert told.endswith(
+    assert call() == [
+        "Horovod 0.28.1 for TensorFlow 2.21.0",
+        f"  log       {tmp_path / 'logs/log'}",
+        "[1/4] fetching build tools into a temporary folder",
+        "install  ",
+        f"[2/4] compiling (make {jobs})",
+        f"wheel {jobs} 1",
+        "[3/4] installing",
+        "install  ",
+        "install  ",
+        "[4/4] all-reduce on two processes",
         "Horovod 0.28.1 works with TensorFlow 2.21.0 (Gloo): two processes have "
-        "added up.\n"
-    )
+        "added up.",
+    ]
+    commands = (tmp_path / "logs/log").read_text().splitlines()
+    assert commands[0].startswith(f"$ {tmp_path}/pip -m pip install ")
+    # A cached wheel may be for another TensorFlow.
+    assert " --no-cache-dir --no-binary=horovod " in commands[2]
+    assert commands[2].endswith(f" horovod=={HOROVOD_VERSION}")
+    assert " --force-reinstall --no-deps " in commands[4]
+    assert commands[6].endswith("""'setuptools; python_version >= "3.12"'""")
 
 
-def test_only_the_compilation_sees_the_folders_of_the_build(world, call):
-    call({"HOME": "/home/user"})
+def test_nothing_is_built_where_horovod_works(call, tmp_path):
+    horovod = Installed("0.28.1", tmp_path, "2.21.0")
 
-    plain = {"HOME": "/home/user"}
-    assert [env == plain for env in world.environments] == [True, False, True, True]
-
-
-def test_nothing_is_built_where_horovod_works(world, call):
-    world.installed = HOROVOD
-    told = call()
-
-    assert world.ran == ["all-reduce"]
-    assert told.splitlines()[-1] == (
-        "It was installed already; --force builds it again."
-    )
+    printed = call(installed=horovod)
+    assert printed[-1] == "It was installed already; --force builds it again."
+    assert len(printed) == 2
+    assert "[3/4] installing" in call(installed=horovod, force=True)
 
 
 @pytest.mark.parametrize(
-    ("installed", "env", "reason"),
+    ("version", "env", "works", "reason"),
     [
-        (("0.28.1", "2.18.0"), {}, "Received: one for 2.18.0, beside TensorFlow 2.21"),
-        (("0.27.0", "2.21.0"), {}, "Horovod 0.27.0 is installed, not 0.28.1."),
-        (("0.28.1", "2.21.0"), {"HOROVOD_WITH_MPI": "1"}, "HOROVOD_WITH_MPI=1 is set"),
+        ("0.27.0", {}, True, "Horovod 0.27.0 is installed, not 0.28.1."),
+        ("0.28.1", {"HOROVOD_WITH_MPI": "1"}, True, "HOROVOD_WITH_MPI=1 is set"),
+        ("0.28.1", {}, False, "They do not add up."),
     ],
 )
-def test_what_does_not_fit_is_built_again(world, call, installed, env, reason):
-    version, built_for = installed
-    world.installed = Installed(version, HOROVOD.folder, built_for, ("TensorFlow",))
-    told = call(env)
+def test_what_does_not_fit_is_built_again(call, tmp_path, version, env, works, reason):
+    installed = Installed(version, tmp_path, "2.21.0")
+    printed = call(env=env, installed=installed, works=works)
 
-    assert told.startswith("Building again: ")
-    assert reason in told.splitlines()[0]
-    assert "wheel" in world.ran
+    assert printed[0].startswith(f"Building again: {reason}")
+    assert "[3/4] installing" in printed
 
 
-def test_what_does_not_load_is_built_again(world, call, monkeypatch):
-    world.installed = HOROVOD
-    answers = iter([BuildError("undefined symbol"), ("gloo",)])
+def test_a_build_that_fails_names_the_missing_package(call, tmp_path):
+    error = call(env={"FAILING": "wheel"})[-1]
 
-    def probe(env):
-        answer = next(answers)
-        if isinstance(answer, BuildError):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(module, "probe", probe)
-    assert call().startswith("Building again: undefined symbol\n")
+    assert error.startswith("Horovod could not be built. Received: exit code 1 of ")
+    assert f"all output is in {tmp_path / 'logs/log'}. Install MPI." in error
+    assert "apt-get install libopenmpi-dev" in error
 
 
-def test_a_build_that_fails_names_the_missing_package(world, call, tmp_path):
-    world.failing = "wheel"
-
-    with pytest.raises(BuildError) as raised:
-        call()
-    assert raised.value.exit_code == 1
-    assert str(raised.value).startswith(
-        "Horovod could not be built. Received: exit code 1 of "
-    )
-    assert f"all output is in {tmp_path / 'log'}. Install MPI." in str(raised.value)
-    assert "apt-get install libopenmpi-dev" in str(raised.value)
-    assert world.ran == ["install", "wheel"]
-
-
-def test_output_goes_to_the_stream_and_the_log(tmp_path):
-    stream, log = io.StringIO(), tmp_path / "log"
-    log.write_text("before\n")
-
-    done = run_streamed(["sh", "-c", "echo a; echo b >&2; exit 3"], {}, log, stream)
-
-    assert done == (3, "a\nb\n")
-    assert stream.getvalue() == "a\nb\n"
-    assert log.read_text() == "before\n$ sh -c 'echo a; echo b >&2; exit 3'\na\nb\n"
-
-
-def test_a_log_that_cannot_be_written_is_refused():
-    with pytest.raises(BuildError, match=r"Received: /dev/null/x .*another: --log"):
-        install({}, log=Path("/dev/null/x"), stream=io.StringIO())
-
-
-def test_the_log_is_among_the_caches_by_default():
-    home = Path("/home/user")
+def test_the_log(call, tmp_path):
+    error = call(log=Path("/dev/null/x"))[-1]
+    assert error.startswith("The log must be a file that can be written. Received: /d")
     log = "tfdist/horovod-install.log"
-    assert default_log({}, home) == home / ".cache" / log
-    assert default_log({"XDG_CACHE_HOME": "/caches"}, home) == Path("/caches") / log
+    assert default_log({}, tmp_path) == tmp_path / ".cache" / log
+    assert default_log({"XDG_CACHE_HOME": "/c"}, tmp_path) == Path("/c") / log
+
+
+@pytest.mark.parametrize("missing", ["c++", "cc", "make"])
+def test_a_missing_program_is_named_with_its_package(tmp_path, missing):
+    for name in {"c++", "cc", "make"} - {missing}:
+        (tmp_path / name).touch(mode=0o755)
+    error = rf"{missing.replace('+', '.')}.* on PATH \({tmp_path}\)\. .*install g\+\+ m"
+
+    with pytest.raises(BuildError, match=error) as raised:
+        check_programs({"PATH": str(tmp_path)})
+    assert raised.value.exit_code == 2
+
+
+def test_a_named_compiler_may_have_options(tmp_path):
+    for name in ("icpc", "cc", "make"):
+        (tmp_path / name).touch(mode=0o755)
+    check_programs({"PATH": str(tmp_path), "CXX": "icpc -O2"})
+
+    with pytest.raises(BuildError, match="Received: no icc on PATH"):
+        check_programs({"PATH": str(tmp_path), "CXX": "icpc", "CC": "icc -O2"})
+
+
+def test_an_environment_that_pip_must_not_change(tmp_path, monkeypatch):
+    (tmp_path / "EXTERNALLY-MANAGED").touch()
+    monkeypatch.setattr(build.sysconfig, "get_path", lambda name: str(tmp_path))
+    check_target({"PIP_BREAK_SYSTEM_PACKAGES": "1"})
+    monkeypatch.setattr(sys, "prefix", "/home/user/.venv")
+    check_target({})
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+
+    with pytest.raises(BuildError, match="which the system manages. Use a virtual env"):
+        check_target({})
+
+
+def test_an_environment_without_pip(monkeypatch):
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+
+    with pytest.raises(BuildError, match="without pip. Run: .*-m ensurepip"):
+        check_target({})
+
+
+@pytest.mark.parametrize(
+    ("option", "opposite"),
+    [
+        ("HOROVOD_WITHOUT_GLOO", "HOROVOD_WITH_GLOO"),
+        ("HOROVOD_WITH_PYTORCH", "HOROVOD_WITHOUT_PYTORCH"),
+    ],
+)
+def test_no_default_contradicts_an_option(tmp_path, option, opposite):
+    assert opposite in build_environment({}, tmp_path, [])
+    environment = build_environment({option: "1"}, tmp_path, [])
+    assert opposite not in environment
+    assert environment[option] == "1"
+
+
+def test_search_paths_and_flags_of_the_user_stay(tmp_path):
+    env = {"CPLUS_INCLUDE_PATH": "/mine", "PYTHONPATH": "/yours", "MAKEFLAGS": "-j1"}
+    environment = build_environment(env, tmp_path, [Path("/a"), Path("/b")])
+
+    assert environment["CPLUS_INCLUDE_PATH"] == "/a:/b:/mine"
+    assert environment["PYTHONPATH"] == f"{tmp_path}/tools:/yours"
+    assert environment["MAKEFLAGS"] == "-j1"
+    # Those of a make around the build are for its own targets.
+    env |= {"MAKEFLAGS": "w --jobserver-auth=3,4", "MAKELEVEL": "1"}
+    environment = build_environment(env, tmp_path, [])
+    assert environment["MAKEFLAGS"].startswith("-j")
+    assert "MAKELEVEL" not in environment
+
+
+def test_cmake_compiles_without_debugging_symbols(tmp_path):
+    cmake = tmp_path / "a cmake"
+    cmake.write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
+    cmake.chmod(0o755)
+    env = {"HOROVOD_CMAKE": str(cmake)}
+    front = build_environment(env, tmp_path, [])["HOROVOD_CMAKE"]
+
+    def call(*arguments):
+        return subprocess.check_output([front, *arguments], text=True)
+
+    assert call("--build", ".", "--", "-j2") == "<--build><.><--><-j2>"
+    flags = "<-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG>"
+    assert call("..", "-DA=b c") == f"<..><-DA=b c>{flags}"
+
+
+@pytest.mark.parametrize(
+    ("env", "parts", "reason"),
+    [
+        ({"HOROVOD_WITH_MPI": "1"}, ("Gloo", "MPI"), None),
+        ({"HOROVOD_WITHOUT_MPI": "1"}, ("Gloo", "MPI"), "built with MPI."),
+        ({"HOROVOD_GPU_OPERATIONS": "NCCL"}, ("Gloo",), "built without NCCL."),
+    ],
+)
+def test_an_option_that_an_installed_horovod_does_not_fulfil(env, parts, reason):
+    found = unfulfilled(env, parts)
+    assert found is None if reason is None else found.endswith(reason)
+
+
+def test_old_headers_forward_to_the_moved_ones(tensorflow, tmp_path):
+    here = tensorflow(
+        *[f"{OLD}/{name}" for name in NAMES[2:]],
+        *("xla/hlo/builder/xla_builder.h", f"xla/{NAMES[1]}"),
+        "external/highwayhash/highwayhash/arch_specific.h",
+    )
+    folder = tmp_path / "forward"
+
+    external = here.include / "external/highwayhash"
+    assert write_headers(here, folder) == [folder, external]
+    headers = sorted(path for path in folder.rglob("*") if path.is_file())
+    assert headers == [folder / OLD / name for name in NAMES[:2]]
+    text = '#pragma once\n#include "xla/hlo/builder/xla_builder.h"\n'
+    assert headers[0].read_text() == text
+
+
+def test_a_header_that_is_missing(tensorflow, tmp_path):
+    error = f"needs the header {OLD}/shape.h. Received: TensorFlow 2.21.0, .* under xla"
+    names = [f"xla/{name}" for name in NAMES if name != "shape.h"]
+
+    with pytest.raises(BuildError, match=error):
+        write_headers(tensorflow(*names), tmp_path)
+
+
+def test_the_extra_names_the_version_that_is_built():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    extra = project["optional-dependencies"]["horovod"]
+    assert extra == [f"horovod=={HOROVOD_VERSION}"]

@@ -1,82 +1,93 @@
-"""Finding Horovod without importing it; the folders are made here."""
+"""Finding TensorFlow and Horovod without importing them; the folders are made here."""
 
 import sys
 import sysconfig
+from importlib import metadata
 
 import pytest
 
 from tfdist.horovod_build.installed import (
+    BuildError,
     Installed,
     find_installed,
-    frameworks_of,
+    find_tensorflow,
     parts_in,
-    tensorflow_of,
 )
 
-SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+LIBRARY = f"horovod/tensorflow/mpi_lib{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """Be in an environment that holds nothing; return its folder."""
+    """Return the folder of an environment that has no packages."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     return tmp_path
 
 
-def write(site):
-    (site / "horovod/tensorflow").mkdir(parents=True)
-    (site / "horovod/__init__.py").write_text("raise ImportError('imported')\n")
-    (site / f"horovod/tensorflow/mpi_lib{SUFFIX}").touch()
-    note = '{\n"tensorflow": "2.21.0",\n"dummy": "none"\n}'
-    (site / "horovod/metadata.json").write_text(note)
-    info = site / "horovod-0.28.1.dist-info"
+def write(site, package, version, distribution=None):
+    distribution = distribution or package
+    (site / package).mkdir()
+    (site / f"{package}/__init__.py").write_text("raise ImportError('imported')\n")
+    info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Name: horovod\nVersion: 0.28.1\n")
+    (info / "METADATA").write_text(f"Name: {distribution}\nVersion: {version}\n")
 
 
-def test_what_is_installed(site):
-    write(site)
-
-    before = set(sys.modules)
-    expected = Installed("0.28.1", site / "horovod", "2.21.0", ("TensorFlow",))
-    assert find_installed() == expected
-    new = {name.partition(".")[0] for name in set(sys.modules) - before}
-    assert new.isdisjoint({"horovod", "tensorflow"})
+def test_the_installed_tensorflow():
+    assert find_tensorflow().version == metadata.version("tensorflow")
 
 
-def test_nothing(site):
+@pytest.mark.parametrize("distribution", ["tensorflow", "tf-nightly"])
+def test_tensorflow_is_found_under_each_of_its_names(site, distribution):
+    write(site, "tensorflow", "2.21.0", distribution)
+    with pytest.raises(BuildError, match=r"Received: TensorFlow 2.21.0, without /"):
+        find_tensorflow()
+
+    (site / "tensorflow/include").mkdir()
+    assert find_tensorflow().version == "2.21.0"
+    assert find_tensorflow().include == site / "tensorflow/include"
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.usefixtures("site")
+def test_an_empty_environment():
     assert find_installed() is None
+    with pytest.raises(BuildError, match="Run: pip install tensorflow") as raised:
+        find_tensorflow()
+    assert raised.value.exit_code == 2
 
 
-@pytest.mark.parametrize("note", [None, "", '{"dummy": "none"}', '{"tensorflow": 2}'])
-def test_a_horovod_that_was_not_built_for_tensorflow(tmp_path, note):
-    if note is not None:
-        (tmp_path / "metadata.json").write_text(note)
+@pytest.mark.parametrize(
+    ("note", "built_for"),
+    [
+        ('{\n"tensorflow": "2.21.0",\n"dummy": "none"\n}', "2.21.0"),
+        ('{"dummy": "none"}', None),
+        ("", None),
+    ],
+)
+def test_the_installed_horovod(site, note, built_for):
+    write(site, "horovod", "0.28.1")
+    (site / "horovod/metadata.json").write_text(note)
 
-    assert tensorflow_of(tmp_path) is None
-
-
-def test_the_libraries_of_the_frameworks(tmp_path):
-    for name in ("torch/mpi_lib_v2", "mxnet/mpi_lib"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / f"{name}{SUFFIX}").touch()
-
-    assert frameworks_of(tmp_path) == ("PyTorch", "MXNet")
+    assert find_installed() == Installed("0.28.1", site / "horovod", built_for)
+    assert "horovod" not in sys.modules
 
 
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        (b"..14GlooController..13NCCLAllreduce..", ("gloo", "nccl")),
-        (b"..14GlooController..13MPIController..", ("gloo", "mpi")),
+        (b"..14GlooController..13NCCLAllreduce..", ("Gloo", "NCCL")),
+        (b"..14GlooController..13MPIController..", ("Gloo", "MPI")),
         (b"nothing", ()),
         (b"", None),
         (None, None),
     ],
 )
-def test_what_the_library_was_built_with(tmp_path, content, parts):
-    (tmp_path / "tensorflow").mkdir()
+def test_the_parts_of_a_library(tmp_path, content, parts):
+    (tmp_path / LIBRARY).parent.mkdir(parents=True)
     if content is not None:
-        (tmp_path / f"tensorflow/mpi_lib{SUFFIX}").write_bytes(content)
+        (tmp_path / LIBRARY).write_bytes(content)
 
-    assert parts_in(tmp_path) == parts
+    assert parts_in(tmp_path / "horovod") == parts

@@ -1,96 +1,116 @@
-"""Loading Horovod and adding up; what runs is pretended."""
+"""The check of an installed Horovod; a script stands for its launcher."""
+
+import io
+import stat
+import sys
+from pathlib import Path
 
 import pytest
 
-from tfdist.horovod_build import report as trial
-from tfdist.horovod_build.installed import BuildError
-from tfdist.horovod_build.report import Ended
+from tfdist.horovod_build import trial as module
+from tfdist.horovod_build.installed import BuildError, Installed, TensorFlow
+from tfdist.horovod_build.trial import check, check_fit, run_child, try_all_reduce
 
-BOTH = "[0]<stdout>:tfdist-trial 0 2 3.0 3.0\n[1]<stdout>:tfdist-trial 1 2 3.0 3.0\n"
-# The tag of an empty line follows without a line break.
-BOTH_OF_MPIRUN = """\
-[1,1]<stdout>:tfdist-trial 1 2 3.0 3.0[1,1]<stdout>:
-[1,0]<stdout>:tfdist-trial 0 2 3.0 3.0[1,0]<stdout>:
-"""
-
-
-class FakeChild:
-    """Remembers what it is to run, and answers as told."""
-
-    def __init__(self):
-        self.answer = Ended(0, BOTH)
-
-    def __call__(self, command, env, *, timeout_seconds):
-        self.command, self.env = command, env
-        return self.answer
+FOLDER = Path("/site/horovod")
+HOROVOD = Installed("0.28.1", FOLDER, "2.21.0")
+TENSORFLOW = TensorFlow("2.21.0", Path("/site/tensorflow/include"))
+# The tag of an empty line follows without a line break, as of mpirun.
+BOTH = "[1]:tfdist-trial 1 2 3.0 3.0[1]:\n[0]:tfdist-trial 0 2 3.0 3.0[0]:\n"
 
 
 @pytest.fixture(autouse=True)
-def child(monkeypatch):
-    fake = FakeChild()
-    monkeypatch.setattr(trial, "run_child", fake)
-    return fake
+def parts(monkeypatch):
+    """Pretend that a Horovod with MPI is installed; return its parts, to be changed."""
+    parts = ["Gloo", "MPI"]
+    monkeypatch.setattr(module, "find_installed", lambda: HOROVOD)
+    monkeypatch.setattr(module, "find_tensorflow", lambda: TENSORFLOW)
+    monkeypatch.setattr(module, "parts_in", lambda folder: tuple(parts))
+    return parts
 
 
-def test_what_is_built_in(child):
-    child.answer = Ended(0, 'I0000 chatter\n\ntfdist-probe ["gloo", "mpi"]\n')
+@pytest.fixture
+def launcher(tmp_path, monkeypatch):
+    """Return a function that sets what the trial prints, and its exit code."""
 
-    assert trial.probe({"A": "b", "CUDA_VISIBLE_DEVICES": "0"}) == ("gloo", "mpi")
-    assert child.env["A"] == "b"
-    assert child.env["CUDA_VISIBLE_DEVICES"] == ""
+    def answer(output, code=0):
+        program = tmp_path / "python"
+        program.write_text(
+            f"#!/bin/sh\nprintf '{output}'\necho\necho $7\nexit {code}\n"
+        )
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return answer
+
+
+def test_a_horovod_that_works(launcher):
+    launcher(BOTH)
+    stream = io.StringIO()
+    check({}, stream=stream)
+
+    assert stream.getvalue().splitlines() == [
+        "Horovod 0.28.1  /site/horovod",
+        "built for       TensorFlow 2.21.0",
+        "installed       TensorFlow 2.21.0",
+        "built in        Gloo, MPI",
+        "all-reduce      right, on two processes through Gloo",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("answer", "received"),
+    ("built_for", "version", "fits"),
     [
-        (Ended(1, "OSError: undefined symbol: _ZN\n"), "Received: exit code 1."),
-        (Ended(None, ""), "Received: no result within 120 s."),
-        (Ended(0, ""), "Received: another result"),
+        ("2.21.0", "2.21.0", True),
+        ("2.1.10", "2.11.0", False),
+        ("2.22.0-rc1", "2.22.0rc1", True),
+        ("2.22.0-dev20260401", "2.22.0.dev20260401", True),
     ],
 )
-def test_a_horovod_that_does_not_load(child, answer, received):
-    child.answer = answer
+def test_versions_as_tensorflow_and_pip_write_them(built_for, version, fits):
+    tensorflow = TensorFlow(version, TENSORFLOW.include)
+    horovod = Installed("0.28.1", FOLDER, built_for)
+    if fits:
+        assert check_fit(horovod, tensorflow) == ("Gloo", "MPI")
+    else:
+        with pytest.raises(BuildError, match="Received: one for 2.1.10, and TensorFl"):
+            check_fit(horovod, tensorflow)
 
-    with pytest.raises(BuildError, match=received) as raised:
-        trial.probe({})
-    assert "tfdist horovod install --force" in str(raised.value)
-    assert str(raised.value).endswith(answer.last_lines())
-    assert raised.value.exit_code == 1
+
+def test_horovod_that_is_missing_or_lacks_tensorflow(parts):
+    with pytest.raises(BuildError, match="must be installed. .* Run: tfdist horovod i"):
+        check_fit(None, TENSORFLOW)
+    parts.clear()
+    with pytest.raises(BuildError, match="its part for TensorFlow. Received: Horovod"):
+        check_fit(HOROVOD, TENSORFLOW)
 
 
 @pytest.mark.parametrize(
-    ("parts", "controller"), [(("gloo", "mpi"), "gloo"), (("mpi",), "mpi")]
-)
-def test_two_processes_meet_by_what_is_built_in(child, parts, controller):
-    assert trial.try_all_reduce(parts, {}) == controller
-    assert f"--{controller}" in child.command
-
-
-@pytest.mark.parametrize(
-    ("parts", "answer", "error"),
+    ("parts", "output", "code", "error"),
     [
-        (("gloo",), Ended(1, "timed out"), "on Gloo. .*exit code 1. .*GLOO_IFACE=lo"),
-        (("gloo",), Ended(None, ""), "no result within 180 s"),
-        (("gloo",), Ended(0, BOTH.replace("3.0", "2.0")), "another result than"),
-        (("mpi",), Ended(1, ""), "on MPI. .*mpirun -np 2 hostname"),
+        ("Gloo", "timed out", 1, "on Gloo. Received: exit code 1. .*GLOO_IFACE=lo .*"),
+        ("Gloo", BOTH.replace("3.0", "2.0"), 0, "Received: a wrong or missing sum. "),
+        ("Gloo", BOTH.splitlines()[0], 0, "Received: a wrong or missing sum. "),
+        ("MPI", "", 1, "on MPI. .*mpirun -np 2 hostname"),
     ],
 )
-def test_an_all_reduce_that_fails(child, parts, answer, error):
-    child.answer = answer
+def test_an_all_reduce_that_fails(launcher, parts, output, code, error):
+    launcher(output.replace("\n", "\\n"), code)
 
-    with pytest.raises(BuildError, match=error):
-        trial.try_all_reduce(parts, {})
+    with pytest.raises(BuildError, match=error) as raised:
+        try_all_reduce([parts], {})
+    assert str(raised.value).endswith("\n    localhost:2")
 
 
-@pytest.mark.parametrize(
-    ("output", "right"),
-    [
-        (BOTH, True),
-        (BOTH_OF_MPIRUN, True),
-        (BOTH.splitlines()[0], False),
-        (BOTH.replace("1 2 3.0", "1 1 2.0"), False),
-        ("", False),
-    ],
-)
-def test_both_must_report_the_sum(output, right):
-    assert trial.is_right(output) is right
+def test_a_program_that_ends():
+    command = ["sh", "-c", "echo a; echo b >&2; exit 4"]
+    assert run_child(command, {}, timeout_seconds=60) == (4, "a\nb\n")
+
+
+@pytest.mark.parametrize("ignore", ["", "trap '' TERM;"])
+def test_a_program_that_hangs_is_killed_with_its_children(ignore, monkeypatch):
+    monkeypatch.setattr(module, "_GRACE_SECONDS", 0.2)
+    # The output is open for as long as any of them lives.
+    program = f"{ignore} echo here; sleep 600 & wait; wait; sleep 600"
+
+    done = run_child(["bash", "-c", program], {"PATH": "/bin"}, timeout_seconds=0.5)
+    assert done == (None, "here\n")

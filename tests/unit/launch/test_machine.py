@@ -1,18 +1,15 @@
 """Cores, ports, addresses and versions of this machine."""
 
-import importlib.metadata
 import os
 import socket
 import sys
 
 import pytest
 
-import tfdist
 from tfdist.launch import machine
 from tfdist.launch.machine import (
     available_cores,
     free_ports,
-    installed_versions,
     is_this_machine,
     share_of_cores,
 )
@@ -126,19 +123,3 @@ def test_all_addresses_of_a_name_count(monkeypatch, addresses, is_it):
     monkeypatch.setattr(machine, "look_up", lambda host: frozenset(addresses))
 
     assert is_this_machine("node1") is is_it
-
-
-def test_versions_of_what_is_installed(monkeypatch):
-    found = installed_versions()
-
-    assert found["tfdist"] == tfdist.__version__
-    assert found["Keras"] == importlib.metadata.version("keras")
-
-    def version(name):
-        if name != "tf-nightly":
-            raise importlib.metadata.PackageNotFoundError
-        return "2.99"
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    assert installed_versions()["TensorFlow"] == "2.99"
-    assert installed_versions()["Keras"] == "none"

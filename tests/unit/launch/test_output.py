@@ -7,7 +7,6 @@ import tty
 
 import pytest
 
-from tfdist.cluster import Task
 from tfdist.launch import output as output_module
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.output import (
@@ -139,32 +138,6 @@ def test_a_console_that_nobody_reads_is_an_error(console):
     console.read()
 
 
-def test_pipes_are_closed_when_the_pump_never_starts():
-    pump = OutputPump(Output(), on_end=lambda: None, on_error=lambda: None)
-    before = set(os.listdir("/proc/self/fd"))
-    pump.open(spec_of(0))
-
-    pump.close()
-
-    assert set(os.listdir("/proc/self/fd")) <= before
-
-
-TASKS = (Task("chief", 0), Task("worker", 1))
-
-
-def test_tasks_have_their_names_for_tags_and_files(console, tmp_path):
-    pump_of(Output(directory=tmp_path), rank_0, rank_1, tasks=TASKS)
-
-    out, err = console.read()
-    assert sorted(out.splitlines()) == [
-        b"[chief] one",
-        b"[chief] two",
-        b"[worker 1] 20 %",
-    ]
-    assert err == b"[chief] oh\xff\n"
-    assert sorted(os.listdir(tmp_path)) == ["chief.log", "worker.1.log"]
-
-
 def test_who_takes_the_place_of_a_rank_writes_to_the_same_end():
     ended = threading.Event()
     pump = OutputPump(Output(console=False), on_end=ended.set, on_error=lambda: None)
@@ -265,15 +238,6 @@ def test_each_line_is_tagged(pipe, line, shown):
     assert written() == shown
 
 
-def test_without_tags_every_byte_is_passed_on(pipe):
-    descriptor, written = pipe
-    lines = [b"1\b\r", b"2\b\r", b"3\n", b"rest"]
-
-    Console(tag=False).show(descriptor, "0", lines)
-
-    assert written() == b"1\b\r2\b\r3\nrest"
-
-
 def test_in_a_file_a_progress_bar_has_a_line_every_ten_seconds(pipe):
     descriptor, written = pipe
     clock = Clock()
@@ -302,18 +266,6 @@ def test_on_a_terminal_each_state_takes_the_place_of_the_last(terminal):
     assert first == NO_WRAP + b"[0] 1 of 2" + WRAP
     assert second == ERASE + NO_WRAP + b"[1] 1 of 2" + WRAP
     assert third == ERASE + b"[0] 2 of 2\n[0] next\n"
-
-
-def test_a_terminal_and_a_file_do_not_disturb_each_other(terminal, pipe):
-    (screen, read), (file, written) = terminal, pipe
-    console = Console(tag=True)
-
-    console.show(screen, "0", [b"1 of 2\r"])
-    console.show(file, "0", [b"warning\n"])
-    console.show(screen, "0", [b"2 of 2\n"])
-
-    assert written() == b"[0] warning\n"
-    assert read().endswith(ERASE + b"[0] 2 of 2\n")
 
 
 def test_the_last_state_is_left_standing(terminal):
@@ -353,15 +305,6 @@ def split(*pieces):
     return lines + splitter.flush()
 
 
-def test_a_line_comes_when_it_is_complete():
-    splitter = LineSplitter()
-
-    assert splitter.feed(b"on") == []
-    assert splitter.feed(b"e\ntwo\nthr") == [b"one\n", b"two\n"]
-    assert splitter.flush() == [b"thr"]
-    assert splitter.flush() == []
-
-
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -372,11 +315,6 @@ def test_a_line_comes_when_it_is_complete():
 )
 def test_pieces_make_no_difference(pieces):
     assert split(*pieces) == [b"a\r\n", b"b\r", b"c\n", b"\n", b"d"]
-
-
-@pytest.mark.parametrize("data", [b"\xff\xfe\x00\n", "\u2028\x0b\x1c\n".encode()])
-def test_bytes_are_not_looked_at(data):
-    assert split(data) == [data]
 
 
 def test_a_long_line_comes_in_pieces():

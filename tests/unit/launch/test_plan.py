@@ -75,14 +75,6 @@ def test_each_rank_of_a_horovod_job_has_its_identity_besides():
     assert specs[0].env["NCCL_SOCKET_IFNAME"] == "lo"
 
 
-def test_users_may_choose_the_interface_of_nccl():
-    inherited = specs_of(collective="horovod", environ={"NCCL_SOCKET_IFNAME": "eth0"})
-    given = specs_of(collective="horovod", env={"NCCL_SOCKET_IFNAME": "eth0"})
-
-    assert "NCCL_SOCKET_IFNAME" not in inherited[0].env
-    assert given[0].env["NCCL_SOCKET_IFNAME"] == "eth0"
-
-
 @pytest.mark.parametrize(
     ("collective", "unset"),
     [
@@ -100,16 +92,6 @@ def test_the_identity_in_another_job_is_not_inherited(collective, unset):
     specs = specs_of(collective=collective, environ=outside)
 
     assert [spec.unset for spec in specs] == [unset] * 2
-
-
-def test_each_rank_gets_its_share_of_threads():
-    assert [threads_of(s) for s in specs_of()] == [["2"] * 3, ["2"] * 3]
-
-
-def test_more_processes_than_cores_get_one_thread_each():
-    specs = specs_of(size=3, cores=(0, 1))
-
-    assert [threads_of(s) for s in specs] == [["1"] * 3] * 3
 
 
 def test_what_the_user_has_set_wins_over_the_share():
@@ -149,17 +131,6 @@ def test_no_pins_without_a_core_for_each():
         specs_of(size=5, bind_to="core")
 
 
-def test_each_task_is_a_process():
-    specs = role_specs_of()
-
-    assert [spec.rank for spec in specs] == [0, 1, 2, 3]
-    assert [str(spec.task) for spec in specs] == [
-        *("chief 0", "worker 0", "worker 1"),
-        "ps 0",
-    ]
-    assert {spec.argv for spec in specs} == {("/bin/prog", "arg")}
-
-
 def test_each_task_knows_who_it_is():
     chief, _, worker, ps = (spec.env for spec in role_specs_of())
 
@@ -185,16 +156,6 @@ def test_each_task_knows_who_it_is():
         "TFDIST_RUN_ID": "5f",
     }
     assert chief["TFDIST_TASK"] == "chief 0"
-
-
-def test_our_own_resolver_understands_each_task():
-    specs = role_specs_of(workers=2, ps=2)
-    clusters = [detect(spec.env) for spec in specs]
-
-    assert [cluster.task for cluster in clusters] == [spec.task for spec in specs]
-    assert [cluster.rank for cluster in clusters[:3]] == [0, 1, 2]
-    assert {cluster.run_id for cluster in clusters} == {"5f"}
-    assert numbers_of(specs[0].env) == (0, 3, 0, 3, "tfdist run")
 
 
 def test_the_identity_of_another_kind_is_not_inherited():
@@ -240,13 +201,6 @@ def test_slots_keep_their_cores_when_ranks_are_numbered_anew():
         (2, 3),
     ]
     assert [spec.env["TFDIST_LOCAL_SIZE"] for spec in specs] == ["3"] * 3
-
-
-def test_processes_without_pins_get_none_when_there_are_fewer():
-    """What is pinned is decided by the whole job, so that a restart changes nothing."""
-    specs = slot_specs_of(0, 1, cores=(0, 1))
-
-    assert [spec.cores for spec in specs] == [(), ()]
 
 
 def test_only_the_evaluator_knows_of_itself():

@@ -35,14 +35,6 @@ def test_no_rank_can_be_missed(code):
     assert found == [SILENT, Decision(Action.FAIL), Decision(Action.FAIL)]
 
 
-def test_the_job_is_done_when_the_chief_is():
-    policy = Policy(dict(enumerate(TASKS)), restarts=0)
-    assert not policy.is_done
-
-    assert policy.judge(0, 0) == Decision(Action.FINISH)
-    assert policy.is_done
-
-
 @pytest.mark.parametrize("code", [0, 1, -9])
 @pytest.mark.parametrize("rank", [1, 3])
 def test_nobody_is_missed_when_the_job_is_done(rank, code):
@@ -69,20 +61,12 @@ def test_the_training_does_not_need_its_evaluator(code, notice):
     assert decision.notice.startswith(notice)
 
 
-def test_who_fails_with_the_chief_may_be_the_cause():
-    assert actions((0, 1), (3, -9)) == [Action.FAIL, Action.FAIL]
-
-
 @pytest.mark.parametrize(
     ("failed", "suspects"),
     [({0}, {0}), ({0, 3}, {3}), ({0, 1, 4}, {1, 4}), ({3, 4}, {3, 4})],
 )
 def test_the_chief_fails_for_want_of_the_others_and_not_they_for_it(failed, suspects):
     assert Policy(dict(enumerate(TASKS)), restarts=0).suspects(failed) == suspects
-
-
-def test_of_ranks_each_may_be_the_cause():
-    assert Policy(dict.fromkeys(range(3)), restarts=0).suspects({0, 2}) == {0, 2}
 
 
 def test_a_worker_that_fails_is_started_again():
@@ -107,10 +91,6 @@ def test_when_restarts_are_used_up_the_run_goes_on_while_a_worker_is_left():
         "are used), and the run goes on without it.",
     )
     assert last == Decision(Action.FAIL)
-
-
-def test_without_restarts_the_first_failure_is_final():
-    assert actions((1, 1), (2, 1), restarts=0) == [Action.GO_ON, Action.FAIL]
 
 
 def test_a_worker_that_has_ended_well_does_not_carry_the_run():

@@ -22,23 +22,6 @@ def test_how_it_ended_is_reported(start, script, code):
     assert rank.process.ended_seconds < float("inf")
 
 
-def test_the_environment_is_changed_and_otherwise_inherited(start, monkeypatch):
-    monkeypatch.setenv("INHERITED", "1")
-
-    rank = start("echo $INHERITED $ADDED", env={"ADDED": "2"})
-
-    assert rank.printed.read() == "1 2\n"
-
-
-def test_what_is_unset_is_not_inherited(start, monkeypatch):
-    monkeypatch.setenv("INHERITED", "1")
-    monkeypatch.setenv("FOREIGN", "2")
-
-    rank = start("echo $INHERITED ${FOREIGN-none}", unset=("FOREIGN", "MISSING"))
-
-    assert rank.printed.read() == "1 none\n"
-
-
 def test_without_its_guardian_a_rank_is_killed(start, assert_ends):
     rank = start("echo $$ $PPID; exec sleep 1000")
     pid, guardian = map(int, rank.printed.readline().split())
@@ -157,17 +140,6 @@ def test_a_kill_takes_everything_along(start, assert_ends):
         assert_ends(pid)
 
 
-def test_so_does_the_end_of_the_launcher(start, assert_ends):
-    rank = start(DEAF)
-    pids = [int(rank.printed.readline()) for _ in range(4)]
-
-    rank.process.hang_up()
-
-    for pid in pids:
-        assert_ends(pid)
-    assert rank.printed.read() == ""
-
-
 def test_the_end_of_the_launcher_counts_after_that_of_the_rank(start, assert_ends):
     rank = start("sleep 1000 & echo $!")
     pid = int(rank.printed.readline())
@@ -191,14 +163,6 @@ def test_what_a_rank_leaves_behind_may_finish(start):
 
     assert rank.wait() == 5
     assert rank.printed.read() == "tidied up\n"
-
-
-def test_the_end_of_the_rank_is_told_before_that(start):
-    rank = start("trap '' TERM; sleep 1000 & exit 5")
-
-    rank.receive()
-
-    assert (rank.process.exit_code, rank.process.is_gone) == (5, False)
 
 
 def test_orphans_do_not_end_a_rank(start):

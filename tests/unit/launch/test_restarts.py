@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from tfdist.cluster import Task
-from tfdist.launch.job import Job
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import Exit, RunResult
 
@@ -65,31 +64,6 @@ SMALL = [failed(1), failed(1), failed(2, (0, 2))]
 )
 def test_a_slot_that_stays_dead_is_left_out(min_size, attempts, slots):
     assert Restarts(9, min_size=min_size).next_slots(attempts) == slots
-
-
-def test_values_without_effect_are_refused():
-    with pytest.raises(ValueError, match=r"max_restarts=-1\. Use 0 to start nothing"):
-        Restarts(-1)
-    message = r"\(--min-np\) has no effect.*min_size=2, max_restarts=0\. Give max_rest"
-    with pytest.raises(ValueError, match=message):
-        Restarts(0, min_size=2)
-
-
-@pytest.mark.parametrize("min_size", [0, 4])
-def test_min_size_is_from_one_to_size(min_size):
-    Restarts(1, min_size=3).check(Job(("/bin/true",), size=3))
-    message = rf"at most size \(-np\)\. Received: min_size={min_size}, size=3\. Leave"
-
-    with pytest.raises(ValueError, match=message):
-        Restarts(1, min_size=min_size).check(Job(("/bin/true",), size=3))
-
-
-def test_min_size_is_not_for_parameter_servers():
-    job = Job(("/bin/true",), workers=2, ps=1)
-
-    Restarts(1).check(job)
-    with pytest.raises(ValueError, match=r"min_size=1, workers=2, ps=1\. Leave it out"):
-        Restarts(1, min_size=1).check(job)
 
 
 def test_a_restart_is_announced_with_its_cause():

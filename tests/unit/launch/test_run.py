@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from tfdist.cluster import detect
 from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import ProcessSpec, plan_here, run, shell_lines
 from tfdist.launch.hosts import Hosts
@@ -25,23 +24,6 @@ QUIET = Output(console=False)
 
 def script(text, rank=0):
     return ProcessSpec(rank, ("/bin/sh", "-c", text), {})
-
-
-def test_the_plan_has_this_machines_ports_and_cores():
-    specs = plan_here(Job(("/bin/true",), size=2, bind_to="none"))
-
-    clusters = [detect(spec.env) for spec in specs]
-    assert [cluster.rank for cluster in clusters] == [0, 1]
-    assert len(set(clusters[0].addresses)) == 2
-    threads = {spec.env.get("OMP_NUM_THREADS") for spec in specs}
-    assert threads <= {str(n) for n in range(1, os.cpu_count() + 1)} | {None}
-
-
-def test_the_rendezvous_of_a_horovod_job_has_a_port_of_its_own():
-    specs = plan_here(Job(("/bin/true",), size=2, collective="horovod"))
-
-    port = specs[0].env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-    assert f"127.0.0.1:{port}" not in detect(specs[0].env).addresses
 
 
 def test_lines_for_a_shell_begin_with_the_rendezvous_of_a_horovod_job():
@@ -113,13 +95,6 @@ def test_an_error_while_starting_ends_what_has_started(monkeypatch, tmp_path):
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_plan_of_some_slots():
-    specs = plan_here(Job(("/bin/true",), size=3), slots=(0, 2))
-
-    assert [spec.env["TFDIST_SLOT"] for spec in specs] == ["0", "2"]
-    assert [detect(spec.env).size for spec in specs] == [2, 2]
-
-
 QUIET = Output(console=False)
 # Addresses of examples, which no machine has.
 A, B = "203.0.113.1", "203.0.113.2"
@@ -153,22 +128,6 @@ def ends_of(attempts):
     return [attempt.result.exit_code for attempt in attempts]
 
 
-def test_a_job_is_started_until_it_ends_well(tmp_path):
-    told = []
-    job = shell(fails(2, tmp_path))
-
-    attempts = run_job(
-        job, Restarts(5), output=QUIET, on_restart=lambda *news: told.append(news)
-    )
-
-    assert ends_of(attempts) == [3, 3, 0]
-    assert [result for result, _ in told] == [a.result for a in attempts[:-1]]
-    assert [line.split(" after")[0] for _, line in told] == [
-        "restart 1 of 5: rank 1 failed with exit code 3",
-        "restart 2 of 5: rank 1 failed with exit code 3",
-    ]
-
-
 def test_each_start_is_another_run(tmp_path):
     names = "$TFDIST_RUN_ID $TFDIST_PROGRESS_FILE ${TF_CONFIG// /}"
     job = shell(f"echo {names} >> {tmp_path}/names; exit 3", size=1)
@@ -191,14 +150,6 @@ def test_a_slot_that_stays_dead_is_left_out(tmp_path):
     assert (tmp_path / "2").read_text().splitlines() == ["2 2 3"] * 2 + ["2 1 2"]
 
 
-def test_without_restarts_nobody_asks_for_steps(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFDIST_PROGRESS_FILE", "somebody else's")
-
-    [attempt] = run_job(shell("exit ${TFDIST_PROGRESS_FILE:+3}", size=1))
-
-    assert (attempt.result.exit_code, attempt.saved_step) == (0, None)
-
-
 def test_the_logs_hold_all_starts_of_this_run(tmp_path):
     (tmp_path / "rank.0.log").write_text("old")
     job = shell("echo start; exit 3", size=1)
@@ -206,14 +157,6 @@ def test_the_logs_hold_all_starts_of_this_run(tmp_path):
     run_job(job, Restarts(2), output=Output(console=False, directory=tmp_path))
 
     assert (tmp_path / "rank.0.log").read_text() == "start\n" * 3
-
-
-def test_a_signal_is_no_failure(tmp_path):
-    job = shell(f"kill -INT {os.getpid()}; sleep 1000", size=1)
-
-    attempts = run_job(job, Restarts(5), output=QUIET)
-
-    assert ends_of(attempts) == [130]
 
 
 def test_a_signal_after_a_failure_ends_the_job(tmp_path):
@@ -237,18 +180,6 @@ def test_a_signal_between_two_starts_ends_the_next():
     )
 
     assert [attempt.result.reason for attempt in attempts] == ["failed", "signal"]
-
-
-def test_the_time_is_that_of_all_starts(tmp_path):
-    job = shell(fails(1, tmp_path, otherwise="sleep 1000"))
-
-    attempts = run_job(
-        job, Restarts(5), output=QUIET, limits=Limits(timeout_seconds=2.5)
-    )
-
-    assert ends_of(attempts) == [3, 124]
-    assert attempts[1].result.headline().startswith("the run did not end within 2.5 s")
-    assert attempts[1].result.exits[1].seconds < 2.5
 
 
 @pytest.fixture
@@ -301,13 +232,6 @@ def test_a_worker_on_another_host_is_started_again(tmp_path, hosts):
     first, second = mark.read_text().splitlines()
     assert first == second
     assert len((tmp_path / "chief 0").read_text().splitlines()) == 1
-
-
-def test_limits_that_no_run_can_keep_are_refused():
-    with pytest.raises(ValueError, match=r"timeout_seconds=0\. Leave it out"):
-        run_job(shell("exit 0"), limits=Limits(timeout_seconds=0))
-    with pytest.raises(ValueError, match=r"restarts=-1\. Use 0 to start no worker"):
-        run_job(shell("exit 0"), limits=Limits(worker_restarts=-1))
 
 
 def test_nothing_is_left_behind(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from tfdist.cluster import Task
 from tfdist.launch.job import Limits, ProcessSpec
 from tfdist.launch.output import Output
-from tfdist.launch.supervisor import Supervisor
+from tfdist.launch.supervisor import Supervisor, failed_seconds
 
 
 @pytest.fixture
@@ -69,13 +69,6 @@ def codes_of(result):
     return [exit_.code for exit_ in result.exits]
 
 
-def test_a_rank_that_ends_well_leaves_the_others_alone(supervise):
-    result = supervise("exit 0", "read -t 0.3 <> <(:); echo late").wait()
-
-    assert codes_of(result) == [0, 0]
-    assert result.exits[1].tail == ("late",)
-
-
 def test_a_failure_ends_the_others(supervise):
     result = supervise(FOREVER, "exit 3", FOREVER).wait()
 
@@ -83,15 +76,6 @@ def test_a_failure_ends_the_others(supervise):
     assert not result.was_interrupted
     assert (result.reason, result.failed_rank, result.exit_code) == ("failed", 1, 3)
     assert result.ended_ranks == (0, 2)
-
-
-def test_who_ignores_sigterm_is_killed(supervise, meet):
-    deaf = f"trap '' TERM; {meet['ready']}; {FOREVER}"
-
-    result = supervise(deaf, f"{meet['met']}; exit 3").wait()
-
-    assert codes_of(result) == [-9, 3]
-    assert result.failed_rank == 1
 
 
 def test_peers_may_fail_by_themselves_before_they_are_ended(supervise, meet):
@@ -116,14 +100,6 @@ def test_a_traceback_comes_before_a_lengthy_exit(supervise, meet):
     assert (result.failed_rank, result.exit_code) == (0, 1)
 
 
-def test_time_is_up(supervise):
-    result = supervise(FOREVER, "exit 0", timeout_seconds=2.0).wait()
-
-    assert (result.reason, result.exit_code) == ("timeout", 124)
-    assert result.ended_ranks == (0,)
-    assert result.headline().startswith("the run did not end within 2 s; rank 0 was")
-
-
 ROLES = (Task("chief", 0), Task("worker", 0), Task("worker", 1), Task("ps", 0))
 
 
@@ -137,15 +113,6 @@ def test_the_run_is_what_the_chief_does(supervise, meet):
     assert codes_of(result) == [0, -15, -9, -15]
 
 
-def test_others_have_time_to_end_by_themselves(supervise, meet):
-    late = f"trap 'exit 7' TERM; {meet['ready']}; read -t 0.3 <> <(:); echo late"
-
-    supervisor = supervise(meet["met"], late, tasks=ROLES, grace_seconds=1000)
-    result = supervisor.wait()
-
-    assert (codes_of(result), result.exits[1].tail) == ([0, 0], ("late",))
-
-
 def test_who_fails_after_the_chief_has_ended_well_is_no_failure(supervise, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -157,17 +124,6 @@ def test_who_fails_after_the_chief_has_ended_well_is_no_failure(supervise, tmp_p
     result = supervisor.wait()
 
     assert (result.reason, codes_of(result)) == ("done", [0, 4])
-
-
-@pytest.mark.parametrize("rank", [0, 3])
-def test_the_run_fails_with_the_chief_and_with_a_server(supervise, rank):
-    scripts = [FOREVER] * 4
-    scripts[rank] = "exit 5"
-
-    result = supervise(*scripts, tasks=ROLES, restarts=3).wait()
-
-    assert (result.reason, result.failed_rank, result.exit_code) == ("failed", rank, 5)
-    assert codes_of(result) == [5 if other == rank else -15 for other in range(4)]
 
 
 def test_a_chief_that_fails_for_want_of_a_server_is_not_blamed(supervise, meet):
@@ -201,86 +157,10 @@ def test_the_last_worker_without_restarts_ends_the_run(supervise):
     assert result.exits[0].code == -15
 
 
-def test_nobody_is_started_again_while_the_run_ends(supervise, meet):
-    supervisor = supervise(FOREVER, FOREVER, tasks=ROLES, restarts=1000)
-    send(supervisor, signal.SIGTERM)
-
-    result = supervisor.wait()
-
-    assert (result.reason, result.exit_code) == ("signal", 143)
-
-
-def test_what_becomes_of_a_process_is_said(supervise, monkeypatch):
-    announced = []
-    monkeypatch.setattr(
-        "tfdist.launch.output.OutputPump.announce",
-        lambda self, line: announced.append(line),
-    )
-    monkeypatch.setattr("tfdist.launch.supervisor._NOTICE_SECONDS", 0.0)
-    supervisor = supervise(
-        FOREVER, "exit 2", FOREVER, "exit 0", tasks=ROLES, restarts=1
-    )
-    while len(announced) < 3:
-        step(supervisor)
-        supervisor._timers.run_due()
-
-    assert sorted(announced) == [
-        "tfdist run: ps 0 ended well; it is not started again, and the chief goes on "
-        "without it.",
-        "tfdist run: worker 0 failed with exit code 2; it is not started again "
-        "(1 of 1 restarts are used), and the run goes on without it.",
-        "tfdist run: worker 0 failed with exit code 2; it is started again (1 of 1).",
-    ]
-
-
-def test_who_ends_with_the_chief_is_not_news(supervise, monkeypatch, meet):
-    """A server sees the chief's end by itself, and may be gone before it."""
-    announced = []
-    monkeypatch.setattr(
-        "tfdist.launch.output.OutputPump.announce",
-        lambda self, line: announced.append(line),
-    )
-    chief = f"{meet['met']}; read -t 0.3 <> <(:); exit 0"
-
-    supervisor = supervise(
-        chief, f"{meet['ready']}; exit 0", tasks=ROLES, grace_seconds=1000
-    )
-    result = supervisor.wait()
-
-    assert (codes_of(result), announced) == ([0, 0], [])
-
-
 def send(supervisor, *numbers):
     """Let signals arrive, as `received_signals` would."""
     for number in numbers:
         supervisor._wake_up.send(number)
-
-
-@pytest.mark.parametrize(
-    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
-)
-def test_a_signal_ends_the_run(supervise, number, exit_code):
-    supervisor = supervise(FOREVER, FOREVER)
-    send(supervisor, number)
-
-    result = supervisor.wait()
-
-    assert (result.reason, result.exit_code) == ("signal", exit_code)
-    assert result.failed_rank is None
-    assert codes_of(result) in ([-number, -number], [-9, -9])
-
-
-def test_the_second_signal_kills_at_once(supervise, meet):
-    deaf = f"trap '' INT; {meet['ready']}; {FOREVER}"
-    supervisor = supervise(deaf, meet["met"], grace_seconds=1000)
-    while supervisor._processes.running() == (0, 1):
-        step(supervisor)
-    send(supervisor, signal.SIGINT, signal.SIGINT)
-
-    result = supervisor.wait()
-
-    assert result.exit_code == 130
-    assert codes_of(result) == [-9, 0]
 
 
 def test_a_signal_after_a_failure_kills_at_once(supervise, meet):
@@ -312,24 +192,12 @@ def step(supervisor):
         key.data()
 
 
-def test_other_signals_are_passed_on(supervise, meet):
-    rank = f"trap 'echo usr1; exit 0' USR1; {meet['ready']}; {FOREVER}"
-    supervisor = supervise(rank, f"{meet['met']}; trap '' USR1; kill -USR1 $$")
-    while supervisor._processes.running() == (0, 1):
-        step(supervisor)
-    send(supervisor, signal.SIGUSR1)
-
-    result = supervisor.wait()
-
-    assert (result.reason, result.exits[0].tail) == ("done", ("usr1",))
-
-
 def test_stop_and_continue(supervise, meet, monkeypatch):
     stops = []
     monkeypatch.setattr(os, "kill", lambda pid, number: stops.append((pid, number)))
     rank = f"trap 'echo continued; exit 0' CONT; {meet['ready']}; {FOREVER}"
     supervisor = supervise(rank, f"{meet['met']}")
-    while supervisor._processes.running() == (0, 1):
+    while supervisor._running() == (0, 1):
         step(supervisor)
     send(supervisor, signal.SIGTSTP, signal.SIGCONT)
 
@@ -337,16 +205,6 @@ def test_stop_and_continue(supervise, meet, monkeypatch):
 
     assert stops == [(os.getpid(), signal.SIGSTOP)]
     assert result.exits[0].tail == ("continued",)
-
-
-def test_output_that_cannot_be_written_ends_the_run(supervise, tmp_path):
-    (tmp_path / "rank.0.log").symlink_to("/dev/full")
-    output = Output(console=False, directory=tmp_path)
-
-    result = supervise(f"echo text; {FOREVER}", output=output).wait()
-
-    assert (result.reason, result.exit_code) == ("output", 141)
-    assert "No space left" in result.headline()
 
 
 def test_who_kills_does_not_wait_for_a_console(supervise, monkeypatch):
@@ -373,3 +231,37 @@ def test_close_ends_everything(assert_ends):
     supervisor.close()
 
     assert_ends(int(supervisor._pump.tail(0)[0]))
+
+
+def test_a_guardian_that_is_stopped_is_given_up(supervise):
+    result = supervise(f"kill -STOP $PPID; {FOREVER}", timeout_seconds=0.3).wait()
+
+    assert (result.reason, codes_of(result)) == ("timeout", [-9])
+
+
+NEVER = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((5.0, NEVER, False), (5.1, NEVER, False)),
+        # It prints its traceback, cleans up, and exits after its peer.
+        ((7.0, 5.0, False), (6.0, NEVER, False)),
+        ((6.0, 4.9, False), (7.0, 5.0, False)),
+        # The traceback was logged long before, and about something else.
+        ((69.0, NEVER, False), (70.0, 5.0, False)),
+        # A traceback that is read late counts no later than the end.
+        ((5.0, 5.2, False), (5.1, NEVER, False)),
+        # A peer saw the closed connection before the launcher was told of the kill.
+        ((5.2, NEVER, True), (9.0, 5.0, False)),
+        # Killed because the other had failed: the traceback is much older.
+        ((9.0, 5.0, False), (8.0, NEVER, True)),
+    ],
+)
+def test_the_time_of_a_failure(first, second):
+    earlier, later = (
+        failed_seconds(ended, traceback, was_killed=was_killed)
+        for ended, traceback, was_killed in (first, second)
+    )
+    assert earlier < later

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 from tfdist.mixed_precision import LossScaleOptimizer, loss_scale, set_policy
-from tfdist.mixed_precision.policy import POLICIES
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +41,6 @@ def test_others_are_refused_and_change_nothing(name, message):
         set_policy(name)
 
     assert keras.config.dtype_policy() == before
-
-
-def test_the_names_are_keras_own():
-    assert [keras.DTypePolicy(name).name for name in POLICIES] == [*POLICIES]
 
 
 def compiled(optimizer):

@@ -118,16 +118,6 @@ def test_the_ratio_is_1_where_a_norm_is_0(weight, gradient, expected):
     assert variable.numpy().tolist() == expected
 
 
-def test_gradients_are_clipped_before_they_are_measured():
-    starts = arrays((4, 3))
-    clipped = apply(Lars(4.0, global_clipnorm=1e-3, epsilon=1e-3), variables_of(starts))
-    whole = apply(Lars(4.0, epsilon=1e-3), variables_of(starts))
-
-    # The norm is that of epsilon, by which the ratio is halved.
-    moved, further = (np.linalg.norm(end[0] - starts[0]) for end in (clipped, whole))
-    np.testing.assert_allclose(moved / further, 0.5, rtol=1e-2)
-
-
 # What is left out.
 
 
@@ -207,18 +197,6 @@ def test_a_variable_of_tensorflow_is_known_by_its_name():
     assert [float(v.numpy()[0, 0]) for v in named] == pytest.approx([0.0, 0.75])
 
 
-def test_weight_decay_alone_can_be_left_out():
-    starts = arrays((4, 3), (3, 4))
-    optimizer = Lars(4.0, weight_decay=0.5)
-    optimizer.exclude_from_weight_decay(var_names=["variable_1"])
-    first, second = apply(optimizer, variables_of(starts))
-
-    lone = apply(Lars(4.0, weight_decay=0.5), variables_of(starts))
-    without = apply(Lars(4.0), variables_of(starts))
-    assert first.tolist() == lone[0].tolist()
-    assert second.tolist() == without[1].tolist()
-
-
 # Types, and sparse gradients.
 
 
@@ -256,21 +234,21 @@ def test_a_sparse_gradient_counts_as_the_dense_one(options):
 # In training.
 
 
-def trained(optimizer, policy="float32", epochs=3, **options):
+def trained(optimizer, epochs=2):
     """Train a model with an embedding, and return it with its losses."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [
             keras.Input((2,), dtype="int32"),
-            keras.layers.Embedding(9, 4, dtype=policy),
-            keras.layers.Flatten(dtype=policy),
-            keras.layers.Dense(8, "relu", dtype=policy),
-            keras.layers.BatchNormalization(dtype=policy),
-            keras.layers.Dense(1, dtype="float32"),
+            keras.layers.Embedding(9, 4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(8, "relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1),
         ]
     )
-    model.compile(optimizer, "mse", **options)
-    x = np.random.default_rng(0).integers(0, 9, (32, 2))
+    model.compile(optimizer, "mse", run_eagerly=True)
+    x = np.random.default_rng(0).integers(0, 9, (16, 2))
     y = x.sum(1, keepdims=True) / 9.0
     history = model.fit(x, y, batch_size=8, epochs=epochs, verbose=0, shuffle=False)
     return model, history.history["loss"]
@@ -280,22 +258,21 @@ def lars(**options):
     return Lars(0.05, trust_coefficient=0.2, **{"weight_decay": 1e-4, **options})
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"use_ema": True}, {"gradient_accumulation_steps": 2}, {"clipvalue": 0.1}],
-    ids=["plain", "EMA", "accumulation", "clipvalue"],
-)
-def test_it_trains(options):
-    _, losses = trained(lars(**options), epochs=5)
-
-    assert losses[-1] < losses[0] / 2
-
-
 def test_xla_computes_the_same():
-    expected, _ = trained(lars())
-    found, _ = trained(lars(), jit_compile=True)
+    def end(jit_compile):
+        weight, bias = variables_of([np.full((4, 3), 0.5), np.ones(3)], "float32")
+        optimizer = lars(use_ema=True, clipvalue=0.5)
+        optimizer.build([weight, bias])
 
-    for one, other in zip(found.get_weights(), expected.get_weights(), strict=True):
+        @tf.function(jit_compile=jit_compile)
+        def step(gradient):
+            optimizer.apply([gradient, gradient[0]], [weight, bias])
+
+        for gradient in arrays((4, 3), (4, 3)):
+            step(tf.constant(gradient, tf.float32))
+        return [weight.numpy(), bias.numpy()]
+
+    for one, other in zip(end(True), end(False), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -308,19 +285,12 @@ def test_xla_computes_the_same():
     ids=["Keras", "tfdist"],
 )
 def test_loss_scaling_changes_nothing(wrap):
-    expected, _ = trained(lars())
-    found, _ = trained(wrap(lars()))
-
-    for one, other in zip(found.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_it_trains_in_mixed_precision(policy):
-    model, losses = trained(lars(), policy, epochs=5)
+    expected, losses = trained(lars(), epochs=5)
+    found, _ = trained(wrap(lars()), epochs=5)
 
     assert losses[-1] < losses[0] / 2
-    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+    for one, other in zip(found.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 # Files.
@@ -346,14 +316,6 @@ def test_a_config_tells_all():
     assert copy.get_config() == optimizer.get_config()
     assert options.items() <= copy.get_config().items()
     assert copy.get_config()["learning_rate"] == 2.0
-
-
-def test_a_config_keeps_a_schedule():
-    schedule = keras.optimizers.schedules.CosineDecay(2.0, 100)
-    copy = Lars.from_config(Lars(schedule).get_config())
-
-    assert copy.get_config() == Lars(schedule, name=copy.name).get_config()
-    assert keras.optimizers.get(keras.optimizers.serialize(copy)).momentum == 0.9
 
 
 def test_a_saved_model_goes_on_where_it_was(tmp_path):

@@ -56,19 +56,6 @@ def report_when(line, condition):
     return report
 
 
-def test_it_beats_from_the_start(line):
-    report = line.hear("beat")["report"]
-
-    assert report["seconds"] >= 0.0
-    assert {**report, "seconds": 0.0} == {
-        "call": 0,
-        "what": "nothing yet",
-        "inside": False,
-        "seconds": 0.0,
-        "plan": [],
-    }
-
-
 def test_a_call_within_a_call_is_not_counted(line):
     with line.lifeline.call("outer"), line.lifeline.call("inner"):
         within = report_when(line, lambda report: report["inside"])
@@ -161,14 +148,6 @@ def test_a_reason_that_comes_late_is_waited_for(line):
             waiting.result(SECONDS)
 
 
-def test_where_no_reason_comes_the_caller_goes_on_with_its_own(line, monkeypatch):
-    monkeypatch.setattr(lifeline_module, "_REASON_SECONDS", 0.01)
-
-    line.lifeline.wait_for_failure()
-
-    assert line.texts == []
-
-
 def test_a_hub_that_goes_away_is_a_lost_rank(line):
     line.hub.close()
     assert line.failed.wait(SECONDS)
@@ -214,12 +193,6 @@ def test_leaving_with_an_exception_tells_it(line, monkeypatch):
     assert len(error) == 2000
 
 
-def test_an_error_within_a_call_is_told(line):
-    line.lifeline.report_error("step", KeyError("weights"))
-
-    assert line.hear("error")["text"] == "KeyError in step: 'weights'"
-
-
 @pytest.fixture
 def ranks(monkeypatch):
     """Return three lifelines that are joined by a hub."""
@@ -227,27 +200,18 @@ def ranks(monkeypatch):
     monkeypatch.setattr(hub_module, "BEAT_SECONDS", 0.02)
     pairs = [socket.socketpair() for _ in range(3)]
     names = {rank: f"rank {rank}" for rank in range(3)}
-    hub = Hub({rank: its for rank, (_, its) in enumerate(pairs)}, names, 600.0)
+    Hub({rank: its for rank, (_, its) in enumerate(pairs)}, names, 600.0)
     lifelines = [
         Lifeline(mine, rank, "rank 0", lambda text: None)
         for rank, (mine, _) in enumerate(pairs)
     ]
-    yield lifelines, hub
+    yield lifelines
     for lifeline in lifelines:
         lifeline.close()
 
 
-def test_three_ranks_exchange_through_the_hub(ranks):
-    lifelines, _ = ranks
-    with ThreadPoolExecutor() as pool:
-        for number in range(20):
-            values = pool.map(lambda line, n=number: line.exchange("a", n), lifelines)
-
-            assert list(values) == [[number] * 3] * 3
-
-
 def test_a_rank_that_left_ends_the_exchange_of_the_others(ranks):
-    lifelines, _ = ranks
+    lifelines = ranks
     lifelines[2].close()
 
     with ThreadPoolExecutor() as pool:
@@ -257,13 +221,3 @@ def test_a_rank_that_left_ends_the_exchange_of_the_others(ranks):
                 ConnectionError, match="rank 2 has ended while others wait for it in a"
             ):
                 values.result(SECONDS)
-
-
-def test_ranks_leave_together(ranks):
-    lifelines, _ = ranks
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(lifelines[0].wait_for_all, SECONDS)
-        assert not first.done()
-        others = [pool.submit(rank.wait_for_all, SECONDS) for rank in lifelines[1:]]
-        for future in [first, *others]:
-            future.result(SECONDS / 2)

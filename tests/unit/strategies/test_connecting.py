@@ -37,13 +37,13 @@ class Engine:
         peers.start = lambda place: self.starts(place, joins)
         self._monkeypatch.setitem(sys.modules, MODULE, module)
         self._monkeypatch.setitem(sys.modules, PEERS, peers)
-        self.finds(SimpleNamespace(name="horovod"))
+        self._finds(SimpleNamespace(name="horovod"))
 
     def has_no_horovod(self):
-        self.finds(None)
+        self._finds(None)
         self._monkeypatch.setitem(sys.modules, MODULE, None)
 
-    def finds(self, spec):
+    def _finds(self, spec):
         find = connecting.find_spec
         self._monkeypatch.setattr(
             connecting,
@@ -75,52 +75,11 @@ def in_cluster(monkeypatch, *workers, task=("worker", 0)):
     monkeypatch.setenv("TF_CONFIG", tf_config.dumps(cluster))
 
 
-# Which collective.
-
-
 @pytest.mark.parametrize("name", ["auto", "tensorflow"])
-def test_a_process_alone_needs_no_others(name, engine, capsys):
+def test_a_single_process_needs_no_collective(name, engine, capsys):
     assert isinstance(connect(name), SingleCollective)
     assert engine.made == []
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("variables", [HOROVOD, OPEN_MPI])
-@pytest.mark.parametrize("name", ["auto", "horovod"])
-def test_processes_of_horovod_are_joined_by_it(name, variables, engine, monkeypatch):
-    started_by(monkeypatch, variables, rank=1, size=2)
-
-    assert connect(name, timeout_seconds=3.0) == "Horovod's"
-    assert engine.made == [
-        ("start", 1, 2),
-        ("horovod", None, {"timeout_seconds": 3.0}),
-    ]
-
-
-@pytest.mark.parametrize("name", ["auto", "tensorflow"])
-def test_processes_that_know_addresses_are_joined_by_tensorflow(
-    name, engine, monkeypatch
-):
-    in_cluster(monkeypatch, "a:1", "b:1")
-
-    assert connect(name, timeout_seconds=3.0) == "TensorFlow's"
-    assert engine.made == [("tensorflow", 2, {"timeout_seconds": 3.0})]
-
-
-def test_addresses_are_worth_more_than_the_numbers_of_mpi(engine, monkeypatch):
-    in_cluster(monkeypatch, "a:1", "b:1")
-    started_by(monkeypatch, OPEN_MPI)
-
-    assert connect("auto") == "TensorFlow's"
-    assert connect("horovod") == "Horovod's"
-
-
-def test_addresses_in_a_job_of_horovod_serve_whoever_asks_for_them(engine, monkeypatch):
-    in_cluster(monkeypatch, "a:1", "b:1")
-    started_by(monkeypatch, HOROVOD)
-
-    assert connect("auto") == "Horovod's"
-    assert connect("tensorflow") == "TensorFlow's"
 
 
 @pytest.mark.parametrize("variables", [HOROVOD, OPEN_MPI])
@@ -131,11 +90,45 @@ def test_one_process_of_a_launcher_needs_no_horovod(variables, engine, monkeypat
     assert isinstance(connect("auto"), SingleCollective)
 
 
-def test_horovod_with_one_process_costs_nothing(engine):
+def test_horovod_with_one_process_has_no_overhead(engine):
     engine.has_horovod(joins=1)
 
     assert isinstance(connect("horovod"), SingleCollective)
     assert engine.made == [("start", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "addresses", "variables", "expected"),
+    [
+        ("auto", True, None, "TensorFlow"),
+        ("tensorflow", True, None, "TensorFlow"),
+        ("auto", True, OPEN_MPI, "TensorFlow"),
+        ("horovod", True, OPEN_MPI, "Horovod"),
+        ("auto", True, HOROVOD, "Horovod"),
+        ("tensorflow", True, HOROVOD, "TensorFlow"),
+        ("auto", False, HOROVOD, "Horovod"),
+        ("auto", False, OPEN_MPI, "Horovod"),
+        ("horovod", False, OPEN_MPI, "Horovod"),
+    ],
+)
+def test_the_environment_chooses_the_engine(
+    name, addresses, variables, expected, engine, monkeypatch
+):
+    if addresses:
+        in_cluster(monkeypatch, "a:1", "b:1")
+    if variables is not None:
+        started_by(monkeypatch, variables)
+
+    assert connect(name, timeout_seconds=3.0) == f"{expected}'s"
+    assert engine.made[-1][-1] == {"timeout_seconds": 3.0}
+
+
+def test_addresses_connect_processes_of_horovodrun_without_horovod(engine, monkeypatch):
+    engine.has_no_horovod()
+    in_cluster(monkeypatch, "a:1", "b:1")
+    started_by(monkeypatch, HOROVOD)
+
+    assert connect("auto") == "TensorFlow's"
 
 
 def test_a_process_set_reaches_the_collective(engine):
@@ -144,55 +137,24 @@ def test_a_process_set_reaches_the_collective(engine):
     assert engine.made[-1] == ("horovod", "a set", {"start_timeout_seconds": 1.0})
 
 
-# What the chief says.
-
-
 @pytest.mark.parametrize(
-    ("variables", "launcher"), [(HOROVOD, "horovodrun"), (OPEN_MPI, "mpirun")]
+    ("name", "rank", "is_told"),
+    [("auto", 0, True), ("auto", 1, False), ("horovod", 0, False)],
 )
-def test_the_chief_says_that_horovod_was_chosen(
-    variables, launcher, engine, monkeypatch, capsys
+def test_the_chief_tells_the_engine_that_auto_chose(
+    name, rank, is_told, engine, monkeypatch, capsys
 ):
-    started_by(monkeypatch, variables, size=2)
+    started_by(monkeypatch, OPEN_MPI, rank=rank)
+    connect(name)
 
-    connect("auto")
-
-    assert capsys.readouterr() == (
-        "",
-        f"tfdist: {launcher} has started 2 processes; the collectives of Horovod join "
-        "them.\n",
-    )
+    text = "tfdist: mpirun has started 2 processes; the collectives of Horovod join "
+    assert capsys.readouterr() == ("", f"{text}them.\n" if is_told else "")
 
 
-def test_the_chief_says_that_tensorflow_was_chosen(engine, monkeypatch, capsys):
-    in_cluster(monkeypatch, "a:1", "b:1", "c:1")
-
-    connect("auto")
-
-    assert capsys.readouterr().err == (
-        "tfdist: TF_CONFIG has started 3 processes; the collectives of TensorFlow join "
-        "them.\n"
-    )
+# Refusals.
 
 
-def test_the_others_say_nothing(engine, monkeypatch, capsys):
-    started_by(monkeypatch, HOROVOD, rank=1)
-    connect("auto")
-
-    assert capsys.readouterr() == ("", "")
-
-
-def test_what_was_asked_for_is_not_news(engine, monkeypatch, capsys):
-    started_by(monkeypatch, HOROVOD)
-    connect("horovod")
-
-    assert capsys.readouterr() == ("", "")
-
-
-# What is refused.
-
-
-@pytest.mark.parametrize("name", ["mpi", "Horovod", "", None])
+@pytest.mark.parametrize("name", ["mpi", None])
 def test_an_unknown_name_is_refused(name):
     text = (
         "collective must be one of auto, tensorflow, horovod, or a Collective. "
@@ -202,9 +164,8 @@ def test_an_unknown_name_is_refused(name):
         connect(name)
 
 
-@pytest.mark.parametrize("name", ["auto", "horovod", "tensorflow"])
 @pytest.mark.parametrize("task", ["ps", "evaluator"])
-def test_who_does_not_train_is_refused(name, task, engine, monkeypatch):
+def test_a_task_without_a_rank_is_refused(task, engine, monkeypatch):
     cluster = Cluster(workers=("a:1",), ps=("b:1",), task=Task(task, 0))
     monkeypatch.setenv("TF_CONFIG", tf_config.dumps(cluster))
     text = (
@@ -212,63 +173,36 @@ def test_who_does_not_train_is_refused(name, task, engine, monkeypatch):
         f"'{task}'. Start the chief and the workers only."
     )
     with pytest.raises(ValueError, match=re.escape(text)):
-        connect(name)
+        connect("auto")
     assert engine.made == []
 
 
 @pytest.mark.parametrize(
-    ("variables", "launcher"), [(HOROVOD, "horovodrun"), (OPEN_MPI, "mpirun")]
+    ("name", "text"),
+    [
+        (
+            "auto",
+            "Nothing connects the processes that mpirun has started. Received: rank 1 "
+            "of 2, without TF_CONFIG and without Horovod. Run `tfdist horovod "
+            "install`, or start the program with `tfdist run`.",
+        ),
+        (
+            "tensorflow",
+            "collective='tensorflow' needs the addresses of all processes, which "
+            "mpirun does not give. Received: rank 1 of 2, without TF_CONFIG. Start the "
+            "program with `tfdist run`; horovodrun and mpirun need "
+            "collective='horovod'.",
+        ),
+    ],
 )
-def test_processes_that_nothing_joins_do_not_train_each_by_itself(
-    variables, launcher, engine, monkeypatch
-):
+def test_processes_that_nothing_connects_are_refused(name, text, engine, monkeypatch):
     engine.has_no_horovod()
-    started_by(monkeypatch, variables, rank=1, size=2)
-    text = (
-        f"Nothing connects the processes that {launcher} has started. Received: rank 1 "
-        "of 2, without TF_CONFIG and without Horovod. Run `tfdist horovod install`, or "
-        "start the program with `tfdist run`."
-    )
+    started_by(monkeypatch, OPEN_MPI, rank=1)
     with pytest.raises(ValueError, match=re.escape(text)):
-        connect("auto")
+        connect(name)
 
 
-def test_addresses_join_where_there_is_no_horovod(engine, monkeypatch):
-    engine.has_no_horovod()
-    in_cluster(monkeypatch, "a:1", "b:1")
-    started_by(monkeypatch, HOROVOD)
-
-    assert connect("auto") == "TensorFlow's"
-
-
-@pytest.mark.parametrize(
-    ("variables", "launcher"), [(HOROVOD, "horovodrun"), (OPEN_MPI, "mpirun")]
-)
-def test_tensorflow_cannot_join_processes_without_addresses(
-    variables, launcher, engine, monkeypatch
-):
-    started_by(monkeypatch, variables, rank=1, size=2)
-    text = (
-        "collective='tensorflow' needs the addresses of all processes, which "
-        f"{launcher} does not give. Received: rank 1 of 2, without TF_CONFIG. Use "
-        "collective='horovod', or start the program with `tfdist run`."
-    )
-    with pytest.raises(ValueError, match=re.escape(text)):
-        connect("tensorflow")
-
-
-@pytest.mark.parametrize("make", [lambda: connect("horovod"), connect_horovod])
-def test_horovod_must_be_installed(make, engine):
-    engine.has_no_horovod()
-    text = (
-        "collective='horovod' needs Horovod. Received: no module 'horovod'. "
-        "Run `tfdist horovod install` in this environment."
-    )
-    with pytest.raises(ImportError, match=re.escape(text)):
-        make()
-
-
-def test_horovod_must_be_one_for_this_tensorflow(engine, monkeypatch):
+def test_horovod_must_be_built_for_this_tensorflow(engine, monkeypatch):
     class Broken:
         def find_spec(self, name, path=None, target=None):
             if name == MODULE:
@@ -277,10 +211,13 @@ def test_horovod_must_be_one_for_this_tensorflow(engine, monkeypatch):
     monkeypatch.delitem(sys.modules, MODULE)
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     text = (
-        "Horovod is installed, but cannot be used with this TensorFlow. Received: "
+        "collective='horovod' needs Horovod, built for this TensorFlow. Received: "
         "OSError: mpi_lib.so: undefined symbol: _ZN10tensorflow6Status. Run `tfdist "
-        "horovod check`, which says what is wrong; `tfdist horovod install --force` "
-        "builds it again."
+        "horovod install` in this environment; `tfdist horovod check` says what is "
+        "wrong."
     )
     with pytest.raises(ImportError, match=re.escape(text)):
         connect("horovod")
+    engine.has_no_horovod()
+    with pytest.raises(ImportError, match="Received: ModuleNotFoundError: "):
+        connect_horovod()

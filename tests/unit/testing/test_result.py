@@ -2,8 +2,6 @@
 
 import pickle
 
-import pytest
-
 from tfdist.testing import ClusterError, ClusterResult, RankError
 
 TRACEBACK = "Traceback (most recent call last):\n  File ...\nValueError: bad\n"
@@ -51,15 +49,6 @@ def test_without_a_failed_rank_every_log_is_shown():
     assert str(ClusterError(result)) == (
         "Too late.\n\nThe last lines of rank 0:\na\n\nRank 1 printed nothing."
     )
-
-
-def test_the_result_is_at_hand():
-    result = result_of()
-
-    with pytest.raises(ClusterError, match="rank 1 of 2 raised") as raised:
-        raise ClusterError(result)
-
-    assert raised.value.result is result
 
 
 def test_it_can_be_pickled():

@@ -9,8 +9,6 @@ import tensorflow as tf
 from tfdist.collectives import SingleCollective
 from tfdist.data.sharding import Shard
 from tfdist.gradients import GradientReducer
-from tfdist.mixed_precision import LossScaleOptimizer
-from tfdist.training.fit import Decisions
 from tfdist.training.hooks import StrategyKerasHooks
 
 
@@ -29,10 +27,6 @@ class Noting(SingleCollective):
         return list(tensors)
 
 
-class Elsewhere(Noting):
-    rank, size = 1, 2
-
-
 def hooks_on(collective):
     return StrategyKerasHooks(collective, GradientReducer(collective))
 
@@ -42,15 +36,6 @@ def compiled(*layers, optimizer="sgd"):
     model.compile(optimizer, "mse")
     model.optimizer.build(model.trainable_variables)
     return model
-
-
-def test_it_is_the_rank_of_its_collective(on_ranks):
-    def look(collective):
-        hooks = hooks_on(collective)
-        return hooks.rank, hooks.is_alone, hooks.in_step
-
-    assert on_ranks(2, look) == [(0, False, False), (1, False, False)]
-    assert hooks_on(SingleCollective()).is_alone
 
 
 # The start.
@@ -80,17 +65,6 @@ def test_with_another_optimizer_single_steps_start_again():
     assert "variables of the model" in collective.sent
 
 
-def test_a_model_without_an_optimizer_starts_once_for_single_steps_too():
-    collective, model = Noting(), compiled()
-    model.optimizer = None
-    hooks = hooks_on(collective)
-
-    for _ in range(2):
-        hooks.build(model, is_single_step=True)
-
-    assert collective.sent.count("variables of the model") == 1
-
-
 def test_the_chief_warns_once_of_what_depends_on_the_number_of_processes():
     model = compiled(keras.layers.BatchNormalization(name="norm"))
     hooks = hooks_on(Noting())
@@ -112,17 +86,7 @@ def test_a_cluster_that_comes_after_the_strategy_is_said(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with hooks.fitting(model, 0):
-            assert not hooks.decisions(model)
-
-
-@pytest.mark.filterwarnings("error")
-def test_other_ranks_do_not_warn():
-    model = compiled(keras.layers.BatchNormalization(name="norm"))
-    hooks = hooks_on(Elsewhere())
-
-    hooks.build(model, is_single_step=False)
-
-    assert hooks.rank == 1
+            assert hooks.callbacks_called(model, "epoch_begin") is None
 
 
 def test_a_model_that_is_not_built_cannot_predict():
@@ -137,20 +101,6 @@ def test_a_model_that_is_not_built_cannot_predict():
         hooks_on(SingleCollective()).predicting(model).__enter__()
 
 
-def test_a_prediction_begins_with_equal_variables():
-    collective, model = Noting(), compiled()
-
-    with hooks_on(collective).predicting(model):
-        assert "variables of the model" in collective.sent
-
-
-def test_keras_makes_the_steps_itself():
-    hooks, model = hooks_on(Elsewhere()), compiled()
-
-    assert hooks.function_of(model, model.train_step, is_training=True) is None
-    assert hooks.predict_function_of(model) is None
-
-
 # Calls that all ranks make together.
 
 
@@ -160,32 +110,6 @@ def test_an_error_of_the_data_comes_out_of_the_step():
 
     with pytest.raises(RuntimeError, match="the data differs"), hooks.joint_call("x"):
         raise tf.errors.UnknownError(None, None, "in a numpy_function")
-
-
-def test_other_errors_stay_what_they_are():
-    hooks = hooks_on(SingleCollective())
-
-    with pytest.raises(tf.errors.UnknownError), hooks.joint_call("x"):
-        raise tf.errors.UnknownError(None, None, "something else")
-    hooks._feed.error = RuntimeError("the data differs")
-    with pytest.raises(KeyError), hooks.joint_call("x"):
-        raise KeyError
-
-
-def test_a_call_is_known_until_it_ends():
-    hooks, model, found = hooks_on(Elsewhere()), compiled(), []
-
-    def nested():
-        with hooks.call_of(model, "train_step", is_joint=True):
-            with hooks.call_of(None, "x", is_joint=False):
-                found.append((hooks.is_called, hooks._call))
-            found.append((hooks.is_called, hooks._call))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        nested()
-    assert found == [(True, (None, False)), (True, (model, True))]
-    assert not hooks.is_called
 
 
 def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks):
@@ -213,26 +137,6 @@ def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks
         return made[0].numpy().tolist(), sent
 
     assert on_ranks(2, run) == [([1.0, 2.0], 1)] * 2
-
-
-@pytest.mark.parametrize(
-    ("is_joint", "error"), [(True, RuntimeError), (False, tf.errors.UnknownError)]
-)
-def test_only_a_joint_call_meets_errors_of_the_shared_data(is_joint, error):
-    hooks = hooks_on(SingleCollective())
-    hooks._feed.error = RuntimeError("the data differs")
-    call = hooks.call_of(None, "x", is_joint=is_joint)
-
-    with pytest.raises(error), call:
-        raise tf.errors.UnknownError(None, None, "in a numpy_function")
-
-
-def test_a_model_in_float16_gets_our_loss_scaling():
-    inner = keras.optimizers.SGD()
-    found = hooks_on(SingleCollective()).scale_loss_of(inner)
-
-    assert isinstance(found, LossScaleOptimizer)
-    assert (found.name, found.inner_optimizer) == ("loss_scale_optimizer", inner)
 
 
 # Whose variables a fit starts with.
@@ -280,42 +184,6 @@ def test_a_rank_that_there_is_not_is_refused():
 # Decisions.
 
 
-def begins(hooks, model):
-    hooks.training_begins(model, watches_begin=False, watches_end=True)
-
-
-def test_decisions_are_those_of_one_fit():
-    hooks, model, other = hooks_on(SingleCollective()), compiled(), compiled()
-    with hooks.fitting(model, 0):
-        before = hooks.decisions(model)
-        begins(hooks, model)
-        made = hooks.decisions(model)
-        elsewhere = hooks.decisions(other)
-
-    assert before is elsewhere is hooks.decisions(model) is None
-    assert isinstance(made, Decisions)
-
-
-def test_outside_of_fit_nothing_is_decided():
-    hooks, model = hooks_on(SingleCollective()), compiled()
-    begins(hooks, model)
-
-    assert hooks.decisions(model) is None
-
-
-def test_a_fit_that_fails_leaves_no_decisions():
-    hooks, model = hooks_on(SingleCollective()), compiled()
-
-    def fail():
-        with hooks.fitting(model, 0):
-            begins(hooks, model)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert hooks.decisions(model) is None
-
-
 # What callbacks restore.
 
 
@@ -330,21 +198,6 @@ def test_if_any_rank_restores_all_start_equal_again(on_ranks, who, is_restored):
 
     wanted = [(is_restored, [1.0]), (is_restored, [1.0 if is_restored else 2.0])]
     assert on_ranks(2, run) == wanted
-
-
-def test_outside_of_fit_nobody_asks_what_is_restored():
-    collective = Noting()
-
-    assert not hooks_on(collective).restored(compiled(), restores=True)
-    assert collective.sent == []
-
-
-@pytest.mark.parametrize("first", [4, None])
-def test_all_ranks_begin_in_the_epoch_of_rank_zero(on_ranks, first):
-    def run(collective):
-        return hooks_on(collective).first_epoch([first, 2][collective.rank])
-
-    assert on_ranks(2, run) == [first, first]
 
 
 # State that ranks have apart.
@@ -375,34 +228,6 @@ def test_state_that_differs_is_averaged_at_the_end_of_an_epoch(on_ranks):
         return mine, norm.moving_mean.numpy().tolist()
 
     assert on_ranks(2, run) == [([8.0, 8.0], [12.0, 12.0]), ([16.0] * 2, [12.0] * 2)]
-
-
-def test_state_that_one_rank_only_has_apart_is_averaged_on_all(on_ranks):
-    def run(collective):
-        norm = keras.layers.BatchNormalization()
-        model, hooks = compiled(norm), hooks_on(collective)
-        rows = tf.constant(1, tf.int64)
-
-        def assign(data):
-            if collective.rank == 1:
-                norm.moving_mean.assign([8.0, 8.0])
-                hooks.note_assigned(norm.moving_mean)
-
-        shard = Shard(np.ones((1, 2)), rows * 2, rows, ())
-        with hooks.call_of(model, "train_step", is_joint=True):
-            hooks.run_step(assign, shard)
-        hooks.epoch_ended(model)
-        return norm.moving_mean.numpy().tolist()
-
-    assert on_ranks(2, run) == [[4.0, 4.0]] * 2
-
-
-def test_a_model_without_state_of_layers_asks_nobody(on_ranks):
-    def run(collective):
-        hooks_on(collective).epoch_ended(compiled())
-        return "exchange state that differs" in collective.calls
-
-    assert on_ranks(2, run) == [False, False]
 
 
 def model_of():
@@ -470,27 +295,6 @@ def test_a_step_outside_of_a_call_of_keras_is_refused():
         hooks.run_step(len, shard(np.ones((1, 2)), 1, 1))
 
 
-def test_a_step_knows_its_rows_and_no_longer_than_it_takes(on_ranks):
-    def act(hooks, model):
-        assert hooks.in_step
-        return hooks, float(hooks.share())
-
-    found = on_shards(on_ranks, act)
-
-    assert [share for _, share in found] == [0.25, 0.75]
-    assert [hooks.in_step for hooks, _ in found] == [False, False]
-
-
-def test_a_step_that_fails_is_over(on_ranks):
-    def run(collective):
-        hooks, model = hooks_on(collective), model_of()
-        with pytest.raises(KeyError):
-            run_step(hooks, model, lambda data: {}["x"], shard(1, 1, 1))
-        return hooks.in_step
-
-    assert on_ranks(1, run) == [False]
-
-
 @pytest.mark.parametrize(
     ("is_joint", "shares", "calls"),
     [
@@ -520,30 +324,6 @@ def test_batches_of_one_s_own_are_parts_of_one_in_joint_calls(
     assert [its for _, its in found] == [calls] * 2
 
 
-def test_a_test_of_one_s_own_asks_nobody(on_ranks):
-    def run(collective):
-        hooks, model = hooks_on(collective), model_of()
-        own = float(collective.rank + 5)
-        data = (tf.ones([1, 2]), None, None)
-        found = run_step(
-            hooks,
-            model,
-            lambda data: float(hooks.sum_over_ranks(own, "x")),
-            data,
-            is_joint=False,
-        )
-        return found, collective.calls
-
-    assert on_ranks(2, run) == [(5.0, []), (6.0, [])]
-
-
-def test_values_are_summed_over_ranks(on_ranks):
-    def act(hooks, model):
-        return float(hooks.sum_over_ranks(hooks.share() * 8, "x"))
-
-    assert on_shards(on_ranks, act) == [8.0, 8.0]
-
-
 def test_predictions_are_joined_without_stand_ins(on_ranks):
     def run(collective):
         own = [2, 0][collective.rank]
@@ -553,29 +333,6 @@ def test_predictions_are_joined_without_stand_ins(on_ranks):
         return found["y"][0].numpy().tolist()
 
     assert on_ranks(2, run) == [[[1.0], [1.0]]] * 2
-
-
-def test_predictions_of_one_s_own_batch_are_its_own(on_ranks):
-    def run(collective):
-        hooks = hooks_on(collective)
-        rows = tf.fill([collective.rank + 1, 1], 2.0)
-        found = run_step(hooks, None, lambda data: rows, (rows,), is_joint=False)
-        return found.shape[0], collective.calls
-
-    assert on_ranks(2, run) == [(1, []), (2, [])]
-
-
-def test_a_step_gets_arrays_as_tensors():
-    hooks, model = hooks_on(SingleCollective()), model_of()
-    data = (np.ones((3, 2), "float32"), None, {"y": tf.ones([3])})
-
-    def look(data):
-        return [type(leaf) for leaf in tf.nest.flatten(data)], hooks.step.shard.own
-
-    types, own = run_step(hooks, model, look, data, is_joint=False)
-
-    assert [issubclass(one, tf.Tensor) for one in types] == [True, False, True]
-    assert int(own) == 3
 
 
 # Variables that a step makes.
@@ -602,19 +359,6 @@ def test_variables_that_a_step_makes_get_the_values_of_rank_zero(on_ranks):
 
     # What was made before waits for its own start.
     assert on_ranks(2, run) == [(1.0, 5.0), (1.0, 6.0)]
-
-
-def test_a_step_of_one_s_own_sends_no_variables(on_ranks):
-    def run(collective):
-        hooks, model, made = hooks_on(collective), model_of(), []
-
-        def call(data):
-            made.append(creating(hooks, float(collective.rank)))
-
-        run_step(hooks, model, call, (tf.ones([1, 2]),), is_joint=False)
-        return float(made[0]), collective.calls
-
-    assert on_ranks(2, run) == [(0.0, []), (1.0, [])]
 
 
 # Stand-ins.
@@ -652,15 +396,6 @@ def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks):
 # Gradients.
 
 
-def test_gradients_weigh_their_rows_and_are_summed(on_ranks):
-    def act(hooks, model):
-        gradient = tf.constant([2.0, 4.0][hooks._collective.rank])
-        (total,) = sums(hooks, gradient)
-        return float(total)
-
-    assert on_shards(on_ranks, act) == [2 / 4 + 4 * 3 / 4] * 2
-
-
 def test_the_state_of_layers_travels_with_the_gradients(on_ranks):
     def act(hooks, model):
         norm = model.layers[0]
@@ -677,18 +412,6 @@ def test_the_state_of_layers_travels_with_the_gradients(on_ranks):
         assert gradients == [1.0, 2.0]
         assert mean == [3.0, 3.0]
         assert calls == ["all_reduce gradients/b0"]
-
-
-def test_state_that_only_one_rank_assigned_travels_too(on_ranks):
-    def act(hooks, model):
-        norm = model.layers[0]
-        if hooks._collective.rank == 1:
-            norm.moving_mean.assign([4.0, 8.0])
-            hooks.note_assigned(norm.moving_mean)
-        sums(hooks, tf.constant(1.0))
-        return norm.moving_mean.numpy().tolist()
-
-    assert on_shards(on_ranks, act) == [[3.0, 6.0]] * 2
 
 
 def test_ranks_agree_on_state_once_in_graphs_and_in_every_eager_step(on_ranks):
@@ -736,14 +459,6 @@ def test_state_does_not_travel_from_a_branch(on_ranks):
 
     # It waits for the end of the epoch, as what is accumulated does.
     assert on_ranks(1, run) == [(3.0, [0], [])]
-
-
-def test_in_a_custom_loop_gradients_are_summed_as_they_are(on_ranks):
-    def act(collective):
-        hooks = hooks_on(collective)
-        return float(sums(hooks, tf.constant(2.0))[0])
-
-    assert on_ranks(2, act) == [4.0] * 2
 
 
 def test_what_is_reduced_is_left_alone(on_ranks):

@@ -119,23 +119,6 @@ def test_equal_seeds_of_the_users_are_left_alone(monkeypatch):
     assert seeds, "Keras's own shuffle is not asked"
 
 
-def test_different_seeds_of_the_users_are_replaced(monkeypatch):
-    monkeypatch.setattr("tfdist.training.input.global_seed", lambda: 3)
-
-    def shuffled():
-        rank = Rank(shuffle_seeds=[4, 7])
-        return rows_in(Feed(rank).distribute(arrays(shuffle=True)))
-
-    assert shuffled() == shuffled()
-
-
-def test_what_is_not_shuffled_asks_for_no_seed():
-    rank = Rank()
-    list(Feed(rank).distribute(arrays(shuffle=False)))
-
-    assert "shuffle seeds" not in rank.asked
-
-
 def batches_with(state):
     """Return the rows of shuffled batches, where rank 0's random state is this."""
     rank = Rank(random_states=state)
@@ -153,12 +136,6 @@ def test_batches_are_shuffled_by_the_state_of_rank_zero():
     assert sorted(set(one)) == [*range(6)]
 
 
-def test_equal_random_states_are_left_alone():
-    batches_with(lambda mine: mine)
-
-    assert py_dataset_adapter.random is random
-
-
 # Datasets that the user has sharded.
 
 
@@ -173,17 +150,6 @@ def test_what_the_user_sharded_is_cut_no_more():
     assert rows_in(found) == [0, 1, 2]
     assert [bool(shard.stand_in[0]) for shard in found] == [False, False, True]
     assert {shard.rows for shard in found} == {()}
-
-
-def test_a_policy_of_the_user_is_respected():
-    options = tf.data.Options()
-    off = tf.data.experimental.AutoShardPolicy.OFF
-    options.experimental_distribute.auto_shard_policy = off
-    adapter = TFDatasetAdapter(dataset(4, 4).with_options(options))
-
-    found = list(Feed(Rank()).distribute(adapter))
-
-    assert rows_in(found) == [0, 1, 2, 3]
 
 
 # Data that is not the same on every rank.
@@ -203,19 +169,3 @@ def test_different_data_is_refused():
         r"distribute_datasets_from_function\.",
     ):
         raise feed.error
-
-
-def test_equal_data_is_no_error():
-    feed = Feed(Rank())
-    list(feed.distribute(TFDatasetAdapter(dataset())))
-
-    assert feed.error is None
-
-
-def test_an_error_of_earlier_data_is_forgotten():
-    feed = Feed(Rank())
-    feed.error = RuntimeError("earlier")
-
-    feed.distribute(arrays())
-
-    assert feed.error is None

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
 from tfdist.data.sharding import Shard
 from tfdist.training.metrics import MetricsOfRanks, gather_rows, join_rows
 from tfdist.training.step import Step
@@ -94,25 +93,6 @@ def test_each_variable_is_reduced_by_its_aggregation(on_ranks):
         assert found.numpy().tolist() == [12.0, 7.0, 3.0]
 
 
-def test_a_metric_may_return_its_variable(on_ranks):
-    def reduce(collective):
-        model = compiled(keras.metrics.FalsePositives(thresholds=[0.2, 0.8]))
-        p = np.ones((collective.rank + 2, 1))
-        model.evaluate(p, 0 * p, verbose=0)
-        found = results(collective, model, model.get_metrics_result())
-        return np.asarray(found["false_positives"]).tolist()
-
-    assert on_ranks(2, reduce) == [[5.0, 5.0]] * 2
-
-
-def test_what_is_no_dict_is_returned_as_it_is():
-    found = MetricsOfRanks(SingleCollective()).result(
-        compiled(), lambda logs: logs, [1.0, 2.0]
-    )
-
-    assert found == [1.0, 2.0]
-
-
 # Logs of steps that return something else.
 
 
@@ -155,14 +135,6 @@ def to_log(value):
     return tf.constant(value) if isinstance(value, float) else value
 
 
-def test_logs_are_averaged_by_the_rows_of_the_last_step(on_ranks):
-    logs = [{"a": 2.0, "b": -1.0}, {"b": 3.0, "a": 6.0}]
-
-    found = logs_of_all(on_ranks, logs, [1, 3])
-
-    assert found == [{"a": 5.0, "b": 2.0}, {"b": 2.0, "a": 5.0}]
-
-
 def test_a_metric_is_taken_from_all_ranks_and_not_averaged(on_ranks):
     logs = [{"loss": 2.0, "a": 2.0}, {"loss": 5.0, "a": 6.0}]
     states = [(8.0, 4.0), (5.0, 1.0)]
@@ -192,15 +164,6 @@ def test_metrics_may_be_returned_by_their_own_names(on_ranks):
         assert float(mae) == pytest.approx((2 + 3 + 3) / 3)
 
 
-def test_what_only_has_the_name_of_a_metric_is_averaged(on_ranks):
-    logs = [{"loss": 2.0, "a": 1.0}, {"loss": 7.0, "a": 1.0}]
-    states = [(8.0, 4.0), (5.0, 1.0)]
-
-    found = logs_of_all(on_ranks, logs, [1, 3], states=states)
-
-    assert [logs["loss"] for logs in found] == [5.75, 5.75]
-
-
 @pytest.mark.parametrize("nothing", [7.0, float("nan")])
 def test_a_rank_without_rows_has_no_say(on_ranks, nothing):
     """Its step returned what the stand-in gave, which its metrics do not hold."""
@@ -219,43 +182,6 @@ def test_what_is_no_number_stays_each_rank_s_own(on_ranks):
     found = logs_of_all(on_ranks, logs, [1, 1])
 
     assert found == [{"a": [1.0], "b": 1, "c": 6.0}, {"a": [2.0], "b": 2, "c": 6.0}]
-
-
-def test_the_type_of_a_log_stays(on_ranks):
-    def reduce(collective):
-        model, metrics = compiled(model=Custom), MetricsOfRanks(collective)
-        logs = {"a": tf.constant(1.0, tf.float16)}
-        metrics.note_share(model, step_on(1, 2, collective).share(), logs)
-        return metrics.result(model, lambda logs: logs, logs)["a"].dtype
-
-    assert on_ranks(2, reduce) == [tf.float16] * 2
-
-
-def test_keras_s_own_steps_cost_no_share(on_ranks):
-    def reduce(collective):
-        model, metrics = compiled(), MetricsOfRanks(collective)
-        metrics.note_share(model, step_on(1, 2, collective).share(), {"a": 1.0})
-        found = metrics.result(model, lambda logs: logs, {"a": 1.0})
-        return found, collective.calls
-
-    for found, calls in on_ranks(2, reduce):
-        assert found == {"a": 1.0}
-        assert set(calls) == {"all_reduce metrics of the model"}
-
-
-def test_the_share_of_the_last_step_counts_also_in_a_graph():
-    model, metrics = compiled(model=Custom), MetricsOfRanks(SingleCollective())
-
-    @tf.function
-    def run(own):
-        step = Step(Shard(None, tf.constant(4, tf.int64), own, ()), None, None)
-        metrics.note_share(model, step.share(), {})
-
-    run(tf.constant(1, tf.int64))
-    run(tf.constant(2, tf.int64))
-    logs = {"a": tf.constant(3.0)}
-
-    assert float(metrics.result(model, lambda logs: logs, logs)["a"]) == 1.5
 
 
 class OwnMetrics(keras.Sequential):
@@ -287,66 +213,12 @@ def gathered(on_ranks, make, size=2):
     return on_ranks(size, lambda c: gather_rows(make(c.rank), c))
 
 
-def test_rows_are_joined_in_the_order_of_ranks(on_ranks):
-    parts = [np.ones((1, 2)), np.full((3, 2), 2.0), np.zeros((0, 2))]
-
-    for found in gathered(on_ranks, lambda rank: tf.constant(parts[rank]), size=3):
-        np.testing.assert_array_equal(found, np.concatenate(parts))
-
-
-def test_a_structure_stays_what_it_is(on_ranks):
-    def make(rank):
-        rows = tf.range(rank + 1)
-        return {"a": rows, "b": (rows * 10, [rows + 100])}
-
-    for found in gathered(on_ranks, make):
-        assert found["a"].numpy().tolist() == [0, 0, 1]
-        assert found["b"][0].numpy().tolist() == [0, 0, 10]
-        assert found["b"][1][0].numpy().tolist() == [100, 100, 101]
-
-
-def test_ragged_rows_are_joined(on_ranks):
-    parts = [[[1], [2, 3]], [[], [4, 5, 6], [7]]]
-
-    for found in gathered(
-        on_ranks, lambda rank: tf.ragged.constant(parts[rank], tf.int32)
-    ):
-        assert found.to_list() == [[1], [2, 3], [], [4, 5, 6], [7]]
-
-
 def test_rows_that_are_ragged_twice_are_joined(on_ranks):
     parts = [[[[1, 2], []], []], [[[3]], [[4], [5, 6]]]]
 
     for found in gathered(on_ranks, lambda rank: tf.ragged.constant(parts[rank])):
         assert found.ragged_rank == 2
         assert found.to_list() == [[[1, 2], []], [], [[3]], [[4], [5, 6]]]
-
-
-def test_a_rank_may_have_no_ragged_rows(on_ranks):
-    def make(rank):
-        whole = tf.ragged.constant([[1.0], [2.0, 3.0]])
-        return whole[:0] if rank == 0 else whole
-
-    for found in gathered(on_ranks, make):
-        assert found.to_list() == [[1.0], [2.0, 3.0]]
-
-
-def test_in_a_graph_each_part_has_a_name_of_its_own():
-    names = []
-
-    class Alone:
-        def all_gather(self, tensor, *, name):
-            names.append(name)
-            return tensor
-
-    @tf.function
-    def predict(x):
-        return gather_rows((x, x), Alone())
-
-    predict(tf.ones([2, 1]))
-
-    assert len(set(names)) == 2
-    assert all(name.startswith("predictions") for name in names)
 
 
 def test_rows_of_devices_are_joined_in_their_order():

@@ -26,9 +26,9 @@ def model_of(rank):
         ],
         name="model",
     )
-    model.compile("adam", "mse", metrics=["mae"])
+    model.compile("adam", "mse", metrics=["mae"], run_eagerly=True)
     x = np.random.default_rng(rank).normal(size=(8, 3))
-    model.fit(x, x[:, :2], verbose=0)
+    model.train_on_batch(x, x[:, :2])
     return model
 
 
@@ -58,20 +58,12 @@ def test_every_variable_becomes_that_of_rank_zero(on_ranks, models):
             np.testing.assert_array_equal(mine, its)
 
 
-def test_a_model_that_is_not_compiled_has_weights_only(on_ranks):
-    models = [keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])] * 2
-
-    on_ranks(2, lambda collective: start_equal(models[collective.rank], collective))
-
-    assert len(models[0].variables) == 2
-
-
 def test_types_and_sizes_are_sent_in_groups(on_ranks):
     def broadcast(collective):
         scale = collective.rank + 1
         made = [
             tf.Variable(tf.cast(tf.fill(shape, scale), dtype))
-            for shape in ([2, 2], [], [0], [2**21])
+            for shape in ([2, 2], [], [0], [2**19])
             for dtype in (tf.float32, tf.int64, tf.bfloat16, tf.bool)
         ]
         broadcast_equal(made, "test", collective)
@@ -114,24 +106,6 @@ def test_different_variables_are_refused_on_every_rank(on_ranks, zero, one, word
     assert "different variables in the scope" in texts[1]
 
 
-def test_different_types_are_refused(on_ranks):
-    def broadcast(collective):
-        dtype = tf.float64 if collective.rank else tf.float32
-        broadcast_equal([tf.Variable(tf.zeros([2], dtype))], "x", collective)
-
-    with pytest.raises(RuntimeError, match="different variables"):
-        on_ranks(2, broadcast)
-
-
-def test_names_may_differ(on_ranks):
-    def broadcast(collective):
-        made = tf.Variable(float(collective.rank), name=f"v{collective.rank}")
-        broadcast_equal([made], "x", collective)
-        return float(made)
-
-    assert on_ranks(2, broadcast) == [0.0, 0.0]
-
-
 def test_what_layers_keep_becomes_the_mean_of_ranks(on_ranks):
     def average(collective):
         made = [keras.Variable([1.0, 2.0]), keras.Variable(np.float64(5))]
@@ -164,19 +138,6 @@ def test_accumulated_gradients_stay_each_rank_s_own(on_ranks):
     assert len(kept) == 2
     everything = [*model.variables, *model.metrics_variables, *sgd.variables]
     assert len(sent) == len({id(v) for v in everything}) - 2
-
-
-def test_optimizers_that_a_model_holds_by_itself_start_equal(on_ranks):
-    def start(collective):
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-        model.own_optimizer = keras.optimizers.SGD(0.5**collective.rank, momentum=0.5)
-        model.own_optimizer.build(model.trainable_variables)
-        for momentum in model.own_optimizer.variables[2:]:
-            momentum.assign(momentum + collective.rank + 1)
-        start_equal(model, collective)
-        return [v.numpy().ravel()[0] for v in model.own_optimizer.variables]
-
-    assert on_ranks(2, start) == [[0.0, 1.0, 1.0, 1.0]] * 2
 
 
 def step_of(model, *, is_stand_in):
@@ -220,66 +181,6 @@ def test_what_the_step_got_from_other_ranks_stays():
     np.testing.assert_array_equal(variance, before)
 
 
-def test_what_the_step_assigns_again_after_it_was_reduced_is_undone():
-    model = model_of(0)
-    mean = model.layers[1].moving_mean
-    before = mean.numpy()
-    step = step_of(model, is_stand_in=True)
-
-    with put_back(step):
-        step.note_assigned(mean)
-        step.reduced_state([mean], [tf.constant([3.0, 4.0])])
-        mean.assign([float("nan"), 0.0])
-        step.note_assigned(mean)
-
-    np.testing.assert_array_equal(mean, before)
-
-
-def test_what_the_step_did_not_assign_is_not_written_to():
-    model = model_of(0)
-    written = []
-    step = step_of(model, is_stand_in=True)
-
-    with put_back(step):
-        step.note_assigned(model.layers[1].moving_mean)
-        for variable in model.non_trainable_variables:
-            variable.value.assign = lambda _, path=variable.path: written.append(path)
-
-    assert written == [model.layers[1].moving_mean.path]
-
-
-def test_keras_keeps_the_state_of_seeds_and_accumulators_under_these_names():
-    model = model_of(0)
-    sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)
-    sgd.build(model.trainable_variables)
-    paths = [v.path for v in [*model.non_trainable_variables, *sgd.variables]]
-
-    assert sum(path.endswith("seed_generator_state") for path in paths) == 1
-    accumulators = [path for path in paths if "gradient_accumulator" in path]
-    assert len(accumulators) == len(model.trainable_variables)
-
-
-class Counting(keras.layers.Layer):
-    def build(self, _):
-        options = {"shape": (), "initializer": "zeros", "trainable": False}
-        self.steps = self.add_weight(dtype="int32", **options)
-        self.level = self.add_weight(dtype="float32", **options)
-
-
-def test_a_counter_of_steps_counts_those_on_stand_ins_too():
-    layer = Counting()
-    model = keras.Sequential([keras.Input((3,)), layer])
-
-    step = step_of(model, is_stand_in=True)
-    with put_back(step):
-        for variable in (layer.steps, layer.level):
-            variable.assign_add(1)
-            step.note_assigned(variable)
-
-    assert int(layer.steps.numpy()) == 1
-    assert float(layer.level.numpy()) == 0.0
-
-
 def made_on(on_ranks, act):
     """Make a variable of its own value on each of two ranks; return what they have."""
 
@@ -290,14 +191,6 @@ def made_on(on_ranks, act):
         return float(variable)
 
     return on_ranks(2, run)
-
-
-def test_what_was_made_starts_with_rank_0_s_value(on_ranks):
-    def act(created, variable):
-        created.add(variable)
-        created.start_equal()
-
-    assert made_on(on_ranks, act) == [1.0, 1.0]
 
 
 def test_once_equal_it_is_left_alone(on_ranks):
@@ -323,15 +216,3 @@ def test_a_step_starts_only_what_it_has_made(on_ranks):
         created.start_equal_since(known)
 
     assert made_on(on_ranks, act_since) == [1.0, 1.0]
-
-
-def test_a_process_alone_asks_nobody_and_garbage_is_forgotten():
-    created = CreatedVariables(SingleCollective())
-    variable = tf.Variable(1.0)
-    created.add(variable)
-    created.start_equal()
-
-    assert created.count == 1
-    del variable
-    created.start_equal_since(0)
-    created.start_late_equal()

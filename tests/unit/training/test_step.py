@@ -42,22 +42,7 @@ def test_the_share_is_a_part_of_the_rows(own, rows, share):
     assert found.dtype == tf.float64
 
 
-def test_only_a_step_that_ranks_make_together_is_joint(on_ranks):
-    assert not step(1, 1).is_joint
-    assert on_ranks(2, lambda c: steps_of(1, 3)(c).is_joint) == [True, True]
-
-
 # Sums.
-
-
-def test_a_sum_is_over_all_ranks(on_ranks):
-    found = on_ranks(2, lambda c: float(steps_of(1, 3)(c).sum(c.rank + 2.0, "x")))
-
-    assert found == [5.0, 5.0]
-
-
-def test_a_sum_of_one_rank_alone_is_its_value():
-    assert float(step(1, 1).sum(3.0, "x")) == 3.0
 
 
 @pytest.mark.parametrize("theirs", [7.0, float("nan"), float("inf")])
@@ -107,12 +92,6 @@ def test_a_mean_weighs_each_rank_by_its_rows(on_ranks):
     assert gradient == 17.5
 
 
-def test_the_gradient_of_a_mean_is_the_same_on_all_ranks(on_ranks):
-    found = reduced(on_ranks, steps_of(1, 3), is_mean=True)
-
-    assert [gradient for _, gradient in found] == [17.5, 17.5]
-
-
 def test_a_sum_adds_up_and_its_gradient_is_divided_by_the_share(on_ranks):
     (one, first), (other, second) = reduced(on_ranks, steps_of(1, 3), is_mean=False)
 
@@ -133,18 +112,6 @@ def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks, is_mean, nothing
     assert found[0] == (2.0, 10.0)
     assert found[1][0] == 2.0
     assert found[1][1] * 0.0 == 0.0
-
-
-def test_several_values_travel_as_one(on_ranks):
-    def reduce(collective):
-        values = [tf.ones([2]), tf.constant(3.0, tf.float64)]
-        found = steps_of(1, 1)(collective).all_reduce(values, is_mean=False)
-        return [value.numpy().tolist() for value in found], collective.calls
-
-    (values, calls), _ = on_ranks(2, reduce)
-
-    assert values == [[2.0, 2.0], 6.0]
-    assert calls == ["all_reduce values"]
 
 
 # What a step has assigned.
@@ -177,23 +144,6 @@ def test_the_state_is_what_layers_keep_in_floats(on_ranks, model):
 
     names = [v.name for v in state_of_layers(model)]
     assert [names[i] for i in found] == ["moving_mean", "moving_variance"]
-
-
-def test_what_the_step_did_not_assign_is_no_state(on_ranks, model):
-    def state(collective):
-        made = step(1, 1, collective, trainer=model)
-        made.note_assigned(model.layers[1].moving_variance)
-        return made.state()
-
-    assert on_ranks(1, state) == [[1]]
-
-
-def test_a_rank_by_itself_shares_no_state(model):
-    assert assigning_all(model, None).state() == []
-
-
-def test_predictions_have_no_state(on_ranks):
-    assert on_ranks(1, lambda c: step(1, 1, c).state()) == [[]]
 
 
 def test_what_ranks_have_reduced_is_assigned_and_no_longer_apart(on_ranks, model):
@@ -262,17 +212,6 @@ def reduced_in(step, operation, value):
         return context.all_reduce(operation, value)
 
 
-@pytest.mark.parametrize(
-    ("operation", "is_mean"),
-    [(Op.MEAN, True), ("MEAN", True), (Op.SUM, False), ("SUM", False)],
-)
-def test_in_a_step_the_step_reduces(operation, is_mean):
-    step = NotingStep()
-
-    assert float(reduced_in(step, operation, tf.constant(3.0))) == 6.0
-    assert step.asked == [is_mean]
-
-
 def test_a_structure_is_reduced_at_once_and_stays_what_it_is():
     step = NotingStep()
 
@@ -282,10 +221,6 @@ def test_a_structure_is_reduced_at_once_and_stays_what_it_is():
     assert float(found["b"][0]) == 4.0
     assert found["b"][1].numpy().tolist() == [2.0, 2.0]
     assert len(step.asked) == 1
-
-
-def test_outside_of_a_step_tensorflow_reduces():
-    assert float(reduced_in(None, Op.SUM, tf.constant(3.0))) == 3.0
 
 
 def slices():
@@ -300,26 +235,3 @@ def test_integers_and_slices_are_left_to_tensorflow(make):
 
     assert type(found) is type(value)
     assert step.asked == []
-
-
-def test_a_step_of_one_rank_alone_reduces_nothing():
-    step = NotingStep(is_joint=False)
-
-    assert float(reduced_in(step, Op.SUM, tf.constant(3.0))) == 3.0
-    assert step.asked == []
-
-
-def test_it_is_the_replica_of_its_rank():
-    hooks = SimpleNamespace(rank=0, step=None)
-    context = WeighingReplicaContext(AllReduceStrategy(), 0, hooks)
-
-    assert context.replica_id_in_sync_group == 0
-    assert isinstance(context, tf.distribute.ReplicaContext)
-
-
-def test_a_strategy_runs_functions_in_it():
-    strategy = AllReduceStrategy()
-
-    assert isinstance(
-        strategy.run(tf.distribute.get_replica_context), WeighingReplicaContext
-    )

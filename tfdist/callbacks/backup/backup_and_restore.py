@@ -153,7 +153,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         done = self._position.reader.steps
         self._made += done - self._step
         self._step = done
-        length = self._position.num_batches
+        length = self._position.reader.num_batches
         # `epoch_ended` saves after the last step of an epoch.
         if self._is_due() and (length is None or done < length):
             self._save(self._epoch, done, logs)
@@ -183,7 +183,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
     def _begin_with(self, state: snapshots.Snapshot) -> None:
         """Resume a `fit` from a state."""
         facts = state.facts
-        state.check(self.model, self._position.num_batches, str(self.backup_dir))
+        state.check(self.model, self._position.reader.num_batches, str(self.backup_dir))
         state.restore(self.model, self._collective, self.others)
         self._step, self._first_epoch = facts["step"], facts["first_epoch"]
         self._made = self._saved = facts["made"]
@@ -211,7 +211,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             "epoch": epoch,
             "step": step,
             "made": self._made,
-            "num_batches": self._position.num_batches,
+            "num_batches": self._position.reader.num_batches,
             "stops": bool(self.model.stop_training),
             "logs": {name: float(a) for name, a in arrays.items() if not a.ndim},
         }

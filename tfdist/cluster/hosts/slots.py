@@ -107,53 +107,32 @@ def _host_and_slots(entry: str, place: str, example: str) -> tuple[str, int | No
     """Split "node1:4" into host and slots; "node1" has None for slots."""
     # Colons inside the brackets belong to an IPv6 host.
     bracket = entry.rfind("]") + 1
-    rest, colon, slots = entry[bracket:].partition(":")
+    rest, colon, number = entry[bracket:].partition(":")
     host = entry[:bracket] + rest
-    if ":" in slots or address_problem(f"{host}:1") is not None:
+    # Each slot needs a port, so five digits are enough.
+    slots = parse_digits(number, most=5) if colon else None
+    if address_problem(f"{host}:1") is not None or (colon and not slots):
         raise ValueError(
-            f"{place} must be a host, or a host and its slots. "
+            f"{place} must be a host, or a host and its slots, at least 1. "
             f"Received: {entry!r}. {example}"
         )
-    return host, _slots(slots, entry, place, example) if colon else None
-
-
-def _slots(text: str, received: str, place: str, example: str) -> int:
-    """Parse a number of slots."""
-    # Each slot needs a port, so five digits are enough.
-    slots = parse_digits(text, most=5)
-    if not slots:
-        raise ValueError(
-            f"{place} must have a number of slots, at least 1. "
-            f"Received: {received!r}. {example}"
-        )
-    return slots
+    return host, slots
 
 
 def _read_line(words: list[str], here: str) -> tuple[str, int | None]:
     """Parse a line of a hostfile; its slots are None if it gives no number."""
     entry, *settings = words
-    if "@" in entry:
-        raise ValueError(
-            f"{here} must be a host without a user. Received: {entry!r}. "
-            "Leave out the user and the @, and name the user in ~/.ssh/config."
-        )
     host, slots = _host_and_slots(entry, here, _IN_FILE)
-    numbers: dict[str, int] = {}
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        key = key.replace("-", "_")
-        if key not in ("slots", "max_slots") or key in numbers or slots:
-            raise ValueError(
-                f"{here} must be a host, with slots=N and max_slots=N at most once. "
-                f"Received: {' '.join(words)!r}. {_IN_FILE}"
-            )
-        numbers[key] = _slots(value, setting, here, _IN_FILE)
+    pairs = [setting.replace("-", "_").split("=") for setting in settings]
+    numbers = {pair[0]: parse_digits(pair[-1], most=5) or 0 for pair in pairs}
     # As in Open MPI, max_slots alone gives the number of slots.
     most = numbers.get("max_slots")
     given = numbers.get("slots", most)
-    if most is not None and given is not None and most < given:
+    is_known = numbers.keys() <= {"slots", "max_slots"} and len(numbers) == len(pairs)
+    is_once = not (slots and numbers) and all(numbers.values())
+    if not (is_known and is_once and (most is None or (given or 0) <= most)):
         raise ValueError(
-            f"{here} has more slots than max_slots allows. "
-            f"Received: {' '.join(words)!r}. Lower the one, or raise the other."
+            f"{here} must be a host, with slots=N and max_slots=N at most once, and "
+            f"slots at most max_slots. Received: {' '.join(words)!r}. {_IN_FILE}"
         )
     return host, slots or given

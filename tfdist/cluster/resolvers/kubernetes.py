@@ -61,35 +61,27 @@ def _pod_template(env: Mapping[str, str]) -> tuple[str, str, int, int]:
     job, service = env.get("TFDIST_JOB_NAME", ""), env.get("TFDIST_SERVICE", "")
     size = parse_digits(env.get("TFDIST_WORKERS", "")) or 0
     port = parse_digits(env.get("TFDIST_PORT") or _DEFAULT_PORT) or 0
-    name = problem = fix = ""
-    if not re.fullmatch(_LABEL, job):
-        name, problem = "TFDIST_JOB_NAME", "the name of the Job or of the StatefulSet"
-        fix = (
-            "Set it in the pod template to metadata.name: small letters, digits and "
-            "hyphens."
-        )
-    elif not re.fullmatch(rf"{_LABEL}(?:\.{_LABEL})*", service):
-        name, problem = "TFDIST_SERVICE", "the name of the headless service of the pods"
-        fix = (
-            "Set it in the pod template to the same name as the subdomain or "
-            "serviceName."
-        )
-    elif not 1 <= size <= _MOST_WORKERS:
-        name, problem = "TFDIST_WORKERS", f"a whole number from 1 to {_MOST_WORKERS}"
-        fix = (
-            "Set it in the pod template to the completions of the Job, or to the "
-            "replicas of the StatefulSet."
-        )
-    elif not 1 <= port <= 65_535:
-        name, problem = "TFDIST_PORT", "a port from 1 to 65535"
-        fix = (
-            "Set it in the pod template: Kubernetes sets it to an address where a "
-            "Service is called tfdist."
-        )
-    if name:
-        raise ValueError(
-            f"{name} must be {problem}. Received: {received(env, name)}. {fix}"
-        )
+    is_service = re.fullmatch(rf"{_LABEL}(?:\.{_LABEL})*", service)
+    for name, is_valid, meaning in (
+        (
+            "TFDIST_JOB_NAME",
+            re.fullmatch(_LABEL, job),
+            "the name of the Job or the StatefulSet",
+        ),
+        ("TFDIST_SERVICE", is_service, "the name of the headless service of the pods"),
+        (
+            "TFDIST_WORKERS",
+            1 <= size <= _MOST_WORKERS,
+            f"the number of pods, from 1 to {_MOST_WORKERS}",
+        ),
+        # Kubernetes sets it to an address where a Service is called tfdist.
+        ("TFDIST_PORT", 1 <= port <= 65_535, "a port from 1 to 65535"),
+    ):
+        if not is_valid:
+            raise ValueError(
+                f"{name} must be {meaning}. Received: {received(env, name)}. "
+                "Set it in the pod template, as in the example of docs/clusters.md."
+            )
     return job, service, size, port
 
 

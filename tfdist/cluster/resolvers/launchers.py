@@ -13,78 +13,56 @@ class LauncherResolver:
 
     name: str
     launcher: str
-    # The names of the variables.
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
+    # The names of the rank, size, local rank and local size.
+    variables: tuple[str, str, str, str]
     # At least one of these must be set, as other programs also set the rank and size.
     signs: tuple[str, ...] = ()
 
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Return whether the launcher has set the rank or the size."""
         # If only one is set, `resolve` names the missing one.
-        is_ranked = bool(env.get(self.rank) or env.get(self.size))
+        is_ranked = any(map(env.get, self.variables[:2]))
         return is_ranked and (not self.signs or any(map(env.get, self.signs)))
 
     def resolve(self, env: Mapping[str, str]) -> Place:
         """Read ranks and sizes."""
-        return Place(
-            rank=number(env, self.rank, self.launcher),
-            size=number(env, self.size, self.launcher),
-            local_rank=number(env, self.local_rank, self.launcher),
-            local_size=number(env, self.local_size, self.launcher),
-            launcher=self.launcher,
+        rank, size, local_rank, local_size = (
+            number(env, name, self.launcher) for name in self.variables
         )
+        return Place(rank, size, local_rank, local_size, self.launcher)
+
+
+def _names(prefix: str) -> tuple[str, str, str, str]:
+    """Return the variables of a launcher that names them alike."""
+    return (
+        f"{prefix}RANK",
+        f"{prefix}SIZE",
+        f"{prefix}LOCAL_RANK",
+        f"{prefix}LOCAL_SIZE",
+    )
 
 
 # With MPI below it, `horovodrun` calls `mpirun` and sets none of these variables.
-HOROVOD = LauncherResolver(
-    "horovod",
-    "horovodrun",
-    "HOROVOD_RANK",
-    "HOROVOD_SIZE",
-    "HOROVOD_LOCAL_RANK",
-    "HOROVOD_LOCAL_SIZE",
-)
+HOROVOD = LauncherResolver("horovod", "horovodrun", _names("HOROVOD_"))
 # Many scripts set RANK and WORLD_SIZE themselves. With `--virtual-local-rank` every
 # process has local rank 0, and its own GPU in CUDA_VISIBLE_DEVICES.
 # https://docs.pytorch.org/docs/stable/elastic/run.html
 TORCHRUN = LauncherResolver(
     "torchrun",
     "torchrun",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     signs=("TORCHELASTIC_RUN_ID",),
 )
-OPEN_MPI = LauncherResolver(
-    "open_mpi",
-    "mpirun",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-)
+OPEN_MPI = LauncherResolver("open_mpi", "mpirun", _names("OMPI_COMM_WORLD_"))
 # MPICH and Intel MPI. Slurm's `srun` also sets PMI_RANK and PMI_SIZE.
 MPICH = LauncherResolver(
     "mpich",
     "mpirun",
-    "PMI_RANK",
-    "PMI_SIZE",
-    "MPI_LOCALRANKID",
-    "MPI_LOCALNRANKS",
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     signs=("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-
-# A variable that identifies each launcher, and the variable with its size.
-_SIGNS = (
-    ("HOROVOD_RANK", "HOROVOD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("MPI_LOCALRANKID", "PMI_SIZE"),
-    ("TORCHELASTIC_RUN_ID", "WORLD_SIZE"),
-)
+# MPI may have started horovodrun and torchrun, so they come first.
+LAUNCHERS = (HOROVOD, TORCHRUN, OPEN_MPI, MPICH)
 
 
 class PMIxResolver:
@@ -93,6 +71,7 @@ class PMIxResolver:
     # No variable of PMIx gives the size, so each process would train alone:
     # https://github.com/open-mpi/ompi/issues/9167. Open MPI and Slurm set their own.
     name = "pmix"
+    launcher = "prterun"
 
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Return whether a PMIx server has given this process a rank."""
@@ -104,7 +83,7 @@ class PMIxResolver:
 
     def resolve(self, env: Mapping[str, str]) -> Place:
         """Raise the error that names the missing size."""
-        rank = number(env, "PMIX_RANK", "prterun")
+        rank = number(env, "PMIX_RANK", self.launcher)
         raise ValueError(
             "PMIX_RANK gives the rank of this process, but no variable the number of "
             f"processes. Received: PMIX_RANK={rank}, without OMPI_COMM_WORLD_SIZE. "
@@ -117,4 +96,6 @@ def has_process_launcher(env: Mapping[str, str]) -> bool:
     """Return whether a launcher has started several processes in one container."""
     # SageMaker, Vertex AI and pod templates describe a container, so all processes that
     # `mpirun` starts, even in other containers, see the same description.
-    return any(env.get(sign) and env.get(size) != "1" for sign, size in _SIGNS)
+    return any(
+        each.recognises(env) and env.get(each.variables[1]) != "1" for each in LAUNCHERS
+    )

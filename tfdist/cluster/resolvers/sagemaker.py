@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.base import excerpt, read_json, received
+from tfdist.cluster.resolvers.base import received
 from tfdist.cluster.resolvers.launchers import has_process_launcher
+from tfdist.cluster.validation import parse_json
 
 # As in the TF_CONFIG that SageMaker writes for its own launcher.
 _PORT = 2222
-_EXAMPLE = '["algo-1", "algo-2"]'
 
 
 class SageMakerResolver:
@@ -23,21 +23,17 @@ class SageMakerResolver:
         """Return whether the job has more than one host."""
         if not env.get("SM_HOSTS", "").strip() or has_process_launcher(env):
             return False
-        try:
-            hosts = read_json(env, "SM_HOSTS", _EXAMPLE)
-        except ValueError:
-            return True
-        return not isinstance(hosts, list) or len(hosts) > 1
+        hosts = _hosts(env)
+        return hosts is None or len(hosts) > 1
 
     def resolve(self, env: Mapping[str, str]) -> Cluster:
         """Read the cluster from the list of hosts."""
-        hosts = read_json(env, "SM_HOSTS", _EXAMPLE)
-        is_list = isinstance(hosts, list) and len(hosts) > 0
-        if not is_list or not all(isinstance(host, str) for host in hosts):
+        hosts = _hosts(env)
+        if not hosts:
             raise ValueError(
                 "SM_HOSTS must be a JSON list of host names. "
-                f"Received: {excerpt(env['SM_HOSTS'])}. "
-                f"Leave it as SageMaker sets it, for example SM_HOSTS='{_EXAMPLE}'."
+                f"Received: {received(env, 'SM_HOSTS')}. Leave it as SageMaker sets "
+                """it, for example SM_HOSTS='["algo-1", "algo-2"]'."""
             )
         # Hosts of some groups may only prepare data.
         if env.get("SM_IS_HETERO", "").lower() == "true":
@@ -61,3 +57,13 @@ class SageMakerResolver:
             )
         except ValueError as error:
             raise ValueError(f"SM_HOSTS {error}") from None
+
+
+def _hosts(env: Mapping[str, str]) -> list[str] | None:
+    """Return the hosts of the job, or None if they are malformed."""
+    try:
+        hosts = parse_json(env["SM_HOSTS"])
+    except ValueError:
+        return None
+    is_list = isinstance(hosts, list) and all(isinstance(host, str) for host in hosts)
+    return hosts if is_list else None

@@ -4,25 +4,15 @@ import re
 from collections.abc import Mapping
 
 from tfdist.cluster.address import parse_digits
-from tfdist.cluster.hosts.slurm import (
-    deal,
-    expand,
-    expand_counts,
-    places_on_nodes,
-)
+from tfdist.cluster.hosts.slurm import deal, expand, expand_counts
 from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.resolvers.base import number
-from tfdist.cluster.resolvers.launchers import HOROVOD, MPICH, OPEN_MPI, TORCHRUN
+from tfdist.cluster.resolvers.launchers import LAUNCHERS
 
 _IN_EVERY_STEP = ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
 _HOSTS = "SLURM_STEP_NODELIST"
 _COUNTS = "SLURM_STEP_TASKS_PER_NODE"
 _PORT_BASE = "TFDIST_PORT_BASE"
-_USE_SRUN = "Start the program with `srun`, and do not change its variables."
-
-# Launchers that use a step to reach the nodes, or run in one: they set the ranks, and
-# Slurm's variables describe the launcher.
-_INNER_LAUNCHERS = (HOROVOD, OPEN_MPI, MPICH, TORCHRUN)
 
 # 13000 to 31999: above the ports of services and the ports that Slurm's guide reserves
 # for MPI, and below Linux's ports for outgoing connections. Each step takes a block of
@@ -44,60 +34,33 @@ class SlurmResolver:
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Return whether this is one of several tasks, without an inner launcher."""
         is_step = all(env.get(name) for name in _IN_EVERY_STEP)
-        has_inner_launcher = any(each.recognises(env) for each in _INNER_LAUNCHERS)
+        # Launchers that use a step to reach the nodes, or run in one, set the ranks.
+        has_inner_launcher = any(each.recognises(env) for each in LAUNCHERS)
         return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
 
     def resolve(self, env: Mapping[str, str]) -> Cluster:
         """Read the cluster from the variables of the step."""
-        hosts = expand(_list(env, _HOSTS), place=_HOSTS)
-        counts = expand_counts(_list(env, _COUNTS), place=_COUNTS)
-        size = _checked_size(env, hosts, counts)
+        hosts = expand(env.get(_HOSTS, ""), place=_HOSTS)
+        counts = expand_counts(env.get(_COUNTS, ""), place=_COUNTS)
+        size = number(env, "SLURM_STEP_NUM_TASKS", self.launcher)
         rank = number(env, "SLURM_PROCID", self.launcher)
-        if rank >= size:
+        if len(hosts) != len(counts) or sum(counts) != size or rank >= size:
             raise ValueError(
-                "SLURM_PROCID must be below SLURM_STEP_NUM_TASKS. "
-                f"Received: SLURM_PROCID={rank}, SLURM_STEP_NUM_TASKS={size}. "
-                f"{_USE_SRUN}"
+                "The variables of `srun` do not go together. "
+                f"Received: {_HOSTS}={env[_HOSTS]!r} with {len(hosts)} nodes, "
+                f"{sum(counts)} tasks on {len(counts)} in {_COUNTS}={env[_COUNTS]!r}, "
+                f"SLURM_STEP_NUM_TASKS={size}, SLURM_PROCID={rank}. "
+                "Start the program with `srun`, and do not change its variables."
             )
-        nodes = deal(counts, at_once=_at_once(env, counts))
-        places = places_on_nodes(nodes)
-        _check_own_place(env, hosts[nodes[rank]], nodes[rank], places[rank])
+        places = deal(counts, at_once=_at_once(env, counts))
+        node, place = places[rank]
+        _check_own_place(env, hosts[node], node, place)
         base = _port_base(env, max(counts))
         return Cluster(
-            workers=tuple(
-                f"{hosts[node]}:{base + place}"
-                for node, place in zip(nodes, places, strict=True)
-            ),
+            workers=tuple(f"{hosts[node]}:{base + place}" for node, place in places),
             task=Task("worker", rank),
             run_id=_run_id(env),
         )
-
-
-def _list(env: Mapping[str, str], name: str) -> str:
-    """Return a variable that holds a list; raise if it is not set."""
-    text = env.get(name, "")
-    if not text:
-        raise ValueError(
-            f"{name} must be set, as `srun` does. Received: none, in step "
-            f"{env['SLURM_STEP_ID']} with {env['SLURM_STEP_NUM_TASKS']} tasks. "
-            f"{_USE_SRUN}"
-        )
-    return text
-
-
-def _checked_size(
-    env: Mapping[str, str], hosts: tuple[str, ...], counts: tuple[int, ...]
-) -> int:
-    """Return the number of tasks; raise if the variables disagree."""
-    size = number(env, "SLURM_STEP_NUM_TASKS", SlurmResolver.launcher)
-    if len(hosts) != len(counts) or sum(counts) != size or not size:
-        raise ValueError(
-            f"{_HOSTS}, {_COUNTS} and SLURM_STEP_NUM_TASKS do not go together. "
-            f"Received: {env[_HOSTS]!r} with {len(hosts)} nodes, {env[_COUNTS]!r} with "
-            f"{sum(counts)} tasks on {len(counts)}, and {size} tasks. "
-            f"{_USE_SRUN}"
-        )
-    return size
 
 
 def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
@@ -133,24 +96,17 @@ def _check_own_place(env: Mapping[str, str], host: str, node: int, place: int) -
         "SLURMD_NODENAME": host,
     }
     told = {name: env[name] for name in computed if env.get(name)}
-    if all(computed[name] == value for name, value in told.items()):
-        return
-    if env.get("SLURM_HET_SIZE"):
-        advice = (
-            "Give the components of the job in the order of their nodes, with "
-            "`--distribution=block`, or start one of them: `srun --het-group=0`."
+    if not told.items() <= computed.items():
+        raise ValueError(
+            "The variables of `srun` give this process two places. Received: "
+            f"{_assignments(told)}, but task {env['SLURM_PROCID']} of {env[_COUNTS]} "
+            f"on {env[_HOSTS]}, distributed as "
+            f"{env.get('SLURM_DISTRIBUTION') or 'block'!r}, has "
+            f"{_assignments(computed)}. Start the step with `srun "
+            "--distribution=block`, and of a heterogeneous job one component "
+            "(--het-group=0); in a script of `sbatch` that was called in a step, unset "
+            "SLURM_STEP_ID."
         )
-    else:
-        advice = (
-            "Start the step with `srun --distribution=block`; in a script of `sbatch` "
-            "that was called in a step, unset SLURM_STEP_ID."
-        )
-    raise ValueError(
-        "The variables of `srun` give this process two places. Received: "
-        f"{_assignments(told)}, but task {env['SLURM_PROCID']} of {env[_COUNTS]} on "
-        f"{env[_HOSTS]}, distributed as {env.get('SLURM_DISTRIBUTION') or 'block'!r}, "
-        f"has {_assignments(computed)}. {advice}"
-    )
 
 
 def _assignments(variables: Mapping[str, str]) -> str:

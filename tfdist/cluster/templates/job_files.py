@@ -41,7 +41,11 @@ class Program:
                 f"--image must be a container image. Received: --image {self.image!r}. "
                 "Write it as registry/name:tag."
             )
-        if not self.command.isprintable() or not self._is_line():
+        try:
+            is_line = bool(self.words) and self.command.isprintable()
+        except ValueError:  # A quotation mark is not closed.
+            is_line = False
+        if not is_line:
             raise ValueError(
                 "--command must be a line that a shell can run. "
                 f"Received: --command {self.command!r}. Close its quotation marks, and "
@@ -52,13 +56,6 @@ class Program:
     def words(self) -> list[str]:
         """The command as a list, without shell expansion."""
         return shlex.split(self.command)
-
-    def _is_line(self) -> bool:
-        """Return whether the command has a word, and closed quotation marks."""
-        try:
-            return bool(self.words)
-        except ValueError:
-            return False
 
 
 def format_job_file(cluster: Cluster, form: str, program: Program) -> str:
@@ -74,7 +71,7 @@ def format_job_file(cluster: Cluster, form: str, program: Program) -> str:
             "Received: no --image. Give an image that has the program and tfdist, as "
             "in --image registry/train:1."
         )
-    return _WRITERS[form](cluster, program)
+    return _WRITERS[form][0](cluster, program)
 
 
 def _hostfile(cluster: Cluster, program: Program) -> str:
@@ -86,18 +83,14 @@ def _sbatch(cluster: Cluster, program: Program) -> str:
     """Format a script for `sbatch`, in which `srun` starts the tasks."""
     hosts = _hosts_of(cluster, "sbatch")
     slots = _equal_slots(hosts, "sbatch")
-    for host in hosts:
-        if not _NODE.fullmatch(host.host):
-            raise ValueError(
-                "--to sbatch has hosts by the names that Slurm gives them. "
-                f"Received: {host.host}. Use the names that `sinfo --Node` prints."
-            )
     port = _port_of(cluster.workers)
-    if number_ports(hosts, port) != cluster.workers:
+    are_names = all(_NODE.fullmatch(host.host) for host in hosts)
+    if not are_names or number_ports(hosts, port) != cluster.workers:
         raise ValueError(
-            "--to sbatch counts the ports up on each host, from one that is the same "
-            f"on all. Received: {','.join(cluster.workers)}. "
-            "Give the hosts with -H and --port."
+            "--to sbatch has hosts by the names that Slurm gives them, and counts the "
+            "ports up on each host, from one that is the same on all. "
+            f"Received: {','.join(cluster.workers)}. Give the hosts with -H and "
+            "--port, by the names that `sinfo --Node` prints."
         )
     return _fill(
         "sbatch.sh",
@@ -173,18 +166,17 @@ def _compose(cluster: Cluster, program: Program) -> str:
     return _fill("compose.yaml", services="".join(services).rstrip(), **values)
 
 
-_WRITERS: dict[str, Callable[[Cluster, Program], str]] = {
-    "hostfile": _hostfile,
-    "sbatch": _sbatch,
-    "kubernetes": _kubernetes,
-    "tfjob": _tfjob,
-    "mpijob": _mpijob,
-    "compose": _compose,
+_CONTAINER = ("name", "command", "image")
+# Each format with its writer, and the fields of `Program` that it uses.
+_WRITERS: dict[str, tuple[Callable[[Cluster, Program], str], tuple[str, ...]]] = {
+    "hostfile": (_hostfile, ()),
+    "sbatch": (_sbatch, ("name", "command")),
+    "kubernetes": (_kubernetes, _CONTAINER),
+    "tfjob": (_tfjob, _CONTAINER),
+    "mpijob": (_mpijob, _CONTAINER),
+    "compose": (_compose, _CONTAINER),
 }
-# Format -> the fields of `Program` that it uses.
-JOB_FILES: dict[str, tuple[str, ...]] = {
-    form: ("name", "command", "image") for form in _WRITERS
-} | {"hostfile": (), "sbatch": ("name", "command")}
+JOB_FILES = {form: fields for form, (_, fields) in _WRITERS.items()}
 
 
 def _fill(template: str, **values: object) -> str:

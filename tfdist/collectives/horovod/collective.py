@@ -14,7 +14,6 @@ from tfdist.collectives.horovod.peers import connect, stop_at_exit
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.wire_format import prevent_constant_folding, without_bfloat16
 from tfdist.compat.tensorflow import local_device, run_always
-from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
 
@@ -26,8 +25,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
     """A collective of processes started by `horovodrun`, `mpirun` or `tfdist run`.
 
     Each tensor is sent as soon as it is computed, and Horovod fuses those that wait at
-    the same time. On a host with several GPUs, a process uses the GPU of its local
-    rank. `process_set` None means all ranks.
+    the same time. `process_set` None means all ranks.
     """
 
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]] = (
@@ -45,16 +43,19 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
     ) -> None:
         if not hvd.is_initialized():
             hvd.init()
-        pin(hvd.local_rank(), hvd.local_size())
         check_process_set(process_set)
         self.process_set = (
             hvd.global_process_set if process_set is None else process_set
         )
-        start_timeout_seconds = start_timeout(start_timeout_seconds)
-        check_included(self.process_set)
+        if not self.process_set.included():
+            raise ValueError(
+                "process_set must include the process that trains with it. Received: "
+                f"{process_set} on rank {hvd.rank()}. Give each rank the set that it "
+                "is in."
+            )
         lifeline, hub = connect(
             self.process_set,
-            start_timeout_seconds=start_timeout_seconds,
+            start_timeout_seconds=start_timeout(start_timeout_seconds),
             timeout_seconds=timeout_seconds,
         )
         rank, size = self.process_set.rank(), self.process_set.size()
@@ -65,17 +66,8 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
 
     def check_op(self, op: str) -> None:
         """Raise `ValueError` for Adasum where Horovod does not support it."""
-        if op != "adasum":
-            return
-        is_power_of_two = self.size & (self.size - 1) == 0
-        if not (hvd.mpi_enabled() and is_power_of_two and self._is_everyone):
-            who = "all ranks" if self._is_everyone else "a process set"
-            engine = "MPI" if hvd.mpi_enabled() else "Gloo"
-            raise ValueError(
-                "op='adasum' needs MPI and a power of two of processes, all in one "
-                f"set. Received: {self.size} processes, {who}, over {engine}. Start 2, "
-                "4, 8, ... with `mpirun`, or use op='average'."
-            )
+        if op == "adasum":
+            check_adasum(self.process_set)
 
     def all_reduce_as(
         self,
@@ -87,11 +79,20 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
     ) -> list[Any]:
         """Combine tensors as a group; see `FusingCollective.all_reduce_as`."""
         # Grouped Adasum fails in Horovod, and Adasum combines each tensor alone anyway.
-        is_group = op != "adasum"
-        kind = hvd.Sum if is_group else hvd.Adasum
-        return self._all_reduce(tensors, kind, name, factors, is_group=is_group)
+        if op == "adasum":
+            messages = [[tensor] for tensor in tensors]
+            return self._all_reduce(messages, hvd.Adasum, name, factors)
+        return self._all_reduce([list(tensors)], hvd.Sum, f"{name} together", factors)
 
     def _leave(self, hub: Hub | None) -> None:
+        error, lifeline = getattr(sys, "last_value", None), self._lifeline
+        if isinstance(error, self._PEER_ERRORS):
+            with suppress(ConnectionError, RuntimeError, TimeoutError):
+                lifeline.wait_for_failure()
+        failure = lifeline.failure
+        if error is not None and failure is not None and failure.text not in str(error):
+            # Horovod's error, which ends the program, does not name the lost rank.
+            print(f"tfdist: {failure.text}", file=sys.stderr, flush=True)
         super()._leave(hub)
         if not (self._is_everyone or hasattr(sys, "last_value")):
             # When one rank stops, Horovod stops on the ranks of all sets.
@@ -101,18 +102,16 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
 
     def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
         op = {"min": hvd.Min, "max": hvd.Max}.get(reduction, hvd.Sum)
-        return self._all_reduce(tensors, op, name)
+        return self._all_reduce([[tensor] for tensor in tensors], op, name)
 
     def _all_reduce(
         self,
-        tensors: Sequence[Any],
+        messages: list[list[Any]],
         op: Any,
         name: str,
         factors: tuple[float, float] = (1.0, 1.0),
-        *,
-        is_group: bool = False,
     ) -> list[Any]:
-        """Combine tensors of one type by a Horovod op."""
+        """Combine tensors of one type by a Horovod op, each list in one message."""
         before, after = factors
         options = {"op": op, "prescale_factor": before, "postscale_factor": after}
 
@@ -121,24 +120,21 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
                 # For tensors without a device, Horovod forks TensorFlow to find GPUs.
                 with tf.device(local_device()):
                     tensors = [tf.identity(tensor) for tensor in tensors]
+            options_here = options | {"name": name} | self._common
             if len(tensors) == 1:
-                return [hvd.allreduce(*tensors, name=name, **options, **self._common)]
-            return list(
-                hvd.grouped_allreduce(tensors, name=name, **options, **self._common)
-            )
+                return [hvd.allreduce(*tensors, **options_here)]
+            return list(hvd.grouped_allreduce(tensors, **options_here))
 
-        together = " together" if is_group else ""
-        what = f"all_reduce {name} {op} {before} {after}{together}"
-        dtype = tensors[0].dtype
-        sent = list(map(without_bfloat16, tensors))
-        results = self._run(what, reduce, sent, is_group=is_group)
-        return [tf.cast(result, dtype) for result in results]
+        what = f"all_reduce {name} {op} {before} {after}"
+        dtype = messages[0][0].dtype
+        sent = [list(map(without_bfloat16, tensors)) for tensors in messages]
+        return [tf.cast(result, dtype) for result in self._run(what, reduce, sent)]
 
     def _gather(self, tensor: Any, name: str) -> Any:
         def gather(tensors: list[Any], name: str) -> list[Any]:
             return [hvd.allgather(*tensors, name=name, **self._common)]
 
-        return self._run(f"all_gather {name}", gather, [tensor])[0]
+        return self._run(f"all_gather {name}", gather, [[tensor]])[0]
 
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
         root = self.process_set.ranks[root_rank]
@@ -146,60 +142,55 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         def broadcast(tensors: list[Any], name: str) -> list[Any]:
             return [hvd.broadcast(*tensors, root, name=name, **self._common)]
 
-        return self._run(f"broadcast {name} from {root}", broadcast, tensors)
+        what = f"broadcast {name} from {root}"
+        return self._run(what, broadcast, [[tensor] for tensor in tensors])
 
     def _run(
-        self,
-        what: str,
-        operation: _Operation,
-        tensors: Sequence[Any],
-        *,
-        is_group: bool = False,
+        self, what: str, operation: _Operation, messages: list[list[Any]]
     ) -> list[Any]:
-        """Run an operation on each tensor, or on the group, or add it to the graph."""
+        """Run an operation on the tensors of each message, or add it to the graph."""
 
-        def build(tensors: Sequence[Any]) -> list[Any]:
-            if is_group:
-                return _build(what, operation, list(tensors))
+        def build(messages: list[list[Any]]) -> list[Any]:
             return [
-                _build(f"{what}/{i}", operation, [tensor])[0]
-                for i, tensor in enumerate(tensors)
+                result
+                for i, tensors in enumerate(messages)
+                for result in _build(f"{what}/{i}", operation, tensors)
             ]
 
         if not tf.executing_eagerly():
             self.traced(what)
-            return build(tensors)
+            return build(messages)
         # Horovod matches eager operations by order, graph operations by name.
         if what not in self._functions:
             self._functions[what] = tf.function(build, reduce_retracing=True)
         with self.call(what):
             # A graph even under tf.config.run_functions_eagerly.
-            function = self._functions[what].get_concrete_function(list(tensors))
-            results: list[Any] = function(list(tensors))
+            function = self._functions[what].get_concrete_function(messages)
+            results: list[Any] = function(messages)
         return results
 
 
 def check_process_set(process_set: Any) -> None:
-    """Raise `TypeError` unless an argument is a process set or None."""
-    if not isinstance(process_set, hvd.ProcessSet | None):
-        raise TypeError(
-            "process_set must be a ProcessSet of Horovod. Received: "
-            f"process_set={process_set!r}. Make one of the ranks, and give it to "
-            "init(process_sets=[...]) on every rank first."
-        )
+    """Raise `ValueError` unless Horovod knows a process set; None is all ranks."""
+    if process_set is None or getattr(process_set, "process_set_id", None) is not None:
+        return
+    raise ValueError(
+        "process_set must be a ProcessSet that Horovod knows. Received: "
+        f"{process_set}. Give it to init(process_sets=[...]) on every rank first."
+    )
 
 
-def check_included(process_set: Any) -> None:
-    """Raise `ValueError` if a set is unregistered or does not include this process."""
-    if process_set.process_set_id is None:
+def check_adasum(process_set: Any) -> None:
+    """Raise `ValueError` unless Horovod supports Adasum here, or there is one rank."""
+    size, is_everyone = process_set.size(), process_set is hvd.global_process_set
+    is_power_of_two = size & (size - 1) == 0
+    if size > 1 and not (hvd.mpi_enabled() and is_power_of_two and is_everyone):
+        who = "all ranks" if is_everyone else "a process set"
+        engine = "MPI" if hvd.mpi_enabled() else "Gloo"
         raise ValueError(
-            "process_set must be known to Horovod. Received: "
-            f"{process_set}. Give it to init(process_sets=[...]) on every rank first."
-        )
-    if not process_set.included():
-        raise ValueError(
-            "process_set must include the process that trains with it. Received: "
-            f"{process_set} on rank {hvd.rank()}. Give each rank the set that it is in."
+            "Adasum needs MPI and a power of two of processes, all in one set. "
+            f"Received: {size} processes, {who}, over {engine}. Start 2, 4, 8, ... "
+            "with `mpirun`, or use the average."
         )
 
 

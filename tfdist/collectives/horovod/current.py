@@ -26,14 +26,20 @@ def started_collective() -> Collective | None:
             "This callback needs ranks that stay. Received: an elastic job of Horovod. "
             "Use the callbacks of tfdist.horovod there."
         )
-    # Kept as long as Horovod's ranks, because connecting again would wait for all.
-    ranks = horovod.global_process_set
-    if not hasattr(ranks, "tfdist_collective"):
+    return collective_of(horovod.global_process_set)
+
+
+def collective_of(process_set: Any) -> Collective:
+    """Return the collective of a process set, whose ranks make the first call together.
+
+    It is kept as long as the set, because connecting again would wait for all ranks.
+    """
+    if not hasattr(process_set, "tfdist_collective"):
         # Only programs with Horovod can import this.
         from tfdist.collectives.horovod.collective import HorovodCollective
 
-        ranks.tfdist_collective = HorovodCollective()
-    collective: Collective = ranks.tfdist_collective
+        process_set.tfdist_collective = HorovodCollective(process_set)
+    collective: Collective = process_set.tfdist_collective
     return collective
 
 

@@ -11,6 +11,7 @@ import horovod.tensorflow as hvd
 import psutil
 
 from tfdist.cluster.membership import Membership
+from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
 from tfdist.rendezvous.roll_call import Guest, meet, open_door
@@ -21,9 +22,13 @@ _stopping = threading.Lock()
 
 
 def start(place: Membership) -> int:
-    """Initialize Horovod if the program has not, and return its number of processes."""
+    """Initialize Horovod if the program has not, and return its number of processes.
+
+    On a host with several GPUs, a process uses the GPU of its local rank.
+    """
     if not hvd.is_initialized():
         hvd.init()
+    pin(hvd.local_rank(), hvd.local_size())
     size = int(hvd.size())
     if size != place.size:
         built = "with" if hvd.mpi_built() else "without"

@@ -3,7 +3,7 @@
 from tfdist.compat.keras.compile_checks import options_done_wrong
 from tfdist.compat.keras.hooks import KerasHooks
 from tfdist.compat.keras.install import install
-from tfdist.compat.keras.loss_scaling import apply_reduced, current_scale
+from tfdist.compat.keras.optimizer import apply_reduced, current_scale
 
 __all__ = [
     "KerasHooks",

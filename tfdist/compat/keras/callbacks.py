@@ -5,18 +5,23 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.callbacks.backup_and_restore import BackupAndRestore
-from keras.src.callbacks.callback_list import CallbackList
-from keras.src.callbacks.lambda_callback import LambdaCallback
-from keras.src.callbacks.progbar_logger import ProgbarLogger
-from keras.src.callbacks.terminate_on_nan import TerminateOnNaN
+from keras.callbacks import (
+    BackupAndRestore,
+    LambdaCallback,
+    ProgbarLogger,
+    TerminateOnNaN,
+)
 from keras.src.utils.python_utils import is_default
 
 from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
+from tfdist.compat.keras.optimizer import log_scale
 from tfdist.compat.keras.positions import Resumes, current_position
 
-_BATCH_BEGINS = ("on_batch_begin", "on_train_batch_begin")
-_BATCH_ENDS = ("on_batch_end", "on_train_batch_end")
+# Methods of callbacks, by the event at which they may decide something.
+_BATCH_METHODS = {
+    "batch_begin": ("on_batch_begin", "on_train_batch_begin"),
+    "batch_end": ("on_batch_end", "on_train_batch_end"),
+}
 # Callbacks that write files or send data. ModelCheckpoint is not among them: only the
 # chief saves models anyway, and every rank must track the best value.
 _WRITERS = (
@@ -40,21 +45,6 @@ _KEPT = {
 }
 # Writers about which a message was already printed.
 _REPORTED: set[str] = set()
-
-
-def patch() -> None:
-    """Patch Keras's list of callbacks to make ranks agree."""
-    CallbackList.__init__ = _printing_on_chief(CallbackList.__init__)
-    CallbackList.on_train_begin = _beginning(CallbackList.on_train_begin)
-    for name, agreement in (
-        ("on_epoch_begin", "agree"),
-        ("on_epoch_end", "agree"),
-        ("on_train_batch_begin", "batch_begins"),
-        ("on_train_batch_end", "batch_ended"),
-    ):
-        agreeing = _then(getattr(CallbackList, name), agreement)
-        setattr(CallbackList, name, agreeing)
-    CallbackList.on_epoch_end = _ending_epoch(CallbackList.on_epoch_end)
 
 
 class StartsFromRank:
@@ -135,32 +125,29 @@ class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
         super()._finalize_progbar(logs)
 
 
-def _printing_on_chief(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that leaves the progress bar and files to the chief."""
-
-    def init(
-        self: Any,
-        callbacks: Any = None,
-        add_history: bool = False,
-        add_progbar: bool = False,
-        model: Any = None,
-        **params: Any,
-    ) -> None:
-        hooks = None if model is None else hooks_of_model(model)
-        if hooks is not None and hooks.has_peers:
-            callbacks = _of_this_rank(_list_of(callbacks), hooks)
-            has_bar = any(isinstance(one, ProgbarLogger) for one in callbacks)
-            if add_progbar and hooks.rank == 0 and not has_bar:
-                callbacks = [*callbacks, ChiefProgbarLogger()]
-            add_progbar = False
-        original(self, callbacks, add_history, add_progbar, model, **params)
-        resuming = resuming_of(self.callbacks)
-        if resuming is not None:
-            # It runs last, to save the state that the others have left.
-            resuming.others = [one for one in self.callbacks if one is not resuming]
-            self.callbacks = [*resuming.others, resuming]
-
-    return init
+def init_for_rank(
+    original: Any,
+    self: Any,
+    callbacks: Any = None,
+    add_history: bool = False,
+    add_progbar: bool = False,
+    model: Any = None,
+    **params: Any,
+) -> None:
+    """Create a list of callbacks; the progress bar and files are left to the chief."""
+    hooks = hooks_of_model(model)
+    if hooks is not None and hooks.has_peers:
+        callbacks = _of_this_rank(_list_of(callbacks), hooks)
+        has_bar = any(isinstance(one, ProgbarLogger) for one in callbacks)
+        if add_progbar and hooks.rank == 0 and not has_bar:
+            callbacks = [*callbacks, ChiefProgbarLogger()]
+        add_progbar = False
+    original(self, callbacks, add_history, add_progbar, model, **params)
+    resuming = resuming_of(self.callbacks)
+    if resuming is not None:
+        # It runs last, to save the state that the others have left.
+        resuming.others = [one for one in self.callbacks if one is not resuming]
+        self.callbacks = [*resuming.others, resuming]
 
 
 def _of_this_rank(callbacks: list[Any], hooks: KerasHooks) -> list[Any]:
@@ -180,30 +167,23 @@ def _of_this_rank(callbacks: list[Any], hooks: KerasHooks) -> list[Any]:
 
 def _list_of(callbacks: Any) -> list[Any]:
     """Return the callbacks given to `fit` as a list."""
-    if isinstance(callbacks, CallbackList):
+    if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = callbacks.callbacks
     given = keras.tree.flatten(callbacks)
     return [callback for callback in given if callback is not None]
 
 
-def _beginning(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that first starts the agreement of ranks."""
-
-    def on_train_begin(self: Any, logs: Any = None) -> None:
-        _check_position(self.callbacks)
-        hooks = _hooks_of(self)
-        if hooks is not None:
-            hooks.training_begins(
-                self.model,
-                watches_begin=_watches(self, *_BATCH_BEGINS),
-                watches_end=_watches(self, *_BATCH_ENDS),
-            )
-        original(self, logs)
-        restores = _watches(self, "on_train_begin", restoring=True)
-        if hooks is not None and hooks.restored(self.model, restores=restores):
-            self.model._initial_epoch = hooks.first_epoch(self.model._initial_epoch)
-
-    return on_train_begin
+def begin_training(original: Any, self: Any, logs: Any = None) -> None:
+    """Start the agreement of ranks, and synchronize what callbacks restore."""
+    _check_position(self.callbacks)
+    hooks = _hooks_of(self)
+    if hooks is not None:
+        watched = [e for e, names in _BATCH_METHODS.items() if _watches(self, *names)]
+        hooks.training_begins(self.model, watched)
+    original(self, logs)
+    restores = _watches(self, "on_train_begin", restoring=True)
+    if hooks is not None and hooks.restored(self.model, restores=restores):
+        self.model._initial_epoch = hooks.first_epoch(self.model._initial_epoch)
 
 
 def _check_position(callbacks: list[Any]) -> None:
@@ -217,36 +197,39 @@ def _check_position(callbacks: list[Any]) -> None:
         )
 
 
-def _then(original: Callable[..., None], agreement: str) -> Callable[..., None]:
-    """Return a method after which ranks agree on the decisions of callbacks."""
+def then_agree(event: str) -> Callable[..., None]:
+    """Return a replacement that lets ranks agree on the decisions of callbacks."""
 
-    def method(self: Any, number: int, logs: Any = None) -> None:
-        original(self, number, logs)
-        hooks = _hooks_of(self)
-        decisions = None if hooks is None else hooks.decisions(self.model)
-        if decisions is not None:
-            getattr(decisions, agreement)()
+    def method(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _agree(self, event)
 
     return method
 
 
-def _ending_epoch(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that finally calls the callback that saves the training."""
+def end_epoch(original: Any, self: Any, epoch: int, logs: Any = None) -> None:
+    """End an epoch: log the loss scale, agree, and save the training."""
+    optimizer = getattr(getattr(self, "model", None), "optimizer", None)
+    if logs is not None:
+        log_scale(optimizer, logs)
+    original(self, epoch, logs)
+    _agree(self, "epoch_end")
+    resuming = resuming_of(self.callbacks)
+    if resuming is not None:
+        resuming.epoch_ended(epoch)
 
-    def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
-        original(self, epoch, logs)
-        resuming = resuming_of(self.callbacks)
-        if resuming is not None:
-            resuming.epoch_ended(epoch)
 
-    return on_epoch_end
+def _agree(callback_list: Any, event: str) -> None:
+    """Let ranks agree after an event of callbacks."""
+    hooks = _hooks_of(callback_list)
+    if hooks is not None:
+        hooks.callbacks_called(callback_list.model, event)
 
 
 def _hooks_of(callback_list: Any) -> KerasHooks | None:
     """Return the hooks of the model of a callback list, if any."""
     # A list without a model lacks the attribute.
-    model = getattr(callback_list, "model", None)
-    return None if model is None else hooks_of_model(model)
+    return hooks_of_model(getattr(callback_list, "model", None))
 
 
 def _watches(callback_list: Any, *names: str, restoring: bool = False) -> bool:

@@ -1,33 +1,40 @@
-"""Checks of compiled models: rejected options, and caveats of several ranks."""
+"""Compilation of models: loss scaling, XLA, rejected options, and caveats."""
 
-import functools
-from collections.abc import Callable
+import inspect
 from typing import Any
 
 import keras
-from keras.src.trainers.trainer import Trainer
 
+from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.compat.keras.own_reduction import optimizers_in
+from tfdist.compat.keras.own_reduction import optimizers_in, reduces_by_itself
 
 
-def patch() -> None:
-    """Patch `compile` to let strategies reject models before any work starts."""
-    Trainer.compile = _then_checked(Trainer.compile)
-
-
-def _then_checked(compile: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `compile` to call the strategy's check afterwards."""
-
-    @functools.wraps(compile)
-    def compile_then_check(self: Any, *args: Any, **kwargs: Any) -> None:
-        compile(self, *args, **kwargs)
-        strategy = getattr(self, "_distribute_strategy", None)
-        check = getattr(strategy, "check_compiled", None)
-        if check is not None:
-            check(self)
-
-    return compile_then_check
+def compile_for_strategy(
+    original: Any, self: Any, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any
+) -> None:
+    """Compile with tfdist's loss scaling, then let the strategy check the model."""
+    hooks = any_hooks_of_model(self)
+    if hooks is not None:
+        optimizer = keras.optimizers.get(optimizer)
+    original(self, optimizer, *args, **kwargs)
+    if hooks is not None and self.optimizer is not optimizer:
+        # Keras has wrapped it in its own loss scaling.
+        self.optimizer = hooks.scale_loss_of(optimizer)
+    # On a GPU Keras uses XLA by default.
+    if reduces_by_itself(self.optimizer) and self.jit_compile:
+        given = inspect.signature(original).bind(self, optimizer, *args, **kwargs)
+        if given.arguments.get("jit_compile", "auto") is True:
+            raise ValueError(
+                "XLA cannot compile a step that talks to other ranks. Received: "
+                f"jit_compile=True and a distributed {self.optimizer.name}. Leave "
+                "jit_compile out, or train under tfdist.strategies.HorovodStrategy, "
+                "which compiles what lies between."
+            )
+        self.jit_compile = False
+    strategy = getattr(self, "_distribute_strategy", None)
+    if (check := getattr(strategy, "check_compiled", None)) is not None:
+        check(self)
 
 
 # Clipping precedes the sum over replicas; the others synchronize replicas in a branch

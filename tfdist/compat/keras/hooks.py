@@ -10,19 +10,6 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 
-class FitDecisions(Protocol):
-    """Decisions of callbacks during one `fit`, applied on all ranks."""
-
-    def batch_begins(self) -> None:
-        """Agree before a batch, if a callback of any rank may have made a decision."""
-
-    def batch_ended(self) -> None:
-        """Agree after a batch, or defer this rank's decision to the epoch's end."""
-
-    def agree(self) -> None:
-        """Apply the decisions of every rank on all ranks."""
-
-
 class InputHooks(Protocol):
     """Batches, and the functions that process them."""
 
@@ -106,10 +93,8 @@ class FitHooks(Protocol):
         """Synchronize a model over ranks right after it is built."""
         return
 
-    def training_begins(
-        self, trainer: Any, *, watches_begin: bool, watches_end: bool
-    ) -> None:
-        """Agree on the batches at which callbacks of any rank may decide something."""
+    def training_begins(self, trainer: Any, watched: Sequence[str]) -> None:
+        """Agree on the batch events at which callbacks of any rank may decide."""
         return
 
     def restored(self, trainer: Any, *, restores: bool) -> bool:
@@ -120,9 +105,9 @@ class FitHooks(Protocol):
         """Return the epoch in which rank 0 begins."""
         return epoch
 
-    def decisions(self, trainer: Any) -> FitDecisions | None:
-        """Return the decisions of a model's current `fit`, None outside of one."""
-        return None
+    def callbacks_called(self, trainer: Any, event: str) -> None:
+        """Agree on the decisions of callbacks after an event of theirs."""
+        return
 
     def epoch_ended(self, trainer: Any) -> None:
         """Synchronize the state of layers after the last step of an epoch."""
@@ -155,8 +140,9 @@ class KerasHooks(InputHooks, StepHooks, GradientHooks, FitHooks, Protocol):
 
 
 def any_hooks_of(strategy: Any) -> KerasHooks | None:
-    """Return the hooks of a tfdist strategy, None for any other strategy."""
-    hooks: KerasHooks | None = getattr(strategy.extended, "keras_hooks", None)
+    """Return the hooks of a tfdist strategy, None for any other strategy or none."""
+    extended = getattr(strategy, "extended", None)
+    hooks: KerasHooks | None = getattr(extended, "keras_hooks", None)
     return hooks
 
 
@@ -173,11 +159,9 @@ def current_hooks() -> KerasHooks | None:
 
 def hooks_of_model(model: Any) -> KerasHooks | None:
     """Return the hooks of a model's strategy of several processes, if any."""
-    strategy = getattr(model, "_distribute_strategy", None)
-    return None if strategy is None else hooks_of(strategy)
+    return hooks_of(getattr(model, "_distribute_strategy", None))
 
 
 def any_hooks_of_model(model: Any) -> KerasHooks | None:
     """Return the hooks of the tfdist strategy of a model, if any."""
-    strategy = getattr(model, "_distribute_strategy", None)
-    return None if strategy is None else any_hooks_of(strategy)
+    return any_hooks_of(getattr(model, "_distribute_strategy", None))

@@ -9,9 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.trainers.data_adapters import (
-    py_dataset_adapter,
-)
+from keras.src.trainers.data_adapters import py_dataset_adapter
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
@@ -19,12 +17,8 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from tfdist.compat.keras.hooks import any_hooks_of, hooks_of, hooks_of_model
 from tfdist.compat.keras.positions import current_position
+from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import global_seed
-
-
-def patch() -> None:
-    """Replace Keras's epoch iterator."""
-    tf_trainer.TFEpochIterator = ShardIterator
 
 
 class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
@@ -72,7 +66,7 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         """End an epoch like Keras, then synchronize the state of layers."""
         with super().catch_stop_iteration():
             yield
-        hooks = None if self.trainer is None else hooks_of_model(self.trainer)
+        hooks = hooks_of_model(self.trainer)
         if hooks is not None:
             hooks.epoch_ended(self.trainer)
 
@@ -223,17 +217,13 @@ def agreed_permutations(seed: int) -> Iterator[None]:
     """Make array adapters shuffle from `seed` if they become a dataset in the block."""
     # Each epoch has a new permutation, equal on every rank.
     generator = tf.random.Generator.from_seed(seed)
-    original = tf.random.shuffle
 
     def shuffle(value: Any, *_: Any, **__: Any) -> Any:
         seeds = generator.make_seeds(1)[:, 0]
         return tf.random.experimental.stateless_shuffle(value, seeds)
 
-    tf.random.shuffle = shuffle
-    try:
+    with holding(tf.random, "shuffle", shuffle):
         yield
-    finally:
-        tf.random.shuffle = original
 
 
 def seeded(seed: int | None) -> AbstractContextManager[None]:

@@ -1,11 +1,13 @@
 """Installation of the patches, once per process."""
 
 import functools
+import pkgutil
 
 from tfdist.compat.keras import versions
+from tfdist.compat.patching import wrap
 
 # First, because importing the patches would fail without naming a version.
-versions.check_symbols()
+versions.check(versions.SYMBOLS)
 
 
 def install(*, is_alone: bool) -> None:
@@ -14,42 +16,31 @@ def install(*, is_alone: bool) -> None:
     # `fit` rejects models created outside of a scope, which would train separately.
     _patch()
     if not is_alone:
-        from tfdist.compat.keras import trainer
-
-        trainer.refuse_models_of_no_strategy()
+        _refuse_models_of_no_strategy()
 
 
 @functools.cache
 def _patch() -> None:
     """Apply all patches."""
-    from tfdist.compat.keras import (
-        callbacks,
-        compile_checks,
-        input,
-        layers,
-        loss_scaling,
-        losses_and_metrics,
-        optimizer,
-        own_reduction,
-        pure_step,
-        saving,
-        sharded_optimizer,
-        trainer,
-        variables,
-    )
+    from keras.src.backend.tensorflow import trainer
 
-    versions.warn_if_untested()
-    callbacks.patch()
-    input.patch()
-    layers.patch()
-    loss_scaling.patch()
-    losses_and_metrics.patch()
-    optimizer.patch()
-    own_reduction.patch()
-    pure_step.patch()
-    trainer.patch()
-    saving.patch()
-    sharded_optimizer.patch()
-    variables.patch()
-    # Last, because it wraps what the others have patched.
-    compile_checks.patch()
+    from tfdist.compat.keras.input import ShardIterator
+    from tfdist.compat.keras.patches import PATCHES
+
+    needed = {symbol: versions.parameters_of(new) for symbol, new in PATCHES.items()}
+    versions.check(needed)
+    versions.warn_if_untested([*versions.SYMBOLS, *needed])
+    trainer.TFEpochIterator = ShardIterator
+    for symbol, replacement in PATCHES.items():
+        owner, _, name = symbol.replace(":", ".").rpartition(".")
+        wrap(pkgutil.resolve_name(owner), name, replacement)
+
+
+@functools.cache
+def _refuse_models_of_no_strategy() -> None:
+    """Make `fit` reject models created outside of every strategy, from now on."""
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+    from tfdist.compat.keras.trainer import make_function_under_strategy
+
+    wrap(TensorFlowTrainer, "_make_function", make_function_under_strategy)

@@ -1,6 +1,5 @@
 """Batch normalization over ranks, and activity regularizers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -40,26 +39,12 @@ def momentum_of(model: Any, variable: Any) -> float | None:
 _ADDS_UP = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14)
 
 
-def patch() -> None:
-    """Patch Keras's regularizers to count the activities of all rows."""
-    for regularizer in (
-        keras.regularizers.L1,
-        keras.regularizers.L2,
-        keras.regularizers.L1L2,
-    ):
-        regularizer.__call__ = _of_all_rows(regularizer.__call__)
-
-
-def _of_all_rows(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a regularizer whose penalty is divided by the rank's share."""
-
-    def call(self: Any, x: Any) -> Any:
-        penalty = original(self, x)
-        hooks = current_hooks()
-        is_of_weights = isinstance(x, keras.Variable)
-        if hooks is None or not hooks.in_step or is_of_weights or not _ADDS_UP:
-            return penalty
-        share = keras.ops.cast(hooks.share(), penalty.dtype)
-        return keras.ops.divide_no_nan(penalty, share)
-
-    return call
+def penalty_of_all_rows(original: Any, self: Any, x: Any) -> Any:
+    """Divide the penalty of activities by this rank's share of the rows."""
+    penalty = original(self, x)
+    hooks = current_hooks()
+    is_of_weights = isinstance(x, keras.Variable)
+    if hooks is None or not hooks.in_step or is_of_weights or not _ADDS_UP:
+        return penalty
+    share = keras.ops.cast(hooks.share(), penalty.dtype)
+    return keras.ops.divide_no_nan(penalty, share)

@@ -1,27 +1,15 @@
-"""Patches of optimizers that sum gradients over ranks before Keras clips them."""
+"""Optimizers: sums over ranks before Keras checks, clips and applies gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow.optimizer import TFOptimizer
-from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
+from tfdist.compat.keras.hooks import KerasHooks, any_hooks_of, current_hooks
 from tfdist.compat.keras.learning_rates import inner_optimizers
-
-_apply = BaseOptimizer.apply
-_filter_empty_gradients = BaseOptimizer._filter_empty_gradients
-_clip_gradients = BaseOptimizer._clip_gradients
-_all_reduce_sum_gradients = TFOptimizer._all_reduce_sum_gradients
-
-
-def patch() -> None:
-    """Patch Keras's optimizers to call the strategy's hooks."""
-    BaseOptimizer.apply = _apply_where_variables_are
-    BaseOptimizer._filter_empty_gradients = _prepare_then_filter
-    BaseOptimizer._clip_gradients = _reduce_then_clip
-    TFOptimizer._all_reduce_sum_gradients = _already_reduced
+from tfdist.compat.keras.own_reduction import OwnReduction
+from tfdist.compat.patching import holding
 
 
 def adopt(optimizer: Any) -> None:
@@ -43,44 +31,52 @@ def adopt(optimizer: Any) -> None:
         adopt(inner)
 
 
-def apply_once(
+def apply_reduced(
     optimizer: Any,
     grads: Sequence[Any],
     variables: Sequence[Any],
     apply: Callable[[Sequence[Any]], None],
 ) -> None:
-    """Call `apply` with the summed gradients, once for all devices of this process."""
-    # The devices share the variables: no update may start before all have read them.
-    check_replica_context(optimizer)
-    hooks = current_hooks()
-    assert hooks is not None
-    sums = hooks.reduce_gradients(hooks.prepare_gradients(grads, variables))
-
-    def apply_reduced(strategy: Any, sums: Sequence[Any]) -> None:
-        of_process = any_hooks_of(strategy)
-        assert of_process is not None
-        with of_process.gradients_are_reduced():
-            apply(sums)
-
-    call_once(sums, apply_reduced)
-
-
-def call_once(sums: Sequence[Any], call: Callable[[Any, Sequence[Any]], None]) -> None:
-    """Synchronize the replicas of this process, then call a function once for all."""
-    # `sums` are gradients, or None, that are equal in all replicas.
-    places = [i for i, each in enumerate(sums) if each is not None]
-
-    def across_replicas(strategy: Any, *by_replica: Any) -> None:
-        completed: list[Any] = [None] * len(sums)
-        for i, each in zip(places, by_replica, strict=True):
-            completed[i] = strategy.experimental_local_results(each)[0]
-        call(strategy, completed)
-
-    replica = tf.distribute.get_replica_context()
-    replica.merge_call(across_replicas, args=tuple(sums[i] for i in places))
+    """Call `apply` with gradients summed over all replicas, not to be summed again."""
+    # `apply` may contain a `cond`, so under a TensorFlow strategy with several replicas
+    # it runs once for all, and each assignment reaches every copy of a variable.
+    _check_replica_context(optimizer)
+    hooks, inner = current_hooks(), getattr(optimizer, "inner_optimizer", None)
+    if hooks is not None and hooks.updates_once and not hooks.are_reduced:
+        _apply_once(hooks, grads, variables, apply)
+    elif hooks is not None:
+        grads = hooks.reduce_gradients(hooks.prepare_gradients(grads, variables))
+        with hooks.gradients_are_reduced():
+            apply(grads)
+    elif isinstance(inner, OwnReduction):
+        inner.apply_reduced(grads, variables, apply)
+    elif tf.__internal__.distribute.strategy_supports_no_merge_call():
+        apply(grads)
+    else:
+        _apply_for_all_replicas(grads, apply)
 
 
-def check_replica_context(optimizer: Any) -> None:
+def current_scale(optimizer: Any) -> float | None:
+    """Return the loss factor of the next step; None without loss scaling."""
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        factor = optimizer.loss_scale_factor
+        return None if factor is None else float(factor)
+    if not optimizer.built:
+        return float(optimizer.initial_scale)
+    return float(keras.ops.cast(optimizer.dynamic_scale, "float32"))
+
+
+def log_scale(optimizer: Any, logs: dict[str, Any]) -> None:
+    """Add the scale of an optimizer, if it has one, to the logs of an epoch."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        # A model may log values of its own under the same names.
+        logs.setdefault("loss_scale", current_scale(optimizer))
+        skipped = getattr(optimizer, "skipped_steps", None)
+        if skipped is not None:
+            logs.setdefault("skipped_steps", int(keras.ops.cast(skipped, "int32")))
+
+
+def _check_replica_context(optimizer: Any) -> None:
     """Raise if an optimizer is applied outside of a replica."""
     # There a gradient may be one rank's, or the sum of all.
     hooks = current_hooks()
@@ -93,8 +89,8 @@ def check_replica_context(optimizer: Any) -> None:
         )
 
 
-def _apply_where_variables_are(
-    self: Any, grads: Sequence[Any], trainable_variables: Any = None
+def apply_where_variables_are(
+    original: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
 ) -> None:
     """Apply in the replica, or once for all devices that share the variables."""
     hooks = current_hooks()
@@ -103,23 +99,23 @@ def _apply_where_variables_are(
             trainable_variables = list(trainable_variables)
         _refuse_overwriting(trainable_variables or self._trainable_variables)
     if hooks is None or not hooks.updates_once or hooks.are_reduced:
-        _apply(self, grads, trainable_variables)
+        original(self, grads, trainable_variables)
         return
     variables = trainable_variables or self._trainable_variables
-    apply_once(self, grads, variables, lambda sums: _apply(self, sums, variables))
+    apply_reduced(self, grads, variables, lambda sums: original(self, sums, variables))
 
 
-def _prepare_then_filter(
-    self: Any, grads: Sequence[Any], variables: Sequence[Any]
+def prepare_then_filter(
+    original: Any, self: Any, grads: Sequence[Any], vars: Sequence[Any]
 ) -> Any:
     """Prepare gradients before Keras drops missing ones or accumulates."""
     if any_hooks_of(tf.distribute.get_strategy()) is not None:
         adopt(self)
     hooks = current_hooks()
     if hooks is not None:
-        check_replica_context(self)
-        grads = hooks.prepare_gradients(grads, variables)
-    return _filter_empty_gradients(self, grads, variables)
+        _check_replica_context(self)
+        grads = hooks.prepare_gradients(grads, vars)
+    return original(self, grads, vars)
 
 
 def _refuse_overwriting(variables: Sequence[Any]) -> None:
@@ -133,16 +129,76 @@ def _refuse_overwriting(variables: Sequence[Any]) -> None:
             )
 
 
-def _reduce_then_clip(self: Any, grads: Sequence[Any]) -> Any:
+def reduce_then_clip(original: Any, self: Any, grads: Sequence[Any]) -> Any:
     """Reduce once per (accumulated) step, then clip."""
     hooks = current_hooks()
     if hooks is not None:
         grads = hooks.reduce_gradients(grads)
-    return _clip_gradients(self, grads)
+    return original(self, grads)
 
 
-def _already_reduced(self: Any, grads_and_vars: Any) -> Any:
+def skip_if_reduced(original: Any, self: Any, grads_and_vars: Any) -> Any:
     """Skip Keras's own reduction, which comes after clipping."""
     if current_hooks() is not None:
         return grads_and_vars
-    return _all_reduce_sum_gradients(self, grads_and_vars)
+    return original(self, grads_and_vars)
+
+
+def reduce_then_check_finite(
+    original: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
+) -> None:
+    """Reduce before the finite check, so that all ranks skip the same steps."""
+    apply_reduced(
+        self,
+        grads,
+        trainable_variables or self._trainable_variables,
+        lambda grads: original(self, grads, trainable_variables),
+    )
+
+
+def _apply_once(
+    hooks: KerasHooks,
+    grads: Sequence[Any],
+    variables: Sequence[Any],
+    apply: Callable[[Sequence[Any]], None],
+) -> None:
+    """Call `apply` with the summed gradients, once for all devices of this process."""
+
+    # The devices share the variables: no update may start before all have read them.
+    def apply_reduced(strategy: Any, sums: Sequence[Any]) -> None:
+        of_process = any_hooks_of(strategy)
+        assert of_process is not None
+        with of_process.gradients_are_reduced():
+            apply(sums)
+
+    sums = hooks.reduce_gradients(hooks.prepare_gradients(grads, variables))
+    _call_once(sums, apply_reduced)
+
+
+def _apply_for_all_replicas(
+    grads: Sequence[Any], apply: Callable[[Sequence[Any]], None]
+) -> None:
+    """Call `apply` once, in cross-replica context, with the summed gradients."""
+    replica = tf.distribute.get_replica_context()
+    places = [i for i, grad in enumerate(grads) if grad is not None]
+    reduced = replica.all_reduce(tf.distribute.ReduceOp.SUM, [grads[i] for i in places])
+    sums: list[Any] = [None] * len(grads)
+    for i, total in zip(places, reduced, strict=True):
+        sums[i] = total
+
+    def apply_without_meeting(strategy: Any, sums: Sequence[Any]) -> None:
+        # A merge call is already active, so optimizers must update directly.
+        with holding(strategy.extended, "_use_merge_call", lambda: False):
+            apply(sums)
+
+    _call_once(sums, apply_without_meeting)
+
+
+def _call_once(sums: Sequence[Any], call: Callable[[Any, Sequence[Any]], None]) -> None:
+    """Synchronize the replicas of this process, then call a function once for all."""
+    # `sums` are gradients, or None, that are equal in all replicas.
+
+    def across_replicas(strategy: Any, *by_replica: Any) -> None:
+        call(strategy, [strategy.experimental_local_results(g)[0] for g in by_replica])
+
+    tf.distribute.get_replica_context().merge_call(across_replicas, args=tuple(sums))

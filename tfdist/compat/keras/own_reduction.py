@@ -1,14 +1,12 @@
 """Optimizers that reduce gradients themselves, without a strategy, as in Horovod."""
 
-import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
-from keras.src.trainers.trainer import Trainer
 
 from tfdist.compat.keras.learning_rates import inner_optimizers
 
@@ -21,17 +19,10 @@ class OwnReduction:
 
     # True if the current gradients are already reduced.
     is_reduced = False
-
-    def apply_reduced(
-        self,
-        grads: Sequence[Any],
-        variables: Sequence[Any],
-        apply: Callable[[Sequence[Any]], None],
-    ) -> None:
-        """Reduce gradients over ranks; pass them to `apply` with `is_reduced` set."""
-        # The loss-scale optimizer calls this, so that all ranks check the same
-        # gradients.
-        raise NotImplementedError
+    # Reduces gradients over ranks, and passes them to its last argument with
+    # `is_reduced` set. The loss-scale optimizer calls it, so that all ranks check the
+    # same gradients.
+    apply_reduced: Callable[..., None]
 
     @contextmanager
     def gradients_are_reduced(self) -> Iterator[None]:
@@ -111,29 +102,3 @@ def _setting(optimizer: Any, name: str) -> Any:
     if isinstance(value, keras.Variable) and not value.shape:
         return float(value)
     return value if isinstance(value, bool | int | float | str) else None
-
-
-def patch() -> None:
-    """Patch `compile` to turn XLA off for optimizers that it cannot compile."""
-    Trainer.compile = _without_jit(Trainer.compile)
-
-
-def _without_jit(compile: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `compile`, which uses XLA by default on a GPU."""
-    parameters = inspect.signature(compile)
-
-    @functools.wraps(compile)
-    def compile_without_jit(self: Any, *args: Any, **kwargs: Any) -> None:
-        compile(self, *args, **kwargs)
-        if reduces_by_itself(self.optimizer) and self.jit_compile:
-            given = parameters.bind(self, *args, **kwargs).arguments
-            if given.get("jit_compile", "auto") is True:
-                raise ValueError(
-                    "XLA cannot compile a step that talks to other ranks. Received: "
-                    f"jit_compile=True and a distributed {self.optimizer.name}. Leave "
-                    "jit_compile out, or train under tfdist.strategies.HorovodStrategy,"
-                    " which compiles what lies between."
-                )
-            self.jit_compile = False
-
-    return compile_without_jit

@@ -3,27 +3,12 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 from keras.src.backend.common.global_state import get_global_attribute
 from keras.src.random.seed_generator import global_seed_generator
 
-
-class ReadsData(Protocol):
-    """Reader of the data of a `fit`, epoch by epoch."""
-
-    # Number of batches read in this epoch.
-    steps: int
-
-    @property
-    def num_batches(self) -> int | None:
-        """The number of batches in an epoch; None if not yet counted."""
-
-    def check_can_begin(self, *, within_epochs: bool) -> None:
-        """Raise if no position in the data can be restored."""
-
-    def begin_at(self, epochs: int, steps: int, num_batches: int | None) -> None:
-        """Skip the data that an earlier `fit` has read."""
+from tfdist.compat.patching import within
 
 
 class Position:
@@ -33,9 +18,9 @@ class Position:
         self.seed = seed
         # The logs of the last step, if the epoch has no further step.
         self.logs: dict[str, Any] | None = None
-        self._reader: ReadsData | None = None
+        self._reader: Any = None
 
-    def attach(self, reader: ReadsData) -> None:
+    def attach(self, reader: Any) -> None:
         """Set the reader of the training data; later calls (validation) are no-ops."""
         if self._reader is None:
             self._reader = reader
@@ -45,14 +30,9 @@ class Position:
         return reader is not None and reader is self._reader
 
     @property
-    def num_batches(self) -> int | None:
-        """The number of batches in an epoch; None if not yet counted."""
-        return self.reader.num_batches
-
-    @property
-    def reader(self) -> ReadsData:
+    def reader(self) -> Any:
         """The reader of the training data."""
-        assert self._reader is not None, "fit makes it before it calls callbacks"
+        assert self._reader is not None, "fit creates it before it calls callbacks"
         return self._reader
 
     def take_logs(self, logs: Any) -> Any:
@@ -87,11 +67,10 @@ class Resumes:
 def resumed_by(callback: Resumes, model: Any) -> Iterator[None]:
     """Let a callback track the position of the `fit` in the block."""
     with callback.resuming(model) as position:
-        token = _CURRENT.set(position)
         try:
-            yield
+            with within(_CURRENT, position):
+                yield
         finally:
-            _CURRENT.reset(token)
             # Keras would start the next fit there, too.
             model._initial_epoch = None
 

@@ -1,5 +1,6 @@
 """Keras steps as pure functions that capture assignments and optimizer calls."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -11,15 +12,7 @@ from keras.src.backend.common.stateless_scope import get_stateless_scope
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.sharded import ShardedValue, shards_of
 from tfdist.compat.parameter_server import as_read
-
-_handle = keras.Variable.handle
-_look_up = keras.layers.Embedding.call
-
-
-def patch() -> None:
-    """Patch variable handles and embedding lookups for pure steps."""
-    keras.Variable.handle = property(_handle_of_read)
-    keras.layers.Embedding.call = _look_up_rows
+from tfdist.compat.patching import holding
 
 
 class Applied(NamedTuple):
@@ -101,33 +94,24 @@ def current_scope() -> PureScope | None:
 def captured(trainer: Any) -> Iterator[list[Applied]]:
     """Yield a list that collects calls of a model's optimizers; apply none of them."""
     given: list[Applied] = []
-    with ExitStack() as stack:
-        for optimizer in optimizers_of(trainer):
-            stack.enter_context(_captured_from(optimizer, given))
-        yield given
 
-
-@contextmanager
-def _captured_from(optimizer: Any, given: list[Applied]) -> Iterator[None]:
-    """Capture the calls of one optimizer."""
-
-    def apply(grads: Sequence[Any], trainable_variables: Any = None) -> None:
+    def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
         variables = trainable_variables or optimizer._trainable_variables
         given.append(Applied(optimizer, list(grads), list(variables)))
 
-    optimizer.__dict__["apply"] = apply
-    try:
-        yield
-    finally:
-        del optimizer.__dict__["apply"]
+    with ExitStack() as stack:
+        for optimizer in optimizers_of(trainer):
+            collect = functools.partial(apply, optimizer)
+            stack.enter_context(holding(optimizer, "apply", collect))
+        yield given
 
 
-def _handle_of_read(self: Any) -> Any:
+def handle_of_read(original: Any, self: Any) -> Any:
     """Return the handle by which gradient tapes identify a variable."""
-    return _handle.fget(self) if current_scope() is None else self._value.handle
+    return original(self) if current_scope() is None else self._value.handle
 
 
-def _look_up_rows(self: Any, inputs: Any) -> Any:
+def look_up_rows(original: Any, self: Any, inputs: Any) -> Any:
     """Look up rows like Keras, but transfer only these rows."""
     scope = current_scope()
     table = self._embeddings
@@ -138,7 +122,7 @@ def _look_up_rows(self: Any, inputs: Any) -> Any:
         or isinstance(inputs, tf.SparseTensor | tf.RaggedTensor)
         or (not _is_on_servers(table) if scope is None else scope.is_assigned(table))
     ):
-        return _look_up(self, inputs)
+        return original(self, inputs)
     indices = tf.convert_to_tensor(inputs)
     if indices.dtype not in (tf.int32, tf.int64):
         indices = tf.cast(indices, tf.int32)

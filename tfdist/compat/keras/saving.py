@@ -3,38 +3,21 @@
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from keras.src.legacy.saving import legacy_h5_format
-from keras.src.saving import saving_lib
-
 from tfdist.compat.keras.hooks import any_hooks_of_model
+from tfdist.compat.patching import within
 
-_save_model = saving_lib.save_model
-_save_weights_only = saving_lib.save_weights_only
-_save_model_to_hdf5 = legacy_h5_format.save_model_to_hdf5
 _ATOMICALLY = ContextVar("atomically", default=False)
 
 
-def patch() -> None:
-    """Make Keras save models on the chief only."""
-    saving_lib.save_model = _once(_save_model)
-    saving_lib.save_weights_only = _once(_save_weights_only)
-    legacy_h5_format.save_model_to_hdf5 = _once(_save_model_to_hdf5)
-
-
-@contextmanager
-def saved_atomically() -> Iterator[None]:
+def saved_atomically() -> AbstractContextManager[None]:
     """Save models atomically in the block, even without a tfdist strategy."""
-    token = _ATOMICALLY.set(True)
-    try:
-        yield
-    finally:
-        _ATOMICALLY.reset(token)
+    return within(_ATOMICALLY, True)
 
 
 def strays_of(path: Path) -> list[Path]:
@@ -46,27 +29,25 @@ def strays_of(path: Path) -> list[Path]:
     return [beside for beside in found if stray.fullmatch(beside.name)]
 
 
-def _once(save: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that saves on the chief only."""
-    signature = inspect.signature(save)
-
-    def save_once(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        hooks = any_hooks_of_model(model)
-        if hooks is None and not _ATOMICALLY.get():
-            return save(model, filepath, *args, **kwargs)
-        if hooks is not None and hooks.rank > 0:
-            return None
-        # Keras itself writes sharded files, and files on remote storage.
-        is_file = isinstance(filepath, str | os.PathLike) and "://" not in str(filepath)
-        given = signature.bind(model, filepath, *args, **kwargs).arguments
-        is_whole = given.get("zipped", True) and not given.get("max_shard_size")
-        if not (is_file and is_whole):
-            return save(model, filepath, *args, **kwargs)
-        return write_atomically(
-            Path(filepath), lambda path: save(model, path, *args, **kwargs)
-        )
-
-    return save_once
+def save_once(
+    original: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Save like Keras, atomically and on the chief only."""
+    hooks = any_hooks_of_model(model)
+    if hooks is None and not _ATOMICALLY.get():
+        return original(model, filepath, *args, **kwargs)
+    if hooks is not None and hooks.rank > 0:
+        return None
+    # Keras itself writes sharded files, and files on remote storage.
+    is_file = isinstance(filepath, str | os.PathLike) and "://" not in str(filepath)
+    bound = inspect.signature(original).bind(model, filepath, *args, **kwargs)
+    given = bound.arguments
+    is_whole = given.get("zipped", True) and not given.get("max_shard_size")
+    if not (is_file and is_whole):
+        return original(model, filepath, *args, **kwargs)
+    return write_atomically(
+        Path(filepath), lambda path: original(model, path, *args, **kwargs)
+    )
 
 
 def write_atomically(path: Path, write: Callable[[str], Any]) -> Any:

@@ -4,8 +4,8 @@ TensorFlow's `ShardedVariable` lacks the handle that gradient tapes and Keras ne
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,6 +15,7 @@ from tensorflow.python.eager import record as _record
 from tensorflow.python.eager import tape as _tape
 
 from tfdist.compat.parameter_server import as_read
+from tfdist.compat.patching import within
 
 # The index of the shard that sharded values currently stand for.
 _CURRENT: ContextVar[int | None] = ContextVar("shard", default=None)
@@ -85,30 +86,6 @@ class ShardedValue:
             found.set_shape(indices.shape.concatenate(rest))
         return self._recorded(found, flat)
 
-    def assign(self, value: Any, **_: Any) -> "ShardedValue":
-        """Assign all rows."""
-        return self._split_over("assign", value)
-
-    def assign_add(self, value: Any, **_: Any) -> "ShardedValue":
-        """Add to all rows."""
-        return self._split_over("assign_add", value)
-
-    def assign_sub(self, value: Any, **_: Any) -> "ShardedValue":
-        """Subtract from all rows."""
-        return self._split_over("assign_sub", value)
-
-    def scatter_update(self, value: tf.IndexedSlices) -> "ShardedValue":
-        """Assign some rows."""
-        return self._split_over("scatter_update", value)
-
-    def scatter_add(self, value: tf.IndexedSlices) -> "ShardedValue":
-        """Add to some rows."""
-        return self._split_over("scatter_add", value)
-
-    def scatter_sub(self, value: tf.IndexedSlices) -> "ShardedValue":
-        """Subtract from some rows."""
-        return self._split_over("scatter_sub", value)
-
     def split(self, value: Any) -> list[Any]:
         """Return the parts of a tensor or `tf.IndexedSlices` for each shard."""
         if not isinstance(value, tf.IndexedSlices):
@@ -160,24 +137,13 @@ class ShardedValue:
         _record.record_operation("ResourceGather", [found], [self.handle], gradient)
         return found
 
-    def _split_over(self, method: str, value: Any) -> "ShardedValue":
-        """Call a method of each shard with its part of a value."""
-        number = _CURRENT.get()
-        if number is not None:
-            getattr(self.shards[number], method)(value)
-            return self
-        for shard, part in zip(self.shards, self.split(value), strict=True):
-            with tf.device(shard.device):
-                getattr(shard, method)(part)
-        return self
-
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
         """Return the value for a TensorFlow checkpoint."""
         return {"VARIABLE_VALUE": self.read_value()}
 
     def _restore_from_tensors(self, restored: dict[str, tf.Tensor]) -> Any:
         """Assign the value of a TensorFlow checkpoint."""
-        return self.assign(restored["VARIABLE_VALUE"])
+        return _on_shards("assign")(self, restored["VARIABLE_VALUE"])
 
     def _export_to_saved_model_graph(self, *_: Any, **__: Any) -> Any:
         """Raise `ValueError`, because the graph would need the servers."""
@@ -206,21 +172,36 @@ def _on_rows(name: str) -> Callable[..., Any]:
     return operator
 
 
+def _on_shards(name: str) -> Callable[..., ShardedValue]:
+    """Return a method that calls a method of each shard with its part of a value."""
+
+    def method(self: ShardedValue, value: Any, **_: Any) -> ShardedValue:
+        number = _CURRENT.get()
+        if number is not None:
+            getattr(self.shards[number], name)(value)
+            return self
+        for shard, part in zip(self.shards, self.split(value), strict=True):
+            with tf.device(shard.device):
+                getattr(shard, name)(part)
+        return self
+
+    return method
+
+
 for _name in set(tf.Tensor.OVERLOADABLE_OPERATORS) - {"__eq__", "__ne__"}:
     setattr(ShardedValue, _name, _on_rows(_name))
+for _name in ("assign", "assign_add", "assign_sub"):
+    setattr(ShardedValue, _name, _on_shards(_name))
+for _name in ("scatter_update", "scatter_add", "scatter_sub"):
+    setattr(ShardedValue, _name, _on_shards(_name))
 
 
-@contextmanager
-def shard_scope(variable: Any) -> Iterator[None]:
+def shard_scope(variable: Any) -> AbstractContextManager[None]:
     """Make each sharded value stand for one of its shards in a block."""
     # While a shard is updated, the optimizer's state for the whole variable then is the
     # state for that shard. Unsharded variables are not affected.
     _, number = getattr(variable, "_shard_of", (None, None))
-    token = _CURRENT.set(number)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+    return within(_CURRENT, number)
 
 
 def whole_of(variable: Any) -> Any:

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
-from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from tfdist.compat.keras.learning_rates import inner_optimizers
@@ -16,6 +15,7 @@ from tfdist.compat.keras.sharded import (
     whole_of,
 )
 from tfdist.compat.keras.variables import lying_beside
+from tfdist.compat.patching import holding
 
 # Optimizers with element-wise updates; others, such as Lamb, compute norms.
 _ELEMENTWISE = tuple(
@@ -35,23 +35,6 @@ _ELEMENTWISE = tuple(
     )
     if hasattr(keras.optimizers, name)
 )
-
-_add_variable_from_reference = TFOptimizer.add_variable_from_reference
-_var_key = TFOptimizer._var_key
-_distributed_tf_update_step = TFOptimizer._distributed_tf_update_step
-_update_averages = BaseOptimizer._update_model_variables_moving_average
-_overwrite_with_averages = TFOptimizer._overwrite_model_variables_with_average_value
-
-
-def patch() -> None:
-    """Patch optimizers to keep sharded state and to update shard by shard."""
-    TFOptimizer.add_variable_from_reference = _add_beside_shards
-    TFOptimizer._var_key = _key_of_whole
-    TFOptimizer._distributed_tf_update_step = _update_shard_by_shard
-    BaseOptimizer._update_model_variables_moving_average = _update_averages_of_shards
-    TFOptimizer._overwrite_model_variables_with_average_value = (
-        _overwrite_with_averages_of_shards
-    )
 
 
 def apply_arguments(
@@ -101,26 +84,30 @@ def _goes_by_shards(optimizer: Any, shape: Any) -> bool:
     )
 
 
-def _add_beside_shards(
-    self: Any, reference_variable: Any, *args: Any, **kwargs: Any
+def add_by_shard(
+    original: Any, self: Any, reference_variable: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Create state for a variable, sharded and colocated like it."""
     value = _value_of(reference_variable)
     if not isinstance(value, ShardedValue):
-        return _add_variable_from_reference(self, reference_variable, *args, **kwargs)
+        return original(self, reference_variable, *args, **kwargs)
     with lying_beside(value):
         return BaseOptimizer.add_variable_from_reference(
             self, reference_variable, *args, **kwargs
         )
 
 
-def _key_of_whole(self: Any, variable: Any) -> Any:
+def key_of_whole(original: Any, self: Any, variable: Any) -> Any:
     """Return the key of a variable, which all of its shards share."""
-    return _var_key(self, whole_of(_value_of(variable)))
+    return original(self, whole_of(_value_of(variable)))
 
 
-def _update_shard_by_shard(
-    self: Any, distribution: Any, grads_and_vars: Sequence[Any], learning_rate: Any
+def update_by_shard(
+    original: Any,
+    self: Any,
+    distribution: Any,
+    grads_and_vars: Sequence[Any],
+    learning_rate: Any,
 ) -> None:
     """Update variables, shard by shard if no row depends on others."""
     pairs: list[tuple[Any, Any]] = []
@@ -133,21 +120,15 @@ def _update_shard_by_shard(
             pairs.append((gradient, variable))
     for pair in pairs:
         with shard_scope(pair[1]):
-            _distributed_tf_update_step(self, distribution, [pair], learning_rate)
+            original(self, distribution, [pair], learning_rate)
 
 
-def _update_averages_of_shards(self: Any, trainable_variables: Sequence[Any]) -> None:
-    """Update moving averages on the servers of the shards."""
-    with _averages_by_shard(self, trainable_variables) as shards:
-        _update_averages(self, shards)
-
-
-def _overwrite_with_averages_of_shards(
-    self: Any, trainable_variables: Sequence[Any]
+def average_by_shard(
+    original: Any, self: Any, trainable_variables: Sequence[Any]
 ) -> None:
-    """Overwrite variables with averages on the servers of the shards."""
+    """Update averages, or overwrite variables with them, on each shard's server."""
     with _averages_by_shard(self, trainable_variables) as shards:
-        _overwrite_with_averages(self, shards)
+        original(self, shards)
 
 
 @contextmanager
@@ -163,12 +144,8 @@ def _averages_by_shard(self: Any, variables: Sequence[Any]) -> Iterator[list[Any
         parts = shards_of(variable)
         shards += parts
         by_shard += [None] * len(parts) if average is None else shards_of(average)
-    # Bypass Keras's attribute tracking.
-    vars(self)["_model_variables_moving_average"] = by_shard
-    try:
+    with holding(self, "_model_variables_moving_average", by_shard):
         yield shards
-    finally:
-        vars(self)["_model_variables_moving_average"] = averages
 
 
 def _value_of(variable: Any) -> Any:

@@ -7,9 +7,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.random.seed_generator import SeedGenerator
-from keras.src.trainers.trainer import Trainer
 
 from tfdist.compat.keras.callbacks import resuming_of, root_rank_of
 from tfdist.compat.keras.hooks import (
@@ -24,38 +21,15 @@ from tfdist.compat.keras.positions import current_position, resumed_by
 from tfdist.compat.mirrored import building
 from tfdist.data.sharding import Shard
 
-_TensorFlowTrainer = tf_trainer.TensorFlowTrainer
-_maybe_symbolic_build = _TensorFlowTrainer._maybe_symbolic_build
-_make_function = _TensorFlowTrainer._make_function
-_make_predict_function = _TensorFlowTrainer.make_predict_function
-_predict = _TensorFlowTrainer.predict
-_fit = _TensorFlowTrainer.fit
-_get_metrics_result_or_logs = Trainer._get_metrics_result_or_logs
-_next_seed = SeedGenerator.next
 
-
-def patch() -> None:
-    """Patch Keras's models to call the strategy's hooks."""
-    _TensorFlowTrainer._maybe_symbolic_build = _build_equal
-    _TensorFlowTrainer._make_function = _make_joint_function
-    _TensorFlowTrainer.make_predict_function = _make_joint_predict_function
-    _TensorFlowTrainer.predict = functools.wraps(_predict)(_predict_equal)
-    _TensorFlowTrainer.fit = functools.wraps(_fit)(_fit_together)
-    Trainer._get_metrics_result_or_logs = _reduced_metrics
-    SeedGenerator.next = _next_seed_of_rank
-
-
-def refuse_models_of_no_strategy() -> None:
-    """Make `fit` reject models created outside of every strategy, from now on."""
-    _TensorFlowTrainer._make_function = _make_function_under_strategy
-
-
-def _build_equal(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+def build_equal(
+    original: Any, self: Any, iterator: Any = None, data_batch: Any = None
+) -> None:
     """Build from the spec of the data, without reading it, and synchronize ranks."""
     # Other ranks may not build for a single batch, so this does not wait for them.
     hooks = any_hooks_of_model(self)
     if hooks is None and not _must_be_built_to_resume(self, iterator):
-        _maybe_symbolic_build(self, iterator, data_batch)
+        original(self, iterator, data_batch)
         return
     if iterator is not None:
         iterator.trainer = self
@@ -109,11 +83,11 @@ def _build_by_tracing(model: Any, spec: Any) -> None:
         model.optimizer.build(model.trainable_variables)
 
 
-def _make_joint_function(self: Any, step_function: Any) -> Any:
+def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
     """Wrap the steps that all ranks run together."""
     hooks = hooks_of_model(self)
     if hooks is None:
-        return _make_function(self, step_function)
+        return original(self, step_function)
     is_training = _is_train_step(self, step_function)
     what = "train_step" if is_training else "test_step"
     if isinstance(step_function, tf.types.experimental.PolymorphicFunction):
@@ -128,7 +102,7 @@ def _make_joint_function(self: Any, step_function: Any) -> Any:
     # XLA cannot compile a collective; the strategy compiles the code between them.
     is_compiled, self.jit_compile = self.jit_compile, False
     try:
-        function = _make_function(self, step_function)
+        function = original(self, step_function)
     finally:
         self.jit_compile = is_compiled
 
@@ -149,7 +123,7 @@ def _is_train_step(model: Any, step_function: Any) -> bool:
     return bool(step_function == model.train_step)
 
 
-def _make_function_under_strategy(self: Any, step_function: Any) -> Any:
+def make_function_under_strategy(original: Any, self: Any, step_function: Any) -> Any:
     """Reject a model without a strategy: each process would train its own."""
     is_training = _is_train_step(self, step_function)
     if is_training and self._distribute_strategy is None:
@@ -160,13 +134,13 @@ def _make_function_under_strategy(self: Any, step_function: Any) -> Any:
             f"{'; '.join(some) or 'none yet'}. Make and compile the model in a block "
             "`with strategy.scope():`."
         )
-    return _make_joint_function(self, step_function)
+    return original(self, step_function)
 
 
-def _make_joint_predict_function(self: Any, force: bool = False) -> None:
+def make_joint_predict_function(original: Any, self: Any, force: bool = False) -> None:
     """Wrap the predictions that all ranks run together."""
     is_made = self.predict_function is not None and not force
-    _make_predict_function(self, force)
+    original(self, force)
     hooks = hooks_of_model(self)
     if hooks is None or is_made:
         return
@@ -185,19 +159,19 @@ def _make_joint_predict_function(self: Any, force: bool = False) -> None:
     self.predict_function = call
 
 
-def _predict_equal(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+def predict_equal(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Predict with the same weights on every rank."""
     hooks = hooks_of_model(self)
     if hooks is None:
-        return _predict(self, x, *args, **kwargs)
+        return original(self, x, *args, **kwargs)
     with hooks.predicting(self):
-        return _predict(self, x, *args, **kwargs)
+        return original(self, x, *args, **kwargs)
 
 
-def _fit_together(self: Any, *args: Any, **kwargs: Any) -> Any:
+def fit_together(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Run `fit` with joint decisions of callbacks; resume if a callback says so."""
     hooks = hooks_of_model(self)
-    given = inspect.signature(_fit).bind(self, *args, **kwargs).arguments
+    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
     callbacks = given.get("callbacks")
     with contextlib.ExitStack() as stack:
         if hooks is not None:
@@ -205,23 +179,22 @@ def _fit_together(self: Any, *args: Any, **kwargs: Any) -> Any:
         resuming = resuming_of(callbacks)
         if resuming is not None:
             stack.enter_context(resumed_by(resuming, self))
-        return _fit(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
 
-def _reduced_metrics(self: Any, logs: Any) -> Any:
+def reduce_metrics(original: Any, self: Any, logs: Any) -> Any:
     """Compute the metrics from the states of all ranks."""
     position = current_position()
     if position is not None:
         logs = position.take_logs(logs)
     hooks = hooks_of_model(self)
     if hooks is None:
-        return _get_metrics_result_or_logs(self, logs)
-    result = functools.partial(_get_metrics_result_or_logs, self)
-    return hooks.metrics_result(self, result, logs)
+        return original(self, logs)
+    return hooks.metrics_result(self, functools.partial(original, self), logs)
 
 
-def _next_seed_of_rank(self: Any, ordered: bool = True) -> Any:
+def next_seed_of_rank(original: Any, self: Any, ordered: bool = True) -> Any:
     """Draw a seed of this rank, and keep the generator's state equal on all ranks."""
-    seed = _next_seed(self, ordered)
+    seed = original(self, ordered)
     hooks = current_hooks()
     return seed if hooks is None else hooks.fold_seed(seed)

@@ -1,7 +1,7 @@
 """Observed assignments of variables, and their placement on parameter servers."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -13,58 +13,41 @@ import tensorflow as tf
 from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
 from tfdist.compat.keras.sharded import ShardedValue
 from tfdist.compat.mirrored import assign_here, value_here
+from tfdist.compat.patching import within
 
-_assign = keras.Variable.assign
-_direct_assign = keras.Variable._direct_assign
-_to_float, _to_int = keras.Variable.__float__, keras.Variable.__int__
-_initialize_with_initializer = keras.Variable._initialize_with_initializer
 # Sharding and placement of variables created now follow this value.
 _BESIDE: ContextVar[ShardedValue | None] = ContextVar("beside", default=None)
 
 
-def patch() -> None:
-    """Patch assignment and creation of Keras variables."""
-    keras.Variable.assign = _assign_and_note
-    keras.Variable._direct_assign = _assign_to_copies
-    keras.Variable.__float__ = _float_of_copies
-    keras.Variable.__int__ = _int_of_copies
-    keras.Variable._initialize_with_initializer = _initialize_where_it_fits
-
-
-@contextmanager
-def lying_beside(value: ShardedValue) -> Iterator[None]:
+def lying_beside(value: ShardedValue) -> AbstractContextManager[None]:
     """Shard variables created in the block like `value`, and colocate the shards."""
-    token = _BESIDE.set(value)
-    try:
-        yield
-    finally:
-        _BESIDE.reset(token)
+    return within(_BESIDE, value)
 
 
-def _assign_and_note(self: Any, value: Any) -> Any:
+def assign_and_note(original: Any, self: Any, value: Any) -> Any:
     """Assign like Keras; report an assignment within a step."""
     hooks = current_hooks()
     if hooks is not None:
         hooks.note_assigned(self)
-    return _assign(self, value)
+    return original(self, value)
 
 
-def _assign_to_copies(self: Any, value: Any) -> None:
+def assign_to_copies(original: Any, self: Any, value: Any) -> None:
     """Assign like Keras, or to the copies on devices if there are any."""
     if _has_copies(self):
         assign_here(self, value)
     else:
-        _direct_assign(self, value)
+        original(self, value)
 
 
-def _float_of_copies(self: Any) -> float:
+def float_of_copies(original: Any, self: Any) -> float:
     """Convert to float, also a variable with copies on devices."""
-    return float(value_here(self) if _has_copies(self) else _to_float(self))
+    return float(value_here(self) if _has_copies(self) else original(self))
 
 
-def _int_of_copies(self: Any) -> int:
+def int_of_copies(original: Any, self: Any) -> int:
     """Convert to int, also a variable with copies on devices."""
-    return int(value_here(self) if _has_copies(self) else _to_int(self))
+    return int(value_here(self) if _has_copies(self) else original(self))
 
 
 def _has_copies(variable: Any) -> bool:
@@ -75,11 +58,11 @@ def _has_copies(variable: Any) -> bool:
     )
 
 
-def _initialize_where_it_fits(self: Any, initializer: Any) -> None:
+def initialize_where_it_fits(original: Any, self: Any, initializer: Any) -> None:
     """Initialize like Keras; parameter servers choose the place by size."""
-    extended = _extended()
+    extended = tf.distribute.get_strategy().extended
     if not hasattr(extended, "making"):
-        _initialize_with_initializer(self, initializer)
+        original(self, initializer)
         return
     sizes = _sizes_of_shards(self, extended)
     if len(sizes) > 1:
@@ -87,12 +70,7 @@ def _initialize_where_it_fits(self: Any, initializer: Any) -> None:
         return
     size_bytes = _elements_of(self._shape) * tf.as_dtype(self._dtype).size
     with extended.making(self.path, size_bytes):
-        _initialize_with_initializer(self, initializer)
-
-
-def _extended() -> Any:
-    """Return the part of the strategy that places variables."""
-    return tf.distribute.get_strategy().extended
+        original(self, initializer)
 
 
 def _sizes_of_shards(variable: Any, extended: Any) -> Sequence[int]:

@@ -3,7 +3,7 @@
 import inspect
 import pkgutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,138 +11,51 @@ import keras
 # The oldest and the newest minor version that tests pass with.
 OLDEST, NEWEST = (3, 8), (3, 15)
 
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-# By module: the symbol, and the parameters that tfdist passes, in order. Keras may have
-# further parameters that are optional.
+# The symbols that tfdist uses but does not replace, and the parameters that it passes,
+# in order. Keras may have further parameters that are optional.
 SYMBOLS = {
-    "keras": {
-        "Variable.__float__": "self",
-        "Variable.__int__": "self",
-        "Variable._direct_assign": "self value",
-        "Variable._initialize": "self value",
-        "Variable._initialize_with_initializer": "self initializer",
-        "Variable.assign": "self value",
-        "Variable.handle": "",
-        "layers.BatchNormalization._moments": "self inputs mask",
-        "layers.Embedding.call": "self inputs",
-        "regularizers.L1.__call__": "self x",
-        "regularizers.L1L2.__call__": "self x",
-        "regularizers.L2.__call__": "self x",
-    },
-    "keras.src.backend.common.global_state": {
-        "get_global_attribute": "name",
-    },
-    "keras.src.backend.common.stateless_scope": {
-        "get_stateless_scope": "",
-    },
-    "keras.src.backend.tensorflow.optimizer": {
-        "TFOptimizer._all_reduce_sum_gradients": "self grads_and_vars",
-        "TFOptimizer._distributed_tf_update_step": (
-            "self distribution grads_and_vars learning_rate"
-        ),
-        "TFOptimizer._overwrite_model_variables_with_average_value": (
-            "self trainable_variables"
-        ),
-        "TFOptimizer._var_key": "self variable",
-        "TFOptimizer.add_variable_from_reference": "self reference_variable",
-    },
-    "keras.src.backend.tensorflow.trainer": {
-        "TFEpochIterator": "distribute_strategy",
-        "TensorFlowTrainer._make_function": "self step_function",
-        "TensorFlowTrainer._maybe_symbolic_build": "self iterator data_batch",
-        "TensorFlowTrainer.fit": "self",
-        "TensorFlowTrainer.make_predict_function": "self force",
-        "TensorFlowTrainer.predict": "self x",
-    },
-    "keras.src.callbacks.backup_and_restore": {
-        "BackupAndRestore": "",
-    },
-    "keras.src.callbacks.callback_list": {
-        "CallbackList.__init__": "self callbacks add_history add_progbar model",
-        "CallbackList.on_epoch_begin": "self epoch logs",
-        "CallbackList.on_epoch_end": "self epoch logs",
-        "CallbackList.on_train_batch_begin": "self batch logs",
-        "CallbackList.on_train_batch_end": "self batch logs",
-        "CallbackList.on_train_begin": "self logs",
-    },
-    "keras.src.callbacks.lambda_callback": {
-        "LambdaCallback": "",
-    },
-    "keras.src.callbacks.progbar_logger": {
-        "ProgbarLogger._finalize_progbar": "self logs",
-        "ProgbarLogger._maybe_init_progbar": "self",
-        "ProgbarLogger._update_progbar": "self batch logs",
-    },
-    "keras.src.callbacks.terminate_on_nan": {
-        "TerminateOnNaN": "",
-    },
-    "keras.src.legacy.saving.legacy_h5_format": {
-        "save_model_to_hdf5": "model filepath",
-    },
-    "keras.src.losses.loss": {
-        "apply_mask": "sample_weight mask dtype reduction",
-        "reduce_weighted_values": "values sample_weight mask reduction dtype",
-    },
-    "keras.src.metrics.reduction_metrics": {
-        "Mean.update_state": "self values sample_weight",
-        "Sum.update_state": "self values sample_weight",
-    },
-    "keras.src.optimizers.base_optimizer": {
-        "BaseOptimizer._apply_weight_decay": "self variables",
-        "BaseOptimizer._clip_gradients": "self grads",
-        "BaseOptimizer._filter_empty_gradients": "self grads vars",
-        "BaseOptimizer._get_current_learning_rate": "self",
-        "BaseOptimizer._get_variable_index": "self variable",
-        "BaseOptimizer._update_model_variables_moving_average": (
-            "self trainable_variables"
-        ),
-        "BaseOptimizer._use_weight_decay": "self variable",
-        "BaseOptimizer.apply": "self grads trainable_variables",
-    },
-    "keras.src.optimizers.loss_scale_optimizer": {
-        "LossScaleOptimizer._common_apply": "self grads trainable_variables",
-    },
-    "keras.src.random.seed_generator": {
-        "global_seed_generator": "",
-        "SeedGenerator.next": "self ordered",
-    },
-    "keras.src.saving.saving_lib": {
-        "save_model": "model filepath",
-        "save_weights_only": "model filepath",
-    },
-    "keras.src.trainers.data_adapters.array_data_adapter": {
-        "ArrayDataAdapter": "",
-    },
-    "keras.src.trainers.data_adapters.py_dataset_adapter": {
-        "PyDatasetAdapter": "",
-        "random": "",
-    },
-    "keras.src.trainers.data_adapters.tf_dataset_adapter": {
-        "TFDatasetAdapter": "dataset class_weight",
-    },
-    "keras.src.trainers.epoch_iterator": {
-        "EpochIterator._enumerate_iterator": "self",
-        "EpochIterator.catch_stop_iteration": "self",
-    },
-    "keras.src.trainers.trainer": {
-        "Trainer._compute_loss": "self x y y_pred sample_weight training",
-        "Trainer._get_metrics_result_or_logs": "self logs",
-        "Trainer.compile": "self optimizer",
-        "Trainer.reset_metrics": "self",
-    },
-    "keras.src.utils.python_utils": {
-        "is_default": "method",
-    },
+    "keras:Variable._initialize": "self value",
+    "keras:layers.BatchNormalization._moments": "self inputs mask",
+    "keras.src.backend.common.global_state:get_global_attribute": "name",
+    "keras.src.backend.common.stateless_scope:get_stateless_scope": "",
+    "keras.src.backend.tensorflow.trainer:TFEpochIterator": "distribute_strategy",
+    "keras.src.callbacks.progbar_logger:ProgbarLogger._finalize_progbar": "self logs",
+    "keras.src.callbacks.progbar_logger:ProgbarLogger._maybe_init_progbar": "self",
+    "keras.src.callbacks.progbar_logger:ProgbarLogger._update_progbar": (
+        "self batch logs"
+    ),
+    "keras.src.losses.loss:apply_mask": "sample_weight mask dtype reduction",
+    "keras.src.optimizers.base_optimizer:BaseOptimizer._apply_weight_decay": (
+        "self variables"
+    ),
+    "keras.src.optimizers.base_optimizer:BaseOptimizer._get_current_learning_rate": (
+        "self"
+    ),
+    "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": (
+        "self variable"
+    ),
+    "keras.src.optimizers.base_optimizer:BaseOptimizer._use_weight_decay": (
+        "self variable"
+    ),
+    "keras.src.random.seed_generator:global_seed_generator": "",
+    "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter": "",
+    "keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter": "",
+    "keras.src.trainers.data_adapters.py_dataset_adapter:random": "",
+    "keras.src.trainers.data_adapters.tf_dataset_adapter:TFDatasetAdapter": (
+        "dataset class_weight"
+    ),
+    "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator": "self",
+    "keras.src.trainers.epoch_iterator:EpochIterator.catch_stop_iteration": "self",
+    "keras.src.utils.python_utils:is_default": "method",
 }
 
 
-def check_symbols() -> None:
+def check(symbols: Mapping[str, str]) -> None:
     """Raise ImportError if a Keras symbol is missing or has another signature."""
     problems = [
         problem
-        for module, name, wanted in _entries()
-        if (problem := _problem(module, name, wanted.split()))
+        for symbol, parameters in symbols.items()
+        if (problem := _problem(symbol, parameters.split()))
     ]
     if problems:
         tested = f">={_dotted(OLDEST)},<{_dotted((NEWEST[0], NEWEST[1] + 1))}"
@@ -153,12 +66,12 @@ def check_symbols() -> None:
         )
 
 
-def warn_if_untested() -> None:
-    """Warn if this version of Keras is untested."""
+def warn_if_untested(symbols: Sequence[str]) -> None:
+    """Warn if this version of Keras is untested; `symbols` were found as expected."""
     version = tuple(int(part) for part in keras.__version__.split(".")[:2])
     if OLDEST <= version <= NEWEST:
         return
-    names = [name for _, name, _ in _entries()]
+    names = [symbol.partition(":")[2] for symbol in symbols]
     warnings.warn(
         "tfdist was not tested with this version of Keras. "
         f"Received: Keras {keras.__version__}; tested are {_dotted(OLDEST)} to "
@@ -170,28 +83,39 @@ def warn_if_untested() -> None:
     )
 
 
-def _entries() -> Iterator[tuple[str, str, str]]:
-    """Yield the module, name and expected parameters of each symbol."""
-    for module, symbols in SYMBOLS.items():
-        for name, wanted in symbols.items():
-            yield module, name, wanted
+def parameters_of(replacement: Callable[..., Any]) -> str:
+    """Return the parameters of a replaced function; "*" stands for any further."""
+    given = inspect.signature(replacement).parameters.values()
+    _, *names = [p.name for p in _named(replacement)]
+    passes_on = any(p.kind is p.VAR_POSITIONAL for p in given)
+    return " ".join([*names, "*"] if passes_on else names)
 
 
-def _problem(module: str, name: str, wanted: list[str]) -> str | None:
+def _problem(symbol: str, wanted: list[str]) -> str | None:
     """Describe the mismatch of a symbol, if any."""
+    name = symbol.replace(":", ".")
     try:
-        symbol: Any = pkgutil.resolve_name(f"{module}:{name}")
+        found: Any = pkgutil.resolve_name(symbol)
     except (ImportError, AttributeError):
-        return f"{module}.{name}, which is missing"
+        return f"{name}, which is missing"
     if not wanted:
         return None
-    found = inspect.signature(symbol)
-    named = [p for p in found.parameters.values() if p.kind not in _VARIADIC]
-    first, further = named[: len(wanted)], named[len(wanted) :]
-    can_be_left_out = all(p.default is not p.empty for p in further)
-    if [p.name for p in first] == wanted and can_be_left_out:
+    function = getattr(found, "fget", found)
+    any_further = wanted[-1] == "*"
+    wanted = [name for name in wanted if name != "*"]
+    parameters = _named(function)
+    first, further = parameters[: len(wanted)], parameters[len(wanted) :]
+    any_further |= all(p.default is not p.empty for p in further)
+    if [p.name for p in first] == wanted and any_further:
         return None
-    return f"{module}.{name}{found} instead of ({', '.join(wanted)})"
+    return f"{name}{inspect.signature(function)} instead of ({', '.join(wanted)})"
+
+
+def _named(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function but `*args` and `**kwargs`."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [p for p in parameters if p.kind not in variadic]
 
 
 def _dotted(version: tuple[int, int]) -> str:

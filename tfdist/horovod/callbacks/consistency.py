@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist.callbacks.metric_average import check_equal_names
 from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.horovod.elastic import Logs
 from tfdist.horovod.native import native
 from tfdist.horovod.variables import (
     broadcast_equal,
@@ -62,11 +63,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self.device = device
         self._local_variables: list[Any] = []
         self._is_pending = False
-        if local_variables is None:
-            local_variables = []
-        elif _is_variable(local_variables):
-            local_variables = [local_variables]
-        for variable in local_variables:
+        given = [] if local_variables is None else tf.nest.flatten(local_variables)
+        for variable in given:
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
@@ -78,7 +76,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         Raises:
             ValueError: If `var` is not a variable.
         """
-        if not _is_variable(var):
+        if not isinstance(var, keras.Variable | tf.Variable):
             raise ValueError(
                 "local_variables must hold variables of Keras or of TensorFlow. "
                 f"Received: {var!r} of type {type(var).__name__}. "
@@ -86,7 +84,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             )
         self._local_variables.append(tensorflow_variable(var))
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Broadcast if the model is built on all ranks."""
         # Only a rank that loaded its model may have built it.
         everyone = native.allgather_object(
@@ -96,17 +94,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         if not self._is_pending:
             self._broadcast()
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Let the first step build the model and broadcast before it trains."""
         if self._is_pending and not self.model.run_eagerly:
             self._is_pending = False
             self.model.train_function = self._broadcasting(self.model.train_function)
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Broadcast a model that could not be built earlier."""
         if self._is_pending:
             self._is_pending = False
@@ -173,7 +167,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self.device = device
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Replace the logs by their means, in place; raise if their names differ."""
         logs = {} if logs is None else logs
         own = {name: np.asarray(value, "float64") for name, value in logs.items()}
@@ -241,7 +235,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
         if filepath is None:
             self.filepath = None
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Refuse to train without a valid path for the file."""
         ending = ".weights.h5" if self.save_weights_only else ".keras"
         if self.filepath is None or not str(self.filepath).endswith(ending):
@@ -252,14 +246,12 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
             )
         super().on_train_begin(logs)
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Save on rank 0 if `save_freq` requires it."""
         if native.rank() == 0:
             super().on_train_batch_end(batch, logs)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Save on rank 0 if the epoch was the best."""
         if native.rank() == 0:
             super().on_epoch_end(epoch, logs)
@@ -269,8 +261,3 @@ def _is_ready(model: keras.Model) -> bool:
     """Return whether all variables exist, or can be created without a batch."""
     others = [one for one in optimizers_of(model) if one is not model.optimizer]
     return bool(model.built) and all(one.built for one in others)
-
-
-def _is_variable(value: Any) -> bool:
-    """Return whether a value is a Keras or TensorFlow variable."""
-    return isinstance(value, keras.Variable | tf.Variable)

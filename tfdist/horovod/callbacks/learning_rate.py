@@ -33,8 +33,8 @@ class LearningRateScheduleCallback(EpochRange):
             not know them. Default None.
 
     Raises:
-        ValueError: If `initial_lr` is None; in `fit`, if the steps per epoch are
-            unknown, or if the optimizer has a Keras schedule.
+        ValueError: In `fit`, if the steps per epoch are unknown, or if the optimizer
+            has a Keras schedule.
 
     Example:
         >>> import keras
@@ -63,33 +63,35 @@ class LearningRateScheduleCallback(EpochRange):
         steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__(start_epoch, end_epoch, staircase, steps_per_epoch)
-        if initial_lr is None:
-            raise ValueError(
-                "initial_lr must be a number. Received: initial_lr=None. "
-                "Give the learning rate that the multiplier is for."
-            )
         self.initial_lr = initial_lr
         if not callable(multiplier):
-            multiplier = partial(_decay, multiplier, start_epoch)
+            multiplier = partial(
+                exponential_multiplier, multiplier, start_epoch=start_epoch
+            )
         self.multiplier = multiplier
         self.momentum_correction = momentum_correction
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Check that the rate can be set, and determine the steps per epoch."""
-        learning_rate_variable(self.model.optimizer)
+        _variable_of(self.model.optimizer)
         super().on_train_begin(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Log the rate."""
         if logs is not None:
-            rate = learning_rate_variable(self.model.optimizer)
-            logs["lr"] = float(rate.numpy())
-            logs["learning_rate"] = logs["lr"]
+            rate = float(self.model.optimizer.learning_rate.numpy())
+            logs["lr"] = logs["learning_rate"] = rate
 
     def _set(self, epoch: float) -> None:
         """Set the rate of an epoch."""
-        rate = self.initial_lr * self.multiplier(epoch)
-        set_learning_rate(self.model.optimizer, rate, self.momentum_correction)
+        variable = _variable_of(self.model.optimizer)
+        old, rate = float(variable.numpy()), self.initial_lr * self.multiplier(epoch)
+        variable.assign(rate)
+        # The momentum of SGD and RMSprop contains earlier learning rates (Goyal et al.
+        # 2017, section 3). Horovod corrects its coefficient instead, a constant in
+        # Keras 3. After a rate of 0 there is nothing to correct.
+        if self.momentum_correction and old not in (0.0, rate):
+            correct_momentum(self.model.optimizer, rate / old)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -97,15 +99,15 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     Args:
         initial_lr: The rate to reach, already scaled, usually `0.001 * hvd.size()`.
-        warmup_epochs: The number of epochs. Default 5.
+        warmup_epochs: The number of epochs. Default 5; 0 for no warm-up.
         momentum_correction: Whether to correct the momentum of SGD and RMSprop for each
             new rate. Default True.
         steps_per_epoch: Steps per epoch, if Keras does not know them. Default None.
         verbose: 1 to print a line on rank 0 at the end of warm-up. Default 0.
 
     Raises:
-        ValueError: If `initial_lr` is None or `warmup_epochs` negative; in `fit`, if
-            the steps per epoch are unknown, or if the optimizer has a Keras schedule.
+        ValueError: In `fit`, if the steps per epoch are unknown, or if the optimizer
+            has a Keras schedule.
 
     Example:
         >>> import keras
@@ -132,11 +134,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
-        if warmup_epochs < 0:
-            raise ValueError(
-                "warmup_epochs must not be negative. "
-                f"Received: warmup_epochs={warmup_epochs}. Use 0 for no warm-up."
-            )
         super().__init__(
             initial_lr,
             self._multiplier,
@@ -164,7 +161,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         return warmup_multiplier(epoch, native.size(), self.warmup_epochs, self._steps)
 
 
-def learning_rate_variable(optimizer: Any) -> Any:
+def _variable_of(optimizer: Any) -> Any:
     """Return the learning rate variable, or refuse a Keras schedule."""
     rate = optimizer.learning_rate
     if not isinstance(rate, keras.Variable):
@@ -174,22 +171,3 @@ def learning_rate_variable(optimizer: Any) -> Any:
             "a function. Give the optimizer a number, or leave out the callback."
         )
     return rate
-
-
-def set_learning_rate(
-    optimizer: Any, learning_rate: float, momentum_correction: bool
-) -> None:
-    """Set the learning rate for the next steps."""
-    variable = learning_rate_variable(optimizer)
-    old = float(variable.numpy())
-    variable.assign(learning_rate)
-    # The momentum of SGD and RMSprop contains earlier learning rates (Goyal et al.
-    # 2017, section 3). Horovod corrects its coefficient instead, a constant in Keras 3.
-    # After a rate of 0 there is nothing to correct.
-    if momentum_correction and old not in (0.0, learning_rate):
-        correct_momentum(optimizer, learning_rate / old)
-
-
-def _decay(factor: float, start_epoch: int, epoch: float) -> float:
-    """Return the multiplier of an exponential decay."""
-    return exponential_multiplier(factor, epoch, start_epoch)

@@ -1,19 +1,24 @@
-"""The connection to the agent on a host: commands, handshake and failures."""
+"""Another host: the connection to its agent, and its ranks for the launcher."""
 
+import asyncio
+import base64
+import contextlib
 import os
-import select
-import selectors
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
 from pathlib import PurePath
 
-from tfdist.launch.remote.link import GREETING, Link
+from tfdist.launch.job import ProcessSpec
+from tfdist.launch.process import RankProcess
+from tfdist.launch.remote.link import Link, open_link, open_writer
 from tfdist.rendezvous.wire import Message
 
 DEFAULT_SSH = "ssh"
@@ -33,8 +38,8 @@ _NOT_CARRIED = frozenset(
 )
 _PREFIXES_NOT_CARRIED = ("DBUS_", "OMPI_", "PMI", "SLURM", "SSH_", "XDG_")
 
-_POLL_SECONDS = 0.1
-_PINGS = 5
+# The exit code of ssh when the connection breaks.
+_LOST = 255
 # Grace periods for the agent to exit, and for ssh to explain a lost connection.
 _GOODBYE_SECONDS = 5.0
 _EXPLANATION_SECONDS = 1.0
@@ -43,7 +48,6 @@ _LONGEST_SHOWN = 300
 _SAME_ENVIRONMENT = (
     "Make the same environment there as here, or name its interpreter: --python."
 )
-_FIREWALL = "See that it is up, and that no firewall is between: ssh {host} true"
 # A text that ssh or the shell prints, its cause, and the remedy.
 _CAUSES = (
     (
@@ -66,158 +70,202 @@ _CAUSES = (
         "The name of the host {host} is not known here.",
         "Correct the name, or give the host an entry in ~/.ssh/config.",
     ),
-    (
-        "Connection refused",
-        "No ssh server listens on {host}.",
-        "Start sshd there, or give its port, as in --ssh 'ssh -p 2222'.",
-    ),
-    ("timed out", "{host} does not answer.", _FIREWALL),
-    ("No route to host", "There is no way to {host}.", _FIREWALL),
-    (
-        "{folder}",
-        "The working directory does not exist on {host}.",
-        "Start from a folder that all hosts have, as on a shared file system.",
-    ),
     ("{python}", "There is no such interpreter on {host}.", _SAME_ENVIRONMENT),
 )
 
 
-@dataclass(frozen=True)
-class Patience:
-    """A deadline on the monotonic clock, and signals that end a wait early."""
-
-    deadline: float
-    signals: socket.socket | None = None
-
-    def check(self) -> None:
-        """Raise TimeoutError after the deadline, KeyboardInterrupt after a signal."""
-        if self.signals is not None and select.select([self.signals], [], [], 0)[0]:
-            raise KeyboardInterrupt
-        if time.monotonic() > self.deadline:
-            raise TimeoutError("no answer")
-
-
 class RemoteHost:
-    """The connection to the agent on a host until its ranks start."""
+    """The connection to the agent on a host, in a thread with an event loop."""
 
     def __init__(
-        self, host: str, *, ssh: str = DEFAULT_SSH, python: str = sys.executable
+        self,
+        name: str,
+        slots: int,
+        *,
+        ssh: str = DEFAULT_SSH,
+        python: str = sys.executable,
     ) -> None:
-        self.host, self.python = host, python
-        # The remote clock minus ours.
-        self.clock_offset = 0.0
+        self._name, self._python = name, python
+        # The first message of the agent, or the reason why there is none.
+        self.hello: Future[Message] = Future()
+        self._ranks: dict[int, RemoteProcess] = {}
+        # The reason why the connection ended; None while it is open.
+        self._end: str | None = None
         # Stderr of ssh, read after a failure; closed with the connection.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        pythonpath = os.environ.get("PYTHONPATH")
+        line = agent_line(os.getcwd(), python, os.environ.get("PYTHONPATH"), slots)
         # A session of its own, so that Ctrl-C at the terminal does not reach it.
         self.process = subprocess.Popen(
-            ssh_command(ssh, host, agent_line(os.getcwd(), python, pythonpath)),
+            ssh_command(ssh, name, line),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,
             bufsize=0,
         )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.link = Link(self.process.stdout.fileno(), self.process.stdin.fileno())
+        self._link: Link | None = None
+        self._loop = asyncio.new_event_loop()
+        self._serving = self._loop.create_task(self._serve())
+        # A daemon thread: a blocked console cannot keep the launcher alive.
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
-    def connect(self, patience: Patience) -> dict[str, str]:
-        """Wait for the agent, measure its clock, and return its installed versions."""
-        try:
-            self._skip_to_greeting(patience)
-            hello = self._receive("hello", patience)
-            self._measure_clock(patience)
-        except (ConnectionError, TimeoutError, ValueError) as error:
-            raise OSError(self.explain(error)) from None
-        versions: dict[str, str] = hello["versions"]
-        return versions
+    def call(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Run a coroutine in the thread of the host, and wait for it."""
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def prepare(self, ports: int, patience: Patience) -> tuple[list[int], list[int]]:
-        """Send the environment; return free ports and the cores of the host."""
-        variables = carried_environment(os.environ)
-        try:
-            self.link.send({"kind": "environment", "variables": variables})
-            answer = self._ask({"kind": "prepare", "ports": ports}, "ready", patience)
-        except (ConnectionError, TimeoutError, ValueError) as error:
-            raise OSError(self.explain(error)) from None
-        return answer["ports"], answer["cores"]
+    async def start(self, rank: "RemoteProcess", stdout: int, stderr: int) -> None:
+        """Start a rank; report it lost if the connection has ended."""
+        for descriptor in (stdout, stderr):
+            pipe = os.fdopen(descriptor, "wb", 0)
+            rank.streams.append(await open_writer(pipe))
+        self._ranks[rank.rank] = rank
+        if self._end is not None:
+            self._lose(rank, self._end)
+            return
+        assert self._link is not None
+        env = {**carried_environment(os.environ), **rank.spec.env}
+        start = {"argv": rank.spec.argv, "env": env, "cores": rank.spec.cores}
+        self._link.send({"kind": "start", "rank": rank.rank, **start})
+
+    async def signal(self, rank: "RemoteProcess", number: signal.Signals) -> None:
+        """Send a signal to a rank; no-op once the rank is over."""
+        if self._ranks.get(rank.rank) is rank:
+            assert self._link is not None
+            self._link.send({"kind": "signal", "rank": rank.rank, "number": number})
+
+    async def cut(self) -> None:
+        """Give up the connection to the host, whose agent then kills everything."""
+        self.process.kill()
+        self._serving.cancel()
 
     def explain(self, error: Exception) -> str:
         """Return why the host failed or was lost."""
-        if isinstance(error, ConnectionError):
+        if not isinstance(error, TimeoutError):
             # Let ssh exit, which explains the failure.
-            self._end(_EXPLANATION_SECONDS)
+            self._await_exit(_EXPLANATION_SECONDS)
         self._errors.seek(0)
         printed = self._errors.read().decode(errors="replace").strip()
-        names = {
-            "host": self.host.strip("[]"),
-            "python": self.python,
-            "folder": os.getcwd(),
-        }
-        return explain_failure(names, self.process.poll(), printed, error)
+        host = self._name.strip("[]")
+        return explain_failure(
+            host, self._python, self.process.poll(), printed, str(error)
+        )
 
     def close(self) -> None:
-        """End the agent and everything it started."""
-        self._end(_GOODBYE_SECONDS)
+        """Kill all processes that still run there, and close the connection."""
+        with contextlib.suppress(CancelledError):
+            self.call(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._await_exit(_GOODBYE_SECONDS)
         self._errors.close()
 
-    def _end(self, grace_seconds: float) -> None:
-        """Close the connection; kill ssh after the grace period."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+    async def _stop(self) -> None:
+        """End the conversation with the agent."""
+        self._serving.cancel()
+        await self._serving
+
+    def _await_exit(self, grace_seconds: float) -> None:
+        """Wait for ssh to exit; kill it after the grace period."""
         try:
             self.process.wait(grace_seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 
-    def _skip_to_greeting(self, patience: Patience) -> None:
-        """Skip the output of the login shell, byte by byte."""
-        line = b""
-        while line != GREETING:
-            line = line if not line.endswith(b"\n") else b""
-            self._wait(patience)
-            byte = os.read(self.link.reading, 1)
-            if not byte:
-                raise ConnectionError("the connection was closed")
-            line += byte
+    async def _serve(self) -> None:
+        """Exchange messages with the agent until either side ends the connection."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._link = await open_link(self.process.stdout, self.process.stdin)
+        try:
+            await self._link.skip_to_greeting()
+            await self._link.receive(self._handle)
+        except (ConnectionError, ValueError) as error:
+            self._end = self.explain(error)
+        except TimeoutError as error:
+            self._end = str(error)
+        except asyncio.CancelledError:
+            self._end = "it was given up"
+        finally:
+            self._link.close()
+        if not self.hello.done():
+            self.hello.set_exception(OSError(self._end))
+        for rank in [*self._ranks.values()]:
+            self._lose(rank, self._end)
 
-    def _measure_clock(self, patience: Patience) -> None:
-        """Measure the clock offset by the fastest of several round trips."""
-        best = float("inf")
-        for _ in range(_PINGS):
-            sent = time.monotonic()
-            there = self._ask({"kind": "clock"}, "clock", patience)["now"]
-            seconds = time.monotonic() - sent
-            if seconds < best:
-                best = seconds
-                self.clock_offset = there - sent - seconds / 2
+    async def _handle(self, message: Message) -> None:
+        """Pass a message of the agent on to the launcher."""
+        assert self._link is not None
+        if message["kind"] == "hello":
+            self.hello.set_result(message)
+            return
+        rank = self._ranks[message["rank"]]
+        if message["kind"] == "output":
+            stream = rank.streams[message["stream"]]
+            stream.write(base64.b64decode(message["data"]))
+            # A full pipe pauses all reading from the agent.
+            self._link.is_paused = True
+            await stream.drain()
+            self._link.is_paused = False
+        elif message["kind"] == "exit":
+            rank.report(message["code"], time.monotonic() - message["ago"])
+        else:
+            self._release(rank)
 
-    def _ask(self, message: Message, kind: str, patience: Patience) -> Message:
-        """Send a message and wait for the answer."""
-        self.link.send(message)
-        return self._receive(kind, patience)
+    def _release(self, rank: "RemoteProcess") -> None:
+        """Close the sockets and pipes of a rank that is gone."""
+        del self._ranks[rank.rank]
+        rank.reports.close()
+        for stream in rank.streams:
+            stream.close()
+        rank.is_over.set()
 
-    def _receive(self, kind: str, patience: Patience) -> Message:
-        """Wait for a message of a kind, skipping heartbeats."""
-        while True:
-            self._wait(patience)
-            for message in self.link.receive():
-                if message["kind"] == kind:
-                    return message
-                if message["kind"] == "refused":
-                    raise OSError(f"On {self.host}: {message['text']}")
+    def _lose(self, rank: "RemoteProcess", reason: str) -> None:
+        """Report a rank as lost."""
+        line = f"tfdist run: {self._name} is lost to this run: {reason}\n"
+        rank.streams[1].write(line.encode())
+        rank.report(_LOST, time.monotonic())
+        self._release(rank)
 
-    def _wait(self, patience: Patience) -> None:
-        """Wait for input, while flushing output and sending heartbeats."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.link.reading, selectors.EVENT_READ)
-            while not selector.select(_POLL_SECONDS):
-                self.link.flush()
-                self.link.beat()
-                patience.check()
+
+class RemoteProcess(RankProcess):
+    """A rank on another host."""
+
+    def __init__(
+        self, host: RemoteHost, spec: ProcessSpec, *, stdout: int, stderr: int
+    ) -> None:
+        control, self.reports = socket.socketpair()
+        super().__init__(spec, control)
+        self.streams: list[asyncio.StreamWriter] = []
+        self.is_over = threading.Event()
+        self._host = host
+        host.call(host.start(self, os.dup(stdout), os.dup(stderr)))
+
+    def report(self, code: int, seconds: float) -> None:
+        """Write the line that a guardian writes."""
+        with contextlib.suppress(OSError):
+            self.reports.sendall(b"%d %d\n" % (code, int(seconds * 1e9)))
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal at once, since this process itself may be stopped next."""
+        self.is_to_be_killed |= number == signal.SIGKILL
+        self._host.call(self._host.signal(self, number))
+
+    def kill_guardian(self) -> None:
+        """Cut the connection to the host, whose agent then kills everything."""
+        self.is_to_be_killed = True
+        self._host.call(self._host.cut())
+
+    def hang_up(self) -> None:
+        """Have the agent kill what is left of the rank."""
+        super().hang_up()
+        self.send(signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait until the agent reports that nothing is left, or the host is lost."""
+        self.is_over.wait()
 
 
 def ssh_command(ssh: str, host: str, line: str) -> list[str]:
@@ -228,9 +276,9 @@ def ssh_command(ssh: str, host: str, line: str) -> list[str]:
     return [*words, *_SSH_OPTIONS, host.strip("[]"), line]
 
 
-def agent_line(folder: str, python: str, pythonpath: str | None) -> str:
+def agent_line(folder: str, python: str, pythonpath: str | None, slots: int) -> str:
     """Return the shell line that starts the agent in a folder."""
-    words = [python, "-m", "tfdist.launch.remote.agent"]
+    words = [python, "-m", "tfdist.launch.remote.agent", str(slots)]
     if pythonpath is not None:
         words = ["env", f"PYTHONPATH={pythonpath}", *words]
     return f"cd {shlex.quote(folder)} && exec {shlex.join(words)}"
@@ -246,33 +294,24 @@ def carried_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def explain_failure(
-    names: Mapping[str, str], exit_code: int | None, printed: str, error: Exception
+    host: str, python: str, exit_code: int | None, printed: str, error: str
 ) -> str:
-    """Return why no agent answers; `names` has the remote host, python and folder."""
-    host, python = names["host"], names["python"]
+    """Return why no agent answers, from what ssh and the shell have printed."""
+    names = {"host": host, "python": python}
+    lines = [line.strip() for line in printed.splitlines()]
     for sign, what, advice in _CAUSES if exit_code else ():
-        if sign.format(**names) in printed:
-            last = _last_line(printed, sign.format(**names))
-            return f"{what.format(**names)} Received: {last}. {advice.format(**names)}"
-    received = _last_line(printed) or str(error) or "nothing"
-    if isinstance(error, ValueError):
-        return (
-            f"What answers on {host} is not tfdist. Received: {error} "
-            f"See what runs there: ssh {host} {python} --version"
-        )
+        found = [line for line in lines if sign.format(**names) in line]
+        if found:
+            received = f"Received: {found[-1].rstrip('.')}."
+            return f"{what.format(**names)} {received} {advice.format(**names)}"
+    received = (lines[-1] if lines else error)[:_LONGEST_SHOWN].rstrip(".")
     if exit_code is None:
         return (
             f"{host} has not answered in time. Received: {received}. "
-            f"See what takes so long: ssh {host} true; or give it more time: "
-            "--start-timeout."
+            f"See what takes so long: ssh {host} {python} --version; or give it more "
+            "time: --start-timeout."
         )
     return (
         f"The connection to {host} has ended with exit code {exit_code}. "
         f"Received: {received}. Try by hand: ssh {host} {python} --version"
     )
-
-
-def _last_line(printed: str, sign: str = "") -> str:
-    """Return the last line that contains `sign`, stripped and shortened."""
-    lines = [line.strip() for line in printed.splitlines() if sign in line]
-    return lines[-1][:_LONGEST_SHOWN].rstrip(".\r") if lines else ""

@@ -1,91 +1,102 @@
 """Messages with heartbeats between the launcher and its agent on a host."""
 
-import contextlib
-import os
-import selectors
-import threading
-import time
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import IO, NoReturn
 
 from tfdist.rendezvous.wire import Message, Reader, pack
 
 # Marks the first message, since a login shell may print text before it.
-GREETING = b"tfdist agent 1\n"
-BEAT_SECONDS = 2.0
+GREETING = b"\ntfdist agent 2\n"
+BEAT_SECONDS = 1.0
 # Without a message for this long, the peer counts as lost.
 SILENCE_SECONDS = 15.0
-
-_CHUNK_BYTES = 65_536
-# Above this many unwritten bytes the agent reads no more output.
-_MANY_BYTES = 2**20
+CHUNK_BYTES = 65_536
 
 
 class Link:
     """One end of a connection over two pipes, with heartbeats in both directions."""
 
-    # Heartbeats detect a lost host. Nothing here blocks, and any thread may send.
-    def __init__(self, reading: int, writing: int) -> None:
-        self.reading, self.writing = reading, writing
-        for descriptor in (reading, writing):
-            os.set_blocking(descriptor, False)
-        self._reader = Reader()
-        self._unwritten = bytearray()
-        self._lock = threading.Lock()
-        self._heard = self._beaten = time.monotonic()
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        reading: asyncio.BaseTransport,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._reader, self._reading, self._writer = reader, reading, writer
+        # No silence is counted while this side or the peer is known to pause.
+        self.is_paused = False
+        self._missed = 0
 
     def send(self, message: Message) -> None:
-        """Send a message as soon as the pipe has room."""
-        with self._lock:
-            self._unwritten += pack(message)
-        self.flush()
+        """Send a message; what the pipe does not take at once waits in memory."""
+        self._writer.write(pack(message))
 
-    def flush(self) -> None:
-        """Write as much as the pipe takes."""
-        with self._lock, contextlib.suppress(BlockingIOError):
-            while self._unwritten:
-                written = os.write(self.writing, self._unwritten[:_CHUNK_BYTES])
-                del self._unwritten[:written]
+    async def drain(self) -> None:
+        """Wait until the peer has read most of what was sent."""
+        await self._writer.drain()
 
-    @property
-    def is_full(self) -> bool:
-        """True if too many bytes wait for the peer to read them."""
-        return len(self._unwritten) > _MANY_BYTES
-
-    def receive(self) -> list[Message]:
-        """Return the complete messages, oldest first."""
+    async def skip_to_greeting(self) -> None:
+        """Skip the output of the login shell."""
         try:
-            data = os.read(self.reading, _CHUNK_BYTES)
-        except BlockingIOError:
-            return []
-        if not data:
+            await self._reader.readuntil(GREETING)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            raise ConnectionError("no tfdist agent has answered") from None
+
+    async def receive(self, handle: Callable[[Message], Awaitable[None]]) -> NoReturn:
+        """Handle each message; raise ConnectionError at the end, or TimeoutError."""
+        beats = asyncio.create_task(self._beat())
+        decoder = Reader()
+        try:
+            while data := await self._reader.read(CHUNK_BYTES):
+                self._missed = 0
+                for message in decoder.feed(data):
+                    if message["kind"] != "beat":
+                        await handle(message)
             raise ConnectionError("the connection was closed")
-        self._heard = time.monotonic()
-        return self._reader.feed(data)
+        finally:
+            beats.cancel()
+            self.close()
 
-    def beat(self) -> float:
-        """Send a heartbeat if due; return the seconds until the next one."""
-        now = time.monotonic()
-        if now - self._beaten >= BEAT_SECONDS:
-            self._beaten = now
+    async def _beat(self) -> None:
+        """Send heartbeats; have `receive` raise TimeoutError if the peer is silent."""
+        # Heartbeats are counted instead of seconds, which pass while this process is
+        # stopped.
+        while self._missed * BEAT_SECONDS < SILENCE_SECONDS:
             self.send({"kind": "beat"})
-        return BEAT_SECONDS - (now - self._beaten)
+            await asyncio.sleep(BEAT_SECONDS)
+            self._missed = 0 if self.is_paused else self._missed + 1
+        error = TimeoutError(f"nothing has come for {SILENCE_SECONDS:.0f} s")
+        self._reader.set_exception(error)
 
-    def run_once(self, selector: selectors.BaseSelector) -> None:
-        """Wait for events and call their handlers; send heartbeats meanwhile."""
-        for key, _ in selector.select(self.beat()):
-            # An earlier handler of this round may have unregistered it.
-            if selector.get_map().get(key.fd) is key:
-                key.data()
-        is_registered = self.writing in selector.get_map()
-        if self._unwritten and not is_registered:
-            selector.register(self.writing, selectors.EVENT_WRITE, self.flush)
-        elif is_registered and not self._unwritten:
-            selector.unregister(self.writing)
+    def close(self) -> None:
+        """Close both pipes."""
+        self._reading.close()
+        if not self._writer.is_closing():
+            self._writer.transport.abort()
 
-    def restart_silence(self) -> None:
-        """Restart the measurement of silence, after a time without reading."""
-        self._heard = time.monotonic()
 
-    @property
-    def is_silent(self) -> bool:
-        """True if the peer has been silent for so long that it must be gone."""
-        return time.monotonic() - self._heard > SILENCE_SECONDS
+async def open_link(reading: IO[bytes], writing: IO[bytes]) -> Link:
+    """Return a link over two pipes."""
+    reader, transport = await open_reader(reading)
+    return Link(reader, transport, await open_writer(writing))
+
+
+async def open_reader(
+    pipe: IO[bytes],
+) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
+    """Return a stream that reads a pipe, and the transport that closes it."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    return reader, transport
+
+
+async def open_writer(pipe: IO[bytes]) -> asyncio.StreamWriter:
+    """Return a stream that writes to a pipe."""
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
+    )
+    return asyncio.StreamWriter(transport, protocol, None, loop)

@@ -182,8 +182,8 @@ class CentralStorageExtended(MirroredReplicasExtended):
         return (self._parameter_device,)
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-        beside = kwargs.get("colocate_with")
-        is_of_weight = isinstance(beside, tf.Variable) and not _has_copies(beside)
+        weight = kwargs.get("colocate_with")
+        is_of_weight = isinstance(weight, tf.Variable) and not _has_copies(weight)
         is_weight = kwargs.get("trainable") is not False and (
             kwargs.get("synchronization") != tf.VariableSynchronization.ON_READ
         )

@@ -43,7 +43,7 @@ class MirroredKerasHooks(StrategyKerasHooks):
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other replica."""
+        """False: a process has several replicas."""
         return False
 
     def synchronize(self, trainer: Any) -> None:

@@ -4,7 +4,6 @@ Each tensor is a message of its own, which costs more than a small tensor's byte
 """
 
 from collections.abc import Sequence
-from itertools import compress
 from typing import Any, NamedTuple
 
 import keras
@@ -33,72 +32,51 @@ class BatchCodec:
 
     def __init__(self, spec: Any, *, is_packed: bool = True) -> None:
         self._spec = spec
-        self._leaves = tf.nest.flatten(spec, expand_composites=True)
-        self._is_packed = [
-            is_packed
-            and leaf is not None
-            and can_be_bytes(leaf.dtype)
-            and leaf.shape.rank is not None
-            for leaf in self._leaves
-        ]
-        self._is_separate = [
-            leaf is not None and not packed
-            for leaf, packed in zip(self._leaves, self._is_packed, strict=True)
-        ]
-        self._packed = list(compress(self._leaves, self._is_packed))
-        self.separate_specs = list(compress(self._leaves, self._is_separate))
+        leaves = tf.nest.flatten(spec, expand_composites=True)
+        there = [i for i, leaf in enumerate(leaves) if leaf is not None]
+        self._packed = [i for i in there if is_packed and _can_be_packed(leaves[i])]
+        self._separate = [i for i in there if i not in self._packed]
+        self._specs = [leaves[i] for i in self._packed]
+        self.separate_specs = [leaves[i] for i in self._separate]
+        self._leaves = len(leaves)
 
     def encode(self, structure: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the payload of tensors or arrays, and the separate tensors."""
         values = tf.nest.flatten(structure, expand_composites=True)
-        pairs = zip(compress(values, self._is_packed), self._packed, strict=True)
-        arrays = [_array(value, spec) for value, spec in pairs]
+        arrays = [
+            np.asarray(values[i], spec.dtype.as_numpy_dtype)
+            for i, spec in zip(self._packed, self._specs, strict=True)
+        ]
         shapes = np.array([size for array in arrays for size in array.shape], np.int64)
         payload = np.concatenate(
             [np.ravel(a).view(np.uint8) for a in (shapes, *arrays)]
         )
-        separate = map(tf.convert_to_tensor, compress(values, self._is_separate))
-        return tf.constant(payload), list(separate)
+        separate = [tf.convert_to_tensor(values[i]) for i in self._separate]
+        return tf.constant(payload), separate
 
     def decode(self, payload: tf.Tensor, separate: list[tf.Tensor]) -> Any:
         """Return the structure that was encoded."""
-        packed, others = iter(self._decode_payload(payload)), iter(separate)
-        leaves = [
-            next(packed) if is_packed else next(others) if is_separate else None
-            for is_packed, is_separate in zip(
-                self._is_packed, self._is_separate, strict=True
-            )
-        ]
+        values = [*self._decode_payload(payload), *separate]
+        by_leaf = dict(zip([*self._packed, *self._separate], values, strict=True))
+        leaves = [by_leaf.get(i) for i in range(self._leaves)]
         return tf.nest.pack_sequence_as(self._spec, leaves, expand_composites=True)
 
     def _decode_payload(self, payload: tf.Tensor) -> list[tf.Tensor]:
-        if not self._packed:
+        if not self._specs:
             return []
-        ranks = [spec.shape.rank for spec in self._packed]
-        head, body = payload[: 8 * sum(ranks)], payload[8 * sum(ranks) :]
+        ranks = [spec.shape.rank for spec in self._specs]
+        head, body = tf.split(payload, [8 * sum(ranks), -1])
         shapes = tf.split(from_bytes(head, tf.int64, [sum(ranks)]), ranks)
         sizes = [
             tf.reduce_prod(shape) * spec.dtype.size
-            for spec, shape in zip(self._packed, shapes, strict=True)
+            for spec, shape in zip(self._specs, shapes, strict=True)
         ]
         parts = tf.split(body, tf.stack(sizes), num=len(sizes))
         leaves = []
-        for spec, shape, part in zip(self._packed, shapes, parts, strict=True):
+        for spec, shape, part in zip(self._specs, shapes, parts, strict=True):
             leaves.append(from_bytes(part, spec.dtype, shape))
             leaves[-1].set_shape(spec.shape)
         return leaves
-
-
-def _array(value: Any, spec: tf.TensorSpec) -> np.ndarray:
-    """Return a tensor as an array with the type of its spec."""
-    array = np.asarray(value, spec.dtype.as_numpy_dtype)
-    if not spec.shape.is_compatible_with(array.shape):
-        raise ValueError(
-            "The tensors of a batch must have the shapes that the dataset says. "
-            f"Received: one of shape {array.shape} where it says {spec.shape}. Let "
-            "all batches be of one kind, but for the number of rows."
-        )
-    return array
 
 
 def as_tensors(batch: Any) -> Any:
@@ -224,9 +202,9 @@ def unpack_bundles(
     return [values[member] for member in sorted(values)]
 
 
-def can_be_bytes(dtype: tf.DType) -> bool:
-    """Return whether tensors of a type can be viewed as bytes."""
-    return dtype in _PLAIN or dtype == tf.bool
+def _can_be_packed(spec: tf.TensorSpec) -> bool:
+    """Return whether tensors of a spec can be viewed as bytes."""
+    return spec.dtype in {*_PLAIN, tf.bool} and spec.shape.rank is not None
 
 
 def as_bytes(value: tf.Tensor) -> tf.Tensor:
@@ -251,5 +229,5 @@ def _size(tensor: Any) -> int:
 
 
 def _is_small(spec: tf.TensorSpec) -> bool:
-    is_known = can_be_bytes(spec.dtype) and spec.shape.is_fully_defined()
+    is_known = _can_be_packed(spec) and spec.shape.is_fully_defined()
     return is_known and _size(spec) <= LARGEST_BYTES

@@ -6,10 +6,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -39,22 +38,14 @@ class Work:
     """
 
     prepare: Callable[[], Callable[[], Any]]
-    tag: Any = None
     on_late: Callable[[Any], None] | None = None
     result: Any = field(default=None, init=False)
     has_arrived: bool = field(default=False, init=False)
-    # The worker of the latest attempt, if it may hang without a replacement.
+    # Set on the worker's thread, before the result is taken.
+    is_done: bool = field(default=False, init=False)
+    attempts: int = field(default=0, init=False)
+    # The worker of the latest attempt, unless it hangs and was replaced.
     worker: int | None = field(default=None, init=False)
-
-
-class Choice(Protocol):
-    """A policy by which free workers choose among pieces of work."""
-
-    def begin(self, worker: int) -> Work | None:
-        """Wait for work for a free worker and return it; None when all is done."""
-
-    def end(self, worker: int, work: Work, *, has_arrived: bool) -> None:
-        """Record the end of a worker's attempt."""
 
 
 class Heartbeat:
@@ -63,12 +54,14 @@ class Heartbeat:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._asked_at: list[float | None] = [None] * workers
+        # The workers whose processes have ended, or were not connected again yet.
+        self._ended: set[int] = set()
         stop = threading.Event()
         weakref.finalize(self, stop.set)
         for worker in range(workers):
             threading.Thread(
                 target=_beat,
-                args=(worker, self._asked_at, stop),
+                args=(worker, self._asked_at, self._ended, stop),
                 name=f"tfdist heartbeat {worker}",
                 daemon=True,
             ).start()
@@ -79,15 +72,26 @@ class Heartbeat:
         waits = {w: now - at for w, at in enumerate(self._asked_at) if at is not None}
         return {w: seconds for w, seconds in waits.items() if seconds > SILENCE_SECONDS}
 
+    def absent(self) -> set[int]:
+        """Return the workers that hang or have ended."""
+        return {*self.silent(), *self._ended}
 
-def _beat(worker: int, asked_at: list[float | None], stop: threading.Event) -> None:
-    """Ping one worker until told to stop, with the time of an unanswered ping noted."""
+
+def _beat(
+    worker: int,
+    asked_at: list[float | None],
+    ended: set[int],
+    stop: threading.Event,
+) -> None:
+    """Ping one worker until told to stop, and record answers and their absence."""
     with own_executor(), tf.device(f"/job:worker/replica:0/task:{worker}"):
         while not stop.wait(BEAT_SECONDS):
             asked_at[worker] = time.monotonic()
-            # TensorFlow itself handles a worker whose process has ended.
-            with suppress(tf.errors.OpError):
+            try:
                 tf.identity(tf.constant(worker)).numpy()
+                ended.discard(worker)
+            except tf.errors.OpError:
+                ended.add(worker)
             asked_at[worker] = None
 
 
@@ -96,33 +100,34 @@ class Dispatcher:
 
     Errors arrive like results. If TensorFlow saw them, it would cancel the work of
     other callers, and wait for everything in flight: forever, if a worker hangs.
+
+    As many workers as are `spare` repeat work that others have begun. Attempts that are
+    still running after their work has arrived count: more would delay new work.
     """
 
-    def __init__(self, coordinator: Any, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, coordinator: Any, heartbeat: Heartbeat, spare_workers: int = 0
+    ) -> None:
         self._coordinator = coordinator
         self._heartbeat = heartbeat
+        self._spare_workers = spare_workers
         self._arrivals: queue.SimpleQueue[tuple[Work, Any, Exception | None]]
         self._arrivals = queue.SimpleQueue()
-        self._pending: set[Work] = set()
+        # An ordered set.
+        self._pending: dict[Work, None] = {}
+        self._running = 0
+        self._lock = threading.Lock()
 
     @property
     def in_flight(self) -> int:
         """The number of pieces of work whose results were not taken."""
         return len(self._pending)
 
-    def submit(self, work: Work) -> None:
-        """Send work to the next free worker."""
-        self._pending.add(work)
-        schedule(self._coordinator, partial(self._attempt_submitted, work))
-
-    def offer(self, works: list[Work], choice: Choice) -> None:
-        """Let each worker choose among pieces of work, which several may attempt.
-
-        The choice, not the dispatcher, repeats the work of a hanging worker.
-        """
-        self._pending.update(works)
-        for _ in range(self._heartbeat.workers):
-            schedule(self._coordinator, partial(self._attempt_chosen, choice))
+    def submit(self, *works: Work) -> None:
+        """Send work to the next free workers, and let spare ones repeat it."""
+        self._pending.update(dict.fromkeys(works))
+        for work in (*works, *[None] * self._spare_workers):
+            schedule(self._coordinator, partial(self._attempt_all, work))
 
     def take(self, *, wait: bool) -> Work | None:
         """Return work that has arrived, if any; raise the error of a worker."""
@@ -142,7 +147,7 @@ class Dispatcher:
                 if error is not None:
                     self.drop()
                     raise error
-                self._pending.discard(work)
+                del self._pending[work]
                 work.result, work.has_arrived = result, True
                 return work
             if error is None and work.on_late is not None:
@@ -153,33 +158,44 @@ class Dispatcher:
         """Forget everything in flight, after an error or an interruption."""
         self._pending.clear()
 
-    def _attempt_submitted(self, work: Work) -> None:
-        """Do a piece of work on a worker's thread, unless it was dropped."""
-        if work in self._pending:
-            work.worker = current_worker()
-            self._attempt(work)
+    def _attempt_all(self, work: Work | None) -> None:
+        """Do work on a worker's thread, then what other workers are slow to do."""
+        begun = self._begin(work)
+        while begun is not None:
+            self._attempt(begun)
+            begun = self._begin(None)
 
-    def _attempt_chosen(self, choice: Choice) -> None:
-        """Do what a worker chooses, on its thread, until nothing is left."""
-        worker = current_worker()
-        while (work := choice.begin(worker)) is not None:
-            try:
-                self._attempt(work)
-            except Exception:
-                choice.end(worker, work, has_arrived=False)
-                raise
-            choice.end(worker, work, has_arrived=True)
+    def _begin(self, work: Work | None) -> Work | None:
+        """Begin a piece of work, or repeat one; return it unless there is no need."""
+        with self._lock:
+            left = [each for each in list(self._pending) if not each.is_done]
+            if work not in left:
+                left = [each for each in left if each.attempts]
+                if self._running >= len(left) + self._spare_workers:
+                    return None
+                work = min(left, key=lambda each: each.attempts, default=None)
+            if work is not None:
+                work.attempts += 1
+                work.worker = current_worker()
+                self._running += 1
+            return work
 
     def _attempt(self, work: Work) -> None:
         """Queue the result or the error of work; raise only what TensorFlow retries."""
+        result, error = None, None
         try:
-            self._arrivals.put((work, work.prepare()(), None))
-        except Exception as error:
+            result = work.prepare()()
+        except Exception as raised:
+            error = raised
             if isinstance(error, tf.errors.OpError):
                 error.add_note(f"tfdist: this happened on worker {current_worker()}.")
             if may_be_retried(error):
                 raise
-            self._arrivals.put((work, None, error))
+        finally:
+            with self._lock:
+                self._running -= 1
+        work.is_done = True
+        self._arrivals.put((work, result, error))
 
     def _resubmit(self) -> None:
         """Send the work of hanging workers to others."""

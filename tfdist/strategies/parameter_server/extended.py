@@ -68,7 +68,7 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         return False
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-        beside = kwargs.pop("colocate_with", None)
+        neighbor = kwargs.pop("colocate_with", None)
         if self._made is None:
             # Only Keras announces the size of its variables.
             value = kwargs["initial_value"]
@@ -77,10 +77,10 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
             kwargs["initial_value"] = value
             self._made = (str(kwargs.get("name") or "variable"), size_bytes, None)
         name, size_bytes, shard = self._made
-        beside = beside if shard is None else shard
-        device = tf.DeviceSpec.from_string(getattr(beside, "device", ""))
+        neighbor = neighbor if shard is None else shard
+        device = tf.DeviceSpec.from_string(getattr(neighbor, "device", ""))
         server = self.placement.place(
-            name, size_bytes, beside=device.task if device.job == "ps" else None
+            name, size_bytes, device.task if device.job == "ps" else None
         )
         self._made = None
         with tf.device(None), tf.device(SERVER.format(server)):

@@ -36,16 +36,15 @@ class ServerKerasHooks(KerasHooks):
         self._strategy = strategy
         # The `rows` of the step that is being traced, see `PureStep.compute`.
         self._rows: tf.Tensor | None = None
-        # The model of the current `predict`, and its batches.
+        # The model of the current `predict`.
         self._predicting: Any = None
-        self._batches: BatchesAhead | None = None
         self._trainings: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )
 
     @property
     def in_step(self) -> bool:
-        """Whether a step on a slice of a batch is being traced."""
+        """True while a step on a slice of a batch is traced."""
         return self._rows is not None and bool(self._strategy.consistency == "sync")
 
     @contextmanager
@@ -68,39 +67,32 @@ class ServerKerasHooks(KerasHooks):
     def predict_function_of(self, trainer: Any) -> Any:
         """Return the function that Keras calls for the batches of a prediction."""
         _check_graph(trainer)
-        function = PredictFunction(self._strategy, trainer)
-        if self._batches is not None:
-            self._batches.function = function
-        return function
+        return PredictFunction(self._strategy, trainer)
 
     def distribute(self, adapter: Any) -> Any:
         """Return the batches of a data adapter."""
         batches = adapter.get_tf_dataset()
-        if self._predicting is not None:
-            if isinstance(batches, WorkerInput):
-                raise ValueError(
-                    "predict returns the predictions in the order of the data, which "
-                    "several datasets do not have. Received: a function that makes the "
-                    "dataset of each worker. Give predict the dataset itself."
-                )
-            batches = self._batches = BatchesAhead(batches)
-            # Keras makes its function once and keeps it.
-            if isinstance(self._predicting.predict_function, PredictFunction):
-                batches.function = self._predicting.predict_function
-        return batches
+        if self._predicting is None:
+            return batches
+        if isinstance(batches, WorkerInput):
+            raise ValueError(
+                "predict returns the predictions in the order of the data, which "
+                "several datasets do not have. Received: a function that makes the "
+                "dataset of each worker. Give predict the dataset itself."
+            )
+        return BatchesAhead(batches, self._predicting)
 
     @contextmanager
     def predicting(self, trainer: Any) -> Iterator[None]:
         """Mark a `predict` of a model, whose batches are dispatched ahead."""
         check_built(trainer)
-        before = self._predicting, self._batches
-        self._predicting, self._batches = trainer, None
+        before, self._predicting = self._predicting, trainer
         try:
             yield
         finally:
-            if self._batches is not None and self._batches.function is not None:
-                self._batches.function.abandon()
-            self._predicting, self._batches = before
+            if isinstance(trainer.predict_function, PredictFunction):
+                trainer.predict_function.abandon()
+            self._predicting = before
 
     def scale_loss_of(self, optimizer: Any) -> Any:
         """Wrap an optimizer for a model in float16."""

@@ -50,10 +50,10 @@ class Placement:
         """
         return sum(one.size_bytes for one in self._placed if one.server == server)
 
-    def place(self, name: str, size_bytes: int, beside: int | None = None) -> int:
-        """Choose a server, `beside` if given, and record the variable there."""
+    def place(self, name: str, size_bytes: int, colocated: int | None = None) -> int:
+        """Choose a server, `colocated` if given, and record the variable there."""
         server = min(range(self._servers), key=self.bytes_of)
-        server = server if beside is None else beside
+        server = server if colocated is None else colocated
         self._placed.append(Placed(name, size_bytes, server))
         return server
 
@@ -68,21 +68,9 @@ class Placement:
         return "\n".join(lines)
 
 
-def check_partitioner(partitioner: Any) -> None:
-    """Raise `ValueError` unless a partitioner is None or callable."""
-    if partitioner is not None and not callable(partitioner):
-        raise ValueError(
-            "variable_partitioner must be a function of shape and dtype. Received: "
-            f"variable_partitioner={partitioner!r}. Use one of "
-            "tf.distribute.experimental.partitioners."
-        )
-
-
 def sizes_of_shards(name: str, shape: Sequence[int], shards: Any) -> list[int]:
     """Return the rows of each shard, from a partitioner's shards per axis."""
     shape = tuple(shape)
-    if not shape:
-        return [1]
     counts = list(shards) if isinstance(shards, Sequence) else []
     is_right = len(counts) == len(shape) and all(
         isinstance(count, int) and count >= 1 for count in counts

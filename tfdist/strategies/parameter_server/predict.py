@@ -75,16 +75,12 @@ class PredictFunction:
 class BatchesAhead:
     """The batches of a `predict` call, as an iterable of their work."""
 
-    def __init__(self, batches: tf.data.Dataset) -> None:
+    def __init__(self, batches: tf.data.Dataset, trainer: Any) -> None:
         self._batches = batches
-        # Set once Keras has made its predict function.
-        self.function: PredictFunction | None = None
+        self._trainer = trainer
+        self.element_spec = batches.element_spec
 
-    @property
-    def element_spec(self) -> Any:
-        """The spec of a batch."""
-        return self._batches.element_spec
-
-    def __iter__(self) -> Iterator[Any]:
-        assert self.function is not None
-        return self.function.ahead(iter(self._batches))
+    def __iter__(self) -> Iterator[Work]:
+        # Keras makes its predict function once, before it first iterates.
+        function: PredictFunction = self._trainer.predict_function
+        return function.ahead(iter(self._batches))

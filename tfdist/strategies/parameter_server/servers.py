@@ -53,22 +53,14 @@ def _start(cluster: Cluster) -> Any:
     # Remote calls block threads, and deadlock with as few threads as
     # TF_NUM_INTEROP_THREADS may set.
     threads = max(_LEAST_THREADS, 2 * sum(map(len, jobs.values())))
-    try:
-        return tf.distribute.Server(
-            tf.train.ClusterSpec(jobs),
-            job_name=cluster.task.type,
-            task_index=cluster.task.index,
-            protocol="grpc",
-            start=True,
-            config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
-        )
-    except tf.errors.OpError as error:
-        raise OSError(
-            f"TensorFlow cannot start its server: {error.message}. Received: "
-            f"{cluster.task} ({cluster.address}). See the reason in TensorFlow's log "
-            "above; if another process has taken the port, stop it or give "
-            "this task another one, on every process."
-        ) from error
+    return tf.distribute.Server(
+        tf.train.ClusterSpec(jobs),
+        job_name=cluster.task.type,
+        task_index=cluster.task.index,
+        protocol="grpc",
+        start=True,
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
+    )
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

@@ -170,17 +170,13 @@ class PureStep:
         """Return the change of an assigned variable."""
         is_metric = any(variable is metric for metric in metrics)
         dtype = tf.as_dtype(variable.dtype)
-        if not (dtype.is_floating or dtype.is_integer):
+        is_number = dtype.is_floating or dtype.is_integer
+        if not is_number or any(variable is weight for weight in self.variables):
             raise ValueError(
-                "A step must not assign what cannot be added up, under parameter "
-                f"servers. Received: {variable.path} of type {dtype.name}, assigned "
-                f"by a step of {self._trainer.name!r}. Keep it outside of the step."
-            )
-        if any(variable is weight for weight in self.variables):
-            raise ValueError(
-                "A step must leave its weights to the optimizer, under parameter "
-                f"servers. Received: {variable.path}, assigned by a step of "
-                f"{self._trainer.name!r}. Assign it in a callback."
+                "A step must assign only numbers, and leave its weights to the "
+                f"optimizer, under parameter servers. Received: {variable.path} of "
+                f"type {dtype.name}, assigned by a step of {self._trainer.name!r}. "
+                "Assign it in a callback."
             )
         momentum = momentum_of(self._trainer, variable)
         assigned = AssignedVariable(
@@ -319,30 +315,30 @@ class StepLogs:
     def _number(self, leaf: Any, noted: list[Any]) -> tf.Tensor:
         """Return a leaf as float32, or raise `ValueError`."""
         number = tf.convert_to_tensor(leaf)
-        self._check_no_metric(number, noted)
+        received = f"{number.dtype.name} of shape {number.shape}"
         is_number = number.dtype.is_floating or number.dtype.is_integer
-        if number.shape.rank != 0 or not is_number:
+        is_derived = _depends_on(number, [value for value, *_ in noted])
+        if is_derived:
+            received = "a number computed from the metric result of one batch"
+        if number.shape.rank != 0 or not is_number or is_derived:
             raise ValueError(
-                "A step may return results of metrics and single numbers, under "
-                f"parameter servers. Received: {number.dtype.name} of shape "
-                f"{number.shape} from the model {self._trainer.name!r}. Let a "
-                "keras.metrics.Metric of the model add it up."
+                "A step may return results of metrics as they are, and single numbers, "
+                f"under parameter servers. Received: {received} from the model "
+                f"{self._trainer.name!r}. Let a keras.metrics.Metric of the model "
+                "compute it."
             )
         return tf.cast(number, tf.float32)
 
-    def _check_no_metric(self, number: tf.Tensor, noted: list[Any]) -> None:
-        """Raise `ValueError` if a number depends on a metric result of one batch."""
-        results = {id(value.op) for value, *_ in noted if isinstance(value, tf.Tensor)}
-        seen, ahead = set[int](), [number.op]
-        while ahead:
-            operation = ahead.pop()
-            if id(operation) in results:
-                raise ValueError(
-                    "A step may return results of metrics as they are, under parameter "
-                    "servers: within a step they are those of one batch. Received: a "
-                    "number computed from such a result in the model "
-                    f"{self._trainer.name!r}. Make it a keras.metrics.Metric."
-                )
-            if id(operation) not in seen:
-                seen.add(id(operation))
-                ahead += [tensor.op for tensor in operation.inputs]
+
+def _depends_on(number: tf.Tensor, values: list[Any]) -> bool:
+    """Return whether a number in a graph was computed from one of some values."""
+    wanted = {id(value.op) for value in values if isinstance(value, tf.Tensor)}
+    seen, ahead = set[int](), [number.op]
+    while ahead:
+        operation = ahead.pop()
+        if id(operation) in wanted:
+            return True
+        if id(operation) not in seen:
+            seen.add(id(operation))
+            ahead += [tensor.op for tensor in operation.inputs]
+    return False

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist.compat.parameter_server import current_worker
 from tfdist.strategies.parameter_server.batch_codec import are_small
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat, Work
-from tfdist.strategies.parameter_server.schedule import BatchRange
+from tfdist.strategies.parameter_server.pipelines import BatchRange
 from tfdist.strategies.parameter_server.update import Update
 from tfdist.strategies.parameter_server.worker_input import WorkerIterator
 
@@ -19,17 +19,7 @@ from tfdist.strategies.parameter_server.worker_input import WorkerIterator
 REST_SECONDS = 0.01
 
 
-class Steps(NamedTuple):
-    """The tag of work: the number of its first step, their count, and their update."""
-
-    first: int
-    steps: int
-    update: Update
-
-
-def sent_steps(
-    update: Update, batches: list[Any], rows: list[list[int]], first: int
-) -> Work:
+def sent_steps(update: Update, batches: list[Any], rows: list[list[int]]) -> Work:
     """Return the work of computing batches in sequence, whose result is their slots.
 
     For `rows` see `PureStep.compute`.
@@ -50,7 +40,7 @@ def sent_steps(
         return call
 
     # The slots of a worker that was lost during its attempt are never used again.
-    return Work(prepare, Steps(first, count, update), update.give_back)
+    return Work(prepare, update.give_back)
 
 
 class ReadSteps:
@@ -73,7 +63,7 @@ class ReadSteps:
         }
         self._writers = [traced[str(spec)] for spec in specs]
 
-    def work_of(self, iterator: WorkerIterator, numbers: list[int], first: int) -> Work:
+    def work_of(self, iterator: WorkerIterator, numbers: list[int]) -> Work:
         """Return the work of computing the next batches of the worker that begins it.
 
         Each attempt reads the same batches. The result is the slots of the steps that
@@ -87,8 +77,8 @@ class ReadSteps:
             worker = current_worker()
             with lock:
                 if not chosen:
-                    silent = self._heartbeat.silent()
-                    batches = iterator.pipelines.take(worker, len(numbers), silent)
+                    absent = self._heartbeat.absent()
+                    batches = iterator.pipelines.take(worker, len(numbers), absent)
                     chosen.append(batches)
             batches = chosen[0]
             if batches is None:
@@ -96,8 +86,7 @@ class ReadSteps:
             slots = [self.update.take_slot() for _ in range(batches.steps)]
             return lambda: self._compute(iterator, worker, batches, numbers, slots)
 
-        tag = Steps(first, len(numbers), self.update)
-        return Work(prepare, tag, self.update.give_back)
+        return Work(prepare, self.update.give_back)
 
     def _compute(
         self,
@@ -114,22 +103,21 @@ class ReadSteps:
         is_known = iterator.pipelines.has_known_length(batches.pipeline)
         count = batches.steps if is_known and batches.steps in writers else 1
         made = 0
-        with iterator.pipelines.at_work(worker):
-            try:
-                while made < batches.steps:
-                    some = slice(made, made + count)
-                    data = reader.at(iterator.epoch, batches.first + made)
-                    of_steps = tf.constant(numbers[some], tf.int64)
-                    writers[count](data, of_steps, _handles(slots[some]))
-                    reader.advance(count)
-                    made += count
-            except tf.errors.OutOfRangeError:
-                pass
-            except Exception:
-                iterator.source.forget(worker, batches.pipeline)
-                raise
+        try:
+            while made < batches.steps:
+                some = slice(made, made + count)
+                data = reader.at(iterator.epoch, batches.first + made)
+                of_steps = tf.constant(numbers[some], tf.int64)
+                writers[count](data, of_steps, _handles(slots[some]))
+                reader.advance(count)
+                made += count
+        except tf.errors.OutOfRangeError:
+            pass
+        except Exception:
+            iterator.source.forget(worker, batches.pipeline)
+            raise
         if made < batches.steps:
-            iterator.pipelines.end(batches, made)
+            iterator.pipelines.end(batches.pipeline)
             self.update.give_back(slots[made:])
         return slots[:made]
 

@@ -14,7 +14,7 @@ from tfdist.rendezvous.roll_call import start_timeout
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
-from tfdist.strategies.parameter_server.placement import Placement, check_partitioner
+from tfdist.strategies.parameter_server.placement import Placement
 from tfdist.strategies.parameter_server.servers import serve
 
 CONSISTENCIES = ("async", "bounded", "sync")
@@ -88,7 +88,6 @@ class ParameterServerStrategy(
     ) -> None:
         start_timeout_seconds = start_timeout(start_timeout_seconds)
         check_consistency(consistency, max_staleness)
-        check_partitioner(variable_partitioner)
         compat.check_not_started()
         cluster = detect() if cluster is None else cluster
         check_cluster(cluster)
@@ -172,35 +171,24 @@ def check_consistency(consistency: str, max_staleness: int | None) -> None:
             f"consistency={consistency!r}. Use 'async' for the highest speed, 'sync' "
             "for the weights that one process gives."
         )
-    if consistency != "bounded" and max_staleness is not None:
-        raise ValueError(
-            "max_staleness is for consistency='bounded'. Received: max_staleness="
-            f"{max_staleness} with consistency={consistency!r}. Leave it out, or use "
-            "consistency='bounded'."
-        )
     # By its exact type, because True is an int.
-    if consistency == "bounded" and (
-        type(max_staleness) is not int or max_staleness < 0
-    ):
+    is_limit = type(max_staleness) is int and max_staleness >= 0
+    if max_staleness is not None if consistency != "bounded" else not is_limit:
         raise ValueError(
-            "consistency='bounded' needs max_staleness, a whole number of updates from "
-            f"0. Received: max_staleness={max_staleness!r}. Give how many updates a "
-            "gradient may miss; 0 makes one step after the other."
+            "max_staleness must be a whole number of updates from 0 with consistency="
+            "'bounded', and left out otherwise. Received: max_staleness="
+            f"{max_staleness!r} with consistency={consistency!r}. Give the number of "
+            "updates that a gradient may miss; 0 makes one step after the other."
         )
 
 
 def check_backup_workers(backup_workers: int, consistency: str, workers: int) -> None:
     """Raise `ValueError` if these backup workers are impossible or have no effect."""
-    if type(backup_workers) is not int or not 0 <= backup_workers < workers:
+    most = workers - 1 if consistency == "sync" else 0
+    if type(backup_workers) is not int or not 0 <= backup_workers <= most:
         raise ValueError(
-            "backup_workers must be a whole number from 0, and less than there are "
-            f"workers. Received: backup_workers={backup_workers!r} with {workers} "
-            "workers. Give how many slow workers a step should not wait for, or start "
-            "more workers."
-        )
-    if backup_workers and consistency != "sync":
-        raise ValueError(
-            "backup_workers is for consistency='sync'. Received: backup_workers="
-            f"{backup_workers} with consistency={consistency!r}, where no worker waits "
-            "for another. Leave it out, or use consistency='sync'."
+            "backup_workers must be a whole number from 0, less than there are "
+            "workers, and 0 unless consistency='sync'. Received: backup_workers="
+            f"{backup_workers!r} with {workers} workers and consistency="
+            f"{consistency!r}. Give how many slow workers a step should not wait for."
         )

@@ -1,11 +1,12 @@
 """The function that Keras calls for each step of `fit` and `evaluate`."""
 
 import time
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise, takewhile
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.data.sharding import cut_rows
 from tfdist.strategies.parameter_server.batch_codec import (
     as_tensors,
     count_rows,
@@ -14,11 +15,9 @@ from tfdist.strategies.parameter_server.batch_codec import (
     without_missing,
 )
 from tfdist.strategies.parameter_server.dispatcher import Dispatcher, Work
-from tfdist.strategies.parameter_server.schedule import UpdateOrder
 from tfdist.strategies.parameter_server.servers import naming_lost_servers
 from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.step_work import ReadSteps, sent_steps
-from tfdist.strategies.parameter_server.sync_step import SyncStep
 from tfdist.strategies.parameter_server.update import Update
 from tfdist.strategies.parameter_server.worker_input import WorkerIterator
 
@@ -31,7 +30,8 @@ AHEAD = 2
 class Training:
     """A replacement for a Keras train or test function that dispatches steps.
 
-    Updates are applied on the thread of `fit`, so callbacks never see partial ones.
+    Updates are applied on the thread of `fit`, so callbacks never see partial ones. It
+    also traces, because TensorFlow cannot trace on two threads at once.
     """
 
     def __init__(
@@ -39,12 +39,24 @@ class Training:
     ) -> None:
         self._strategy = strategy
         self._trainer = trainer
+        self._step = step
         self._is_sync = is_training and strategy.consistency == "sync"
-        self._dispatcher = Dispatcher(strategy.coordinator, strategy.heartbeat)
-        self._sync_step = SyncStep(strategy, self._dispatcher)
-        self._order = UpdateOrder(strategy.max_staleness if is_training else None)
-        self._traces = Traces(strategy, trainer, step)
-        self._works: dict[int, Work] = {}
+        self._dispatcher = Dispatcher(
+            strategy.coordinator,
+            strategy.heartbeat,
+            strategy.backup_workers if self._is_sync else 0,
+        )
+        self._updates: dict[str, Update] = {}
+        # The current iterator, and the update for all of its batches, if there is one.
+        self._source: Any = None
+        self._common: Update | None = None
+        # The number of updates that a gradient may miss; None sets no limit, and
+        # updates are applied as they arrive.
+        self._max_staleness = strategy.max_staleness if is_training else None
+        # The number of steps and the update of each work in flight, in order.
+        self._works: dict[Work, tuple[int, Update]] = {}
+        # The numbers of steps. Those without a batch are void, and also applied.
+        self._begun = self._applied = self._void = 0
         # For worker input: work by the specs of batches, the current epoch, and the
         # number of steps that Keras has asked for.
         self._read_steps: dict[str, ReadSteps] = {}
@@ -65,7 +77,7 @@ class Training:
         with naming_lost_servers(self._strategy.cluster, self.abandon):
             while self._begin_wanted() or self._apply_next():
                 pass
-        self._traces.forget_source()
+        self._source = self._common = None
 
     def read_logs(self) -> dict[str, Any]:
         """Return the logs of all applied steps."""
@@ -75,21 +87,20 @@ class Training:
         """Drop everything in flight after an error or an interruption."""
         self._dispatcher.drop()
         self._works.clear()
+        self._begun = self._applied = self._void = 0
         self._iterator = None
-        self._order = UpdateOrder(self._order.max_staleness)
 
     def _steps(self, iterator: Any) -> dict[str, Any]:
-        is_single = False
+        is_single = not isinstance(iterator, WorkerIterator | tf.data.Iterator)
         if isinstance(iterator, WorkerIterator):
             self._want(iterator)
         else:
-            is_single = not isinstance(iterator, tf.data.Iterator)
             self._send(iterator, 1 if is_single else self._trainer.steps_per_execution)
-        if is_single or self._order.max_staleness == 0:
+        if is_single or self._max_staleness == 0:
             # So that callbacks run between two steps.
             self.finish()
         # Before the first update there are no logs.
-        while self._order.applied <= self._order.void and self._apply_next():
+        while self._applied <= self._void and self._apply_next():
             pass
         now = time.monotonic()
         if is_single or self._is_sync or now >= self._fetched_at + _LOGS_SECONDS:
@@ -98,29 +109,46 @@ class Training:
         return self.returned
 
     def _send(self, iterator: Any, count: int) -> None:
-        """Send batches to the workers."""
-        batches = [as_tensors(without_missing(b)) for b in _take(iterator, count)]
+        """Send up to `count` batches to the workers."""
+        # A generator would turn the StopIteration of the first into a RuntimeError.
+        taken = [next(iterator), *islice(iterator, count - 1)]
+        batches = [as_tensors(without_missing(batch)) for batch in taken]
         for update, alike in groupby(
-            batches, lambda batch: self._traces.of_batch(iterator, batch)
+            batches, lambda batch: self._update_of_batch(iterator, batch)
         ):
             self._last = update
             if self._is_sync:
                 for batch in alike:
-                    self._sync_step(update, batch)
-                    self._order.applied = self._order.begun = self._order.begun + 1
+                    self._send_slices(update, batch)
             else:
                 self._send_alike(update, list(alike))
 
+    def _send_slices(self, update: Update, batch: Any) -> None:
+        """Split a batch among the workers, and apply one update."""
+        rows = count_rows(batch)
+        count = min(self._strategy.workers - self._strategy.backup_workers, rows)
+        edges = [rows * i // count for i in range(count + 1)]
+        works = [
+            sent_steps(update, [cut_rows(batch, a, b)], [[b - a, rows, number]])
+            for number, (a, b) in enumerate(pairwise(edges))
+        ]
+        self._dispatcher.submit(*works)
+        while self._dispatcher.take(wait=True) is not None:
+            pass
+        update([[work.result[0] for work in works]])
+        for work in works:
+            update.give_back(work.result)
+        self._begun += 1
+        self._applied += 1
+
     def _send_alike(self, update: Update, batches: list[Any]) -> None:
-        """Send batches of one spec to a worker, as soon as the schedule allows."""
+        """Send batches of one spec to a worker, as soon as the consistency allows."""
         while not self._has_room(len(batches)):
             self._apply_next()
-        first = self._order.begin(len(batches))
-        rows = [
-            [count, count, self._order.number_apart(first + i)]
-            for i, count in enumerate(map(count_rows, batches))
-        ]
-        self._submit(sent_steps(update, batches, rows, first))
+        numbers = self._begin(len(batches))
+        counts = map(count_rows, batches)
+        rows = [[n, n, i] for n, i in zip(counts, numbers, strict=True)]
+        self._submit(sent_steps(update, batches, rows), len(batches), update)
 
     def _want(self, iterator: WorkerIterator) -> None:
         """Let workers read and compute the next batches."""
@@ -133,7 +161,7 @@ class Training:
             )
         if iterator is not self._iterator:
             self.finish()
-            self._iterator, self._wanted = iterator, self._order.steps
+            self._iterator, self._wanted = iterator, self._begun - self._void
         self._wanted += self._trainer.steps_per_execution
         if not self._begin_wanted():
             raise StopIteration
@@ -143,8 +171,8 @@ class Training:
         # A step in which a worker finds no data is void, and another worker repeats it.
         has_begun = False
         while self._iterator is not None and not self._iterator.pipelines.are_over:
-            most = self._trainer.steps_per_execution
-            steps = min(most, self._wanted - self._order.steps)
+            left = self._wanted - self._begun + self._void
+            steps = min(self._trainer.steps_per_execution, left)
             if steps <= 0:
                 break
             if self._has_room(steps):
@@ -158,26 +186,33 @@ class Training:
         """Let a worker compute its next batches."""
         specs = iterator.source.element_specs
         if str(specs) not in self._read_steps:
-            update = self._traces.of(spec_of(without_missing(specs[0])))
+            update = self._update_of(spec_of(without_missing(specs[0])))
             most = self._trainer.steps_per_execution
             read_steps = ReadSteps(update, specs, most, self._strategy.heartbeat)
             self._read_steps[str(specs)] = read_steps
         read_steps = self._read_steps[str(specs)]
         self._last = read_steps.update
-        first = self._order.begin(steps)
-        numbers = [self._order.number_apart(first + i) for i in range(steps)]
-        self._submit(read_steps.work_of(iterator, numbers, first))
+        work = read_steps.work_of(iterator, self._begin(steps))
+        self._submit(work, steps, read_steps.update)
 
     def _has_room(self, steps: int) -> bool:
         """Return whether the next steps may be in flight, too."""
         in_flight = self._dispatcher.in_flight
+        missed, most = self._begun + steps - 1 - self._applied, self._max_staleness
         return not in_flight or (
-            in_flight < AHEAD * self._strategy.workers and self._order.may_begin(steps)
+            in_flight < AHEAD * self._strategy.workers
+            and (most is None or missed <= most)
         )
 
-    def _submit(self, work: Work) -> None:
+    def _begin(self, steps: int) -> list[int]:
+        """Begin the next steps; return numbers that differ among concurrent steps."""
+        first, self._begun = self._begun, self._begun + steps
+        is_alone = self._max_staleness == 0
+        return [0] * steps if is_alone else list(range(first, self._begun))
+
+    def _submit(self, work: Work, steps: int, update: Update) -> None:
         """Submit work, and apply all that has arrived."""
-        self._works[work.tag.first] = work
+        self._works[work] = (steps, update)
         self._dispatcher.submit(work)
         while self._apply_next(wait=False):
             pass
@@ -187,54 +222,31 @@ class Training:
         work = self._dispatcher.take(wait=wait)
         if work is None:
             return False
-        first, steps, _ = work.tag
-        for ready in self._order.arrived(first, steps, len(work.result)):
-            done = self._works.pop(ready)
-            update = done.tag.update
+        self._void += self._works[work][0] - len(work.result)
+        ready = [work]
+        if self._max_staleness is not None:
+            ready = list(takewhile(lambda each: each.has_arrived, self._works))
+        for done in ready:
+            steps, update = self._works.pop(done)
+            self._applied += steps
             if done.result:
                 update([[slot] for slot in done.result])
             update.give_back(done.result)
         return True
 
+    def _update_of_batch(self, iterator: Any, batch: Any) -> Update:
+        """Return the update for a batch, or for all batches of its iterator."""
+        if iterator is not self._source:
+            self._source, self._common = iterator, None
+            spec = getattr(iterator, "element_spec", None)
+            if spec is not None and has_known_ranks(spec):
+                self._common = self._update_of(spec_of(without_missing(spec)))
+        return self._common or self._update_of(spec_of(batch))
 
-class Traces:
-    """The traces of a step, one for each kind of batch.
-
-    The thread of `fit` traces, because TensorFlow cannot trace on two threads at once.
-    """
-
-    def __init__(self, strategy: Any, trainer: Any, step: Any) -> None:
-        self._strategy = strategy
-        self._trainer = trainer
-        self._step = step
-        self._updates: dict[str, Update] = {}
-        # The current iterator, and the trace for all of its batches, if there is one.
-        self._source: Any = None
-        self._common: Update | None = None
-
-    def of(self, spec: Any) -> Update:
+    def _update_of(self, spec: Any) -> Update:
         """Return the update for batches of a spec, as `spec_of` returns it."""
         kind = str(spec)
         if kind not in self._updates:
             step = PureStep(self._strategy, self._trainer, self._step, spec)
             self._updates[kind] = Update(self._strategy, step)
         return self._updates[kind]
-
-    def of_batch(self, iterator: Any, batch: Any) -> Update:
-        """Return the update for a batch, or for all batches of its iterator."""
-        if iterator is not self._source:
-            self._source, self._common = iterator, None
-            spec = getattr(iterator, "element_spec", None)
-            if spec is not None and has_known_ranks(spec):
-                self._common = self.of(spec_of(without_missing(spec)))
-        return self._common or self.of(spec_of(batch))
-
-    def forget_source(self) -> None:
-        """Release the current iterator."""
-        self._source = self._common = None
-
-
-def _take(iterator: Any, count: int) -> list[Any]:
-    """Take up to `count` batches; raise `StopIteration` if there is none."""
-    # A generator would turn the StopIteration into a RuntimeError.
-    return [next(iterator), *islice(iterator, count - 1)]

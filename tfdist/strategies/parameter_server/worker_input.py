@@ -1,7 +1,6 @@
 """Input that workers read themselves: a pipeline per worker, made by a function."""
 
 import functools
-import inspect
 import itertools
 import math
 import random
@@ -11,8 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.parameter_server import captures_of, may_be_retried
-from tfdist.strategies.parameter_server.batch_codec import spec_of, without_missing
-from tfdist.strategies.parameter_server.schedule import Pipelines
+from tfdist.strategies.parameter_server.pipelines import Pipelines
 
 WORKER = "/job:worker/replica:0/task:{}/device:CPU:0"
 # Value of tf.data's ExternalStatePolicy.FAIL.
@@ -29,7 +27,6 @@ class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
     is_read_by_workers = True
 
     def __init__(self, function: Callable[[Any], Any], workers: int) -> None:
-        _check_function(function)
         self._function = function
         self._workers = workers
         self._epochs = itertools.count()
@@ -40,15 +37,15 @@ class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
 
     def map(self, function: Callable[..., Any]) -> "WorkerInput":
         """Return this input with a function applied to each batch."""
-        source = self._function
-        return WorkerInput(lambda context: source(context).map(function), self._workers)
+        return self._changed(lambda dataset: dataset.map(function))
 
     def prefetch(self, size: int) -> "WorkerInput":
         """Return this input with batches prefetched by the workers."""
+        return self._changed(lambda dataset: dataset.prefetch(size))
+
+    def _changed(self, change: Callable[[Any], Any]) -> "WorkerInput":
         source = self._function
-        return WorkerInput(
-            lambda context: source(context).prefetch(size), self._workers
-        )
+        return WorkerInput(lambda context: change(source(context)), self._workers)
 
     @property
     def element_spec(self) -> Any:
@@ -57,18 +54,8 @@ class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
 
     @functools.cached_property
     def element_specs(self) -> list[Any]:
-        """The spec of a batch of each pipeline; they differ in their rows only."""
-        specs = [dataset.structured_outputs.element_spec for dataset in self._datasets]
-        kinds = [str(spec_of(without_missing(spec))) for spec in specs]
-        for worker, kind in enumerate(kinds):
-            if kind != kinds[0]:
-                raise ValueError(
-                    "The function that makes the dataset of each worker must return "
-                    f"batches of one kind for all. Received: {specs[0]} for worker 0, "
-                    f"{specs[worker]} for worker {worker}. Let context."
-                    "input_pipeline_id decide which examples, not which kind."
-                )
-        return specs
+        """The spec of a batch of each pipeline; they may differ in their rows only."""
+        return [dataset.structured_outputs.element_spec for dataset in self._datasets]
 
     @functools.cached_property
     def lengths(self) -> list[int]:
@@ -213,18 +200,6 @@ def traced_dataset(function: Callable[[Any], Any], context: Any, seed: int) -> A
         return traced()
 
     return tf.function(make_of_sent, autograph=False).get_concrete_function()
-
-
-def _check_function(function: Any) -> None:
-    """Raise `TypeError` unless a function takes one argument."""
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError as error:
-        raise TypeError(
-            "The function that makes the dataset of each worker takes one argument, a "
-            f"tf.distribute.InputContext. Received: {function!r} ({error}). Write "
-            "`lambda context: dataset`."
-        ) from None
 
 
 def _as_graph(dataset: tf.Tensor) -> tf.Tensor:

@@ -1,48 +1,33 @@
+import re
+
 import pytest
 
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers import SlurmResolver
+from tfdist.cluster.resolvers.slurm import SlurmResolver
 
 # What Slurm 22.05 gave the batch script of a job with two tasks on each of two nodes.
 BATCH = {
     "SLURMD_NODENAME": "n8",
-    "SLURM_CLUSTER_NAME": "try",
-    "SLURM_CPUS_ON_NODE": "2",
-    "SLURM_GTIDS": "0",
-    "SLURM_JOBID": "41",
-    "SLURM_JOB_CPUS_PER_NODE": "2(x2)",
     "SLURM_JOB_ID": "41",
-    "SLURM_JOB_NAME": "job.sh",
     "SLURM_JOB_NODELIST": "n[8-9]",
-    "SLURM_JOB_NUM_NODES": "2",
     "SLURM_LOCALID": "0",
-    "SLURM_NNODES": "2",
     "SLURM_NODEID": "0",
     "SLURM_NODELIST": "n[8-9]",
-    "SLURM_NPROCS": "4",
     "SLURM_NTASKS": "4",
-    "SLURM_NTASKS_PER_NODE": "2",
     "SLURM_PROCID": "0",
     "SLURM_TASKS_PER_NODE": "2(x2)",
-    "SLURM_TASK_PID": "9743",
 }
 # And what its `srun` added to it for the third task.
 STEP = BATCH | {
     "SLURMD_NODENAME": "n9",
     "SLURM_DISTRIBUTION": "block",
-    "SLURM_GTIDS": "2,3",
-    "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
     "SLURM_LOCALID": "0",
     "SLURM_NODEID": "1",
     "SLURM_PROCID": "2",
-    "SLURM_STEPID": "0",
     "SLURM_STEP_ID": "0",
-    "SLURM_STEP_LAUNCHER_PORT": "40109",
     "SLURM_STEP_NODELIST": "n[8-9]",
-    "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NUM_TASKS": "4",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-    "SLURM_TASK_PID": "9773",
 }
 PORT = 13000 + 32 * (41 * 16 % 593)
 WORKERS = (f"n8:{PORT}", f"n8:{PORT + 1}", f"n9:{PORT}", f"n9:{PORT + 1}")
@@ -93,19 +78,6 @@ def test_what_is_not_one_of_several_tasks_is_not_recognised(env):
 
 
 @pytest.mark.parametrize(
-    "launcher",
-    [
-        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"},
-        {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0"},
-        {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "4"},
-        {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "8"},
-    ],
-)
-def test_the_ranks_of_a_launcher_within_the_step_are_not_slurms(launcher):
-    assert not SlurmResolver().recognises(STEP | launcher)
-
-
-@pytest.mark.parametrize(
     "mpi",
     [
         {"PMI_RANK": "2", "PMI_SIZE": "4", "PMI_FD": "11", "PMI_JOBID": "41.0"},
@@ -118,28 +90,15 @@ def test_what_srun_itself_gives_programs_of_mpi_changes_nothing(mpi):
     assert SlurmResolver().recognises(STEP | mpi)
 
 
-def test_hosts_keep_slurms_order():
-    changes = place(2, 2, 0, "n10") | {
-        "SLURM_STEP_NODELIST": "n[8-10]",
-        "SLURM_STEP_NUM_TASKS": "3",
-        "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
-    }
-
-    assert resolve(**changes).addresses == (f"n8:{PORT}", f"n9:{PORT}", f"n10:{PORT}")
-
-
 @pytest.mark.parametrize(
     ("distribution", "nodes"),
     [
         (None, "88899"),
-        ("", "88899"),
         ("*", "88899"),
-        ("block", "88899"),
         ("block:cyclic", "88899"),
         ("Block,NoPack", "88899"),
         ("pack", "88899"),
         ("cyclic", "89898"),
-        ("cyclic:block", "89898"),
         ("cyclic:fcyclic:cyclic,pack", "89898"),
         ("plane", "88998"),
         ("plane=2", "88998"),
@@ -159,16 +118,6 @@ def test_each_task_has_the_node_that_the_distribution_gives_it(distribution, nod
     assert ports == {f"n8:{PORT}", f"n8:{PORT + 1}", f"n8:{PORT + 2}"}
 
 
-@pytest.mark.parametrize("distribution", ["arbitrary", "unknown", "ring"])
-def test_a_distribution_that_tells_no_nodes_is_refused(distribution):
-    message = (
-        "^SLURM_DISTRIBUTION does not give the node of each task. Received: "
-        f"SLURM_DISTRIBUTION='{distribution}'. Start the step with `srun --distribution"
-    )
-    with pytest.raises(ValueError, match=message):
-        resolve(SLURM_DISTRIBUTION=distribution)
-
-
 def test_on_one_node_every_distribution_is_the_same():
     cluster = resolve(
         SLURM_DISTRIBUTION="arbitrary",
@@ -181,40 +130,26 @@ def test_on_one_node_every_distribution_is_the_same():
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "received"),
     [
-        {"SLURM_NODEID": "0"},
-        {"SLURM_LOCALID": "1"},
-        {"SLURM_LOCALID": "x"},
-        {"SLURMD_NODENAME": "n8"},
-        {"SLURM_DISTRIBUTION": "cyclic"},
-        {"SLURM_STEP_NODELIST": "n[9,8]"},
-        {"SLURM_PROCID": "3"},
+        ({"SLURM_LOCALID": "x"}, "SLURM_NODEID=1 SLURM_LOCALID=x SLURMD_NODENAME=n9,"),
+        ({"SLURM_STEP_NODELIST": "n[9,8]"}, "SLURM_NODEID=1 SLURM_LOCALID=0 SLURMD_"),
+        ({"SLURM_PROCID": "3"}, "SLURM_NODEID=1 SLURM_LOCALID=0 SLURMD_NODENAME=n9,"),
+        (
+            {"SLURM_DISTRIBUTION": "cyclic"},
+            "SLURM_NODEID=1 SLURM_LOCALID=0 SLURMD_NODENAME=n9, but task 2 of 2(x2) on "
+            "n[8-9], distributed as 'cyclic', has SLURM_NODEID=0 SLURM_LOCALID=1 "
+            "SLURMD_NODENAME=n8. Start the step with `srun --distribution=block`, and ",
+        ),
     ],
 )
-def test_a_process_that_is_not_where_it_would_be_is_refused(changes):
-    told = " ".join(
-        f"{name}={step(**changes)[name]}"
-        for name in ("SLURM_NODEID", "SLURM_LOCALID", "SLURMD_NODENAME")
-    )
-    message = (
-        "^The variables of `srun` give this process two places. "
-        f"Received: {told}, but task .* has SLURM_NODEID=.* --distribution=block"
-    )
-    with pytest.raises(ValueError, match=message):
+def test_a_process_in_another_place_is_refused(changes, received):
+    with pytest.raises(
+        ValueError, match="^The variables of `srun` give .* two pl"
+    ) as e:
         resolve(**changes)
 
-
-def test_two_places_are_named_in_full():
-    with pytest.raises(ValueError, match=r"^The variables of `srun`") as error:
-        resolve(SLURM_DISTRIBUTION="cyclic")
-
-    assert str(error.value).partition("Received: ")[2] == (
-        "SLURM_NODEID=1 SLURM_LOCALID=0 SLURMD_NODENAME=n9, but task 2 of 2(x2) on "
-        "n[8-9], distributed as 'cyclic', has SLURM_NODEID=0 SLURM_LOCALID=1 "
-        "SLURMD_NODENAME=n8. Start the step with `srun --distribution=block`; in a "
-        "script of `sbatch` that was called in a step, unset SLURM_STEP_ID."
-    )
+    assert str(e.value).partition("Received: ")[2].startswith(received)
 
 
 def test_without_the_variables_of_the_place_the_rank_decides():
@@ -244,96 +179,56 @@ def test_the_components_of_a_heterogeneous_step_follow_each_other():
 def test_components_in_another_order_than_their_nodes_are_refused():
     message = (
         "Received: SLURM_NODEID=0 SLURM_LOCALID=0 SLURMD_NODENAME=n10, but task 0 .* "
-        "Give the components of the job in the order of their nodes, .*--het-group=0"
+        "of a heterogeneous job one component .*--het-group=0"
     )
     with pytest.raises(ValueError, match=message):
         resolve(**HETEROGENEOUS, **place(0, 0, 0, "n10"))
 
 
-PLANE = {"SLURM_DISTRIBUTION": "plane", "SLURM_DIST_PLANESIZE": "2"}
+NUMBER = "must be a whole number, as `srun` sets it. Received: "
+TOGETHER = "The variables of `srun` do not go together. Received: SLURM_STEP_NODELIST="
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("changes", "message"),
     [
-        "SLURM_JOB_ID",
-        "SLURM_STEP_ID",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_PROCID",
-        "SLURM_DIST_PLANESIZE",
-    ],
-)
-@pytest.mark.parametrize("value", ["two", "-1", "1.5", "²"])
-def test_a_malformed_number_is_refused(name, value):
-    message = f"^{name} must be a whole number, as `srun` sets it. Received: {name}='"
-    with pytest.raises(ValueError, match=message):
-        resolve(**{**PLANE, name: value})
-
-
-def test_a_missing_size_of_planes_is_refused():
-    message = "^SLURM_DIST_PLANESIZE must be .* Received: no SLURM_DIST_PLANESIZE. St"
-    with pytest.raises(ValueError, match=message):
-        resolve(**PLANE | {"SLURM_DIST_PLANESIZE": None})
-
-
-@pytest.mark.parametrize("name", ["SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"])
-@pytest.mark.parametrize("value", [None, ""])
-def test_a_missing_list_is_refused(name, value):
-    message = (
-        f"^{name} must be set, as `srun` does. Received: none, in step 0 with 4 tasks. "
-        "Start the program with `srun`"
-    )
-    with pytest.raises(ValueError, match=message):
-        resolve(**{name: value})
-
-
-def test_malformed_lists_are_refused_by_their_names():
-    with pytest.raises(ValueError, match="^SLURM_STEP_NODELIST is not a list of hosts"):
-        resolve(SLURM_STEP_NODELIST="n[8-9")
-    with pytest.raises(ValueError, match="^SLURM_STEP_TASKS_PER_NODE must be a list"):
-        resolve(SLURM_STEP_TASKS_PER_NODE="2(3)")
-
-
-@pytest.mark.parametrize(
-    ("changes", "received"),
-    [
+        ({"SLURM_JOB_ID": "1.5"}, f"SLURM_JOB_ID {NUMBER}SLURM_JOB_ID='1.5'. Start "),
+        ({"SLURM_STEP_ID": "two"}, f"SLURM_STEP_ID {NUMBER}SLURM_STEP_ID='two'. Start"),
+        ({"SLURM_PROCID": "²"}, f"SLURM_PROCID {NUMBER}SLURM_PROCID='²'. Start"),
         (
-            {"SLURM_STEP_NODELIST": "n[8-10]"},
-            "'n[8-10]' with 3 nodes, '2(x2)' with 4 tasks on 2, and 4 tasks. Start",
+            {"SLURM_DISTRIBUTION": "plane"},
+            f"SLURM_DIST_PLANESIZE {NUMBER}no SLURM_DIST_PLANESIZE. Start",
         ),
         (
-            {"SLURM_STEP_TASKS_PER_NODE": "2,1"},
-            "'n[8-9]' with 2 nodes, '2,1' with 3 tasks on 2, and 4 tasks. Start",
+            {"SLURM_DISTRIBUTION": "arbitrary"},
+            "SLURM_DISTRIBUTION does not give the node of each task. Received: "
+            "SLURM_DISTRIBUTION='arbitrary'. Start the step with `srun --distribution",
+        ),
+        ({"SLURM_STEP_NODELIST": None}, "SLURM_STEP_NODELIST must be a list of at mos"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(3)"}, "SLURM_STEP_TASKS_PER_NODE must be a "),
+        (
+            {"SLURM_STEP_NODELIST": "n[8-10]"},
+            f"{TOGETHER}'n[8-10]' with 3 nodes, 4 tasks on 2 in ",
         ),
         (
             {"SLURM_STEP_NUM_TASKS": "5"},
-            "'n[8-9]' with 2 nodes, '2(x2)' with 4 tasks on 2, and 5 tasks. Start",
+            f"{TOGETHER}'n[8-9]' with 2 nodes, 4 tasks on 2 in SLURM_STEP_TASKS_PER_"
+            "NODE='2(x2)', SLURM_STEP_NUM_TASKS=5, SLURM_PROCID=2. Start the program ",
         ),
         (
             {"SLURM_STEP_NUM_TASKS": "0", "SLURM_STEP_TASKS_PER_NODE": "0(x2)"},
-            "'n[8-9]' with 2 nodes, '0(x2)' with 0 tasks on 2, and 0 tasks. Start",
+            TOGETHER,
+        ),
+        ({"SLURM_PROCID": "4"}, TOGETHER),
+        (
+            {"SLURM_STEP_NODELIST": "n[9,9]", **place(2, 1, 0, "n9")},
+            "cluster.worker[2] has the same address as cluster.worker[0].",
         ),
     ],
 )
-def test_lists_that_do_not_go_together_are_refused(changes, received):
-    with pytest.raises(ValueError, match="^SLURM_STEP_NODELIST, SLURM_") as error:
+def test_malformed_variables_are_refused(changes, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         resolve(**changes)
-
-    assert f"do not go together. Received: {received}" in str(error.value)
-
-
-def test_a_rank_that_nobody_has_is_refused():
-    message = (
-        "^SLURM_PROCID must be below SLURM_STEP_NUM_TASKS. "
-        "Received: SLURM_PROCID=4, SLURM_STEP_NUM_TASKS=4. Start the program"
-    )
-    with pytest.raises(ValueError, match=message):
-        resolve(SLURM_PROCID="4")
-
-
-def test_a_node_that_stands_there_twice_is_refused():
-    with pytest.raises(ValueError, match="has the same address as"):
-        resolve(SLURM_STEP_NODELIST="n[9,9]", **place(2, 1, 0, "n9"))
 
 
 def ports_of(**changes):
@@ -350,9 +245,9 @@ def test_steps_and_jobs_beside_each_other_have_ports_of_their_own():
     assert len(set.union(*seen)) == sum(map(len, seen)) == 2 * 30 * 16
 
 
-@pytest.mark.parametrize("job", ["0", "1", "4294967295", "67108863"])
+@pytest.mark.parametrize("job", ["0", "4294967295"])
 @pytest.mark.parametrize("number", ["0", "4294967290"])
-@pytest.mark.parametrize("tasks", [1, 33, 128, 10_000])
+@pytest.mark.parametrize("tasks", [1, 33, 10_000])
 def test_ports_are_neither_privileged_nor_for_outgoing_connections(job, number, tasks):
     ports = ports_of(
         SLURM_JOB_ID=job,
@@ -367,16 +262,12 @@ def test_ports_are_neither_privileged_nor_for_outgoing_connections(job, number, 
     assert max(ports) - min(ports) == tasks - 1
 
 
-@pytest.mark.parametrize(("given", "first"), [("2222", 2222), ("65534", 65534)])
-def test_the_ports_can_be_chosen(given, first):
-    assert ports_of(TFDIST_PORT_BASE=given) == {first, first + 1}
-
-
-def test_an_empty_port_is_none():
+def test_the_ports_can_be_chosen():
+    assert ports_of(TFDIST_PORT_BASE="65534") == {65534, 65535}
     assert ports_of(TFDIST_PORT_BASE="") == {PORT, PORT + 1}
 
 
-@pytest.mark.parametrize("given", ["0", "65535", "-1", "http", " 1", "²", "9" * 5000])
+@pytest.mark.parametrize("given", ["0", "65535", "http", "9" * 5000])
 def test_a_port_that_cannot_be_is_refused(given):
     message = (
         "^TFDIST_PORT_BASE must be a port from 1 to 65534, as the 2 tasks of a node "

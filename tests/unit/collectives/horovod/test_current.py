@@ -43,7 +43,7 @@ def test_ranks_meet_once(horovod, monkeypatch):
     horovod()
     made = []
 
-    def make():
+    def make(ranks):
         made.append(object())
         return made[-1]
 

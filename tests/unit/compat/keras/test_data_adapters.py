@@ -42,12 +42,6 @@ def rows_of(made):
     return [int(row) for batch in batches for row in np.ravel(batch)]
 
 
-def test_what_an_adapter_holds_can_be_told():
-    assert data_adapters.holds_dataset(dataset())
-    assert not data_adapters.holds_dataset(arrays())
-    assert not data_adapters.holds_dataset(batches())
-
-
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_what_an_adapter_shuffles_can_be_told(shuffle):
     assert data_adapters.shuffles_arrays(arrays(shuffle=shuffle)) is shuffle
@@ -55,10 +49,6 @@ def test_what_an_adapter_shuffles_can_be_told(shuffle):
     assert not data_adapters.shuffles_arrays(batches(shuffle=shuffle))
     assert not data_adapters.shuffles_batches(arrays(shuffle=shuffle))
     assert not data_adapters.shuffles_arrays(dataset())
-
-
-def test_batches_of_arrays_may_be_shuffled_too():
-    assert data_adapters.shuffles_arrays(arrays(shuffle="batch")) is True
 
 
 @pytest.mark.parametrize(
@@ -69,11 +59,6 @@ def test_whether_a_batch_may_be_too_small_can_be_told(batch_size, size, may):
     adapter = arrays(batch_size=batch_size)
 
     assert data_adapters.may_leave_ranks_empty(adapter, size) is may
-
-
-@pytest.mark.parametrize("make", [dataset, batches])
-def test_of_other_data_it_is_not_known(make):
-    assert data_adapters.may_leave_ranks_empty(make(), 2) is True
 
 
 def shuffled(seed):
@@ -99,15 +84,6 @@ def test_batches_of_arrays_follow_the_seed_too():
 
     assert shuffled_batches() == shuffled_batches()
     assert sorted(shuffled_batches()) == list(range(10))
-
-
-def test_the_shuffle_of_tensorflow_is_put_back():
-    original = tf.random.shuffle
-    with data_adapters.agreed_permutations(7):
-        replaced = tf.random.shuffle
-
-    assert replaced is not original
-    assert tf.random.shuffle is original
 
 
 def test_batches_follow_the_seed(monkeypatch):
@@ -163,19 +139,6 @@ def test_data_of_a_strategy_holds_all_that_belongs_to_it(name):
         r"ndarray\. Let the dataset give \(x, y\) or",
     ):
         data_adapters.adapter_of(tf.data.Dataset.range(3), {name: X})
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        (tf.RaggedTensorSpec((None, None)), True),
-        (tf.SparseTensorSpec((None, 2)), True),
-        (tf.TensorSpec((None, 2)), False),
-        (None, False),
-    ],
-)
-def test_ragged_and_sparse_are_no_symbolic_tensors(spec, expected):
-    assert data_adapters.is_composite(spec) is expected
 
 
 @pytest.mark.parametrize(

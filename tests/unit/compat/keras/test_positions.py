@@ -38,58 +38,18 @@ def model():
     return SimpleNamespace(_initial_epoch=None)
 
 
-def test_outside_of_a_fit_there_is_none():
-    assert current_position() is None
-
-
 def test_it_is_there_as_long_as_the_fit(model):
-    callback = Resuming()
+    callback, inner = Resuming(), Resuming()
     with resumed_by(callback, model):
-        assert current_position() is callback.position
-
-    assert current_position() is None
-    assert callback.seen == [("begins", model, None), ("ends", model, None)]
-
-
-def test_after_an_error_it_is_gone_too(model):
-    callback = Resuming()
-    with pytest.raises(RuntimeError, match="stop"), resumed_by(callback, model):
-        raise RuntimeError("stop")
-
-    assert current_position() is None
-    assert len(callback.seen) == 2
-
-
-def test_a_fit_within_a_fit_has_its_own(model):
-    outer, inner = Resuming(), Resuming()
-    with resumed_by(outer, model):
+        begin_at_epoch(model, 3)
         with resumed_by(inner, SimpleNamespace(_initial_epoch=None)):
             assert current_position() is inner.position
-        assert current_position() is outer.position
-
-
-def test_the_first_epoch_is_that_of_one_fit_only(model):
-    with resumed_by(Resuming(), model):
-        begin_at_epoch(model, 3)
+        assert current_position() is callback.position
         assert model._initial_epoch == 3
 
+    assert current_position() is None
     assert model._initial_epoch is None
-
-
-def test_the_first_that_reads_is_what_reads_the_training_data():
-    training = SimpleNamespace(num_batches=7)
-    position = Position(1)
-    position.attach(training)
-    position.attach(SimpleNamespace(num_batches=2))
-
-    assert position.reader is training
-    assert position.num_batches == 7
-    assert position.is_read_by(training)
-    assert not position.is_read_by(SimpleNamespace(num_batches=7))
-
-
-def test_before_anything_reads_nothing_is_it():
-    assert not Position(1).is_read_by(None)
+    assert callback.seen == [("begins", model, None), ("ends", model, None)]
 
 
 def test_logs_of_an_earlier_fit_count_if_this_one_has_made_no_step():
@@ -98,33 +58,14 @@ def test_logs_of_an_earlier_fit_count_if_this_one_has_made_no_step():
 
     assert position.take_logs({}) == {"loss": 1.0}
     assert position.take_logs({}) == {}
-
-
-def test_logs_of_an_earlier_fit_are_forgotten_after_a_step():
-    position = Position(1)
     position.logs = {"loss": 1.0}
-
     assert position.take_logs({"loss": 2.0}) == {"loss": 2.0}
     assert position.take_logs({}) == {}
 
 
-def test_every_kind_says_by_itself_how_it_resumes(model):
-    with pytest.raises(NotImplementedError):
-        Resumes().resuming(model)
-
-
-def test_the_global_seed_moves_on():
+def test_the_global_seed_can_be_set_where_it_was_never_used():
     keras.utils.clear_session()
     assert global_seed_state() is None
-    keras.random.uniform(())
-    before = global_seed_state()
-    keras.random.uniform(())
-
-    assert all(type(number) is int for number in before)
-    assert global_seed_state() != before
-
-
-def test_the_global_seed_can_be_set_where_it_was_never_used():
     keras.random.uniform(())
     state = global_seed_state()
     right = keras.random.uniform((3,)).numpy().tolist()

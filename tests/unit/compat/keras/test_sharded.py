@@ -8,7 +8,6 @@ from tfdist.compat.keras.sharded import (
     shard_scope,
     shards_of,
     split_gradient,
-    whole_of,
 )
 
 ROWS = np.arange(14.0, dtype="float32").reshape(7, 2)
@@ -62,10 +61,9 @@ def test_rows_are_assigned_where_they_are(value, shards, method, changed):
     np.testing.assert_array_equal(found[1:6], ROWS[1:6])
 
 
-@pytest.mark.parametrize("indices", [[0, 6, 3, 3], [[2], [5]], [], 4], ids=str)
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_rows_are_looked_up(value, indices, dtype):
-    indices = np.array(indices, dtype)
+@pytest.mark.parametrize("indices", [[0, 6, 3], [[2], [5]], [], 4], ids=str)
+def test_rows_are_looked_up(value, indices):
+    indices = np.array(indices, "int64")
     found = value.sparse_read(indices)
 
     np.testing.assert_array_equal(found, ROWS[indices])
@@ -204,13 +202,6 @@ def test_each_shard_is_a_variable_of_keras(variable, shards):
     assert tuple(variable.shape) == (7, 2)
 
 
-def test_a_gradient_is_that_of_the_shards(variable):
-    parts = split_gradient(tf.constant(ROWS), variable)
-
-    for part, rows in zip(parts, np.split(ROWS, [3, 6]), strict=True):
-        np.testing.assert_array_equal(part, rows)
-
-
 def test_what_is_not_cut_is_one_part():
     variable, gradient = keras.Variable(ROWS), tf.constant(ROWS)
     [same], [part] = shards_of(variable), split_gradient(gradient, variable)
@@ -219,11 +210,3 @@ def test_what_is_not_cut_is_one_part():
     assert part is gradient
     [same] = shards_of(variable.value)
     assert same is variable.value
-
-
-def test_a_shard_knows_what_it_is_of(variable, shards):
-    other = tf.Variable(1.0)
-
-    assert [whole_of(shard) is variable._value for shard in shards] == [True] * 3
-    assert whole_of(other) is other
-    assert whole_of(variable._value) is variable._value

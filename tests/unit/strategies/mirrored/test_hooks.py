@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.mirrored import MirroredReplicaContext, building, copies_here
+from tfdist.compat.mirrored import copies_here
 from tfdist.strategies import MirroredStrategy
-from tfdist.strategies.mirrored.hooks import StepReplicaContext, logs_here
+from tfdist.strategies.mirrored.hooks import logs_here
 
 
 @pytest.fixture
@@ -70,23 +70,6 @@ def test_logs_of_batches_are_those_of_all_rows(strategy):
         assert two == pytest.approx(one, rel=1e-5)
 
 
-def test_a_start_makes_copies_equal(strategy):
-    model = model_of(strategy)
-    with strategy.scope(), building():
-        made = tf.Variable([1.0, 2.0])
-    strategy.extended.keras_hooks.synchronize(model)
-
-    first, second = copies_here(made)
-    assert second.numpy().tolist() == first.numpy().tolist() == [1.0, 2.0]
-
-
-def test_it_has_replicas_and_no_peers(strategy):
-    hooks = strategy.extended.keras_hooks
-
-    assert (hooks.is_alone, hooks.has_peers) == (False, False)
-    assert [replica.is_alone for replica in hooks.replicas] == [False, False]
-
-
 def test_an_epoch_ends_with_equal_counts(strategy):
     model = model_of(strategy)
     model.fit(X, Y, verbose=0)
@@ -148,41 +131,16 @@ def test_a_metric_is_computed_from_what_all_devices_have_counted(model):
     assert float(logs["loss"]) == 2.5
 
 
-def test_any_other_number_counts_by_rows(model):
-    outputs = [{"own": tf.constant(1.0)}, {"own": tf.constant(2.0)}]
+@pytest.mark.parametrize(
+    ("values", "weights", "expected"),
+    [
+        ((1.0, 2.0), (0.25, 0.75), 1.75),
+        ((1.0, 2.0), (0.125, 0.375), 1.75),
+        ((1.0, np.nan), (1.0, 0.0), 1.0),
+        ((1, 2), (0.5, 0.5), 1),
+    ],
+)
+def test_other_floats_are_averaged_by_rows(model, values, weights, expected):
+    outputs = [{"own": tf.constant(value)} for value in values]
 
-    assert float(logs_here(model, outputs, shares(0.25, 0.75), [])["own"]) == 1.75
-    assert float(logs_here(model, outputs, shares(0.125, 0.375), [])["own"]) == 1.75
-
-
-def test_a_device_without_rows_has_nothing_to_say(model):
-    outputs = [{"own": tf.constant(1.0)}, {"own": tf.constant(np.nan)}]
-
-    assert float(logs_here(model, outputs, shares(1.0, 0.0), [])["own"]) == 1.0
-
-
-def test_what_is_no_float_is_the_first_device_s(model):
-    outputs = [{"count": tf.constant(1)}, {"count": tf.constant(2)}]
-
-    assert int(logs_here(model, outputs, shares(0.5, 0.5), [])["count"]) == 1
-
-
-class Step:
-    is_joint = True
-
-    def all_reduce(self, values, *, is_mean):
-        return [value * 10 for value in values]
-
-
-class Hooks:
-    step = Step()
-
-
-def test_in_a_step_the_step_reduces_and_replicas_may_still_meet(two_cpus):
-    strategy = MirroredStrategy(two_cpus)
-    context = StepReplicaContext(strategy, 1, Hooks())
-
-    assert isinstance(context, MirroredReplicaContext)
-    with context:
-        assert float(context.all_reduce("MEAN", tf.constant(2.0))) == 20.0
-        assert int(context.replica_id_in_sync_group) == 1
+    assert float(logs_here(model, outputs, shares(*weights), [])["own"]) == expected

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.cluster import Cluster
-from tfdist.compat.keras import pure_step
+from tfdist.compat.keras import install
 from tfdist.strategies.parameter_server import dispatcher
 from tfdist.strategies.parameter_server.batch_codec import spec_of
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
@@ -37,7 +37,7 @@ class LocalStrategy:
 
     workers = 2
     backup_workers = 0
-    heartbeat = SimpleNamespace(workers=2, silent=dict)
+    heartbeat = SimpleNamespace(workers=2, silent=dict, absent=set)
     cluster = Cluster(chief="a:1", workers=("b:1", "c:1"), ps=("d:1",))
 
     def __init__(self, consistency="async", max_staleness=None):
@@ -57,8 +57,7 @@ def make_strategy(monkeypatch):
     def schedule(coordinator, work):
         work() if coordinator.waiting is None else coordinator.waiting.append(work)
 
-    monkeypatch.setattr(keras.Variable, "handle", property(pure_step._handle_of_read))
-    monkeypatch.setattr(keras.layers.Embedding, "call", pure_step._look_up_rows)
+    install(is_alone=True)
     monkeypatch.setattr(dispatcher, "schedule", schedule)
     monkeypatch.setattr(dispatcher, "take_error", lambda coordinator: coordinator.error)
     monkeypatch.setattr(dispatcher, "current_worker", lambda: 0)

@@ -2,30 +2,26 @@ import re
 
 import pytest
 
-from tfdist.strategies.parameter_server.placement import (
-    Placement,
-    check_partitioner,
-    sizes_of_shards,
-)
+from tfdist.strategies.parameter_server.placement import Placement, sizes_of_shards
 
 
 @pytest.mark.parametrize(
     ("servers", "sizes", "expected"),
     [
-        (1, [8, 4, 2], [0, 0, 0]),
         (2, [8, 4, 2, 2, 1], [0, 1, 1, 1, 0]),
         (2, [100, 1, 1, 1], [0, 1, 1, 1]),
-        (3, [5, 5, 5, 5], [0, 1, 2, 0]),
         (2, [0, 0, 0], [0, 0, 0]),
     ],
 )
-def test_each_variable_goes_where_the_fewest_bytes_are(servers, sizes, expected):
+def test_each_variable_goes_to_the_server_with_the_fewest_bytes(
+    servers, sizes, expected
+):
     placement = Placement(servers)
 
     assert [placement.place("v", size) for size in sizes] == expected
 
 
-def test_the_plan_can_be_printed():
+def test_a_placement_can_be_printed():
     placement = Placement(2)
     placement.place("dense/kernel", 1234567)
     placement.place("dense/bias", 40)
@@ -48,43 +44,20 @@ def test_the_plan_can_be_printed():
     [
         ((10, 4), [3, 1], [4, 3, 3]),
         ((10, 4), [2, 1], [5, 5]),
-        ((3,), (3,), [1, 1, 1]),
         ((10, 4), [1, 1], [10]),
-        ((), [], [1]),
         ((0, 4), [1, 1], [0]),
     ],
 )
-def test_rows_are_cut_evenly(shape, shards, expected):
+def test_rows_are_split_evenly(shape, shards, expected):
     assert sizes_of_shards("v", shape, shards) == expected
 
 
-@pytest.mark.parametrize(
-    ("shards", "advice"),
-    [
-        ([1, 2], "[shards, 1]"),
-        ([2], "[shards, 1]"),
-        ([0, 1], "[shards, 1]"),
-        ([5, 1], "[shards, 1]"),
-        (2, "[shards, 1]"),
-        ([2.0, 1], "[shards, 1]"),
-    ],
-)
-def test_only_rows_can_be_cut_apart(shards, advice):
+@pytest.mark.parametrize("shards", [[1, 2], [5, 1], [2], 2])
+def test_only_rows_can_be_split(shards):
     message = (
         "variable_partitioner must return the number of shards along each axis, and "
         "may split the rows only, of which each shard needs one. Received: "
-        f"{shards!r} for table of shape (4, 6). Return {advice} here."
+        f"{shards!r} for table of shape (4, 6). Return [shards, 1] here."
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         sizes_of_shards("table", (4, 6), shards)
-
-
-def test_what_is_no_function_is_no_partitioner():
-    check_partitioner(None)
-    check_partitioner(lambda shape, dtype: [1])
-    with pytest.raises(
-        ValueError,
-        match=r"variable_partitioner must be a function of shape and dtype\. Received: "
-        r"variable_partitioner=2\. Use one of tf\.distribute\.experimental",
-    ):
-        check_partitioner(2)

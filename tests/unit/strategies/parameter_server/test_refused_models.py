@@ -18,21 +18,6 @@ def compiled(*metrics, optimizer="sgd", **options):
     return model
 
 
-@pytest.mark.parametrize(
-    ("options", "strategy"),
-    [
-        ({}, strategy_of()),
-        ({"jit_compile": "auto"}, strategy_of()),
-        ({"jit_compile": False}, strategy_of("sync")),
-        ({"steps_per_execution": 50}, strategy_of()),
-        ({"steps_per_execution": 50}, strategy_of("sync")),
-        ({"steps_per_execution": 4}, strategy_of("bounded", 3)),
-    ],
-)
-def test_what_workers_can_do_is_not_refused(options, strategy):
-    assert check_trainer(compiled(**options), strategy) is None
-
-
 def test_eager_steps_are_refused():
     with pytest.raises(
         ValueError,
@@ -51,15 +36,14 @@ def test_xla_is_refused():
         check_trainer(compiled(jit_compile=True), strategy_of())
 
 
-@pytest.mark.parametrize(("steps", "most"), [(2, 0), (8, 3)])
-def test_more_steps_at_a_time_than_one_may_miss_are_refused(steps, most):
+def test_more_steps_per_execution_than_the_staleness_allows_are_refused():
     with pytest.raises(
         ValueError,
         match=r"steps_per_execution must be at most max_staleness \+ 1.*Received: "
-        rf"steps_per_execution={steps} with max_staleness={most}\. Use "
-        rf"steps_per_execution={most + 1}, or a larger max_staleness",
+        r"steps_per_execution=8 with max_staleness=3\. Use "
+        r"steps_per_execution=4, or a larger max_staleness",
     ):
-        check_trainer(compiled(steps_per_execution=steps), strategy_of("bounded", most))
+        check_trainer(compiled(steps_per_execution=8), strategy_of("bounded", 3))
 
 
 SCALES = [LossScaleOptimizer, keras.optimizers.LossScaleOptimizer]
@@ -67,7 +51,7 @@ SCALES = [LossScaleOptimizer, keras.optimizers.LossScaleOptimizer]
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("strategy", [strategy_of(), strategy_of("bounded", 1)])
-def test_a_loss_scale_that_may_change_meanwhile_is_refused(scale, strategy):
+def test_a_loss_scale_that_may_change_before_the_update_is_refused(scale, strategy):
     model = compiled(optimizer=scale(keras.optimizers.SGD(), name="scaled"))
 
     with pytest.raises(
@@ -81,7 +65,7 @@ def test_a_loss_scale_that_may_change_meanwhile_is_refused(scale, strategy):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("strategy", [strategy_of("sync"), strategy_of("bounded", 0)])
-def test_a_loss_scale_that_stays_is_not(scale, strategy):
+def test_a_loss_scale_that_cannot_change_is_accepted(scale, strategy):
     model = compiled(optimizer=scale(keras.optimizers.SGD()))
 
     assert check_trainer(model, strategy) is None
@@ -105,7 +89,7 @@ def test_a_metric_that_does_not_sum_is_refused():
         check_metrics(trainer)
 
 
-def test_statistics_of_the_whole_batch_are_refused():
+def test_synchronized_layers_are_refused():
     layer = keras.layers.BatchNormalization(synchronized=True, name="norm")
     model = keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -1,3 +1,5 @@
+"""Training with each consistency, where work is done at once or when the test says."""
+
 import itertools
 from types import SimpleNamespace
 
@@ -6,43 +8,37 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import (
-    schedule,
-    step_work,
-    worker_input,
-)
+from tfdist.strategies.parameter_server import step_work, worker_input
 from tfdist.strategies.parameter_server import training as module
-from tfdist.strategies.parameter_server.batch_codec import spec_of
-from tfdist.strategies.parameter_server.step_work import sent_steps
-from tfdist.strategies.parameter_server.training import AHEAD, Training
+from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 X = np.random.default_rng(0).normal(size=(12, 3)).astype("float32")
 Y = X[:, :1] - 2 * X[:, 1:2]
+CONSISTENCIES = [("async", None), ("bounded", 0), ("bounded", 3), ("sync", None)]
 
 
-def compiled(optimizer="adam", **options):
+def compiled(optimizer="sgd", *layers, **options):
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile(optimizer, "mse", metrics=["mae"], **options)
+    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", metrics=["mae"], jit_compile=False, **options)
     model.optimizer.build(model.trainable_variables)
     model.evaluate(X, Y, verbose=0)
     model.reset_metrics()
     return model
 
 
-def batches(size=4, rows=12):
-    return tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(size)
+def batches(size=5):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
 
 
 def training_of(strategy, model, step="train_step"):
     is_training = step == "train_step"
-    step = getattr(model, step)
-    return Training(strategy, model, step, is_training=is_training)
+    return Training(strategy, model, getattr(model, step), is_training=is_training)
 
 
 def run_epoch(training, iterator):
-    """Make the steps of an epoch; return what each has returned."""
+    """Make the steps of an epoch; return the logs of each."""
     logs = []
     try:
         while True:
@@ -52,243 +48,189 @@ def run_epoch(training, iterator):
     return logs
 
 
-def assert_equal(model, plain, history):
-    for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    found = {name: float(v) for name, v in model.get_metrics_result().items()}
-    expected = {name: history[name][0] for name in found}
-    assert found == pytest.approx(expected, rel=1e-5)
+def metrics_of(model):
+    return {name: float(value) for name, value in model.get_metrics_result().items()}
 
 
-CONSISTENCIES = [("async", None), ("bounded", 0), ("bounded", 3), ("sync", None)]
+@pytest.fixture(scope="module")
+def plain():
+    """A model trained by Keras alone, and its history."""
+    model = compiled("adam")
+    history = model.fit(batches(), verbose=0).history
+    return model, {name: value for name, [value] in history.items()}
 
 
 @pytest.mark.parametrize(("consistency", "most"), CONSISTENCIES)
-@pytest.mark.parametrize("size", [4, 5, 1])
-def test_where_nothing_is_late_an_epoch_is_keras_s_own(
-    make_strategy, consistency, most, size
+def test_an_epoch_without_delays_is_that_of_keras(
+    make_strategy, plain, consistency, most
 ):
-    model, plain = compiled(), compiled()
-    training = training_of(make_strategy(consistency, most), model)
-    logs = run_epoch(training, iter(batches(size)))
-    history = plain.fit(batches(size), verbose=0).history
+    model = compiled("adam")
+    logs = run_epoch(
+        training_of(make_strategy(consistency, most), model), iter(batches())
+    )
 
-    assert len(logs) == int(model.optimizer.iterations) == -(-12 // size)
+    assert len(logs) == int(model.optimizer.iterations) == 3
     assert all(set(one) == {"loss", "mae"} for one in logs)
-    assert_equal(model, plain, history)
+    for one, other in zip(model.get_weights(), plain[0].get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert metrics_of(model) == pytest.approx(plain[1], rel=1e-5)
 
 
 def test_an_evaluation_counts_and_changes_nothing(make_strategy):
     strategy = make_strategy("sync")
     model = compiled()
-    expected = model.evaluate(batches(5), verbose=0, return_dict=True)
+    expected = model.evaluate(batches(), verbose=0, return_dict=True)
     model.reset_metrics()
     before = model.get_weights()
-    run_epoch(training_of(strategy, model, "test_step"), iter(batches(5)))
+    run_epoch(training_of(strategy, model, "test_step"), iter(batches()))
 
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
-    found = {k: float(v) for k, v in model.get_metrics_result().items()}
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert metrics_of(model) == pytest.approx(expected, rel=1e-5)
     assert int(strategy.extended.version) == 0
 
 
-# The order.
+# The order of updates, and the number of steps in flight.
 
 
-def holding(strategy):
-    """Let work wait for a test to do it."""
-    strategy.coordinator.waiting = []
-    return strategy.coordinator.waiting
-
-
-def give(training, count):
-    """Give single batches without waiting for any of them."""
-    update = None
-    for i in range(count):
-        batch = (tf.constant(X[i : i + 1]), tf.constant(Y[i : i + 1]))
-        update = training._traces.of(spec_of(batch))
-        training._send_alike(update, [batch])
-    return update
-
-
-def test_async_applies_as_it_arrives(strategy):
+@pytest.mark.parametrize(
+    ("consistency", "most", "applied", "staleness"),
+    [
+        # Each worker reads the weights after the update of the one before.
+        ("async", None, [1, 2, 3], [3]),
+        ("bounded", 2, [0, 0, 3], [1, 1, 1]),
+    ],
+)
+def test_updates_are_applied_as_they_arrive_or_in_order(
+    make_strategy, consistency, most, applied, staleness
+):
+    strategy = make_strategy(consistency, most)
     model = compiled()
     training = training_of(strategy, model)
-    waiting = holding(strategy)
-    give(training, 3)
-    waiting.pop()()
-    training._apply_next()
-
-    assert int(model.optimizer.iterations) == 1
-    assert training._dispatcher.in_flight == 2
+    waiting = strategy.coordinator.waiting = []
+    iterator = iter(batches(4))
+    for _ in range(3):
+        training._send(iterator, 1)
+    found = []
     while waiting:
         waiting.pop()()
-    training.finish()
-    assert int(model.optimizer.iterations) == 3
-    # The other two have read the weights when the first update was in them.
-    assert strategy.extended.staleness.numpy()[:3].tolist() == [2, 1, 0]
+        training._apply_next()
+        found.append(int(model.optimizer.iterations))
 
-
-def test_bounded_applies_in_the_order_of_the_batches(make_strategy):
-    strategy = make_strategy("bounded", 2)
-    model = compiled()
-    training = training_of(strategy, model)
-    waiting = holding(strategy)
-    give(training, 3)
-    waiting.pop()()
-    waiting.pop()()
-    training._apply_next()
-    training._apply_next()
-    assert int(model.optimizer.iterations) == 0
-    waiting.pop()()
-    training.finish()
-
-    assert int(model.optimizer.iterations) == 3
-    assert strategy.extended.staleness.numpy()[:4].tolist() == [1, 1, 1, 0]
+    assert found == applied
+    counts = strategy.extended.staleness.numpy()
+    assert counts[: len(staleness)].tolist() == staleness
 
 
 @pytest.mark.parametrize(
     ("consistency", "most", "expected"),
-    [
-        ("async", None, AHEAD * 2),
-        ("bounded", 0, 1),
-        ("bounded", 2, 3),
-        ("bounded", 99, AHEAD * 2),
-    ],
+    [("async", None, 4), ("bounded", 0, 1), ("bounded", 2, 3), ("bounded", 99, 4)],
 )
-def test_only_so_much_is_under_way(make_strategy, consistency, most, expected):
+def test_the_number_of_steps_in_flight_is_limited(
+    make_strategy, monkeypatch, consistency, most, expected
+):
     strategy = make_strategy(consistency, most)
     training = training_of(strategy, compiled())
-    waiting, seen = holding(strategy), []
-    apply_next = training._apply_next
+    waiting, seen = [], []
+    strategy.coordinator.waiting = waiting
+    take = training._dispatcher.take
 
-    def apply_oldest(*, wait=True):
-        if wait:
+    def do_oldest(*, wait):
+        if wait and waiting:
             seen.append(training._dispatcher.in_flight)
             waiting.pop(0)()
-        return apply_next(wait=wait)
+        return take(wait=wait)
 
-    training._apply_next = apply_oldest
-    give(training, 8)
-    assert seen == [expected] * (8 - expected)
+    monkeypatch.setattr(training._dispatcher, "take", do_oldest)
+    run_epoch(training, iter(batches(1)))
+
+    assert max(seen) == expected
     assert strategy.extended.staleness.numpy()[expected:].sum() == 0
 
 
-def test_steps_that_may_meet_are_told_apart(make_strategy, monkeypatch):
-    """What a step draws at random depends on its number."""
-    sent = []
+@pytest.mark.parametrize(
+    ("consistency", "most", "numbers"),
+    [("async", None, [0, 1, 2]), ("bounded", 0, [0, 0, 0])],
+)
+def test_concurrent_steps_have_different_numbers(
+    make_strategy, monkeypatch, consistency, most, numbers
+):
+    """Random numbers in a step depend on its number."""
+    sent, sent_steps = [], module.sent_steps
 
-    def noted(update, batches, rows, first):
-        sent.append(rows[0])
-        return sent_steps(update, batches, rows, first)
+    def note(update, batches, rows):
+        sent.extend(rows)
+        return sent_steps(update, batches, rows)
 
-    monkeypatch.setattr(module, "sent_steps", noted)
-    for consistency, most in [("async", None), ("bounded", 0)]:
-        give(training_of(make_strategy(consistency, most), compiled()), 3)
+    monkeypatch.setattr(module, "sent_steps", note)
+    run_epoch(
+        training_of(make_strategy(consistency, most), compiled()), iter(batches())
+    )
 
-    assert sent == [[1, 1, 0], [1, 1, 1], [1, 1, 2]] + [[1, 1, 0]] * 3
-
-
-# Errors.
+    assert sent == [[r, r, n] for r, n in zip([5, 5, 2], numbers, strict=True)]
 
 
-def test_after_an_error_nothing_is_left_under_way(make_strategy):
+def test_an_error_leaves_nothing_in_flight(make_strategy):
     strategy = make_strategy("bounded", 3)
     training = training_of(strategy, compiled())
-    waiting = holding(strategy)
-    give(training, 2)
+    waiting = strategy.coordinator.waiting = []
+    training._send(iter(batches(1)), 2)
     strategy.coordinator.error = RuntimeError("no")
     with pytest.raises(RuntimeError, match="no"):
         training.finish()
     assert training._dispatcher.in_flight == 0
-    assert training._works == {}
-    assert training._order.max_staleness == 3
-    assert (training._order.begun, training._order.applied) == (0, 0)
     strategy.coordinator.waiting = None
-    late = [work() for work in waiting]
-    assert len(late) == 2
+    for late in waiting:
+        late()
+
     assert len(run_epoch(training, iter(batches()))) == 3
 
 
-# The numbers of a progress bar.
-
-
-def test_numbers_are_fetched_now_and_then(strategy, monkeypatch):
+def test_logs_are_fetched_at_intervals(strategy, monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
     training = training_of(strategy, compiled())
     iterator = iter(batches(3))
     first = training(iterator)
-    second = training(iterator)
-    assert second == first
+    assert training(iterator) == first
     clock.now += 1.0
-    third = training(iterator)
 
-    assert set(third) == {"loss", "mae"}
-    assert third != first
+    assert training(iterator) != first
 
 
-def test_batches_of_two_kinds_in_one_go_are_given_apart(strategy):
+def test_batches_of_two_kinds_in_one_call_are_sent_apart(strategy):
     model = compiled(steps_per_execution=2)
-    first, second = batches(6), batches(6).map(lambda x, y: (x, y, tf.ones_like(y)))
+    weighted = batches(6).map(lambda x, y: (x, y, tf.ones_like(y)))
     training = training_of(strategy, model)
-
-    pair = iter([next(iter(first)), next(iter(second))])
-    training._steps(pair)
-    training._steps(pair)
+    training._send(iter([next(iter(batches(6))), next(iter(weighted))]), 2)
     training.finish()
 
     assert int(model.optimizer.iterations) == 2
-    assert len(training._traces._updates) == 2
 
 
-def test_slots_of_work_that_was_done_twice_come_back_once_each(strategy):
-    training = training_of(strategy, compiled())
-    waiting = holding(strategy)
-    update = give(training, 2)
-    waiting[0]()
-    waiting[0]()
-    waiting[1]()
-    training.finish()
-    strategy.coordinator.waiting = None
-    # What came too late is noticed when something else arrives.
-    training(iter([(X, Y)]))
-
-    assert len({id(slot) for slot in update._free}) == len(update._free) == 3
-
-
-def test_ragged_and_wide_batches_of_a_dataset_are_traced_once(strategy):
-    """Each batch has a width of its own, the dataset one spec."""
+def test_padded_batches_of_a_dataset_are_traced_once(strategy):
     lengths = tf.data.Dataset.from_tensor_slices([1, 2, 5, 3])
     data = lengths.map(lambda n: (tf.ones([n]), tf.ones([1]))).padded_batch(2)
     keras.utils.set_random_seed(1)
-    model = keras.Sequential(
-        [
-            keras.Input((None,)),
-            keras.layers.Lambda(lambda x: keras.ops.sum(x, 1, keepdims=True)),
-            keras.layers.Dense(1),
-        ]
-    )
+    total = keras.layers.Lambda(lambda x: keras.ops.sum(x, 1, keepdims=True))
+    model = keras.Sequential([keras.Input((None,)), total, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     model.optimizer.build(model.trainable_variables)
     training = training_of(strategy, model)
     run_epoch(training, iter(data))
 
-    assert len(training._traces._updates) == 1
+    assert len(training._updates) == 1
     assert int(model.optimizer.iterations) == 2
 
 
-# What workers read for themselves.
+# Input that workers read.
 
 
 @pytest.fixture
-def by_turns(monkeypatch):
-    """Let the two workers come by turns."""
-    who = itertools.cycle([0, 1])
-    monkeypatch.setattr(step_work, "current_worker", lambda: next(who))
+def turns(monkeypatch):
+    """Let the two workers take turns."""
+    turns = itertools.cycle([0, 1])
+    monkeypatch.setattr(step_work, "current_worker", lambda: next(turns))
     monkeypatch.setattr(step_work, "REST_SECONDS", 0.0)
-    # Nobody is lost, however slow the machine.
-    monkeypatch.setattr(schedule, "ABSENT_SECONDS", 1e9)
     monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
 
 
@@ -304,58 +246,52 @@ def read_by_two(size, *, is_known=True):
     return WorkerInput(function, 2)
 
 
-@pytest.mark.parametrize(("consistency", "most"), CONSISTENCIES[:3])
-@pytest.mark.parametrize(("size", "steps"), [(1, 12), (3, 5), (8, 2)])
-@pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.usefixtures("by_turns")
-def test_workers_read_every_example_once(
-    make_strategy, consistency, most, size, steps, is_known
-):
+@pytest.mark.parametrize(
+    ("consistency", "most", "is_known"),
+    [("async", None, True), ("bounded", 0, False), ("bounded", 3, True)],
+)
+@pytest.mark.usefixtures("turns")
+def test_workers_read_every_example_once(make_strategy, consistency, most, is_known):
     model = compiled()
     training = training_of(make_strategy(consistency, most), model)
-    source = read_by_two(size, is_known=is_known)
+    source = read_by_two(1, is_known=is_known)
     for epoch in (1, 2):
         run_epoch(training, iter(source))
-        assert int(model.optimizer.iterations) == steps * epoch
-        assert training._order.steps == steps * epoch
-    assert training._works == {}
+        assert int(model.optimizer.iterations) == 12 * epoch
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize("several", [1, 2, 5])
-@pytest.mark.usefixtures("by_turns")
-def test_an_evaluation_of_what_workers_read_is_exact(strategy, is_known, several):
+@pytest.mark.parametrize("several", [1, 2])
+@pytest.mark.usefixtures("turns")
+def test_an_evaluation_of_input_that_workers_read_is_exact(strategy, is_known, several):
     model = compiled(steps_per_execution=several)
     expected = model.evaluate(batches(12), verbose=0, return_dict=True)
     model.reset_metrics()
     training = training_of(strategy, model, "test_step")
     run_epoch(training, iter(read_by_two(3, is_known=is_known)))
 
-    found = {k: float(v) for k, v in model.get_metrics_result().items()}
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert metrics_of(model) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.usefixtures("by_turns")
-def test_steps_that_came_to_nothing_are_made_by_others(strategy):
-    """The second worker has no data left when it is asked."""
+@pytest.mark.usefixtures("turns")
+def test_steps_of_a_worker_without_data_are_made_by_others(strategy):
     model = compiled()
     training = training_of(strategy, model)
     iterator = iter(read_by_two(1))
     for _ in range(11):
         training(iterator)
     training.finish()
-
     assert int(model.optimizer.iterations) == 11
-    assert training._order.void > 0
     training(iterator)
     with pytest.raises(StopIteration):
         training(iterator)
     training.finish()
+
     assert int(model.optimizer.iterations) == 12
 
 
-@pytest.mark.usefixtures("by_turns")
-def test_together_workers_read_nothing(make_strategy):
+@pytest.mark.usefixtures("turns")
+def test_sync_training_refuses_input_that_workers_read(make_strategy):
     training = training_of(make_strategy("sync"), compiled())
 
     with pytest.raises(ValueError, match="cuts each batch for all workers, so that no"):

@@ -1,11 +1,9 @@
-import math
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server import worker_input as module
-from tfdist.strategies.parameter_server.schedule import BatchRange
+from tfdist.strategies.parameter_server.pipelines import BatchRange
 from tfdist.strategies.parameter_server.worker_input import (
     Reader,
     WorkerInput,
@@ -29,12 +27,11 @@ def values(source, worker):
 
 
 def test_each_worker_has_a_dataset_of_its_own():
-    source = WorkerInput(shards, 2)
+    source = WorkerInput(shards, 2).map(lambda x: x + 10).prefetch(1)
 
     assert source.element_spec == tf.TensorSpec((None, 1), tf.int64)
-    assert source.lengths == [2, 2]
-    assert source.cardinality == 4
-    assert [values(source, worker) for worker in range(2)] == [[0, 2, 4, 6], [1, 3, 5]]
+    assert (source.lengths, source.cardinality) == ([2, 2], 4)
+    assert [values(source, i) for i in range(2)] == [[10, 12, 14, 16], [11, 13, 15]]
 
 
 @pytest.mark.parametrize(
@@ -45,17 +42,16 @@ def test_each_worker_has_a_dataset_of_its_own():
         (lambda dataset: dataset.take(2), 4, 2),
     ],
 )
-def test_the_length_may_be_unknown_or_without_end(change, cardinality, parts):
+def test_the_length_may_be_unknown_or_infinite(change, cardinality, parts):
     source = WorkerInput(lambda context: change(shards(context)), 2)
     pipelines = iter(source).pipelines
 
     assert source.cardinality == cardinality
     assert pipelines.take(0, 5) == BatchRange(0, 0, parts)
     assert pipelines.has_known_length(0) is (cardinality != -2)
-    assert (pipelines._lengths[0] == math.inf) is (cardinality == -1)
 
 
-def test_the_length_on_a_worker_that_is_lost_is_not_known():
+def test_the_length_on_a_lost_worker_is_unknown():
     source = WorkerInput(shards, 2)
 
     def lose():
@@ -65,49 +61,16 @@ def test_the_length_on_a_worker_that_is_lost_is_not_known():
     assert source.lengths == [2, -2]
 
 
-def test_batches_can_be_changed_as_keras_does_for_class_weights():
-    source = WorkerInput(shards, 2).map(lambda x: x + 10).prefetch(1)
-
-    assert values(source, 1) == [11, 13, 15]
-
-
-def test_datasets_of_two_kinds_are_refused():
-    def function(context):
-        width = 1 + context.input_pipeline_id
-        return tf.data.Dataset.from_tensors(tf.zeros([2, width]))
-
-    with pytest.raises(
-        ValueError, match=r"batches of one kind for all. Received: TensorSpec.*"
-    ):
-        WorkerInput(function, 2).element_spec  # noqa: B018
-
-
-def test_batches_are_not_to_be_had_here():
+def test_batches_cannot_be_read_on_the_chief():
     with pytest.raises(TypeError, match="are not on the chief. Received: a loop"):
         next(iter(WorkerInput(shards, 2)))
 
 
-def test_an_epoch_that_nobody_reads_has_no_number():
-    source = WorkerInput(shards, 2)
-    unused, first, second = (iter(source) for _ in range(3))
-
-    assert iter(first) is first
-    assert (first.epoch, second.epoch, first.epoch) == (0, 1, 0)
-    assert unused.epoch == 2
+# Readers.
 
 
-# Where a reader stands.
-
-
-class Making:
-    """Counts how often the dataset is made."""
-
-    def __init__(self):
-        self.count = 0
-
-    def __call__(self):
-        self.count += 1
-        return tf.data.Dataset.range(20).shuffle(20, seed=7)
+def make():
+    return tf.data.Dataset.range(20).shuffle(20, seed=7)
 
 
 def taken(reader, epoch, first, count):
@@ -118,24 +81,13 @@ def taken(reader, epoch, first, count):
     return found
 
 
-def test_a_reader_goes_on_where_it_stands():
-    make = Making()
-    reader = Reader(make)
-    first = taken(reader, 0, 0, 3)
-    iterator = reader.at(0, 3)
+@pytest.mark.parametrize(("epoch", "batch"), [(0, 0), (0, 9), (2, 5)])
+def test_another_reader_continues_for_a_lost_one(epoch, batch):
+    lost, other = Reader(make), Reader(make)
+    epochs = [taken(lost, i, 0, 20) for i in range(epoch + 1)]
+    assert len({tuple(each) for each in epochs}) == epoch + 1
 
-    assert reader.at(0, 3) is iterator
-    assert sorted(first + taken(reader, 0, 3, 17)) == list(range(20))
-    assert taken(reader, 1, 0, 20) != first
-    assert make.count == 1
-
-
-@pytest.mark.parametrize(("epoch", "batch"), [(0, 0), (0, 9), (1, 5), (3, 1)])
-def test_another_reader_goes_on_where_one_was_lost(epoch, batch):
-    lost, other = Reader(Making()), Reader(Making())
-    expected = [taken(lost, i, 0, 20) for i in range(epoch + 1)][-1]
-
-    assert taken(other, epoch, batch, 20 - batch) == expected[batch:]
+    assert taken(other, epoch, batch, 20 - batch) == epochs[epoch][batch:]
 
 
 CONTEXT = tf.distribute.InputContext(2, 1, 1)
@@ -145,21 +97,8 @@ def numbers(dataset):
     return [int(value) for value in dataset]
 
 
-def test_the_function_is_traced_and_makes_the_dataset_of_a_worker():
-    traced = traced_dataset(
-        lambda context: tf.data.Dataset.range(6).shard(
-            context.num_input_pipelines, context.input_pipeline_id
-        ),
-        CONTEXT,
-        seed=1,
-    )
-
-    assert traced.structured_outputs.element_spec == tf.TensorSpec((), tf.int64)
-    assert numbers(traced()) == [1, 3, 5]
-
-
 @pytest.mark.parametrize("options", [{}, {"reshuffle_each_iteration": False}])
-def test_what_is_made_again_is_shuffled_alike_in_each_epoch(options):
+def test_copies_of_a_dataset_are_shuffled_alike(options):
     traced = traced_dataset(
         lambda context: tf.data.Dataset.range(50).shuffle(50, **options),
         CONTEXT,
@@ -205,9 +144,3 @@ def test_a_dataset_of_the_chief_that_cannot_be_sent_is_refused(dataset, why):
 def test_a_function_must_return_a_dataset():
     with pytest.raises(TypeError, match=r"return a tf.data.Dataset. Received: list"):
         traced_dataset(lambda context: [1], CONTEXT, seed=1)
-
-
-@pytest.mark.parametrize("function", [lambda: 1, lambda a, b: 1, lambda *, a: 1, 3])
-def test_a_function_must_take_the_context(function):
-    with pytest.raises(TypeError, match=r"takes one argument, a tf.distribute.InputCo"):
-        WorkerInput(function, 2)

@@ -1,0 +1,279 @@
+"""Clusters that Kubernetes, Vertex AI and SageMaker describe."""
+
+import json
+import re
+
+import pytest
+
+from tfdist.cluster.model import Cluster, Task
+from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
+from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
+from tfdist.cluster.resolvers.vertex import VertexResolver
+
+# A pod of a Job with `completionMode: Indexed`; Kubernetes sets the last three.
+JOB = {
+    "TFDIST_JOB_NAME": "train",
+    "TFDIST_SERVICE": "peers",
+    "TFDIST_WORKERS": "12",
+    "TFDIST_PORT": "2300",
+    "JOB_COMPLETION_INDEX": "10",
+    "HOSTNAME": "train-10",
+    "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+}
+# A pod of a StatefulSet.
+SET = {
+    "TFDIST_JOB_NAME": "train",
+    "TFDIST_SERVICE": "peers",
+    "TFDIST_WORKERS": "2",
+    "HOSTNAME": "train-1",
+}
+# Of a training job on three hosts; SageMaker sorts their names as words.
+SAGEMAKER = {
+    "SM_HOSTS": '["algo-1","algo-10","algo-2"]',
+    "SM_CURRENT_HOST": "algo-2",
+    "SM_INSTANCE_GROUPS": '["homogeneousCluster"]',
+    "SM_IS_HETERO": "false",
+}
+# The names of the example in the documentation of Vertex AI.
+POOLS = {
+    "workerpool0": ["cmle-training-workerpool0-ab-0:2222"],
+    "workerpool1": [
+        "cmle-training-workerpool1-ab-0:2222",
+        "cmle-training-workerpool1-ab-1:2222",
+    ],
+    "workerpool2": ["cmle-training-workerpool2-ab-0:2222"],
+    "workerpool3": ["cmle-training-workerpool3-ab-0:2222"],
+}
+TASK = {"type": "workerpool1", "index": 1, "trial": "TRIAL_ID"}
+IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+REDUCERS = {
+    "worker_pool_specs": [
+        {"container_spec": {"image_uri": "gcr.io/project/train"}},
+        {"container_spec": {"image_uri": "gcr.io/project/train"}},
+        {"container_spec": {"image_uri": IMAGE}},
+    ]
+}
+
+
+def vertex(pools=POOLS, task=TASK, job=None):
+    spec = {"cluster": pools, "environment": "cloud", "task": task, "job": job or {}}
+    return {"CLUSTER_SPEC": json.dumps(spec | {"a_new_key": 0})}
+
+
+def changed(env, changes):
+    changed_env = env | changes
+    return {name: value for name, value in changed_env.items() if value is not None}
+
+
+KUBERNETES = KubernetesResolver()
+VERTEX = VertexResolver()
+
+
+def test_a_pod_of_an_indexed_job():
+    assert KUBERNETES.resolve(JOB) == Cluster(
+        workers=tuple(f"train-{pod}.peers:2300" for pod in range(12)),
+        task=Task("worker", 10),
+    )
+    # With `hostNetwork` the pod has the name of its node.
+    assert KUBERNETES.resolve(JOB | {"HOSTNAME": "node-3"}).rank == 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "address"),
+    [
+        ({}, "train-1.peers:2222"),
+        (
+            {"HOSTNAME": "train-1.peers.default.svc.cluster.local"},
+            "train-1.peers:2222",
+        ),
+        ({"TFDIST_SERVICE": "peers.research.svc"}, "train-1.peers.research.svc:2222"),
+        (
+            {"TFDIST_JOB_NAME": "train-2", "HOSTNAME": "train-2-0"},
+            "train-2-0.peers:2222",
+        ),
+        ({"TFDIST_WORKERS": "1", "HOSTNAME": "train-0"}, "train-0.peers:2222"),
+    ],
+)
+def test_a_pod_of_a_stateful_set(changes, address):
+    cluster = KUBERNETES.resolve(SET | changes)
+
+    assert cluster.address == address
+    assert cluster.size == int(changes.get("TFDIST_WORKERS", 2))
+
+
+def test_each_pool_of_vertex_is_a_job():
+    for pool, job in {
+        "workerpool0": "chief",
+        "workerpool1": "worker",
+        "workerpool2": "ps",
+        "workerpool3": "evaluator",
+    }.items():
+        assert VERTEX.resolve(vertex(task={"type": pool, "index": 0})) == Cluster(
+            chief=POOLS["workerpool0"][0],
+            workers=tuple(POOLS["workerpool1"]),
+            ps=tuple(POOLS["workerpool2"]),
+            evaluators=tuple(POOLS["workerpool3"]),
+            task=Task(job, 0),
+        )
+
+
+def test_a_vertex_job_of_one_replica_is_not_distributed():
+    env = vertex({"workerpool0": ["a:2222"]}, {"type": "workerpool0", "index": 0})
+    assert not VERTEX.resolve(env).is_distributed
+
+
+# The documentation calls the description of the job a dictionary; it may be text too.
+@pytest.mark.parametrize("job", [REDUCERS, json.dumps(REDUCERS)])
+def test_reducers_are_no_parameter_servers(job):
+    cluster = VERTEX.resolve(vertex(job=job))
+    assert (cluster.ps, cluster.size, cluster.rank) == ((), 3, 2)
+
+
+@pytest.mark.parametrize("kind", ["false", "", None])
+def test_each_host_of_sagemaker_is_a_worker(kind):
+    env = changed(SAGEMAKER, {"SM_IS_HETERO": kind})
+    assert SageMakerResolver().resolve(env) == Cluster(
+        workers=("algo-1:2222", "algo-10:2222", "algo-2:2222"),
+        task=Task("worker", 2),
+    )
+
+
+# `mpirun -x` and torchrun give all of their processes the variables of the container.
+MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "8"}
+
+
+@pytest.mark.parametrize(
+    ("resolver", "env"),
+    [
+        # Any pod of an indexed Job.
+        (KUBERNETES, {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1"}),
+        (KUBERNETES, {"TFDIST_WORKERS": ""}),
+        (KUBERNETES, JOB | TORCHRUN),
+        (VERTEX, {"CLUSTER_SPEC": ""}),
+        # Another scheduler's.
+        (VERTEX, {"CLUSTER_SPEC": '{"worker": ["a:2222"], "ps": ["b:2222"]}'}),
+        (VERTEX, vertex() | MPIRUN),
+        (SageMakerResolver(), {"SM_HOSTS": " "}),
+        (SageMakerResolver(), {"SM_HOSTS": "[]"}),
+        (SageMakerResolver(), {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}),
+        (SageMakerResolver(), SAGEMAKER | MPIRUN),
+    ],
+)
+def test_variables_that_describe_no_job_are_not_recognised(resolver, env):
+    assert not resolver.recognises(env)
+
+
+NO_INDEX = "No variable gives the index of this pod. Received: no JOB_COMPLETION_INDEX"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(
+            ({"TFDIST_JOB_NAME": name}, "TFDIST_JOB_NAME must be the name of the Job ")
+            for name in (None, "", "Train", "$(JOB_NAME)", "train-", "train\n")
+        ),
+        *(
+            ({"TFDIST_SERVICE": name}, "TFDIST_SERVICE must be the name of the headle")
+            for name in (None, "peers:2222", "http://peers", "peers..svc")
+        ),
+        *(
+            ({"TFDIST_WORKERS": size}, "TFDIST_WORKERS must be the number of pods, fr")
+            for size in (None, "two", "0", "10001", "1" * 5000, "٣")
+        ),
+        # Kubernetes itself sets it where a Service is called tfdist.
+        *(
+            ({"TFDIST_PORT": port}, "TFDIST_PORT must be a port from 1 to 65535. Rec")
+            for port in ("tcp://10.0.0.1:2222", "0", "65536")
+        ),
+        *(
+            ({"JOB_COMPLETION_INDEX": index}, "JOB_COMPLETION_INDEX must be a whole n")
+            for index in ("one", "-1")
+        ),
+        ({"JOB_COMPLETION_INDEX": "12"}, "The index of this pod must be from 0 to 11,"),
+        *(
+            ({"JOB_COMPLETION_INDEX": None, "HOSTNAME": name}, NO_INDEX)
+            for name in (None, "train-x7k2p", "other-1", "train-ps-1", "1")
+        ),
+    ],
+)
+def test_a_malformed_pod_template_is_refused(changes, message):
+    env = changed(JOB, changes)
+    assert KUBERNETES.recognises(env)
+
+    with pytest.raises(ValueError, match=rf"^{re.escape(message)}.*\. \w+ .*\.$"):
+        KUBERNETES.resolve(env)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"CLUSTER_SPEC": "{'workerpool0': []}"}, "CLUSTER_SPEC is not valid JSON: "),
+        ({"CLUSTER_SPEC": '["workerpool0"]'}, "CLUSTER_SPEC must be a JSON object. "),
+        (vertex(task=None), 'CLUSTER_SPEC must have an object "task". Received: null.'),
+        (
+            vertex(POOLS | {"workerpool4": ["a:2222"]}),
+            'CLUSTER_SPEC cluster has an unknown key "workerpool4". Received: worker',
+        ),
+        (
+            vertex(POOLS | {"workerpool1": "a:2222"}),
+            'CLUSTER_SPEC cluster.workerpool1 must be a list of "host:port" strings. ',
+        ),
+        (
+            vertex(POOLS | {"workerpool0": ["a:2222", "b:2222"]}),
+            "CLUSTER_SPEC cluster has several chiefs. Received: a:2222, b:2222.",
+        ),
+        (
+            vertex(task=TASK | {"index": "one"}),
+            "CLUSTER_SPEC task.index must be an integer. Received: index='one'.",
+        ),
+        (
+            vertex(task=TASK | {"type": "workerpool7"}),
+            "CLUSTER_SPEC task.type must be one of chief, worker, ps, evaluator. ",
+        ),
+        (
+            vertex(task={"type": "workerpool2", "index": 0}, job=REDUCERS),
+            "This replica is a reducer of Reduction Server, which does not train. "
+            "Received: workerpool2, index 0. Give the third worker pool",
+        ),
+    ],
+)
+def test_a_malformed_cluster_spec_is_refused(env, message):
+    assert VERTEX.recognises(env)
+
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        VERTEX.resolve(env)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(
+            ({"SM_HOSTS": hosts}, "SM_HOSTS must be a JSON list of host names. Receive")
+            for hosts in ("algo-1", "['a', 'b']", "[" * 200_000, "null", '["a", 2]')
+        ),
+        (
+            {"SM_HOSTS": '["a", "a"]', "SM_CURRENT_HOST": "a"},
+            "SM_HOSTS cluster.worker[1] has the same address as cluster.worker[0].",
+        ),
+        (
+            {"SM_CURRENT_HOST": None},
+            "SM_CURRENT_HOST must be one of SM_HOSTS. Received: no SM_CURRENT_HOST, ",
+        ),
+        (
+            {"SM_CURRENT_HOST": "algo-3"},
+            "SM_CURRENT_HOST must be one of SM_HOSTS. Received: SM_CURRENT_HOST='algo-",
+        ),
+        (
+            {"SM_IS_HETERO": "true", "SM_INSTANCE_GROUPS": '["data", "train"]'},
+            "SM_HOSTS lists hosts of several instance groups, and no variable says ",
+        ),
+    ],
+)
+def test_malformed_variables_of_sagemaker_are_refused(changes, message):
+    env = changed(SAGEMAKER, changes)
+    assert SageMakerResolver().recognises(env)
+
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        SageMakerResolver().resolve(env)

@@ -1,0 +1,342 @@
+"""Each file is read back, as its scheduler would read it, to the same cluster."""
+
+import json
+import re
+import subprocess
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdist.cluster import Cluster, Task
+from tfdist.cluster.address import split_address
+from tfdist.cluster.hosts.slots import HostSlots, number_ports, parse_hostfile
+from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
+from tfdist.cluster.resolvers.slurm import SlurmResolver
+from tfdist.cluster.templates import JOB_FILES, Program, format_job_file
+from tfdist.cluster.tf_config import loads
+
+# `tests/conftest.py` hides from the garbage collector what Hypothesis looks for there.
+pytestmark = pytest.mark.filterwarnings("ignore:It looks like `register_random`")
+
+PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=20)
+PROGRAM = Program("mine", "python train.py --epochs 3", "registry/train:1")
+TWO = Cluster(workers=("a:2222", "b:2222"))
+
+
+HOST_NAMES = st.from_regex(
+    r"[a-z][a-z0-9]{0,6}(-[0-9]{1,3})?(\.[a-z]{2,5})?", fullmatch=True
+)
+NUMBERS = st.sampled_from(["10.0.0.3", "192.168.7.20", "[fe80::4]", "[2001:db8::1]"])
+HOSTS = (HOST_NAMES | NUMBERS).filter(lambda host: host != "localhost")
+PORTS = st.integers(1, 65_535)
+
+
+@st.composite
+def any_cluster(draw):
+    """Draw a cluster with any jobs, as one of its tasks sees it."""
+    counts = {
+        "chief": draw(st.integers(0, 1)),
+        "worker": draw(st.integers(0, 5)),
+        "ps": draw(st.integers(0, 3)),
+        "evaluator": draw(st.integers(0, 1)),
+    }
+    if not counts["chief"]:
+        counts["worker"] = max(1, counts["worker"])
+    size = sum(counts.values())
+    places = draw(
+        st.lists(st.tuples(HOSTS, PORTS), unique=True, min_size=size, max_size=size)
+    )
+    addresses = [f"{host}:{port}" for host, port in places]
+    jobs = {
+        job: tuple(addresses.pop() for _ in range(count))
+        for job, count in counts.items()
+    }
+    job = draw(st.sampled_from([job for job, count in counts.items() if count]))
+    return Cluster(
+        chief=next(iter(jobs["chief"]), None),
+        workers=jobs["worker"],
+        ps=jobs["ps"],
+        evaluators=jobs["evaluator"],
+        task=Task(job, draw(st.integers(0, counts[job] - 1))),
+    )
+
+
+@st.composite
+def some_hosts(draw, names=HOSTS, *, equal=False):
+    """Draw different hosts with their slots."""
+    found = draw(st.lists(names, unique=True, min_size=1, max_size=6))
+    slots = draw(st.integers(1, 5))
+    return tuple(
+        HostSlots(host, slots if equal else draw(st.integers(1, 5))) for host in found
+    )
+
+
+def on_hosts(hosts, port=2222):
+    """Return a cluster of workers on hosts, with ports counted up."""
+    return Cluster(workers=number_ports(hosts, port))
+
+
+# Hosts by name, with as many slots each.
+EQUAL = some_hosts(HOST_NAMES.filter(lambda host: host != "localhost"), equal=True)
+FIRST_PORTS = st.integers(1, 65_531)
+
+
+@PROPERTY
+@given(some_hosts())
+def test_a_hostfile_survives_the_round_trip(hosts):
+    cluster = on_hosts(hosts)
+
+    text = format_job_file(cluster, "hostfile", Program())
+
+    assert number_ports(parse_hostfile(text), 2222) == cluster.workers
+
+
+@pytest.mark.parametrize("form", JOB_FILES)
+def test_each_form_holds_its_parts_of_the_program(form):
+    program = Program("some-name", "some command", "some/image")
+
+    text = format_job_file(TWO, form, program)
+
+    assert text.endswith("\n")
+    assert ("some-name" in text) == ("name" in JOB_FILES[form])
+    assert ("some/image" in text) == ("image" in JOB_FILES[form])
+    assert ("command" in text) == ("command" in JOB_FILES[form])
+
+
+def variables_of_task(script, rank):
+    """Return the variables that `srun` sets in a task of the job of a script."""
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.+)$", script, re.MULTILINE))
+    nodes, slots = int(options["nodes"]), options["ntasks-per-node"]
+    return {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(rank),
+        "SLURM_NODEID": str(rank // int(slots)),
+        "SLURM_LOCALID": str(rank % int(slots)),
+        "SLURM_STEP_NUM_TASKS": str(nodes * int(slots)),
+        "SLURM_STEP_NODELIST": options["nodelist"],
+        "SLURM_STEP_TASKS_PER_NODE": f"{slots}(x{nodes})",
+        "SLURM_DISTRIBUTION": re.search("--distribution=([a-z]+)", script)[1],
+        **dict(re.findall(r"^export (\w+)=(\d+)$", script, re.MULTILINE)),
+    }
+
+
+@PROPERTY
+@given(EQUAL, FIRST_PORTS)
+def test_a_cluster_survives_sbatch(hosts, first_port):
+    cluster = on_hosts(hosts, first_port)
+
+    script = format_job_file(cluster, "sbatch", Program())
+
+    for rank in range(cluster.size):
+        seen = SlurmResolver().resolve(variables_of_task(script, rank))
+        assert (seen.workers, seen.rank) == (cluster.workers, rank)
+
+
+def test_the_command_is_for_the_shell(tmp_path):
+    cluster = Cluster(workers=("a:1", "b:1"))
+    script = format_job_file(
+        cluster, "sbatch", Program("mine", "sh -c 'echo $1' x \"$WORD\"")
+    )
+    (tmp_path / "srun").write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    done = subprocess.run(
+        ["bash"],
+        input=script,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "WORD": "two words"},
+    )
+
+    assert "#SBATCH --job-name=mine\n" in script
+    assert done.stdout == "two words\n"
+
+
+@PROPERTY
+@given(some_hosts(), FIRST_PORTS)
+def test_a_cluster_survives_kubernetes(hosts, first_port):
+    cluster = on_hosts(hosts, first_port)
+    port = split_address(cluster.workers[0])[1]
+
+    text = format_job_file(cluster, "kubernetes", PROGRAM)
+
+    service, job = yaml.safe_load_all(text)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    env = {each["name"]: each["value"] for each in container["env"]}
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == cluster.size
+    assert container["command"] == ["python", "train.py", "--epochs", "3"]
+    assert container["image"] == "registry/train:1"
+    assert job["spec"]["completionMode"] == "Indexed"
+    # https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    for index in range(cluster.size):
+        seen = KubernetesResolver().resolve(env | {"JOB_COMPLETION_INDEX": str(index)})
+        assert (seen.rank, seen.size) == (index, cluster.size)
+        assert seen.workers == tuple(
+            f"mine-{pod}.mine:{port}" for pod in range(cluster.size)
+        )
+
+
+def tf_config_of_operator(job, task, index):
+    """Return the TF_CONFIG that version 1.9 of the training operator sets in a pod.
+
+    As genTFConfigJSONStr in pkg/controller.v1/tensorflow/tensorflow.go makes it.
+    """
+    name = job["metadata"]["name"]
+    cluster = {}
+    for kind, replicas in job["spec"]["tfReplicaSpecs"].items():
+        (container,) = replicas["template"]["spec"]["containers"]
+        (port,) = [
+            port["containerPort"]
+            for port in container["ports"]
+            if (container["name"], port["name"]) == ("tensorflow", "tfjob-port")
+        ]
+        cluster[kind.lower()] = [
+            f"{name}-{kind.lower()}-{pod}.default.svc:{port}"
+            for pod in range(replicas["replicas"])
+        ]
+    described = {"type": task, "index": index}
+    return json.dumps({"cluster": cluster, "task": described, "environment": "cloud"})
+
+
+@PROPERTY
+@given(any_cluster())
+def test_a_cluster_survives_tfjob(cluster):
+    job = yaml.safe_load(format_job_file(cluster, "tfjob", PROGRAM))
+
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
+    for replicas in job["spec"]["tfReplicaSpecs"].values():
+        (container,) = replicas["template"]["spec"]["containers"]
+        assert replicas["restartPolicy"] == "Never"
+        assert container["command"] == ["python", "train.py", "--epochs", "3"]
+    text_of_task = tf_config_of_operator(job, cluster.task.type, cluster.task.index)
+    seen = loads(text_of_task)
+    assert seen.task == cluster.task
+    assert seen.jobs == {
+        job: tuple(
+            f"mine-{job}-{pod}.default.svc:{split_address(addresses[0])[1]}"
+            for pod in range(len(addresses))
+        )
+        for job, addresses in cluster.jobs.items()
+    }
+
+
+@PROPERTY
+@given(EQUAL)
+def test_hosts_and_slots_survive_mpijob(hosts):
+    text = format_job_file(on_hosts(hosts), "mpijob", PROGRAM)
+
+    job = yaml.safe_load(text)
+    replicas = job["spec"]["mpiReplicaSpecs"]
+    (launcher,) = replicas["Launcher"]["template"]["spec"]["containers"]
+    command = launcher["command"]
+    assert replicas["Launcher"]["replicas"] == 1
+    assert replicas["Worker"]["replicas"] == len(hosts)
+    assert job["spec"]["slotsPerWorker"] == hosts[0].slots
+    assert command[command.index("-np") + 1] == str(len(hosts) * hosts[0].slots)
+    assert command[-4:] == ["python", "train.py", "--epochs", "3"]
+
+
+@PROPERTY
+@given(any_cluster())
+def test_a_cluster_survives_compose(cluster):
+    program = Program("mine", "python train.py --dir '$HOME/a b'", "registry/train:1")
+
+    text = format_job_file(cluster, "compose", program)
+
+    services = yaml.safe_load(text)["services"]
+    # Compose makes a single $ of two.
+    command = ["python", "train.py", "--dir", "$$HOME/a b"]
+    assert all(service["command"] == command for service in services.values())
+    seen = {
+        name: loads(service["environment"]["TF_CONFIG"])
+        for name, service in services.items()
+    }
+    assert len(services) == sum(map(len, cluster.jobs.values()))
+    for name, inside in seen.items():
+        # The address that the others know.
+        assert split_address(inside.address)[0] == name
+        assert name == f"{inside.task.type}-{inside.task.index}"
+        assert ports_of(inside) == ports_of(cluster)
+
+
+def ports_of(cluster):
+    return {
+        job: [split_address(address)[1] for address in addresses]
+        for job, addresses in cluster.jobs.items()
+    }
+
+
+NAME = "--name must begin with a small letter and have at most 50 small letters, digits"
+
+
+IPV6 = ("a:1", "[fe80::1]:1")
+UNEQUAL = ("a:1", "a:2", "b:1")
+SLURM = "--to sbatch has hosts by the names that Slurm gives them, and counts the "
+
+
+@pytest.mark.parametrize(
+    ("form", "cluster", "message"),
+    [
+        ("helm", TWO, "form must be one of hostfile, sbatch, kubernetes, tfjob, mpijo"),
+        ("sbatch", Cluster(workers=IPV6), SLURM),
+        ("sbatch", Cluster(workers=("a$b:1",)), SLURM),
+        (
+            "sbatch",
+            Cluster(workers=("a:1", "b:2")),
+            SLURM,
+        ),
+        ("sbatch", Cluster(workers=("a:1", "a:3")), SLURM),
+        ("sbatch", Cluster(workers=UNEQUAL), "--to sbatch has one number of workers f"),
+        ("mpijob", Cluster(workers=UNEQUAL), "--to mpijob has one number of workers f"),
+        (
+            "mpijob",
+            Cluster(workers=("a:1", "b:2", "a:2")),
+            "--to mpijob gives ranks to one host after another. Received: workers in",
+        ),
+        (
+            "kubernetes",
+            Cluster(workers=("a:1",), ps=("p:1",)),
+            "--to kubernetes holds workers only, which all run the same. Received: al",
+        ),
+    ],
+)
+def test_a_form_that_cannot_hold_the_cluster_refuses_it(form, cluster, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        format_job_file(cluster, form, PROGRAM)
+
+
+IMAGE = "--image must name the image of the containers of --to mpijob. Received: no"
+LINE = "--command must be a line that a shell can run. Received: --command "
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        *(
+            (
+                {"name": name},
+                f"--name must begin with a small letter .* --name '{name}'",
+            )
+            for name in ("", "Train", "1a", "a-", "a" * 51)
+        ),
+        (
+            {"image": "a b"},
+            "--image must be a container image. Received: --image 'a b'",
+        ),
+        ({"image": ""}, IMAGE),
+        ({"command": ""}, f"{LINE}''. Close its"),
+        ({"command": "a 'b"}, LINE),
+        ({"command": "a\nb"}, LINE),
+    ],
+)
+def test_an_impossible_program_is_refused(parts, message):
+    assert Program(name="my-job-2").words == ["python", "train.py"]
+    with pytest.raises(ValueError, match=f"^{message}"):
+        format_job_file(TWO, "mpijob", Program(**parts))

@@ -1,0 +1,220 @@
+"""Losses and metrics of a rank, which become those over the rows of all ranks."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.compat.keras.losses_and_metrics import noted_results
+
+REDUCTIONS = ["sum_over_batch_size", "mean", "sum", "mean_with_sample_weight"]
+
+
+class Itself(keras.losses.Loss):
+    """A loss that is its predictions, entry by entry."""
+
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+def loss_of(values, *, weights=None, mask=None, reduction="sum_over_batch_size"):
+    values = tf.convert_to_tensor(values, tf.float32)
+    if mask is not None:
+        keras.src.backend.set_keras_mask(values, tf.constant(mask))
+    weights = None if weights is None else tf.constant(weights)
+    return Itself(reduction=reduction)(values, values, sample_weight=weights)
+
+
+# The gradient weighs by the share afterwards: a loss is the part of this rank in the
+# loss over all ranks, divided by its share.
+@pytest.mark.parametrize(
+    ("values", "options", "of_rank", "expected", "summed"),
+    [
+        # A mean over rows is Keras's, and costs no communication.
+        ([1.0, 4.0], {}, (0.25, 0.0), 2.5, []),
+        ([3.0, 5.0], {"reduction": "mean_with_sample_weight"}, (0.25, 0.0), 4.0, []),
+        # A sum is divided by the share that will weigh it.
+        ([3.0, 5.0], {"reduction": "sum"}, (0.25, 0.0), 32.0, []),
+        # Three entries are valid here and one elsewhere.
+        (
+            [[1.0, 2.0], [5.0, 100.0]],
+            {"mask": [[True, True], [True, False]]},
+            (0.5, 1.0),
+            8 / 4 / 0.5,
+            [3.0],
+        ),
+        (
+            [1.0, 2.0, 100.0, 5.0],
+            {"weights": [10.0, 1.0, 1.0, 1.0], "mask": [True, True, False, True]},
+            (0.5, 1.0),
+            17 / 4 / 0.5,
+            [3.0],
+        ),
+        # Weights divide where this reduction is asked for.
+        (
+            [3.0, 5.0],
+            {"weights": [2.0, 1.0], "reduction": "mean_with_sample_weight"},
+            (0.25, 7.0),
+            11 / 10 / 0.25,
+            [3.0],
+        ),
+        (
+            [3.0, 5.0],
+            {
+                "weights": [2.0, 1.0],
+                "mask": [True, False],
+                "reduction": "mean_with_sample_weight",
+            },
+            (0.25, 8.0),
+            6 / 10 / 0.25,
+            [2.0],
+        ),
+        # Nothing valid on any rank is no loss.
+        ([3.0], {"mask": [False]}, (0.5, 0.0), 0.0, [0.0]),
+    ],
+)
+def test_a_loss_divides_by_what_all_ranks_have(
+    rank, values, options, of_rank, expected, summed
+):
+    with rank(*of_rank) as hooks:
+        assert float(loss_of(values, **options)) == pytest.approx(expected)
+
+    assert hooks.summed == summed
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_rank_without_rows_has_no_loss(rank, reduction):
+    options = {"weights": [1.0], "mask": [True], "reduction": reduction}
+    with rank(share=0.0, theirs=2.0):
+        assert float(loss_of([3.0], **options)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reduction", "value"), [*zip(REDUCTIONS, [3.25, 3.25, 13.0, 2.6], strict=True)]
+)
+def test_outside_of_a_step_every_loss_is_keras_s(rank, reduction, value):
+    options = {"weights": [2.0, 1.0, 1.0, 1.0], "reduction": reduction}
+    with rank(share=0.25, theirs=3.0, in_step=False):
+        assert float(loss_of([3.0, 5.0, 1.0, 1.0], **options)) == pytest.approx(value)
+
+
+def test_entries_that_are_not_reduced_stay(rank):
+    with rank(share=0.25) as hooks:
+        loss = loss_of([3.0, 5.0], mask=[True, True], reduction=None)
+
+    assert loss.numpy().tolist() == [3.0, 5.0]
+    assert hooks.summed == []
+
+
+def model_with(loss):
+    """Return a model that computes a given loss."""
+
+    class Model(keras.Sequential):
+        def compute_loss(self, *args, **options):
+            return loss()
+
+    model = Model([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "in_step", "gradient"),
+    [
+        # TensorFlow's gradient of a vector is that of its sum.
+        ([3.0, 5.0], 0.25, True, [4.0, 4.0]),
+        ([3.0, 5.0], 0.0, True, [0.0, 0.0]),
+        ([3.0, 5.0], 0.25, False, [1.0, 1.0]),
+        (3.0, 0.25, True, 1.0),
+    ],
+)
+def test_a_loss_for_each_row_has_the_gradient_of_the_sum_over_all_ranks(
+    rank, values, share, in_step, gradient
+):
+    values = tf.constant(values)
+    model = model_with(lambda: values * 1.0)
+    with rank(share, in_step=in_step), tf.GradientTape() as tape:
+        tape.watch(values)
+        loss = model._compute_loss(None, None, None, None, True)
+
+    assert loss.numpy().tolist() == values.numpy().tolist()
+    assert tape.gradient(loss, values).numpy().tolist() == gradient
+
+
+def test_a_model_without_a_loss_has_none(rank):
+    with rank(share=0.25):
+        assert model_with(lambda: None)._compute_loss() is None
+
+
+# Metrics.
+
+
+def mean_after(*update):
+    mean = keras.metrics.Mean()
+    mean.update_state(*update)
+    return [float(mean.total.numpy()), float(mean.count.numpy())]
+
+
+def sum_after(*update):
+    added = keras.metrics.Sum()
+    added.update_state(*update)
+    return float(added.total.numpy())
+
+
+@pytest.mark.parametrize(
+    ("update", "mean", "total"),
+    [
+        ([6.0], [1.5, 0.25], 1.5),
+        ([np.float32(6.0)], [1.5, 0.25], 1.5),
+        ([6.0, 2.0], [12.0, 2.0], 12.0),
+        ([[6.0, 4.0]], [10.0, 2.0], 10.0),
+        ([[[6.0], [4.0]]], [10.0, 2.0], 10.0),
+    ],
+)
+def test_a_number_without_a_weight_has_that_of_the_share(rank, update, mean, total):
+    with rank(share=0.25):
+        assert mean_after(*update) == mean
+        assert sum_after(*update) == total
+
+
+def test_a_rank_without_rows_and_one_outside_of_a_step(rank):
+    with rank(share=0.0):
+        assert mean_after(6.0) == [0.0, 0.0]
+    with rank(share=0.25, in_step=False):
+        assert mean_after(6.0) == [6.0, 1.0]
+        assert sum_after(6.0) == 6.0
+
+
+@pytest.fixture
+def evaluated():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"], run_eagerly=True)
+    model.evaluate(np.zeros((2, 2)), np.ones((2, 1)), verbose=0)
+    return model
+
+
+def test_results_of_metrics_are_noted_in_a_block(evaluated):
+    loss, compiled = evaluated.metrics
+    with noted_results(evaluated) as noted:
+        returned = evaluated.get_metrics_result()
+    evaluated.get_metrics_result()
+
+    assert [found[1:] for found in noted] == [(loss, None), (compiled, "mae")]
+    assert [value for value, *_ in noted] == [returned["loss"], returned["mae"]]
+    assert "result" not in vars(loss)
+
+
+def test_metrics_are_reset_after_the_steps_in_flight(rank, evaluated):
+    class Hooks:
+        is_alone = False
+
+        def metrics_reset(self, trainer):
+            seen.append(float(trainer.metrics[0].total))
+
+    seen = []
+    with rank(hooks=Hooks()):
+        evaluated._distribute_strategy = tf.distribute.get_strategy()
+    evaluated.reset_metrics()
+
+    assert seen == [2.0]
+    assert float(evaluated.metrics[0].total) == 0.0

@@ -1,0 +1,92 @@
+"""The symbols of Keras that tfdist replaces, with their replacements."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tfdist.compat.keras import (
+    callbacks,
+    compile_checks,
+    layers,
+    losses_and_metrics,
+    optimizer,
+    pure_step,
+    saving,
+    sharded_optimizer,
+    trainer,
+    variables,
+)
+
+# By module of `keras.src`. A replacement gets the original, then what Keras passes.
+_BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
+    "backend": {
+        "Variable.__float__": variables.float_of_copies,
+        "Variable.__int__": variables.int_of_copies,
+        "Variable._direct_assign": variables.assign_to_copies,
+        "Variable._initialize_with_initializer": variables.initialize_where_it_fits,
+        "Variable.assign": variables.assign_and_note,
+        "Variable.handle": pure_step.handle_of_read,
+    },
+    "backend.tensorflow.optimizer": {
+        "TFOptimizer._all_reduce_sum_gradients": optimizer.skip_if_reduced,
+        "TFOptimizer._distributed_tf_update_step": sharded_optimizer.update_by_shard,
+        "TFOptimizer._overwrite_model_variables_with_average_value": (
+            sharded_optimizer.average_by_shard
+        ),
+        "TFOptimizer._var_key": sharded_optimizer.key_of_whole,
+        "TFOptimizer.add_variable_from_reference": sharded_optimizer.add_by_shard,
+    },
+    "backend.tensorflow.trainer": {
+        "TensorFlowTrainer._make_function": trainer.make_joint_function,
+        "TensorFlowTrainer._maybe_symbolic_build": trainer.build_equal,
+        "TensorFlowTrainer.fit": trainer.fit_together,
+        "TensorFlowTrainer.make_predict_function": trainer.make_joint_predict_function,
+        "TensorFlowTrainer.predict": trainer.predict_equal,
+    },
+    "callbacks.callback_list": {
+        "CallbackList.__init__": callbacks.init_for_rank,
+        "CallbackList.on_epoch_begin": callbacks.then_agree("epoch_begin"),
+        "CallbackList.on_epoch_end": callbacks.end_epoch,
+        "CallbackList.on_train_batch_begin": callbacks.then_agree("batch_begin"),
+        "CallbackList.on_train_batch_end": callbacks.then_agree("batch_end"),
+        "CallbackList.on_train_begin": callbacks.begin_training,
+    },
+    "layers": {"Embedding.call": pure_step.look_up_rows},
+    "legacy.saving.legacy_h5_format": {"save_model_to_hdf5": saving.save_once},
+    "losses.loss": {"reduce_weighted_values": losses_and_metrics.reduce_over_ranks},
+    "metrics.reduction_metrics": {
+        "Mean.update_state": losses_and_metrics.update_by_share,
+        "Sum.update_state": losses_and_metrics.update_by_share,
+    },
+    "optimizers.base_optimizer": {
+        "BaseOptimizer._clip_gradients": optimizer.reduce_then_clip,
+        "BaseOptimizer._filter_empty_gradients": optimizer.prepare_then_filter,
+        "BaseOptimizer._update_model_variables_moving_average": (
+            sharded_optimizer.average_by_shard
+        ),
+        "BaseOptimizer.apply": optimizer.apply_where_variables_are,
+    },
+    "optimizers.loss_scale_optimizer": {
+        "LossScaleOptimizer._common_apply": optimizer.reduce_then_check_finite,
+    },
+    "random.seed_generator": {"SeedGenerator.next": trainer.next_seed_of_rank},
+    "regularizers": {
+        "L1.__call__": layers.penalty_of_all_rows,
+        "L1L2.__call__": layers.penalty_of_all_rows,
+        "L2.__call__": layers.penalty_of_all_rows,
+    },
+    "saving.saving_lib": {
+        "save_model": saving.save_once,
+        "save_weights_only": saving.save_once,
+    },
+    "trainers.trainer": {
+        "Trainer._compute_loss": losses_and_metrics.compute_loss_of_rows,
+        "Trainer._get_metrics_result_or_logs": trainer.reduce_metrics,
+        "Trainer.compile": compile_checks.compile_for_strategy,
+        "Trainer.reset_metrics": losses_and_metrics.reset_after_steps,
+    },
+}
+PATCHES = {
+    f"keras.src.{module}:{name}": replacement
+    for module, replacements in _BY_MODULE.items()
+    for name, replacement in replacements.items()
+}

@@ -1,0 +1,51 @@
+"""Replacement of functions of other libraries, for good, and of values in a block."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+_MISSING = object()
+_Value = TypeVar("_Value")
+
+
+def wrap(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Replace a function or property; `replacement` gets the original first."""
+    original = getattr(owner, name)
+    if isinstance(original, property):
+        assert original.fget is not None, "it can be read"
+        setattr(owner, name, property(functools.partial(replacement, original.fget)))
+        return
+
+    # With the module of the original, autograph converts neither of them.
+    @functools.wraps(original)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    setattr(owner, name, replaced)
+
+
+@contextmanager
+def holding(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an object or module an attribute in a block, unseen by Keras's tracking."""
+    attributes = vars(owner)
+    before = attributes.get(name, _MISSING)
+    attributes[name] = value
+    try:
+        yield
+    finally:
+        if before is _MISSING:
+            del attributes[name]
+        else:
+            attributes[name] = before
+
+
+@contextmanager
+def within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
+    """Give a context variable a value in a block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
