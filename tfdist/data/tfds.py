@@ -64,13 +64,7 @@ def read_tfds(
     rank, size = rank_and_size(rank, size)
     options = Options(global_batch_size, shuffle_buffer, seed, cache, deterministic)
     check_options(options, size)
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise ImportError(
-            "read_tfds needs TensorFlow Datasets. Received: an environment without it. "
-            "Run: pip install tensorflow-datasets"
-        ) from error
+    tfds = _tensorflow_datasets()
     builder = tfds.builder(name, data_dir=data_dir) if isinstance(name, str) else name
     _prepare(builder)
     examples = builder.info.splits[split].num_examples
@@ -104,3 +98,15 @@ def _prepare(builder: Any) -> None:
             builder.info.read_from_directory(folder)
         else:
             builder.download_and_prepare()
+
+
+def _tensorflow_datasets() -> Any:
+    """Import TensorFlow Datasets."""
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ImportError(
+            "read_tfds needs TensorFlow Datasets. Received: an environment without it. "
+            "Run: pip install tensorflow-datasets"
+        ) from error
+    return tensorflow_datasets

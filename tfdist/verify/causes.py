@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tfdist.verify.compare import combined, dtype_of, ratio, relative_difference
-from tfdist.verify.recording import Recording, joined
+from tfdist.verify.recording import Batch, Recording, joined
 
 # The largest relative difference of two gradients that rounding explains.
 _SAME_GRADIENTS = {"float64": 1e-7, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
@@ -50,43 +50,9 @@ def cause_of_data(one: Recording, many: Sequence[Recording]) -> Cause | None:
         parts = [r.batches[step] for r in many if step < r.steps]
         if len(parts) < len(many):
             break
-        whole, first, rows = joined(parts), parts[0], [part.rows for part in parts]
-        is_same = (whole.rows, whole.fingerprint) == (batch.rows, batch.fingerprint)
-        # Batches of one distinct row may be the same by chance.
-        are_copies = first.distinct > 1 and {p.fingerprint for p in parts} == {
-            first.fingerprint
-        }
-        if are_copies and (many[0].own_datasets or not is_same):
-            return Cause(
-                "an unsharded dataset",
-                f"In step {step + 1} all {len(parts)} ranks were given the same "
-                f"{first.rows} rows.",
-                "In the function given to strategy.distribute_datasets_from_function, "
-                "call dataset.shard(context.num_input_pipelines, "
-                "context.input_pipeline_id) before batch, and batch by "
-                "context.get_per_replica_batch_size(global_batch_size). Or give the "
-                "whole dataset to fit: the strategy shards it. What train_on_batch is "
-                "given must be each rank's own rows.",
-            )
-        if whole.rows != batch.rows:
-            return Cause(
-                "another global batch size",
-                f"In step {step + 1} one process had {batch.rows} rows, and "
-                f"{len(parts)} had {whole.rows} ({' + '.join(map(str, rows))}).",
-                "Give fit, or strategy.experimental_distribute_dataset, the whole "
-                "dataset in global batches, on every rank the same, and leave the "
-                "sharding to the strategy.",
-            )
-        if not is_same:
-            other = Cause(
-                "other data",
-                f"In step {step + 1} the {batch.rows} rows of all ranks were not those "
-                "of one process.",
-                "Read and shuffle the data alike on every rank: give random operations "
-                "a seed, do not shard by tfdist.rank() what the strategy shards, and "
-                "use no AutoShardPolicy.FILE to compare.",
-            )
-            return _seeds_or(many, other)
+        cause = _cause_of_batch(step + 1, batch, parts, many)
+        if cause is not None:
+            return cause
     if any(recording.steps != one.steps for recording in many):
         counts = ", ".join(str(recording.steps) for recording in many)
         return Cause(
@@ -96,6 +62,47 @@ def cause_of_data(one: Recording, many: Sequence[Recording]) -> Cause | None:
             "batch size alone.",
         )
     return None
+
+
+def _cause_of_batch(
+    step: int, batch: Batch, parts: Sequence[Batch], many: Sequence[Recording]
+) -> Cause | None:
+    """Compare the batch of a step with the parts that the ranks got."""
+    whole, rows = joined(parts), parts[0].rows
+    is_same = (whole.rows, whole.fingerprint) == (batch.rows, batch.fingerprint)
+    # Batches of one distinct row may be the same by chance.
+    are_copies = len({p.fingerprint for p in parts}) == 1 and parts[0].distinct > 1
+    if are_copies and (many[0].own_datasets or not is_same):
+        return Cause(
+            "an unsharded dataset",
+            f"In step {step} all {len(parts)} ranks were given the same {rows} rows.",
+            "In the function given to strategy.distribute_datasets_from_function, call "
+            "dataset.shard(context.num_input_pipelines, context.input_pipeline_id) "
+            "before batch, and batch by "
+            "context.get_per_replica_batch_size(global_batch_size). Or give the whole "
+            "dataset to fit: the strategy shards it. What train_on_batch is given must "
+            "be each rank's own rows.",
+        )
+    if whole.rows != batch.rows:
+        return Cause(
+            "another global batch size",
+            f"In step {step} one process had {batch.rows} rows, and {len(parts)} had "
+            f"{whole.rows} ({' + '.join(str(part.rows) for part in parts)}).",
+            "Give fit, or strategy.experimental_distribute_dataset, the whole dataset "
+            "in global batches, on every rank the same, and leave the sharding to the "
+            "strategy.",
+        )
+    if is_same:
+        return None
+    other = Cause(
+        "other data",
+        f"In step {step} the {batch.rows} rows of all ranks were not those of one "
+        "process.",
+        "Read and shuffle the data alike on every rank: give random operations a "
+        "seed, do not shard by tfdist.rank() what the strategy shards, and use no "
+        "AutoShardPolicy.FILE to compare.",
+    )
+    return _seeds_or(many, other)
 
 
 def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:

@@ -276,6 +276,7 @@ def test_the_callback_that_decides_counts(is_wrapped):
     ("state", "name"),
     [
         ({1, 2}, "set"),
+        ({"a": [{1: 0}]}, "dict"),
         ([{"a": object()}], "object"),
         (b"bytes", "bytes"),
         (np.array([object()]), "ndarray"),
@@ -286,8 +287,8 @@ def test_a_state_that_cannot_be_written_is_refused(state, name):
     with pytest.raises(
         TypeError,
         match=r"^The state of a callback must consist of numbers, strings, arrays, "
-        rf"lists and dictionaries\. Received: {name} in the state of Counting\. Change "
-        r"what its get_state\(\) returns\.$",
+        r"lists, and dictionaries with strings as keys\. Received: "
+        rf"{name} in the state of Counting\. Change what its get_state\(\) returns\.$",
     ):
         callback_states([Counting(state)], {})
 

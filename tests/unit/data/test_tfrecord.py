@@ -153,13 +153,6 @@ def test_a_cache_parses_once_in_graph_mode_and_still_shuffles(ten):
     assert eager == [False]
 
 
-def test_a_ranks_part_stays_one_when_it_is_mapped(ten):
-    part = tfrecord_dataset(ten, parse, 4, rank=1, size=2).map(lambda x: 2 * x)
-
-    assert is_rank_part(part)
-    assert sorted(rows(part)) == [10, 12, 14, 16, 18]
-
-
 def test_no_files_are_an_error(tmp_path):
     for files in (f"{tmp_path}/*.tfrecord", []):
         with pytest.raises(

@@ -36,18 +36,6 @@ def test_rows_that_do_not_count_are_left_out():
     assert batch_of([X], 0) == Batch(0, 0, 0)
 
 
-def test_what_is_written_is_read(runs, tmp_path):
-    one, _ = runs
-    one.write(tmp_path)
-
-    back = Recording.read(tmp_path, 0)
-
-    assert back.entries == one.entries
-    for step, state in one.states.items():
-        assert back.states[step].keys() == state.keys()
-        assert all(np.array_equal(back.states[step][n], state[n]) for n in state)
-
-
 def take_steps(recording, count, wanted):
     for number in range(count):
         weight = np.array([number, 1.0])

@@ -211,14 +211,10 @@ def _to_json(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
     """Convert a value to JSON, moving its arrays to `arrays`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    received = type(value).__name__
-    if isinstance(value, dict):
-        others = [type(key).__name__ for key in value if not isinstance(key, str)]
-        if not others:
-            return {key: _to_json(value[key], arrays, where) for key in value}
-        received = f"a key of type {others[0]}"
     if isinstance(value, list | tuple):
         return [_to_json(one, arrays, where) for one in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _to_json(value[key], arrays, where) for key in value}
     if isinstance(value, np.ndarray | np.generic) or tf.is_tensor(value):
         # A copy, since training continues while it is written.
         array = np.array(value)
@@ -227,9 +223,9 @@ def _to_json(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
             arrays[name] = _for_numpy(array)
             return {_ARRAY: [name, array.dtype.name]}
     raise TypeError(
-        "The state of a callback must consist of numbers, strings, arrays, lists and "
-        f"dictionaries. Received: {received} in {where}. Change what its get_state() "
-        "returns."
+        "The state of a callback must consist of numbers, strings, arrays, lists, and "
+        f"dictionaries with strings as keys. Received: {type(value).__name__} in "
+        f"{where}. Change what its get_state() returns."
     )
 
 
