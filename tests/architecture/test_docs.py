@@ -92,18 +92,6 @@ def test_every_fact_about_the_process_has_its_reference():
     } - {"__version__", "horovod"}
 
 
-def test_what_is_horovods_own_is_listed():
-    source = (ROOT / "tfdist/horovod/__init__.py").read_text()
-    [imported] = re.findall(
-        r"^from horovod.tensorflow import \(([^)]*)\)", source, re.M
-    )
-    own = re.findall(r"\w+", imported)
-    listed = set(re.findall(r"`(\w+)`", (DOCS / "api" / "horovod.md").read_text()))
-
-    assert {"rank", "Average", "join"} <= set(own)
-    assert set(own) & PUBLIC["tfdist.horovod"] <= listed
-
-
 def test_no_page_is_fetched_from_elsewhere():
     """Fonts and scripts of other hosts would be, by the theme's defaults."""
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())

@@ -81,10 +81,7 @@ def run_job(
             # Each attempt has its own ports and run id, so leftovers cannot join.
             with _placed(job, hosts, slots, signals) as (specs, remote):
                 progress = None if folder is None else folder / str(len(attempts))
-                if progress is not None:
-                    progress.touch()
-                    variable = {PROGRESS_VARIABLE: str(progress)}
-                    specs = [replace(one, env={**one.env, **variable}) for one in specs]
+                specs = [_noting(one, progress) for one in specs]
                 result = run_once(specs, out, limit, signals, remote)
             if result.reason == "timeout":
                 # Report the limit of the whole job, which is what the user set.
@@ -93,6 +90,14 @@ def run_job(
             attempts.append(Attempt(result, slots, step))
             slots = restarts.next_slots(attempts)
     return tuple(attempts)
+
+
+def _noting(spec: ProcessSpec, progress: Path | None) -> ProcessSpec:
+    """Let a process note in a file which step it has saved."""
+    if progress is None:
+        return spec
+    progress.touch()
+    return replace(spec, env={**spec.env, PROGRESS_VARIABLE: str(progress)})
 
 
 def run_once(
