@@ -13,16 +13,16 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13; do \
         && echo "$$name" && break; done)
 
 # The equality matrix, whose modules share processes, uses both cores by itself. Of the
-# other files two run at a time, those of several processes first.
+# other files three run at a time, those of several processes first: these often wait.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --ignore-glob='*/test_equality*.py'
 MATRIX := tests/distributed/test_equality*.py
-OTHERS := -n 2 --dist loadfile --no-loadscope-reorder --ignore-glob='*/test_equality*.py' \
-    $(addprefix tests/,distributed unit malformed architecture)
+OTHERS := $(PARALLEL) $(addprefix tests/,distributed unit malformed architecture)
 
 # What the oldest TensorFlow and Keras of pyproject.toml must pass: the patches, and how
 # two processes train, by TensorFlow's collectives and by Horovod's in turn.
-OLDEST_TESTS := tests/unit/compat tests/unit/strategies \
-    $(addprefix tests/distributed/test_,strategy.py equality_fit.py \
-    equality_optimizers.py)
+OLDEST_TESTS := $(PARALLEL) tests/unit/compat tests/unit/strategies \
+    tests/distributed/test_strategy.py
+OLDEST_MATRIX := $(addprefix tests/distributed/test_equality_,fit.py optimizers.py)
 
 .PHONY: help demo test test-all test-slow test-oldest lint types docs bench clean
 
@@ -50,6 +50,9 @@ test-slow: $(VENV)/horovod.built ## run what `make test` leaves to `make test-al
 test-oldest: ## run a part of the tests with the oldest TensorFlow and Keras
 	PIP_CONSTRAINT=tests/oldest.txt $(MAKE) test VENV=.venv-oldest \
 	    TESTS='$(or $(TESTS),-m "not slow" $(OLDEST_TESTS))'
+ifndef TESTS
+	$(MAKE) test VENV=.venv-oldest TESTS='-m "not slow" $(OLDEST_MATRIX)'
+endif
 
 lint: $(VENV)/dev.installed ## check style and imports
 	$(BIN)/ruff check .

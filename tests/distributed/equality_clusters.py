@@ -31,8 +31,8 @@ PLAIN = Place(1, "plain", "")
 CLUSTERS = 8
 # A cluster that hangs is ended, and one on a machine with much else to do is not.
 SECONDS_TO_START, SECONDS_OF_A_ROW = 120, 20
-# Ranks wait for each other. Meanwhile another cluster has the cores.
-AT_ONCE = 2
+# Ranks wait for each other. Meanwhile other clusters have the cores.
+AT_ONCE = 3
 
 
 def run_places(rows_of):

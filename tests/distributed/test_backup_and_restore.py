@@ -10,7 +10,6 @@ from killed_training import EPOCHS
 
 SCRIPT = Path(__file__).with_name("killed_training.py")
 TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
-KILLS = 10
 
 
 def started(folder, processes, kills, *, restarts=0, precision="mixed_float16"):
@@ -36,10 +35,19 @@ def ended(folder, processes, kills=0, precision="mixed_float16"):
         return dict(arrays), done.stderr
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(tmp_path, processes):
+@pytest.mark.parametrize(
+    ("processes", "kills"),
+    [
+        pytest.param(1, 10, marks=pytest.mark.slow),
+        pytest.param(2, 10, marks=pytest.mark.slow),
+        (2, 3),
+    ],
+)
+def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(
+    tmp_path, processes, kills
+):
     right, _ = ended(tmp_path / "right", processes)
-    found, said = ended(tmp_path / "killed", processes, KILLS)
+    found, said = ended(tmp_path / "killed", processes, kills)
 
     assert right.keys() == found.keys()
     assert [
@@ -47,8 +55,8 @@ def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(tmp_path, processe
     ] == []
     assert len(right["loss"]) == EPOCHS
     # The first may have been killed before there was a state.
-    assert said.count("tfdist: goes on after ") >= KILLS - 1
-    assert f"{KILLS} of {KILLS} restarts used" in said
+    assert said.count("tfdist: goes on after ") >= kills - 1
+    assert f"{kills} of {kills} restarts used" in said
     # Nothing is left of what was written, nor half of anything.
     left = {path.name for path in (tmp_path / "killed").iterdir()}
     assert left == {"best.weights.h5", "ended.npz", "starts"}

@@ -145,7 +145,10 @@ ROWS = {
     "files of the chief": files_of_the_chief,
 }
 # Of each, another row of `make test` has the subject too.
-VARIANTS = ["beside ReduceLROnPlateau"]
+VARIANTS = [
+    "beside ReduceLROnPlateau",
+    "schedule of Keras, multiplied",
+]
 
 
 @pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))

@@ -356,6 +356,11 @@ VARIANTS = [
     "train_step, eager",
     "compute_loss",
     "train_on_batch, accumulated",
+    "validation_steps",
+    "initial_epoch",
+    "regularisers",
+    "train_on_batch and test_on_batch, whole batches",
+    "several calls of fit",
 ]
 
 

@@ -265,6 +265,9 @@ VARIANTS = [
     "cloned",
     "built by hand",
     "shared",
+    "LSTM",
+    "loaded",
+    "built lazily",
 ]
 
 

@@ -162,6 +162,9 @@ VARIANTS = [
     "loss_scale_factor",
     "CosineDecay",
     "PiecewiseConstantDecay",
+    "clipvalue",
+    "ExponentialDecay",
+    "accumulation, use_ema",
 ]
 
 

@@ -229,6 +229,8 @@ VARIANTS = [
     "moving statistics, even",
     "twice from one seed",
     "restarted at random",
+    "SpectralNormalization",
+    "variables of a layer, one row left",
 ]
 
 
