@@ -148,7 +148,7 @@ def _horovod_facts() -> Facts:
     return {
         "folder": str(horovod.folder),
         "built_for": f"TensorFlow {horovod.built_for or 'unknown'}",
-        "built_in": list(parts_in(horovod.folder) or ()),
+        "built_in": list(parts_in(horovod.folder) or ()) or "none",
     }
 
 
