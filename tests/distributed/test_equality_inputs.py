@@ -7,6 +7,7 @@ import pytest
 from equality_matrix import everywhere
 from equality_models import (
     BATCH,
+    ONE_ROW_LEFT,
     arrays,
     data,
     embedded,
@@ -206,6 +207,36 @@ def ragged_predictions(strategy):
     return {"values": predicted.flat_values, "rows": predicted.row_lengths()}
 
 
+def several_rows_for_each(strategy):
+    """Predictions of two and three rows for each row, some of them ragged."""
+    import keras
+    import tensorflow as tf
+
+    class Several(keras.Model):
+        def build(self, shape):
+            self.factor = self.add_weight(shape=(), initializer="ones")
+
+        def call(self, inputs):
+            thrice = tf.repeat(inputs * 2.0 * self.factor.value, 3, axis=0)
+            lengths = tf.reduce_sum(tf.cast(thrice > 0, tf.int64), 1)
+            ragged = tf.RaggedTensor.from_tensor(thrice, lengths)
+            return {"b": tf.reshape(inputs, [-1, 4]), "a": [inputs, ragged]}
+
+    with strategy.scope():
+        model = Several()
+        model.build(None)
+    x, y = data(rows=ONE_ROW_LEFT)
+    found = {}
+    for name, given in {
+        "arrays": {"x": x, "batch_size": 32},
+        "generator": {"x": generator(x, y)["x"], "steps": 9},
+    }.items():
+        predicted = model.predict(**given, verbose=0)
+        one, ragged = predicted["a"]
+        found[name] = [predicted["b"], one, ragged.flat_values, ragged.row_lengths()]
+    return found
+
+
 def with_constants(x, y):
     """Batches with the weights of the classes, and their scale."""
     batches = slices(x, y).batch(5)
@@ -325,6 +356,7 @@ ROWS = {
         model=masked,
         feed=tokens_with_weights,
     ),
+    "several rows for each, predicted": several_rows_for_each,
     "constants in the batch": fitting(by_class, with_constants),
     "constants in batches of one length": fitting(
         by_class, with_constants_of_whole_batches

@@ -134,6 +134,20 @@ def at_least_one_row(batch: Any, start: Any, stop: Any) -> Any:
     return cut_rows(batch, start, tf.maximum(stop, start + 1))
 
 
+def of_any_length(batch: Any) -> Any:
+    """Return a batch whose rows, in a graph, have no static number."""
+    if tf.executing_eagerly():
+        return batch
+    rows = _common([_length(leaf) for leaf in tf.nest.flatten(batch)], batch)
+
+    def hide(leaf: Any) -> Any:
+        if not isinstance(leaf, tf.Tensor) or _length(leaf) != rows:
+            return leaf
+        return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+
+    return tf.nest.map_structure(hide, batch) if isinstance(rows, int) else batch
+
+
 def has_rows(leaf: Any) -> bool:
     """Return whether a leaf is a tensor that is no scalar."""
     is_tensor = isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor)
