@@ -56,6 +56,7 @@ def each_row_once(strategy):
     fit("arrays, shuffled batches", rows, rows, batch_size=10, shuffle="batch")
     dataset = tf.data.Dataset.from_tensor_slices((rows, rows))
     fit("dataset", dataset.batch(10))
+    fit("dataset, shuffled without a seed", dataset.shuffle(ROWS).batch(10))
     policy = tf.data.Options()
     policy.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.DATA
@@ -257,6 +258,22 @@ def loops(strategy):
     }
 
 
+def draws(strategy):
+    """Draw without a seed: shuffles for all, shuffles of this rank's own, and steps."""
+    import tensorflow as tf
+
+    shuffled = tf.data.Dataset.range(ROWS).shuffle(ROWS)
+    own = strategy.distribute_datasets_from_function(
+        lambda context: tf.data.Dataset.range(ROWS).shuffle(ROWS)
+    )
+    step = tf.function(lambda: strategy.run(lambda: tf.random.uniform([9])))
+    return {
+        "shuffles": [[*map(int, shuffled)] for _ in range(2)],
+        "own shuffles": [*map(int, own)],
+        "steps": step().numpy().tolist(),
+    }
+
+
 def check_everything(folder):
     """Run all of the above in this process."""
     strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=60)
@@ -267,6 +284,7 @@ def check_everything(folder):
         "halves": used_on_some_ranks(strategy),
         "files": files(strategy, folder),
         "loops": loops(strategy),
+        "draws": draws(strategy),
         "errors": errors(strategy),
     }
     model, rows = numbered(strategy)
@@ -352,6 +370,18 @@ def test_custom_loops_have_what_tf_distribute_gives(cluster):
         assert found["mean of rows"] == pytest.approx(np.mean(rows))
         assert found["gradient"] == pytest.approx(found["expected gradient"])
         assert found["value"] == rank
+
+
+def test_shuffles_without_a_seed_are_alike_and_other_draws_are_not(cluster):
+    by_rank = [values["draws"] for values in cluster[0].values]
+    first, second = by_rank[0]["shuffles"]
+
+    assert sorted(first) == sorted(second) == [*range(ROWS)]
+    assert first != second
+    for found in by_rank[1:]:
+        assert found["shuffles"] == [first, second]
+        assert found["own shuffles"] != by_rank[0]["own shuffles"]
+        assert found["steps"] != by_rank[0]["steps"]
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,9 @@ class Feed:
                 f"{others[0]} is not that of rank 0. Received: a dataset that is "
                 "shuffled, filtered or sharded in another way on each rank. Give "
                 "every rank the whole dataset and every random operation of it a "
-                "seed (dataset.shuffle(..., seed=1)), or shard it yourself and pass "
-                "it through strategy.distribute_datasets_from_function."
+                "seed (dataset.shuffle(..., seed=1)); a shuffle needs none if it is "
+                "made after the strategy. Or shard the dataset yourself, and pass it "
+                "through strategy.distribute_datasets_from_function."
             )
             raise self.error
 

@@ -154,7 +154,8 @@ def test_different_data_is_refused():
         match=r"The ranks do not see the same data: the first batch of rank 1 is not "
         r"that of rank 0\. Received: a dataset that is shuffled, filtered or sharded "
         r"in another way on each rank\. Give every rank the whole dataset .* a seed "
-        r"\(dataset\.shuffle\(\.\.\., seed=1\)\), or shard it yourself .*"
+        r"\(dataset\.shuffle\(\.\.\., seed=1\)\); a shuffle needs none if it is made "
+        r"after the strategy\. Or shard the dataset yourself, .*"
         r"distribute_datasets_from_function\.",
     ):
         raise feed.error
