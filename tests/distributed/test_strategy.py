@@ -196,6 +196,12 @@ def errors(strategy):
     seed = tfdist.rank()
     shuffled = tf.data.Dataset.from_tensor_slices((rows, rows)).shuffle(ROWS, seed=seed)
     expect("other data", lambda: model.fit(shuffled.batch(10), verbose=0))
+    part = rows[tfdist.rank() :]
+    expect("other length", lambda: model.fit(part, part, verbose=0))
+    more = {"validation_data": (part, part), "verbose": 0}
+    expect("validation", lambda: model.fit(rows, rows, **more))
+    expect("evaluate", lambda: model.evaluate(part, part, verbose=0))
+    expect("predict", lambda: model.predict(part, verbose=0))
     with strategy.scope():
         wide = keras.Sequential(
             [
@@ -384,10 +390,20 @@ def test_shuffles_without_a_seed_are_alike_and_other_draws_are_not(cluster):
         assert found["steps"] != by_rank[0]["steps"]
 
 
+OTHER_LENGTH = (
+    r"RuntimeError: The ranks do not have the same data\. Received: 101 rows in "
+    r"batches of 32 on rank 0, 100 rows in batches of 32 on rank 1\. Give every"
+)
+
+
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
         ("other data", r"RuntimeError: The ranks do not see the same data: the first"),
+        ("other length", OTHER_LENGTH),
+        ("validation", OTHER_LENGTH),
+        ("evaluate", OTHER_LENGTH),
+        ("predict", OTHER_LENGTH),
         (
             "other variables",
             r"RuntimeError: The ranks have different variables in the mod",
