@@ -172,7 +172,7 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         if trainer is not None:
             logs = self._join_logs(trainer, made, noted)
             if is_joint:
-                self.created.start_equal_since(known)
+                self.created.start_equal_since(known, trainer)
                 share = tf.add_n([step.share() for step, _ in made])
                 self._metrics.note_share(trainer, share, logs)
             return logs
@@ -205,7 +205,9 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
 
 def check_built(trainer: Any) -> None:
     """Raise `ValueError` if a model to predict with has no weights yet."""
-    if not trainer.built:
+    # A model without `call` is never built itself, but its parts are.
+    has_parts = bool(trainer.layers) and all(part.built for part in trainer.layers)
+    if not (trainer.built or has_parts):
         raise ValueError(
             f"The model {trainer.name!r} has no weights to predict with. Received: "
             "predict on a model that is not built. Call model.build, fit or "
