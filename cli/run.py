@@ -30,7 +30,8 @@ from tfdist_cli.options import (
 from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
 
 # Longest excerpt of a line that is repeated after a failure, in characters.
-_LONGEST_SHOWN = 300
+_LONGEST_SHOWN = 2_000
+_LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 
 _DESCRIPTION = """\
 Run a program as several processes that know of each other, on this machine or with -H
@@ -84,6 +85,8 @@ _OPTIONS = {
     "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
     "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log",
     "--no-tag-output": "do not put the rank before each line",
+    "--verbose": "show all that TensorFlow prints; by default its errors only, unless "
+    f"you have set {_LEVEL_VARIABLE}",
     "--bind-to core|none": "pin each process to its share of the cores (default: core, "
     "if there are several processes and a core for each; otherwise none)",
     "--threads-per-process N": "threads of the numerical libraries (default: the "
@@ -168,6 +171,8 @@ def run(args: argparse.Namespace) -> int:
 def _job(args: argparse.Namespace) -> Job:
     """Return the job that the options describe."""
     env = {**dict(args.env), **_horovod_variables(args)}
+    if _is_quiet(args):
+        env[_LEVEL_VARIABLE] = "2"
     if args.start_timeout is not None:
         env.setdefault(START_TIMEOUT_VARIABLE, f"{args.start_timeout:g}")
     return Job(
@@ -216,7 +221,13 @@ def _output(args: argparse.Namespace) -> Output:
                 "--output-dir must be a folder or a name for a new one. "
                 f"Received: {folder} ({error.strerror}). Choose another place."
             ) from None
-    return Output(tag=not args.no_tag_output, directory=folder)
+    return Output(tag=not args.no_tag_output, quiet=_is_quiet(args), directory=folder)
+
+
+def _is_quiet(args: argparse.Namespace) -> bool:
+    """Return whether TensorFlow shall print errors only."""
+    has_level = _LEVEL_VARIABLE in {**os.environ, **dict(args.env)}
+    return not args.verbose and not has_level
 
 
 def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
@@ -258,8 +269,14 @@ def _last_lines(result: RunResult) -> list[str]:
     if result.failed_rank is None:
         return []
     failed = result.exit_of(result.failed_rank)
-    shown = [f"    {line[:_LONGEST_SHOWN]}" for line in failed.tail]
+    shown = [f"    {_shortened(line)}" for line in failed.tail]
     return [f"the last lines of {failed.name}:", *shown] if shown else []
+
+
+def _shortened(line: str) -> str:
+    """Cut the middle out of a very long line: an error ends with what to do."""
+    half = _LONGEST_SHOWN // 2
+    return line if len(line) <= 2 * half else f"{line[:half]} ... {line[-half:]}"
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -338,12 +338,12 @@ def said(capsys):
     return said
 
 
-def test_long_lines_are_cut_and_ended_ranks_named(said):
-    exits = (Exit(0, -15, 2.0), Exit(1, 3, 1.0, ("x" * 1000,)))
+def test_long_lines_lose_their_middle_and_ended_ranks_are_named(said):
+    exits = (Exit(0, -15, 2.0), Exit(1, 3, 1.0, ("x" * 3000 + ". Do this.",)))
 
     assert said(RunResult(exits, "failed", failed_rank=1, ended_ranks=(0,))) == [
         "tfdist run: the last lines of rank 1:",
-        "    " + "x" * 300,
+        f"    {'x' * 1000} ... {'x' * 990}. Do this.",
         "tfdist run: rank 1 failed with exit code 3 after 1.0 s; "
         "rank 0 was still running and was ended.",
     ]
