@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
 
 # Longest excerpt of a line that is repeated after a failure, in characters.
 _LONGEST_SHOWN = 2_000
+# The options of which one says how many processes there are.
+_COUNTS = ("-np", "-H", "--hostfile", "--workers", "--ps")
 _LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 
 _DESCRIPTION = """\
@@ -170,6 +173,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace) -> Job:
     """Return the job that the options describe."""
+    _check_order(args)
     env = {**dict(args.env), **_horovod_variables(args)}
     if _is_quiet(args):
         env[_LEVEL_VARIABLE] = "2"
@@ -186,6 +190,20 @@ def _job(args: argparse.Namespace) -> Job:
         evaluator=args.evaluator,
         ps=args.ps,
     )
+
+
+def _check_order(args: argparse.Namespace) -> None:
+    """Refuse the options of this command after the program, if it lacks them."""
+    words = without_dashes(args.command)
+    late = [word for word in words[1:] if word in _COUNTS]
+    if late and not any((args.np, args.workers, args.ps)):
+        start = words.index(late[0])
+        order = [*words[start : start + 2], *words[:start], *words[start + 2 :]]
+        raise ValueError(
+            "The options of tfdist run stand before the program; what follows it is "
+            f"for the program. Received: tfdist run {shlex.join(words)}. Write: "
+            f"tfdist run {shlex.join(order)}"
+        )
 
 
 def _limits(args: argparse.Namespace) -> Limits:

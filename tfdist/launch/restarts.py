@@ -68,7 +68,7 @@ class Restarts:
         last = attempts[-1]
         if last.result.reason != "failed" or last.result.was_interrupted:
             return None
-        if len(attempts) > self.max_restarts:
+        if len(attempts) > self.max_restarts or _recurring_error(last):
             return None
         # Drop a slot that failed first twice in a row without a new checkpoint.
         can_be_smaller = self.min_size is not None and len(last.slots) > self.min_size
@@ -90,8 +90,20 @@ class Restarts:
         """Return lines that describe all restarts of a job, empty without any."""
         restarts = [*enumerate(zip(attempts, attempts[1:], strict=False), start=1)]
         lines = [f"restart {number}: {_restart(*pair)}" for number, pair in restarts]
-        used = f"{len(restarts)} of {self.max_restarts} restarts used."
-        return [*lines, used] if restarts else []
+        error = _recurring_error(attempts[-1])
+        if error and len(attempts) <= self.max_restarts:
+            lines.append(f"not started again: {error} before a state was saved.")
+        if restarts:
+            lines.append(f"{len(restarts)} of {self.max_restarts} restarts used.")
+        return lines
+
+
+def _recurring_error(attempt: Attempt) -> str:
+    """Return the error that every start would meet before it saves, or nothing."""
+    rank = attempt.result.failed_rank
+    if rank is None or attempt.saved_step:
+        return ""
+    return attempt.result.exit_of(rank).recurring_error
 
 
 def _stays_dead(attempts: Sequence[Attempt]) -> bool:
