@@ -34,6 +34,10 @@ from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
 _LONGEST_SHOWN = 2_000
 # The options of which one says how many processes there are.
 _COUNTS = ("-np", "-H", "--hostfile", "--workers", "--ps")
+_NOT_MET = (
+    "the {} processes never met: none of them made a strategy of tfdist, so each has "
+    "run by itself. Put this first: strategy = tfdist.strategies.AllReduceStrategy()"
+)
 _LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 
 _DESCRIPTION = """\
@@ -168,6 +172,8 @@ def run(args: argparse.Namespace) -> int:
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     report_end(restarts, attempts)
+    if hosts is None and have_not_met(job, attempts[-1]):
+        _print([_NOT_MET.format(job.size)])
     return attempts[-1].result.exit_code
 
 
@@ -280,6 +286,13 @@ def report_end(restarts: Restarts, attempts: Sequence[Attempt]) -> None:
     if result.reason != "done":
         lines += [*_last_lines(result), result.headline()]
     _print(lines)
+
+
+def have_not_met(job: Job, attempt: Attempt) -> bool:
+    """Return whether the ranks of a Python program have ended without a strategy."""
+    is_for_tfdist = job.command[0] == sys.executable and job.collective == "tensorflow"
+    is_done = attempt.result.reason == "done" and attempt.saved_step is None
+    return is_for_tfdist and is_done and (job.size or 1) > 1
 
 
 def _last_lines(result: RunResult) -> list[str]:

@@ -14,6 +14,7 @@ class Attempt:
     result: RunResult
     # A slot is a fixed share of this machine's cores, whatever the rank.
     slots: tuple[int, ...]
+    # 0 if the ranks met and saved nothing, None if they never met on this machine.
     saved_step: int | None = None
 
     @property
@@ -127,7 +128,7 @@ def _restart(failed: Attempt, after: Attempt) -> str:
     name = exit_.name if slot == rank else f"{exit_.name} (slot {slot})"
     line = f"{name} {how_it_ended(exit_.code)}; started again on "
     line += _processes(after.slots)
-    if failed.saved_step is not None:
+    if failed.saved_step:
         line += f"; the last saved step was {failed.saved_step}"
     return f"{line}."
 

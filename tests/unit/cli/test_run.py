@@ -32,6 +32,7 @@ class FakeLauncher:
 
     def __init__(self):
         self.result = DONE
+        self.saved_step = None
         self.job = self.restarts = None
         self.options = {}
 
@@ -39,7 +40,7 @@ class FakeLauncher:
         self.job, self.restarts, self.options = job, restarts, options
         if isinstance(self.result, BaseException):
             raise self.result
-        return (Attempt(self.result, (0,)),)
+        return (Attempt(self.result, (0,), self.saved_step),)
 
     @property
     def hosts(self):
@@ -72,6 +73,30 @@ def test_the_shortest_call(launcher):
         "hosts": None,
         "on_restart": report_restart,
     }
+
+
+@pytest.mark.parametrize(
+    ("size", "saved_step", "options", "is_told"),
+    [
+        (2, None, [], True),
+        (2, 0, [], False),
+        (1, None, [], False),
+        (2, None, ["--collective", "horovod"], False),
+    ],
+)
+def test_processes_without_a_strategy_are_told(
+    size, saved_step, options, is_told, launcher, capsys
+):
+    launcher.saved_step = saved_step
+
+    assert main(["run", "-np", str(size), *options, "train.py"]) == 0
+
+    text = (
+        "tfdist run: the 2 processes never met: none of them made a strategy of "
+        "tfdist, so each has run by itself. Put this first: strategy = "
+        "tfdist.strategies.AllReduceStrategy()\n"
+    )
+    assert capsys.readouterr().err == (text if is_told else "")
 
 
 def test_every_option_arrives(launcher, monkeypatch):
