@@ -32,6 +32,11 @@ def has_started() -> bool:
 
 def check_not_started() -> None:
     """Raise if TensorFlow has run an operation, and can no longer join a cluster."""
+    if _context.context()._collective_leader:
+        raise RuntimeError(
+            "A program of several processes has one strategy. Received: a second one. "
+            "Make it once, and build all models under its scope()."
+        )
     if has_started():
         raise RuntimeError(
             "The strategy must be made before TensorFlow runs its first operation. "
