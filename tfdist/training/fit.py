@@ -101,6 +101,10 @@ class RankFits:
         if apart:
             average_state([variables[i] for i in apart], self._collective)
 
+    def step_returned(self, trainer: Any, what: str, logs: Any) -> None:
+        """Record the logs of the last training or test step."""
+        self._metrics.note_logs(trainer, what, logs)
+
     def metrics_result(
         self, trainer: Any, result: Callable[[Any], Any], logs: Any
     ) -> Any:
