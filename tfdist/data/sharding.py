@@ -56,18 +56,41 @@ def split(shard: Shard, count: int) -> list[Shard]:
 
 def rows_of(batch: Any) -> Any:
     """Return the number of rows of a batch, a scalar int64 tensor."""
-    for leaf in tf.nest.flatten(batch):
-        if isinstance(leaf, tf.RaggedTensor):
-            return leaf.nrows(tf.int64)
-        if isinstance(leaf, tf.SparseTensor):
-            return tf.cast(leaf.dense_shape[0], tf.int64)
-        if _has_rows(leaf):
-            return tf.shape(leaf, tf.int64)[0]
-    raise ValueError(
-        "A batch must hold at least one tensor with rows. "
-        f"Received: {tf.nest.map_structure(lambda t: getattr(t, 'shape', t), batch)}. "
-        "Call dataset.batch(global_batch_size) on the dataset."
-    )
+    lengths = [_length(leaf) for leaf in tf.nest.flatten(batch)]
+    return tf.convert_to_tensor(_common(lengths, batch), tf.int64)
+
+
+def _common(lengths: list[Any], batch: Any) -> Any:
+    """Return the number of rows: the most common length, or else the first."""
+    found = [length for length in lengths if length is not None]
+    if not found:
+        raise ValueError(
+            "A batch must hold at least one tensor with rows. Received: "
+            f"{tf.nest.map_structure(lambda t: getattr(t, 'shape', t), batch)}. "
+            "Call dataset.batch(global_batch_size) on the dataset."
+        )
+    # A batch that may be short has no static length, so a static one is a constant's.
+    unknown = [length for length in found if not isinstance(length, int)]
+    if not unknown:
+        return max(found, key=found.count)
+    if len(unknown) < 3:
+        return unknown[0]
+    stacked = tf.stack(unknown)
+    counts = tf.math.count_nonzero(stacked[:, tf.newaxis] == stacked, axis=1)
+    return stacked[tf.argmax(counts)]
+
+
+def _length(leaf: Any) -> Any:
+    """Return a leaf's first dimension: an int if static; None if it has none."""
+    if not has_rows(leaf):
+        return None
+    if leaf.shape.rank is not None and leaf.shape[0] is not None:
+        return int(leaf.shape[0])
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows(tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int64)
+    return tf.shape(leaf, tf.int64)[0]
 
 
 def share(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
@@ -76,20 +99,32 @@ def share(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
 
 
 def cut_rows(batch: Any, start: Any, stop: Any) -> Any:
-    """Return rows from `start` to before `stop`; keep leaves without rows whole."""
+    """Return rows from `start` to before `stop`; keep leaves of other lengths whole."""
+    leaves = tf.nest.flatten(batch)
+    lengths = [_length(leaf) for leaf in leaves]
+    rows = _common(lengths, batch)
 
-    def cut(leaf: Any) -> Any:
-        if isinstance(leaf, tf.SparseTensor):
-            rank = tf.size(leaf.dense_shape)
-            zeros = tf.zeros([rank - 1], tf.int64)
-            begin = tf.concat([[tf.cast(start, tf.int64)], zeros], 0)
-            length = tf.concat(
-                [[tf.cast(stop - start, tf.int64)], leaf.dense_shape[1:]], 0
-            )
-            return tf.sparse.slice(leaf, begin, length)
-        return leaf[start:stop] if _has_rows(leaf) else leaf
+    def cut(leaf: Any, length: Any) -> Any:
+        if length is rows or (isinstance(rows, int) and length == rows):
+            return _slice(leaf, start, stop)
+        if length is None or isinstance(length, int):
+            return leaf
+        # The lengths of a generator's constants are not static.
+        is_cut = tf.equal(length, rows)
+        first = tf.where(is_cut, tf.cast(start, tf.int64), 0)
+        return _slice(leaf, first, tf.where(is_cut, tf.cast(stop, tf.int64), length))
 
-    return tf.nest.map_structure(cut, batch)
+    cuts = [cut(leaf, length) for leaf, length in zip(leaves, lengths, strict=True)]
+    return tf.nest.pack_sequence_as(batch, cuts)
+
+
+def _slice(leaf: Any, start: Any, stop: Any) -> Any:
+    """Return some rows of a dense, ragged or sparse tensor."""
+    if not isinstance(leaf, tf.SparseTensor):
+        return leaf[start:stop]
+    begin = tf.concat([[start], tf.zeros_like(leaf.dense_shape[1:])], 0)
+    length = tf.concat([[stop - start], leaf.dense_shape[1:]], 0)
+    return tf.sparse.slice(leaf, begin, length)
 
 
 def at_least_one_row(batch: Any, start: Any, stop: Any) -> Any:
@@ -99,11 +134,24 @@ def at_least_one_row(batch: Any, start: Any, stop: Any) -> Any:
     return cut_rows(batch, start, tf.maximum(stop, start + 1))
 
 
-def _has_rows(leaf: Any) -> bool:
-    """Return whether the first dimension of a leaf is that of the batch."""
-    return isinstance(leaf, tf.RaggedTensor) or (
-        isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0
-    )
+def of_any_length(batch: Any) -> Any:
+    """Return a batch whose rows, in a graph, have no static number."""
+    if tf.executing_eagerly():
+        return batch
+    rows = _common([_length(leaf) for leaf in tf.nest.flatten(batch)], batch)
+
+    def hide(leaf: Any) -> Any:
+        if not isinstance(leaf, tf.Tensor) or _length(leaf) != rows:
+            return leaf
+        return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+
+    return tf.nest.map_structure(hide, batch) if isinstance(rows, int) else batch
+
+
+def has_rows(leaf: Any) -> bool:
+    """Return whether a leaf is a tensor that is no scalar."""
+    is_tensor = isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor)
+    return is_tensor and leaf.shape.rank != 0
 
 
 def _to_tensor(leaf: Any) -> Any:

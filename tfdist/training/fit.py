@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, ref
 from tfdist.cluster.detect import LateTFConfig
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_root_rank
-from tfdist.compat.keras.compile_checks import caveats
+from tfdist.compat.keras.compile_checks import caveats, check_stateless
 from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
 from tfdist.training.metrics import MetricsOfRanks
 from tfdist.training.state import average_state, start_equal
@@ -59,6 +59,7 @@ class RankFits:
 
     def synchronize(self, trainer: Any) -> None:
         """Broadcast the variables of the rank that the `fit` starts from."""
+        check_stateless(trainer)
         root_rank = self._root_ranks.pop(trainer, 0)
         start_equal(trainer, self._collective, root_rank)
 

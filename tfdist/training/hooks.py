@@ -12,13 +12,13 @@ from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras import KerasHooks
 from tfdist.compat.patching import holding
-from tfdist.data.sharding import Shard, cut_rows, shard_of
+from tfdist.data.sharding import Shard, of_any_length, shard_of
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.training.fit import RankFits
 from tfdist.training.gradients import RankGradients
 from tfdist.training.input import Feed
-from tfdist.training.metrics import gather_rows, join_rows
+from tfdist.training.metrics import gather_rows, join_rows, own_rows
 from tfdist.training.state import CreatedVariables, put_back
 from tfdist.training.step import Step
 
@@ -69,7 +69,9 @@ class ReplicaHooks(RankGradients):
             undo = put_back(step)
         with holding(self, "step", step):
             with undo, step.compiled():
-                outputs = call(shard.data)
+                is_predicting = is_joint and trainer is None
+                data = of_any_length(shard.data) if is_predicting else shard.data
+                outputs = call(data)
             if state := step.state():
                 self._apart.setdefault(trainer, set()).update(state)
             return step, outputs
@@ -170,13 +172,13 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         if trainer is not None:
             logs = self._join_logs(trainer, made, noted)
             if is_joint:
-                self.created.start_equal_since(known)
+                self.created.start_equal_since(known, trainer)
                 share = tf.add_n([step.share() for step, _ in made])
                 self._metrics.note_share(trainer, share, logs)
             return logs
         if not is_joint:
             return made[0][1]
-        own = [cut_rows(outputs, 0, step.shard.own) for step, outputs in made]
+        own = [own_rows(outputs, step.shard) for step, outputs in made]
         return gather_rows(join_rows(own), self._collective)
 
     def _make_steps(
@@ -203,7 +205,9 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
 
 def check_built(trainer: Any) -> None:
     """Raise `ValueError` if a model to predict with has no weights yet."""
-    if not trainer.built:
+    # A model without `call` is never built itself, but its parts are.
+    has_parts = bool(trainer.layers) and all(part.built for part in trainer.layers)
+    if not (trainer.built or has_parts):
         raise ValueError(
             f"The model {trainer.name!r} has no weights to predict with. Received: "
             "predict on a model that is not built. Call model.build, fit or "

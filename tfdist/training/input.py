@@ -15,6 +15,7 @@ from tfdist.compat.keras.input import (
     may_leave_ranks_empty,
     shuffles_arrays,
     shuffles_batches,
+    size_of,
 )
 from tfdist.compat.keras.positions import current_position
 from tfdist.compat.tensorflow import auto_shard, global_seed, static_batch_size
@@ -44,35 +45,41 @@ class Feed:
     def distribute(self, adapter: Any) -> tf.data.Dataset:
         """Return this rank's `Shard`s of a Keras data adapter's batches."""
         self.error = None
-        dataset = self._shuffled_alike(adapter)
         if holds_dataset(adapter):
-            own = own_part(dataset, self._collective)
+            own = own_part(adapter.get_tf_dataset(), self._collective)
             if own is not None:
                 return shard_own(own, self._collective)
         return shard_global(
-            dataset,
+            self._agreed(adapter),
             self._collective,
             self._check_fingerprint,
             may_be_empty=may_leave_ranks_empty(adapter, self._replicas),
         )
 
-    def _shuffled_alike(self, adapter: Any) -> tf.data.Dataset:
-        """Return an adapter's dataset, with the same permutations on all ranks."""
-        if shuffles_batches(adapter):
-            # States that the user has seeded are equal, and stay as they are.
-            # Not hash(), because hash(None) differs between processes.
-            state = zlib.crc32(repr(random.getstate()).encode())
-            states = self._collective.exchange("random states", state)
-            if len(set(states)) > 1:
-                agree_on_batches(states[0])
-        if shuffles_arrays(adapter):
-            position = current_position()
-            drawn = random.SystemRandom().getrandbits(31)
-            draw = drawn if position is None else position.seed
-            seeds = self._collective.exchange("shuffle seeds", [global_seed(), draw])
-            if len({seed for seed, _ in seeds}) > 1 or seeds[0][0] is None:
-                with agreed_permutations(seeds[0][1]):
-                    return adapter.get_tf_dataset()
+    def _agreed(self, adapter: Any) -> tf.data.Dataset:
+        """Return an adapter's dataset, of the same data on every rank."""
+        position = current_position()
+        drawn = random.SystemRandom().getrandbits(31)
+        # Not hash(), because hash(None) differs between processes.
+        state = zlib.crc32(repr(random.getstate()).encode())
+        draw = drawn if position is None else position.seed
+        given = [size_of(adapter), state, global_seed(), draw]
+        by_rank = self._collective.exchange("the data", given)
+        sizes, states, seeds, draws = zip(*by_rank, strict=True)
+        other = next((r for r, size in enumerate(sizes) if size != sizes[0]), None)
+        if other is not None:
+            raise RuntimeError(
+                f"The ranks do not have the same data. Received: {sizes[0]} on rank 0, "
+                f"{sizes[other]} on rank {other}. Give every rank the whole data, "
+                "which the strategy shards, or shard it yourself and pass it through "
+                "strategy.distribute_datasets_from_function."
+            )
+        # States that the user has seeded are equal, and stay as they are.
+        if shuffles_batches(adapter) and len(set(states)) > 1:
+            agree_on_batches(states[0])
+        if shuffles_arrays(adapter) and (len(set(seeds)) > 1 or seeds[0] is None):
+            with agreed_permutations(draws[0]):
+                return adapter.get_tf_dataset()
         return adapter.get_tf_dataset()
 
     def _check_fingerprint(self, fingerprint: int) -> None:
@@ -87,8 +94,9 @@ class Feed:
                 f"{others[0]} is not that of rank 0. Received: a dataset that is "
                 "shuffled, filtered or sharded in another way on each rank. Give "
                 "every rank the whole dataset and every random operation of it a "
-                "seed (dataset.shuffle(..., seed=1)), or shard it yourself and pass "
-                "it through strategy.distribute_datasets_from_function."
+                "seed (dataset.shuffle(..., seed=1)); a shuffle needs none if it is "
+                "made after the strategy. Or shard the dataset yourself, and pass it "
+                "through strategy.distribute_datasets_from_function."
             )
             raise self.error
 

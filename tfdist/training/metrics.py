@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.compat.mirrored import value_here
+from tfdist.data.sharding import Shard, has_rows, rows_of
 
 
 class MetricsOfRanks:
@@ -128,6 +129,31 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and (
         value.shape.rank == 0 and value.dtype.is_floating
     )
+
+
+def own_rows(outputs: Any, shard: Shard) -> Any:
+    """Return the predictions for a rank's rows, none for a placeholder."""
+    must = "Every output of predict must have equally many rows for each row of input."
+    remedy = "Repeat it for each row, or call predict_on_batch, which one rank runs."
+    is_traced = not tf.executing_eagerly()
+
+    def own(leaf: Any) -> Any:
+        is_sparse = isinstance(leaf, tf.SparseTensor)
+        # In a graph, only rows that do not depend on the input have a static number.
+        is_fixed = is_traced and has_rows(leaf) and leaf.shape[:1].is_fully_defined()
+        if is_sparse or is_fixed or not has_rows(leaf):
+            what = f"a {'sparse' if is_sparse else 'dense'} tensor of {leaf.shape}"
+            raise ValueError(f"{must} Received: {what}. {remedy}")
+        rows = rows_of(leaf)
+        is_right = tf.equal(rows % tf.maximum(shard.own, 1), 0)
+        given = ["Received:", rows, "rows for", shard.own]
+        with tf.control_dependencies(
+            [tf.debugging.Assert(is_right, [must, *given, f"rows of input. {remedy}"])]
+        ):
+            kept = tf.where(shard.own > 0, rows, tf.zeros_like(rows))
+        return leaf[:kept] if shard.stand_in else leaf
+
+    return tf.nest.map_structure(own, outputs)
 
 
 def gather_rows(outputs: Any, collective: Collective) -> Any:

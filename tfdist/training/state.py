@@ -146,12 +146,14 @@ class CreatedVariables:
                 self._collective,
             )
 
-    def start_equal_since(self, known: int) -> None:
+    def start_equal_since(self, known: int, trainer: Any) -> None:
         """Broadcast the variables that a step created, after the first `known`.
 
         Those that are initialized only when the graph is complete are deferred.
         """
-        variables = self._alive(known)
+        # Metrics have counted each rank's own rows by then.
+        of_metrics = {id(variable.value) for variable in trainer.metrics_variables}
+        variables = [v for v in self._alive(known) if id(v) not in of_metrics]
         with tf.init_scope():
             ready = [v for v in variables if v.is_initialized()]
             if ready:

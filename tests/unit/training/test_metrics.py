@@ -1,10 +1,12 @@
+import re
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdist.data.sharding import Shard
-from tfdist.training.metrics import MetricsOfRanks, gather_rows, join_rows
+from tfdist.training.metrics import MetricsOfRanks, gather_rows, join_rows, own_rows
 from tfdist.training.step import Step
 
 
@@ -197,3 +199,47 @@ def test_rows_of_devices_are_joined_in_their_order():
 
     assert joined["x"].numpy().tolist() == [[1.0], [2.0], [3.0]]
     assert joined["y"].to_list() == [[1.0], [], [2.0]]
+
+
+def shard_of(own):
+    """Return the shard of a rank with rows, or with a placeholder."""
+    rows = tf.constant(own, tf.int64)
+    return Shard(tf.zeros([max(own, 1), 2]), rows, rows, (tf.equal(rows, 0),))
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_rank_keeps_all_rows_of_its_own_and_none_of_a_placeholder(ragged):
+    six = tf.reshape(tf.range(12), [6, 2])
+    six = tf.RaggedTensor.from_tensor(six) if ragged else six
+
+    assert own_rows({"x": six}, shard_of(3))["x"].shape[0] == 6
+    assert own_rows({"x": six}, shard_of(0))["x"].shape[0] == 0
+
+
+MUST = r"Every output of predict must have equally many rows for each row of input\."
+REMEDY = r"Repeat it for each row, or call predict_on_batch, which one rank runs\."
+
+
+@pytest.mark.parametrize(
+    ("output", "received"),
+    [
+        (lambda x: tf.reduce_mean(x), r"a dense tensor of \(\)"),
+        (lambda x: tf.reduce_mean(x, 0, keepdims=True), r"a dense tensor of \(1, 2\)"),
+        (lambda x: tf.sparse.from_dense(x), r"a sparse tensor of \(None, 2\)"),
+    ],
+)
+def test_outputs_without_rows_of_their_own_are_refused(output, received):
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def predict(x):
+        return own_rows(output(x), shard_of(3))
+
+    with pytest.raises(ValueError, match=rf"{MUST} Received: {received}\. {REMEDY}"):
+        predict(tf.zeros([3, 2]))
+
+
+def test_an_output_with_a_row_for_some_rows_is_refused():
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        own_rows(tf.zeros([2, 2]), shard_of(3))
+
+    text = " ".join(caught.value.message.replace("b'", "").replace("'", "").split())
+    assert re.search(rf"{MUST} Received: 2 rows for 3 rows of input\. {REMEDY}", text)

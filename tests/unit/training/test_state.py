@@ -175,13 +175,13 @@ def test_once_equal_it_is_left_alone(on_ranks):
 def test_a_step_starts_only_what_it_has_made(on_ranks):
     def act(created, variable):
         created.add(variable)
-        created.start_equal_since(created.count)
+        created.start_equal_since(created.count, keras.Model())
 
     assert made_on(on_ranks, act) == [1.0, 2.0]
 
     def act_since(created, variable):
         known = created.count
         created.add(variable)
-        created.start_equal_since(known)
+        created.start_equal_since(known, keras.Model())
 
     assert made_on(on_ranks, act_since) == [1.0, 1.0]

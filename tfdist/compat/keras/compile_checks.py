@@ -71,6 +71,21 @@ def caveats(model: Any) -> list[str]:
     return [*_of_layers(model), *_of_losses(model)]
 
 
+def check_stateless(model: Any) -> None:
+    """Raise `ValueError` for recurrent layers that keep a state for each row."""
+    found = sorted(
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.RNN) and layer.stateful
+    )
+    if found:
+        raise ValueError(
+            "A stateful layer keeps a state for each row of a batch, whose rows are "
+            f"split among the ranks. Received: stateful=True in {_some(found)}. "
+            "Leave it out, or train in one process without a strategy."
+        )
+
+
 def synchronized_layers(model: Any) -> list[str]:
     """Return the names of layers that use statistics of the whole batch."""
     return [

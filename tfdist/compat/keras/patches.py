@@ -61,6 +61,9 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Model.predict": trainer.predict_equal,
         "Model.reset_metrics": losses_and_metrics.reset_after_steps,
     },
+    "optimizers.adagrad": {
+        "Adagrad.update_step": sharded_optimizer.update_rows_on_servers
+    },
     "optimizers.base_optimizer": {
         "BaseOptimizer._clip_gradients": optimizer.reduce_then_clip,
         "BaseOptimizer._filter_empty_gradients": optimizer.prepare_then_filter,

@@ -44,12 +44,32 @@ def build_equal(
         for optimizer in optimizers_of(self):
             adopt(optimizer)
             sum_before_overrides(optimizer)
-        if any(is_composite(leaf) for leaf in tf.nest.flatten(spec)):
-            _build_by_tracing(self, spec)
-        else:
-            self._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
+        _build(self, spec)
     if hooks is not None and iterator is not None and not hooks.is_alone:
         hooks.build(self, is_single_step=False)
+
+
+def _build(model: Any, spec: Any) -> None:
+    """Build a model, unless only a step of its own can: one that never calls it."""
+    is_called = getattr(model.call, "__func__", None) is not keras.Model.call
+    try:
+        if is_called and any(is_composite(leaf) for leaf in tf.nest.flatten(spec)):
+            _build_by_tracing(model, spec)
+        elif is_called:
+            model._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
+    except Exception:
+        # Its inputs may be others than the data; if not, the step raises the same.
+        if not _has_own_step(model):
+            raise
+
+
+def _has_own_step(model: Any) -> bool:
+    """Return whether a model replaces Keras's training or test step."""
+    return any(
+        getattr(getattr(model, step), "__func__", None)
+        is not getattr(keras.Model, step)
+        for step in ("train_step", "test_step")
+    )
 
 
 def _must_be_built_to_resume(model: Any, iterator: Any) -> bool:
