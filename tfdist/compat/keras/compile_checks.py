@@ -8,6 +8,7 @@ import keras
 
 from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import optimizers_in, reduces_by_itself
 
 _OF_KERAS_2 = "experimental_run_tf_function"
@@ -42,6 +43,11 @@ def compile_for_strategy(
                 "which compiles what lies between."
             )
         self.jit_compile = False
+    if hooks is not None and self.optimizer is not None:
+        # A callback may compile within a fit, which is not in the scope.
+        with self.distribute_strategy.scope():
+            adopt(self.optimizer)
+            sum_before_overrides(self.optimizer)
     strategy = getattr(self, "_distribute_strategy", None)
     if (check := getattr(strategy, "check_compiled", None)) is not None:
         check(self)
