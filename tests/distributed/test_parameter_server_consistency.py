@@ -1,5 +1,7 @@
 """What each consistency of parameter servers promises, against one process."""
 
+from functools import partial
+
 import pytest
 import test_equality_fit
 import test_equality_inputs
@@ -55,6 +57,25 @@ def all_at_one_version(strategy):
     return {"staleness": strategy.staleness()}
 
 
+def counted():
+    """Make a model with a layer that counts rows, and averages over them."""
+    import keras
+
+    class Count(keras.layers.Layer):
+        def build(self, shape):
+            make = partial(self.add_weight, initializer="zeros", trainable=False)
+            self.rows = make(shape=(), aggregation="sum")
+            self.mean = make(shape=(8,), aggregation="mean")
+
+        def call(self, inputs):
+            rows = keras.ops.cast(keras.ops.shape(inputs)[0], self.rows.dtype)
+            self.rows.assign_add(rows)
+            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(inputs, 0))
+            return inputs
+
+    return keras.Sequential([keras.Input((8,)), Count(), keras.layers.Dense(1)])
+
+
 # The result does not depend on the order of the updates.
 ALIKE = "alike, accumulation, use_ema"
 BOUNDED = {"stale": stale, ALIKE: WITH_ONE_END[ALIKE]}
@@ -81,6 +102,7 @@ SYNC = {
     "sparse": test_equality_inputs.ROWS["sparse"],
     "LSTM": test_equality_layers.ROWS["LSTM"],
     "frozen": test_equality_layers.ROWS["frozen"],
+    "counted": of_many(counted, loss="mse"),
     "LossScaleOptimizer": test_equality_optimizers.ROWS["LossScaleOptimizer"],
     "MultiOptimizer": test_equality_optimizers.ROWS["MultiOptimizer"],
     "accumulation": test_equality_optimizers.ROWS["accumulation, use_ema"],
