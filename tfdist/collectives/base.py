@@ -231,7 +231,7 @@ def check_options(options: Any, *honoured: str) -> None:
         return
     # `InputOptions` are a named tuple, `CommunicationOptions` an ordinary object.
     given, default = (
-        one._asdict() if isinstance(one, tuple) else vars(one)
+        one._asdict() if isinstance(one, tf.distribute.InputOptions) else vars(one)
         for one in (options, type(options)())
     )
     changed = [

@@ -195,6 +195,15 @@ def test_a_layer_made_outside_is_refused(strategy, two_cpus, make, names, run_ea
         np.testing.assert_array_equal(weight, same)
 
 
+def test_outside_of_replicas_there_is_nothing_to_sum(strategy):
+    with strategy.scope():
+        (clipped,) = keras.optimizers.SGD(clipnorm=1)._clip_gradients(
+            [np.array([3.0, 4.0])]
+        )
+
+    np.testing.assert_allclose(clipped, [0.6, 0.8])
+
+
 class Teacher(keras.layers.Layer):
     """A layer that keeps the mean of its inputs as a weight."""
 
