@@ -187,8 +187,7 @@ def test_a_layer_made_outside_is_refused(strategy, two_cpus, make, names, run_ea
         match=r"Each device needs its own copy of a variable that a step changes\. "
         rf"Received: {names} outside of strategy\.scope\(\) or, with central storage, "
         r"as weights\. Make layers and enable LoRA in a block `with strategy\.scope"
-        r"\(\):`, and with central storage give weights that a step assigns itself "
-        r"trainable=False\.",
+        r"\(\):`; a step that assigns weights itself needs MirroredStrategy\.",
     ):
         model.fit(X, Y, verbose=0)
     for weight, same in zip(model.get_weights(), before, strict=True):
