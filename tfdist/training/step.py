@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph, to_tensor
+from tfdist.compat.keras.learning_rates import state_of_losses
 from tfdist.data.sharding import Shard
 from tfdist.gradients import weigh
 
@@ -176,11 +177,11 @@ class Step:
 
 
 def state_of_layers(trainer: Any) -> list[Any]:
-    """Return a model's float variables that are neither trainable nor metrics."""
+    """Return the float state of a model's layers and losses, except its metrics."""
     of_metrics = {id(variable) for variable in trainer.metrics_variables}
     return [
         variable
-        for variable in trainer.non_trainable_variables
+        for variable in [*trainer.non_trainable_variables, *state_of_losses(trainer)]
         if tf.as_dtype(variable.dtype).is_floating and id(variable) not in of_metrics
     ]
 
