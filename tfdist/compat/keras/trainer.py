@@ -135,7 +135,8 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
         is_joint = is_training or not is_single_step
         with hooks.call_of(self, what, is_joint=is_joint):
             logs = function(iterator)
-        hooks.step_returned(self, what, logs)
+        if is_joint:
+            hooks.step_returned(self, what, logs)
         return logs
 
     return call
