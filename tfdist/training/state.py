@@ -21,11 +21,12 @@ _BROADCAST_BYTES = 8 * 2**20
 
 def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> None:
     """Broadcast a model's and its optimizer's variables from one rank."""
+    # Each rank holds its own part of these sums.
+    parts = {id(variable) for variable in trainer.metrics_variables}
     variables = [
         variable
         for variable in variables_of(trainer)
-        # Each rank accumulates its own part of the sum.
-        if "gradient_accumulator" not in variable.path
+        if id(variable) not in parts and "gradient_accumulator" not in variable.path
     ]
     # Not the model's name, whose counter may differ on the chief.
     broadcast_equal(variables, "the model", collective, root_rank)
@@ -146,12 +147,14 @@ class CreatedVariables:
                 self._collective,
             )
 
-    def start_equal_since(self, known: int) -> None:
+    def start_equal_since(self, known: int, trainer: Any) -> None:
         """Broadcast the variables that a step created, after the first `known`.
 
         Those that are initialized only when the graph is complete are deferred.
         """
-        variables = self._alive(known)
+        # Metrics have counted each rank's own rows by then.
+        of_metrics = {id(variable.value) for variable in trainer.metrics_variables}
+        variables = [v for v in self._alive(known) if id(v) not in of_metrics]
         with tf.init_scope():
             ready = [v for v in variables if v.is_initialized()]
             if ready:
