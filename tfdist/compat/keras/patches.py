@@ -71,6 +71,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
             sharded_optimizer.average_by_shard
         ),
         "BaseOptimizer.apply": optimizer.apply_where_variables_are,
+        "BaseOptimizer.save_own_variables": saving.save_own_by_parts,
     },
     "optimizers.loss_scale_optimizer": {
         "LossScaleOptimizer._common_apply": optimizer.reduce_then_check_finite,
@@ -82,6 +83,10 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "L2.__call__": layers.penalty_of_all_rows,
     },
     "saving.saving_lib": {
+        f"{saving.ENTRY}.__getitem__": saving.read_by_parts,
+        f"{saving.ENTRY}.__setitem__": saving.write_by_parts,
+        "_load_state": saving.load_by_parts,
+        "is_memory_sufficient": saving.is_memory_for_whole,
         "save_model": saving.save_once,
         "save_weights_only": saving.save_once,
     },
