@@ -185,9 +185,16 @@ def adapted(strategy):
     import keras
 
     def make():
-        layer = keras.layers.Normalization()
-        layer.adapt(data()[0])
-        return keras.Sequential([keras.Input((8,)), layer, keras.layers.Dense(1)])
+        x, _ = data()
+        numbers = keras.layers.Normalization()
+        numbers.adapt(x)
+        # It makes variables of TensorFlow's.
+        signs = keras.layers.IntegerLookup(output_mode="tf_idf")
+        signs.adapt((x > 0).astype("int64"))
+        inputs = keras.Input((8,))
+        sign = signs(keras.ops.cast(inputs > 0, "int64"))
+        both = keras.layers.Concatenate()([numbers(inputs), sign])
+        return keras.Model(inputs, keras.layers.Dense(1)(both))
 
     return fit(strategy, make, loss="mse", then=["evaluate", "predict"])
 
