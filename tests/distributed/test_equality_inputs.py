@@ -305,6 +305,12 @@ masked_lstm = stacked(
 )
 
 
+def masked_rows(x, y):
+    """Rows of zeros, of which a mask takes no notice, and weights of the classes."""
+    some = np.arange(len(x)) % 5 > 0
+    return {**arrays(x * some[:, None], y), "class_weight": {0: 0.5, 1: 2.0}}
+
+
 def fit_loss(strategy, reduction, model=sequential, feed=arrays):
     """Train on a loss that is reduced in a certain way."""
     import keras
@@ -362,6 +368,11 @@ ROWS = {
         by_class, with_constants_of_whole_batches
     ),
     "constants of a generator": fitting(by_class, with_constants_of_generator),
+    "masks and class weights": fitting(
+        stacked(lambda layers: [layers.Masking(), layers.Dense(1, "sigmoid")]),
+        masked_rows,
+        **MEASURED,
+    ),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
@@ -382,6 +393,7 @@ VARIANTS = [
     "reduction mean_with_sample_weight, masks",
     "constants in batches of one length",
     "constants of a generator",
+    "masks and class weights",
 ]
 
 

@@ -1,5 +1,6 @@
 """Shards: one rank's rows of a global batch or a dataset."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +21,15 @@ class Shard(NamedTuple):
         own: The number of this rank's rows, a scalar int64 tensor.
         stand_in: Empty if this rank always has rows. Otherwise one scalar bool tensor:
             whether `data` is a row of another rank, used only for its shape.
+        with_rows: Whether each leaf of `data` holds rows, a bool tensor of shape
+            (leaves,); empty if only their lengths can tell.
     """
 
     data: Any
     rows: Any
     own: Any
     stand_in: tuple[Any, ...]
+    with_rows: Any = ()
 
 
 def shard_of(data: Any, *, is_joint: bool) -> Shard:
@@ -41,14 +45,16 @@ def split(shard: Shard, count: int) -> list[Shard]:
     """Cut a process's shard for its `count` devices."""
     # Unless each device is certain to have rows, a device without any gets a stand-in.
     is_sure = not shard.stand_in and not isinstance(shard.rows, tuple)
+    is_known = not isinstance(shard.with_rows, tuple)
+    with_rows = tf.unstack(shard.with_rows) if is_known else None
     shards = []
     stand_in: tuple[Any, ...] = ()
     for number in range(count):
         start, stop = share(shard.own, number, count)
         if is_sure:
-            data = cut_rows(shard.data, start, stop)
+            data = cut_rows(shard.data, start, stop, with_rows)
         else:
-            data = at_least_one_row(shard.data, start, stop)
+            data = at_least_one_row(shard.data, start, stop, with_rows)
             stand_in = (tf.equal(start, stop),)
         shards.append(Shard(data, shard.rows, stop - start, stand_in))
     return shards
@@ -98,24 +104,40 @@ def share(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
     return rows * rank // size, rows * (rank + 1) // size
 
 
-def cut_rows(batch: Any, start: Any, stop: Any) -> Any:
-    """Return rows from `start` to before `stop`; keep leaves of other lengths whole."""
-    leaves = tf.nest.flatten(batch)
-    lengths = [_length(leaf) for leaf in leaves]
+def leaves_with_rows(batch: Any) -> list[Any]:
+    """Return whether each leaf holds rows of the batch: a bool, or else a tensor."""
+    lengths = [_length(leaf) for leaf in tf.nest.flatten(batch)]
     rows = _common(lengths, batch)
 
-    def cut(leaf: Any, length: Any) -> Any:
-        if length is rows or (isinstance(rows, int) and length == rows):
-            return _slice(leaf, start, stop)
+    def has_them(length: Any) -> Any:
+        if length is rows:
+            return True
         if length is None or isinstance(length, int):
-            return leaf
+            return isinstance(rows, int) and length == rows
         # The lengths of a generator's constants are not static.
-        is_cut = tf.equal(length, rows)
+        return tf.equal(length, rows)
+
+    return [has_them(length) for length in lengths]
+
+
+def cut_rows(
+    batch: Any, start: Any, stop: Any, with_rows: Sequence[Any] | None = None
+) -> Any:
+    """Return rows from `start` to before `stop`; keep leaves without rows whole."""
+    if with_rows is None:
+        with_rows = leaves_with_rows(batch)
+
+    def cut(leaf: Any, is_cut: Any) -> Any:
+        if is_cut is False or not has_rows(leaf):
+            return leaf
+        if is_cut is True:
+            return _slice(leaf, start, stop)
+        length = tf.cast(_length(leaf), tf.int64)
         first = tf.where(is_cut, tf.cast(start, tf.int64), 0)
         return _slice(leaf, first, tf.where(is_cut, tf.cast(stop, tf.int64), length))
 
-    cuts = [cut(leaf, length) for leaf, length in zip(leaves, lengths, strict=True)]
-    return tf.nest.pack_sequence_as(batch, cuts)
+    cuts = map(cut, tf.nest.flatten(batch), with_rows)
+    return tf.nest.pack_sequence_as(batch, [*cuts])
 
 
 def _slice(leaf: Any, start: Any, stop: Any) -> Any:
@@ -127,25 +149,26 @@ def _slice(leaf: Any, start: Any, stop: Any) -> Any:
     return tf.sparse.slice(leaf, begin, length)
 
 
-def at_least_one_row(batch: Any, start: Any, stop: Any) -> Any:
+def at_least_one_row(
+    batch: Any, start: Any, stop: Any, with_rows: Sequence[Any] | None = None
+) -> Any:
     """Cut rows from a nonempty batch; return another rank's row instead of none."""
-    rows = rows_of(batch)
-    start = tf.minimum(start, rows - 1)
-    return cut_rows(batch, start, tf.maximum(stop, start + 1))
+    start = tf.minimum(start, rows_of(batch) - 1)
+    return cut_rows(batch, start, tf.maximum(stop, start + 1), with_rows)
 
 
 def of_any_length(batch: Any) -> Any:
     """Return a batch whose rows, in a graph, have no static number."""
-    if tf.executing_eagerly():
-        return batch
-    rows = _common([_length(leaf) for leaf in tf.nest.flatten(batch)], batch)
 
-    def hide(leaf: Any) -> Any:
-        if not isinstance(leaf, tf.Tensor) or _length(leaf) != rows:
+    def hide(leaf: Any, is_hidden: Any) -> Any:
+        if is_hidden is not True or not isinstance(leaf, tf.Tensor):
             return leaf
         return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
 
-    return tf.nest.map_structure(hide, batch) if isinstance(rows, int) else batch
+    if tf.executing_eagerly():
+        return batch
+    hidden = map(hide, tf.nest.flatten(batch), leaves_with_rows(batch))
+    return tf.nest.pack_sequence_as(batch, [*hidden])
 
 
 def has_rows(leaf: Any) -> bool:

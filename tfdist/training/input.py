@@ -24,6 +24,7 @@ from tfdist.data.sharding import (
     at_least_one_row,
     cut_rows,
     is_rank_part,
+    leaves_with_rows,
     rows_of,
     share,
 )
@@ -153,26 +154,31 @@ def shard_global(
     """
     rank, size = collective.rank, collective.size
 
-    def whole(_: Any, batch: Any) -> Shard:
-        rows = rows_of(batch)
-        return Shard(batch, rows, rows, (tf.equal(rows, 0),) if may_be_empty else ())
-
-    def cut(index: Any, batch: Any) -> Shard:
+    def cut(state: Any, batch: Any) -> tuple[Any, Shard]:
+        is_first, before = state
+        found = leaves_with_rows(batch)
+        # A constant may be as long as some batch, but hardly as all before it.
+        with_rows = tf.logical_and(before, tf.stack(found))
         rows = rows_of(batch)
         start, stop = share(rows, rank, size)
-        same = tf.cond(
-            tf.equal(index, 0),
-            lambda: _compare(batch, check),
-            lambda: tf.constant(True),
-        )
-        with tf.control_dependencies([same]):
-            rows = tf.identity(rows)
-        if not may_be_empty:
-            return Shard(cut_rows(batch, start, stop), rows, stop - start, ())
-        data = at_least_one_row(batch, start, stop)
-        return Shard(data, rows, stop - start, (tf.equal(start, stop),))
+        stand_in = (tf.equal(start, stop),) if may_be_empty else ()
+        if size > 1:
+            same = tf.cond(
+                is_first, lambda: _compare(batch, check), lambda: tf.constant(True)
+            )
+            with tf.control_dependencies([same]):
+                rows = tf.identity(rows)
+            flags = [
+                one if isinstance(one, bool) else flag
+                for one, flag in zip(found, tf.unstack(with_rows), strict=True)
+            ]
+            cut_own = at_least_one_row if may_be_empty else cut_rows
+            batch = cut_own(batch, start, stop, flags)
+        own = Shard(batch, rows, stop - start, stand_in, with_rows)
+        return (False, with_rows), own
 
-    return dataset.enumerate().map(cut if size > 1 else whole)
+    leaves = len(tf.nest.flatten(dataset.element_spec))
+    return dataset.scan((True, tf.ones([leaves], tf.bool)), cut)
 
 
 def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:

@@ -224,7 +224,7 @@ def model_of():
 
 def run_step(hooks, model, call, data, *, is_joint=True):
     """Run a step within a call of Keras; the model of predictions is None."""
-    hooks._call = (model, is_joint)
+    hooks._call = (model, "train_step", is_joint)
     try:
         return hooks.run_step(call, data)
     finally:

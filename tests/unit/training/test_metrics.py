@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.keras.losses_and_metrics import noted_results
 from tfdist.data.sharding import Shard
 from tfdist.training.metrics import MetricsOfRanks, gather_rows, join_rows, own_rows
 from tfdist.training.step import Step
@@ -122,10 +123,9 @@ def logs_of_all(on_ranks, logs, owns, *, states=None):
             model.metrics[0].count.assign(count)
         metrics = MetricsOfRanks(collective)
         its = {name: to_log(value) for name, value in logs[rank].items()}
-        metrics.note_share(
-            model, step_on(owns[rank], sum(owns), collective).share(), its
-        )
-        return metrics.result(model, lambda logs: logs, its)
+        share = step_on(owns[rank], sum(owns), collective).share()
+        noted = [] if states is None else [(its["loss"], model.metrics[0], None)]
+        return reduced(metrics, model, share, its, noted)
 
     return [
         {name: np.asarray(value).tolist() for name, value in found.items()}
@@ -134,7 +134,15 @@ def logs_of_all(on_ranks, logs, owns, *, states=None):
 
 
 def to_log(value):
-    return tf.constant(value) if isinstance(value, float) else value
+    return value if isinstance(value, str) else tf.constant(value)
+
+
+def reduced(metrics, model, share, logs, noted):
+    """Return the logs of a step over all ranks; another step has other logs."""
+    for what, its in [("train_step", logs), ("test_step", {"other": tf.constant(1.0)})]:
+        metrics.note_step(model, what, share, its, noted)
+        metrics.note_logs(model, what, its)
+    return metrics.result(model, lambda logs: logs, logs)
 
 
 def test_a_metric_is_taken_from_all_ranks_and_not_averaged(on_ranks):
@@ -148,21 +156,22 @@ def test_a_metric_is_taken_from_all_ranks_and_not_averaged(on_ranks):
     assert [logs["a"] for logs in found] == [5.0, 5.0]
 
 
-def test_metrics_may_be_returned_by_their_own_names(on_ranks):
-    """As Keras's guide does: `{m.name: m.result() for m in self.metrics}`."""
+def test_metrics_may_be_returned_by_other_names(on_ranks):
+    """As Keras's guide does: `{"d_loss": self.d_loss_tracker.result()}`."""
 
     def reduce(collective):
         model, metrics = compiled("mae", model=Custom), MetricsOfRanks(collective)
         rank = collective.rank
         x = np.full((rank + 1, 1), rank + 2.0)
         model.evaluate(x, 0 * x, verbose=0)
-        logs = {metric.name: metric.result() for metric in model.metrics}
-        metrics.note_share(model, step_on(rank + 1, 3, collective).share(), logs)
-        return metrics.result(model, lambda logs: logs, logs)
+        with noted_results(model) as noted:
+            logs = {f"own {m.name}": m.result() for m in model.metrics}
+        share = step_on(rank + 1, 3, collective).share()
+        return reduced(metrics, model, share, logs, noted)
 
     for found in on_ranks(2, reduce):
-        assert float(found["loss"]) == pytest.approx((4 + 9 + 9) / 3)
-        mae = found["compile_metrics"]["mae"]
+        assert float(found["own loss"]) == pytest.approx((4 + 9 + 9) / 3)
+        mae = found["own compile_metrics"]["mae"]
         assert float(mae) == pytest.approx((2 + 3 + 3) / 3)
 
 
@@ -176,6 +185,21 @@ def test_a_rank_without_rows_has_no_say(on_ranks, nothing):
 
     assert [logs["a"] for logs in found] == [3.0, 3.0]
     assert [logs["loss"] for logs in found] == [pytest.approx(13 / 5)] * 2
+
+
+def test_logs_that_are_not_float_numbers_are_equal_on_all_ranks(on_ranks):
+    """As a callback that monitors one of them decides alike on all ranks then."""
+    logs = [
+        {"count": 3, "vector": [1.0, 4.0], "rows": [1.0], "text": "a"},
+        {"count": 5, "vector": [5.0, 8.0], "rows": [2.0, 3.0], "text": "b"},
+        {"count": 7, "vector": [9.0, 9.0], "rows": [4.0], "text": "c"},
+    ]
+
+    found = logs_of_all(on_ranks, logs, [1, 3, 0])
+
+    for text, its in zip("abc", found, strict=True):
+        wanted = {"count": 5, "vector": [4.0, 7.0], "rows": [2.0, 3.0]}
+        assert its == {**wanted, "text": text}
 
 
 def gathered(on_ranks, make, size=2):

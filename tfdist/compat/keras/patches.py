@@ -48,7 +48,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "losses.loss": {"reduce_weighted_values": losses_and_metrics.reduce_over_ranks},
     "metrics.reduction_metrics": {
         "Mean.update_state": losses_and_metrics.update_by_share,
-        "Sum.update_state": losses_and_metrics.update_by_share,
+        "Sum.update_state": losses_and_metrics.add_count,
     },
     "models.model": {
         "Model._get_metrics_result_or_logs": trainer.reduce_metrics,

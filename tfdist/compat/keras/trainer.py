@@ -134,7 +134,9 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
         # Each rank may call test_on_batch by itself.
         is_joint = is_training or not is_single_step
         with hooks.call_of(self, what, is_joint=is_joint):
-            return function(iterator)
+            logs = function(iterator)
+        hooks.step_returned(self, what, logs)
+        return logs
 
     return call
 

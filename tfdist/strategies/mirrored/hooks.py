@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.compat.keras.losses_and_metrics import noted_results
+from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.mirrored import (
     MirroredReplicaContext,
     copies_here,
@@ -19,7 +19,7 @@ from tfdist.compat.mirrored import (
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard, split
 from tfdist.gradients import GradientReducer
-from tfdist.training.hooks import Made, Noted, ReplicaHooks, StrategyKerasHooks
+from tfdist.training.hooks import Made, ReplicaHooks, StrategyKerasHooks
 from tfdist.training.step import WeighingReplicaContext, state_of_layers
 
 
@@ -171,7 +171,8 @@ def logs_here(
     """Combine the outputs of a step on each device of this process.
 
     Results of metrics, which `noted` lists, are computed again from the counts of all
-    devices. Other floats are averaged, weighted by `shares`.
+    devices. Other floats of a known shape are averaged, weighted by `shares`; the rest
+    is that of the last device, which has rows in every batch.
     """
     metrics = {id(value): (metric, name) for value, metric, name in noted}
     results: dict[int, Any] = {}
@@ -185,9 +186,13 @@ def logs_here(
                     results[id(metric)] = metric.result()
             result = results[id(metric)]
             return result if name is None else result[name]
-        if isinstance(leaves[0], tf.Tensor) and leaves[0].dtype.is_floating:
-            return _mean(leaves, shares)
-        return leaves[0]
+        if not isinstance(leaves[0], tf.Tensor) or not leaves[0].dtype.is_floating:
+            return leaves[-1]
+        shape = leaves[0].shape
+        is_one = all(
+            leaf.shape.is_fully_defined() and leaf.shape == shape for leaf in leaves
+        )
+        return _mean(leaves, shares) if is_one else leaves[-1]
 
     return tf.nest.map_structure(join, *outputs)
 

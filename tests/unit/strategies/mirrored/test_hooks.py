@@ -137,13 +137,18 @@ def test_a_metric_is_computed_from_what_all_devices_have_counted(model):
         ((1.0, 2.0), (0.25, 0.75), 1.75),
         ((1.0, 2.0), (0.125, 0.375), 1.75),
         ((1.0, np.nan), (1.0, 0.0), 1.0),
-        ((1, 2), (0.5, 0.5), 1),
+        (([1.0, 4.0], [2.0, 8.0]), (0.25, 0.75), [1.75, 7.0]),
+        # The last device has rows in every batch.
+        ((1, 2), (0.0, 1.0), 2),
+        (([1.0], [2.0, 3.0]), (0.25, 0.75), [2.0, 3.0]),
     ],
 )
 def test_other_floats_are_averaged_by_rows(model, values, weights, expected):
     outputs = [{"own": tf.constant(value)} for value in values]
 
-    assert float(logs_here(model, outputs, shares(*weights), [])["own"]) == expected
+    logs = logs_here(model, outputs, shares(*weights), [])
+
+    assert logs["own"].numpy().tolist() == expected
 
 
 def dense(two_cpus):
