@@ -51,7 +51,6 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Sum.update_state": losses_and_metrics.add_count,
     },
     "models.model": {
-        "Model._compute_loss": losses_and_metrics.compute_loss_of_rows,
         "Model._get_metrics_result_or_logs": trainer.reduce_metrics,
         "Model._make_function": trainer.make_joint_function,
         "Model._maybe_symbolic_build": trainer.build_equal,
@@ -91,7 +90,10 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "save_weights_only": saving.save_once,
     },
 }
-PATCHES = {
+PATCHES: dict[str, Callable[..., Any]] = {
+    "tensorflow:GradientTape.gradient": losses_and_metrics.gradient_of_rows,
+}
+PATCHES |= {
     f"keras.src.{module}:{name}": replacement
     for module, replacements in _BY_MODULE.items()
     for name, replacement in replacements.items()

@@ -73,7 +73,9 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         if self._made is None:
             # Only Keras announces the size of its variables.
             value = kwargs["initial_value"]
-            value = tf.convert_to_tensor(value() if callable(value) else value)
+            value = tf.convert_to_tensor(
+                value() if callable(value) else value, kwargs.get("dtype")
+            )
             size_bytes = value.shape.num_elements() * value.dtype.size
             kwargs["initial_value"] = value
             self._made = (str(kwargs.get("name") or "variable"), size_bytes, None)
