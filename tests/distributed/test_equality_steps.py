@@ -264,6 +264,32 @@ def gan():
     return Gan()
 
 
+def contrasting():
+    """Return a model that tells each row from all rows of the global batch."""
+    import keras
+    import tensorflow as tf
+
+    class Contrasting(keras.Sequential):
+        def train_step(self, data):
+            x, _ = data
+            replica = tf.distribute.get_replica_context()
+            rank = replica.replica_id_in_sync_group
+            with tf.GradientTape() as tape:
+                views = self(x, training=True)
+                number = tf.shape(views)[:1]
+                before = tf.reduce_sum(replica.all_gather(number, axis=0)[:rank])
+                keys = replica.all_gather({"views": tf.transpose(views)}, axis=1)
+                loss = keras.losses.sparse_categorical_crossentropy(
+                    before + tf.range(number[0]), views @ keys["views"], True
+                )
+                loss = tf.reduce_mean(loss)
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"contrast": loss}
+
+    return Contrasting(sequential().layers[:1])
+
+
 ROWS = {
     "a function for a step": fitting(with_a_function_for_a_step, optimizer=sgd),
     "two optimizers": fitting(with_two_optimizers, optimizer=sgd),
@@ -281,6 +307,9 @@ ROWS = {
     ),
     "a call that takes other inputs": fitting(with_other_inputs, large_batches),
     "a GAN without call": fitting(gan, large_batches, rows=ONE_ROW_LEFT),
+    "rows of all ranks in a loss": fitting(
+        contrasting, large_batches, rows=ONE_ROW_LEFT, optimizer=sgd, loss=None
+    ),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [

@@ -21,11 +21,12 @@ _BROADCAST_BYTES = 8 * 2**20
 
 def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> None:
     """Broadcast a model's and its optimizer's variables from one rank."""
+    # Each rank holds its own part of these sums.
+    parts = {id(variable) for variable in trainer.metrics_variables}
     variables = [
         variable
         for variable in variables_of(trainer)
-        # Each rank accumulates its own part of the sum.
-        if "gradient_accumulator" not in variable.path
+        if id(variable) not in parts and "gradient_accumulator" not in variable.path
     ]
     # Not the model's name, whose counter may differ on the chief.
     broadcast_equal(variables, "the model", collective, root_rank)

@@ -117,6 +117,10 @@ class FitHooks(Protocol):
         """Synchronize the state of layers after the last step of an epoch."""
         return
 
+    def step_returned(self, trainer: Any, what: str, logs: Any) -> None:
+        """Record the logs that the last "train_step" or "test_step" returned."""
+        return
+
     def metrics_result(
         self, trainer: Any, result: Callable[[Any], Any], logs: Any
     ) -> Any:

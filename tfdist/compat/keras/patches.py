@@ -49,7 +49,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "metrics.metric": {"Metric.__init__": losses_and_metrics.init_shared},
     "metrics.reduction_metrics": {
         "Mean.update_state": losses_and_metrics.update_by_share,
-        "Sum.update_state": losses_and_metrics.update_by_share,
+        "Sum.update_state": losses_and_metrics.add_count,
     },
     "models.model": {
         "Model._compute_loss": losses_and_metrics.compute_loss_of_rows,
@@ -61,6 +61,9 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Model.make_predict_function": trainer.make_joint_predict_function,
         "Model.predict": trainer.predict_equal,
         "Model.reset_metrics": losses_and_metrics.reset_after_steps,
+    },
+    "optimizers.adagrad": {
+        "Adagrad.update_step": sharded_optimizer.update_rows_on_servers
     },
     "optimizers.base_optimizer": {
         "BaseOptimizer._clip_gradients": optimizer.reduce_then_clip,

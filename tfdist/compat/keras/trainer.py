@@ -16,7 +16,7 @@ from tfdist.compat.keras.hooks import (
 )
 from tfdist.compat.keras.input import is_composite, without_rows
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.compat.keras.optimizer import adopt
+from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.positions import current_position, resumed_by
 from tfdist.compat.mirrored import building
 from tfdist.compat.tensorflow import number_of
@@ -44,6 +44,7 @@ def build_equal(
     with self.distribute_strategy.scope():
         for optimizer in optimizers_of(self):
             adopt(optimizer)
+            sum_before_overrides(optimizer)
         _build(self, spec)
     if hooks is not None and iterator is not None and not hooks.is_alone:
         hooks.build(self, is_single_step=False)
@@ -134,7 +135,9 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
         # Each rank may call test_on_batch by itself.
         is_joint = is_training or not is_single_step
         with hooks.call_of(self, what, is_joint=is_joint):
-            return function(iterator)
+            logs = function(iterator)
+        hooks.step_returned(self, what, logs)
+        return logs
 
     return call
 
