@@ -5,6 +5,7 @@ import test_equality_fit
 import test_equality_inputs
 import test_equality_layers
 import test_equality_optimizers
+import test_equality_programs
 from equality_comparison import differences
 from equality_matrix import TOLERANCES
 from equality_models import (
@@ -84,6 +85,8 @@ SYNC = {
     "LossScaleOptimizer": test_equality_optimizers.ROWS["LossScaleOptimizer"],
     "MultiOptimizer": test_equality_optimizers.ROWS["MultiOptimizer"],
     "accumulation": test_equality_optimizers.ROWS["accumulation, use_ema"],
+    "adapted in the scope": test_equality_programs.ROWS["adapted in the scope"],
+    "own apply": test_equality_programs.ROWS["apply of a user's own"],
 }
 IN_TURN = {
     "dropout and normalization": of_many(

@@ -7,13 +7,19 @@ ranks.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import WeakSet
 
+import keras
 import tensorflow as tf
 from keras import ops
+from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.losses.loss import apply_mask
 
 from tfdist.compat.keras.hooks import KerasHooks, current_hooks, hooks_of_model
-from tfdist.compat.patching import holding
+from tfdist.compat.patching import holding, wrap
+
+# The kinds of metrics whose `result` is wrapped.
+_SHARED: WeakSet[type] = WeakSet()
 
 # Metric results, each with its metric and its key in a dict result.
 Noted = list[tuple[Any, Any, str | None]]
@@ -44,16 +50,41 @@ def reduce_over_ranks(
     return loss
 
 
-def compute_loss_of_rows(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute a loss; give a loss per row the gradient of its sum over all ranks."""
-    # TensorFlow's gradient of a vector is that of its sum; Keras shows the mean.
-    loss = original(self, *args, **kwargs)
+def gradient_of_rows(
+    original: Any,
+    self: Any,
+    target: Any,
+    sources: Any,
+    output_gradients: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Compute a gradient; by weights, that of a loss per row is summed over ranks."""
+    # TensorFlow's gradient of a vector is that of its sum. Gradients by inputs stay, as
+    # they are each row's own.
     hooks = current_hooks()
-    if loss is None or hooks is None or not hooks.in_step or len(loss.shape) == 0:
-        return loss
-    value, share = tf.stop_gradient(loss), ops.cast(hooks.share(), loss.dtype)
-    # The added term is zero and contributes only its gradient.
-    return value + ops.divide_no_nan(loss - value, share)
+    losses = tf.nest.flatten(target)
+    if (
+        hooks is not None
+        and hooks.in_step
+        and output_gradients is None
+        and any(tf.is_tensor(loss) and loss.shape.rank != 0 for loss in losses)
+        and all(
+            isinstance(source, keras.Variable | tf.Variable)
+            for source in tf.nest.flatten(sources)
+        )
+    ):
+        share = hooks.share()
+        output_gradients = [_sum_or_mean(loss, share) for loss in losses]
+    return original(self, target, sources, output_gradients, *args, **kwargs)
+
+
+def _sum_or_mean(loss: Any, share: Any) -> Any:
+    """Return the gradient of a loss by itself: a vector is summed, a number a mean."""
+    ones = tf.ones_like(loss)
+    if loss.shape.rank == 0:
+        return ones
+    return tf.math.divide_no_nan(ones, tf.cast(share, ones.dtype))
 
 
 def _by_all(hooks: KerasHooks, loss: Any, weights: Any) -> Any:
@@ -107,6 +138,33 @@ def update_by_share(
         is_number = tf.convert_to_tensor(values).shape.rank == 0
         sample_weight = hooks.share() if is_number else None
     return original(self, values, sample_weight)
+
+
+def init_shared(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Initialize a metric; in a scope of several ranks, wrap its kind's `result`."""
+    original(self, *args, **kwargs)
+    owner = next(kind for kind in type(self).__mro__ if "result" in vars(kind))
+    if owner not in _SHARED and current_hooks() is not None:
+        _SHARED.add(owner)
+        wrap(owner, "result", result_of_loop)
+
+
+def result_of_loop(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compute a result like Keras; between the steps of a loop, over all ranks."""
+    values = [getattr(variable, "_value", None) for variable in self.variables[:1]]
+    hooks = hooks_of_model(values[0]) if values else None
+    is_between = get_stateless_scope() is None and not _is_in_replica()
+    if hooks is None or not is_between or not hooks.is_of_loop(self.variables):
+        return original(self, *args, **kwargs)
+    with keras.StatelessScope(state_mapping=hooks.states_of_all(self.variables)):
+        return original(self, *args, **kwargs)
+
+
+def _is_in_replica() -> bool:
+    """Return whether a replica of tfdist runs this code."""
+    return (
+        current_hooks() is not None and tf.distribute.get_replica_context() is not None
+    )
 
 
 def add_count(original: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:

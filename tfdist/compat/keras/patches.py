@@ -47,12 +47,12 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "layers": {"Embedding.call": pure_step.look_up_rows},
     "legacy.saving.legacy_h5_format": {"save_model_to_hdf5": saving.save_once},
     "losses.loss": {"reduce_weighted_values": losses_and_metrics.reduce_over_ranks},
+    "metrics.metric": {"Metric.__init__": losses_and_metrics.init_shared},
     "metrics.reduction_metrics": {
         "Mean.update_state": losses_and_metrics.update_by_share,
         "Sum.update_state": losses_and_metrics.add_count,
     },
     "models.model": {
-        "Model._compute_loss": losses_and_metrics.compute_loss_of_rows,
         "Model._get_metrics_result_or_logs": trainer.reduce_metrics,
         "Model._make_function": trainer.make_joint_function,
         "Model._maybe_symbolic_build": trainer.build_equal,
@@ -92,8 +92,19 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "save_weights_only": saving.save_once,
     },
 }
-PATCHES = {
+PATCHES: dict[str, Callable[..., Any]] = {
+    "tensorflow:GradientTape.gradient": losses_and_metrics.gradient_of_rows,
+}
+PATCHES |= {
     f"keras.src.{module}:{name}": replacement
     for module, replacements in _BY_MODULE.items()
     for name, replacement in replacements.items()
+}
+
+# Symbols of TensorFlow, likewise. Deletable when a replica context folds its number
+# into seeds, and when TensorFlow asks `should_checkpoint` before it writes.
+TENSORFLOW_PATCHES: dict[str, Callable[..., Any]] = {
+    "tensorflow.python.framework.random_seed:get_seed": (
+        trainer.next_operation_seeds_of_rank
+    ),
 }
