@@ -25,6 +25,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Variable._initialize_with_initializer": variables.initialize_where_it_fits,
         "Variable.assign": variables.assign_and_note,
         "Variable.handle": pure_step.handle_of_read,
+        "Variable.numpy": variables.array_by_parts,
     },
     "backend.tensorflow.optimizer": {
         "TFOptimizer._all_reduce_sum_gradients": optimizer.skip_if_reduced,

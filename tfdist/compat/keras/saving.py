@@ -82,8 +82,10 @@ def is_memory_for_whole(original: Any, model: Any) -> bool:
 
 def write_by_parts(original: Any, self: Any, key: str, value: Any) -> None:
     """Write a value to a file like Keras, a large weight by parts."""
-    if not (isinstance(value, keras.Variable) and goes_by_parts(value)):
-        original(self, key, value)
+    is_large = isinstance(value, keras.Variable) and goes_by_parts(value)
+    if not is_large or value.dtype == "bfloat16":
+        # Keras marks bfloat16, which files lack.
+        original(self, key, value.numpy() if is_large else value)
         return
     original(self, key, np.zeros(0))
     group = _group_of(self)
@@ -102,15 +104,15 @@ def save_own_by_parts(original: Any, self: Any, store: Any) -> None:
         store[str(number)] = variable
 
 
-def read_by_parts(original: Any, self: Any, key: str) -> Any:
+def read_by_parts(original: Any, self: Any, *key: str) -> Any:
     """Read an array from a file like Keras, a large one when it is assigned."""
     if not _BY_PARTS.get():
-        return original(self, key)
+        return original(self, *key)
     # Newer versions refuse links to other files.
     get = getattr(saving_lib, "safe_get_h5_dataset", lambda group, name: group[name])
-    dataset = get(_group_of(self), key)
+    dataset = get(_group_of(self), *key)
     is_large = dataset.nbytes > sharded.PART_BYTES and "dtype" not in dataset.attrs
-    return dataset if is_large else original(self, key)
+    return dataset if is_large else original(self, *key)
 
 
 def load_by_parts(original: Any, saveable: Any, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
-from tfdist.compat.keras.sharded import ShardedValue, assign_parts, goes_by_parts
+from tfdist.compat.keras.sharded import (
+    ShardedValue,
+    assign_parts,
+    goes_by_parts,
+    read_parts,
+)
 from tfdist.compat.mirrored import assign_here, value_here
 from tfdist.compat.parameter_server import drawing_rows
 from tfdist.compat.patching import within
@@ -38,6 +43,16 @@ def assign_and_note(original: Any, self: Any, value: Any) -> Any:
             return value
         value = np.asarray(value)
     return original(self, value)
+
+
+def array_by_parts(original: Any, self: Any) -> Any:
+    """Return the value as an array like Keras, a large one read by parts."""
+    if not goes_by_parts(self):
+        return original(self)
+    whole = np.empty(tuple(self.shape), self._value.dtype.as_numpy_dtype)
+    for part, rows in read_parts(self._value):
+        whole[part] = rows
+    return whole
 
 
 def assign_to_copies(original: Any, self: Any, value: Any) -> None:

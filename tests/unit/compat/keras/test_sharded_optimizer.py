@@ -204,6 +204,22 @@ def test_shards_are_given_where_that_is_enough(cut, optimizer):
 # Files.
 
 
+def test_a_large_table_in_bfloat16_is_saved(cut, monkeypatch, tmp_path):
+    monkeypatch.setattr(sharded, "PART_BYTES", 12)
+    models = []
+    for value in TABLE, 0 * TABLE:
+        with cut():
+            table = keras.layers.Embedding(7, 3, weights=[value], dtype="bfloat16")
+            models.append(keras.Sequential([keras.Input((2,), dtype="int32"), table]))
+    saved, loaded = models
+    saved.save_weights(tmp_path / "model.weights.h5")
+    loaded.load_weights(tmp_path / "model.weights.h5")
+
+    assert isinstance(table._embeddings._value, ShardedValue)
+    np.testing.assert_array_equal(loaded.get_weights()[0], saved.get_weights()[0])
+    assert saved.get_weights()[0].any()
+
+
 def fail(*_):
     raise AssertionError("all rows at once")
 
@@ -225,6 +241,8 @@ def test_what_was_saved_of_shards_is_loaded_in_others(
             if part_bytes == 24:
                 patch.setattr(ShardedValue, "read_value", fail)
             model.save(tmp_path / "model.keras")
+            weights = model.get_weights()
+        np.testing.assert_array_equal(weights[0], table._value)
     monkeypatch.setattr(Servers, "sizes_of_shards", lambda *_: [2, 3, 2])
     with cut(), monkeypatch.context() as patch:
         if part_bytes == 24:
