@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tfdist.launch import (
     DEFAULT_RESTARTS,
+    LEVEL_VARIABLE,
     TUNING_OPTIONS,
     Attempt,
     Job,
@@ -38,7 +39,6 @@ _NOT_MET = (
     "the {} processes never met: none of them made a strategy of tfdist, so each has "
     "run by itself. Put this first: strategy = tfdist.strategies.AllReduceStrategy()"
 )
-_LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 
 _DESCRIPTION = """\
 Run a program as several processes that know of each other, on this machine or with -H
@@ -93,7 +93,7 @@ _OPTIONS = {
     "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log",
     "--no-tag-output": "do not put the rank before each line",
     "--verbose": "show all that TensorFlow prints; by default its errors only, unless "
-    f"you have set {_LEVEL_VARIABLE}",
+    f"you have set {LEVEL_VARIABLE}",
     "--bind-to core|none": "pin each process to its share of the cores (default: core, "
     "if there are several processes and a core for each; otherwise none)",
     "--threads-per-process N": "threads of the numerical libraries (default: the "
@@ -181,8 +181,6 @@ def _job(args: argparse.Namespace) -> Job:
     """Return the job that the options describe."""
     _check_order(args)
     env = {**dict(args.env), **_horovod_variables(args)}
-    if _is_quiet(args):
-        env[_LEVEL_VARIABLE] = "2"
     if args.start_timeout is not None:
         env.setdefault(START_TIMEOUT_VARIABLE, f"{args.start_timeout:g}")
     return Job(
@@ -195,6 +193,7 @@ def _job(args: argparse.Namespace) -> Job:
         workers=args.workers,
         evaluator=args.evaluator,
         ps=args.ps,
+        verbose=args.verbose,
     )
 
 
@@ -245,13 +244,7 @@ def _output(args: argparse.Namespace) -> Output:
                 "--output-dir must be a folder or a name for a new one. "
                 f"Received: {folder} ({error.strerror}). Choose another place."
             ) from None
-    return Output(tag=not args.no_tag_output, quiet=_is_quiet(args), directory=folder)
-
-
-def _is_quiet(args: argparse.Namespace) -> bool:
-    """Return whether TensorFlow shall print errors only."""
-    has_level = _LEVEL_VARIABLE in {**os.environ, **dict(args.env)}
-    return not args.verbose and not has_level
+    return Output(tag=not args.no_tag_output, directory=folder)
 
 
 def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:

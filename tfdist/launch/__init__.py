@@ -3,7 +3,7 @@
 from tfdist.launch.command import resolve_command
 from tfdist.launch.horovod import TUNING_OPTIONS, tuning_variables
 from tfdist.launch.hosts import Hosts, Pods, plan_in_pod, plan_unconnected
-from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
+from tfdist.launch.job import DEFAULT_RESTARTS, LEVEL_VARIABLE, Job, Limits, ProcessSpec
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
 from tfdist.launch.restarts import Attempt, Restarts
@@ -17,6 +17,7 @@ __all__ = [
     "Exit",
     "Hosts",
     "Job",
+    "LEVEL_VARIABLE",
     "Limits",
     "Output",
     "Pods",

@@ -38,14 +38,12 @@ class Console:
         self,
         *,
         tag: bool,
-        quiet: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Keras ends each state of a progress bar with a carriage return. A terminal
         # shows the state until the next line; elsewhere one state is printed every ten
         # seconds.
         self._tag = tag
-        self._quiet = quiet
         self._clock = clock
         self._state_is_due = clock() + _STATE_SECONDS
         # The terminal whose current line is a progress bar.
@@ -54,8 +52,6 @@ class Console:
 
     def show(self, descriptor: int, tag: str, lines: list[bytes]) -> None:
         """Print lines of one process; the launcher's own tag is empty."""
-        if self._quiet:
-            lines = [line for line in lines if not is_noise(line)]
         if self._tag and tag and descriptor == STDERR:
             lines = self._errors.hold(tag, lines)
         self._print(descriptor, tag, lines)

@@ -9,6 +9,8 @@ from tfdist.launch.horovod import IDENTITY_VARIABLES
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 DEFAULT_RESTARTS = 3
+LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
+ERRORS_ONLY = "2"
 # Set by the launcher for each process; users must not set them.
 RESERVED_VARIABLES = (
     *IDENTITY_VARIABLES,
@@ -51,6 +53,8 @@ class Job:
     workers: int | None = None
     ps: int | None = None
     evaluator: bool = False
+    # Whether TensorFlow prints more than errors.
+    verbose: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a job that cannot run."""
@@ -168,6 +172,11 @@ class ProcessSpec:
     def name(self) -> str:
         """The name in messages: "rank 0", "chief", "worker 0" or "ps 0"."""
         return name_of(self.rank, self.task)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether TensorFlow prints errors only, unless the user has set a level."""
+        return self.env.get(LEVEL_VARIABLE) == ERRORS_ONLY
 
     @property
     def tag(self) -> str:

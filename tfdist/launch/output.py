@@ -35,8 +35,6 @@ class Output:
     console: bool = True
     # Prefix console lines with the rank.
     tag: bool = True
-    # Leave out what TensorFlow prints when it starts.
-    quiet: bool = False
     # An existing directory for one log file per process.
     directory: Path | None = None
     append: bool = False
@@ -57,7 +55,7 @@ class OutputPump:
         # memory.
         self.error: OSError | None = None
         self._output = output
-        self._console = Console(tag=output.tag, quiet=output.quiet)
+        self._console = Console(tag=output.tag)
         self._on_end = on_end
         self._on_error = on_error
         self._ranks: dict[int, _RankOutput] = {}
@@ -72,7 +70,9 @@ class OutputPump:
             self._add_pipe(self._launcher, STDERR)
         folder = self._output.directory
         log = None if folder is None else folder / spec.log_name
-        rank = _RankOutput(spec.tag, log, append=self._output.append)
+        rank = _RankOutput(
+            spec.tag, log, append=self._output.append, is_quiet=spec.is_quiet
+        )
         self._ranks[spec.rank] = rank
         for console in (STDOUT, STDERR):
             self._add_pipe(rank, console)
@@ -163,6 +163,8 @@ class OutputPump:
         lines = splitter.feed(data) if data else splitter.flush()
         rank.remember(lines, is_error=console == STDERR)
         self._print(lambda: write_all(rank.log.fileno(), b"".join(lines)))
+        if rank.is_quiet:
+            lines = [line for line in lines if not is_noise(line)]
         if self._output.console:
             self._print(lambda: self._console.show(console, rank.tag, lines))
 
@@ -181,9 +183,16 @@ class _RankOutput:
     """The pipes, the log file and the last lines of one rank."""
 
     def __init__(
-        self, tag: str, log: Path | None = None, *, append: bool = False
+        self,
+        tag: str,
+        log: Path | None = None,
+        *,
+        append: bool = False,
+        is_quiet: bool = False,
     ) -> None:
         self.tag = tag
+        # Whether to leave out what TensorFlow prints without an error.
+        self.is_quiet = is_quiet
         self.write_ends: list[int] = []
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self.traceback: list[bytes] = []

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.launch.horovod import identity_of
-from tfdist.launch.job import RESERVED_VARIABLES, Job, ProcessSpec
+from tfdist.launch.job import (
+    ERRORS_ONLY,
+    LEVEL_VARIABLE,
+    RESERVED_VARIABLES,
+    Job,
+    ProcessSpec,
+)
 from tfdist.launch.machine import (
     Machine,
     available_cores,
@@ -72,6 +78,8 @@ def plan(
             workers = set(machine.addresses).intersection(cluster.workers)
             threads = len(machine.cores) // max(1, len(workers))
         defaults = {"PYTHONUNBUFFERED": "1"} | _threads(max(1, threads))
+        if not job.verbose:
+            defaults[LEVEL_VARIABLE] = ERRORS_ONLY
         if job.collective == "horovod":
             # NCCL might choose an interface that the processes do not share.
             defaults["NCCL_SOCKET_IFNAME"] = "lo"

@@ -183,16 +183,6 @@ def test_noise_is_what_tensorflow_prints_without_an_error(line, is_shown):
     assert is_noise(line + b"\n") is not is_shown
 
 
-@pytest.mark.parametrize(("quiet", "shown"), [(True, b""), (False, b"[0] I0000 %s\n")])
-def test_a_quiet_console_leaves_noise_out(pipe, quiet, shown):
-    descriptor, written = pipe
-    rest = b"00:00:1795457241.535736   19961 port.cc:153] oneDNN"
-
-    Console(tag=True, quiet=quiet).show(descriptor, "0", [b"I0000 %s\n" % rest])
-
-    assert written() == (shown % rest if shown else b"")
-
-
 def raised(number):
     stack = [b"Traceback (most recent call last):\n", b"  File 1\n"]
     return [*stack, b"E: %d of 2\n" % number, b"do\n"]

@@ -3,23 +3,25 @@
 import os
 import threading
 
+import pytest
+
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.output import Output, OutputPump
 
 SECONDS = 30
 
 
-def spec_of(rank, task=None):
-    return ProcessSpec(rank, ("/bin/true",), {}, task=task)
+def spec_of(rank, task=None, **env):
+    return ProcessSpec(rank, ("/bin/true",), env, task=task)
 
 
-def pump_of(output, *writers, tasks=()):
+def pump_of(output, *writers, tasks=(), **env):
     """Run a pump to its end; each writer gets the two descriptors of one rank."""
     tasks = tasks or [None] * len(writers)
     ended, failed = threading.Event(), threading.Event()
     pump = OutputPump(output, on_end=ended.set, on_error=failed.set)
     for rank, write in enumerate(writers):
-        pump.open(spec_of(rank, tasks[rank]))
+        pump.open(spec_of(rank, tasks[rank], **env))
         write(*pump.ends_of(rank))
     pump.start()
     for rank in range(len(writers)):
@@ -168,7 +170,7 @@ def test_an_error_of_several_ranks_is_printed_once(capfd):
     def write(stdout, stderr):
         os.write(stderr, b"text\n" + ERROR % 1)
 
-    pump_of(Output(quiet=True), write, write, rank_0, write)
+    pump_of(Output(), write, write, rank_0, write, TF_CPP_MIN_LOG_LEVEL="2")
 
     assert sorted(capfd.readouterr().err.splitlines()) == sorted(
         [
@@ -183,3 +185,15 @@ def test_an_error_of_several_ranks_is_printed_once(capfd):
             "tfdist run: [0] and [1] and [3] raised this error.",
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("env", "count"), [({"TF_CPP_MIN_LOG_LEVEL": "2"}, 0), ({}, 1)]
+)
+def test_noise_is_left_out_unless_the_user_has_set_a_level(env, count, capfd):
+    def write(stdout, stderr):
+        os.write(stderr, b"I0000 00:00:1795457241.5 9 port.cc:153] oneDNN\ntext\n")
+
+    pump_of(Output(), write, **({} if is_set else {"TF_CPP_MIN_LOG_LEVEL": "2"}))
+
+    assert len(capfd.readouterr().err.splitlines()) == 1 + is_set
