@@ -4,6 +4,7 @@ import functools
 import pkgutil
 
 import keras
+import tensorflow as tf
 
 from tfdist.compat.keras import versions
 from tfdist.compat.patching import wrap
@@ -28,6 +29,7 @@ def _patch() -> None:
 
     from tfdist.compat.keras.input import ShardIterator
     from tfdist.compat.keras.patches import PATCHES
+    from tfdist.compat.keras.trainer import call_anew_in_step
 
     needed = {symbol: versions.parameters_of(new) for symbol, new in PATCHES.items()}
     versions.check(needed)
@@ -36,6 +38,7 @@ def _patch() -> None:
     for symbol, replacement in PATCHES.items():
         owner, _, name = symbol.replace(":", ".").rpartition(".")
         wrap(pkgutil.resolve_name(owner), name, replacement)
+    wrap(type(tf.function(lambda: None)), "__call__", call_anew_in_step)
 
 
 @functools.cache

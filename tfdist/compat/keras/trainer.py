@@ -198,3 +198,14 @@ def next_seed_of_rank(original: Any, self: Any, ordered: bool = True) -> Any:
     seed = original(self, ordered)
     hooks = current_hooks()
     return seed if hooks is None else hooks.fold_seed(seed)
+
+
+def call_anew_in_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Trace a `tf.function` that a step calls anew, or run it eagerly."""
+    # The trace of a former step would use its tensors, and report nothing to hooks.
+    hooks = current_hooks()
+    if hooks is None or not hooks.in_step:
+        return original(self, *args, **kwargs)
+    if tf.executing_eagerly():
+        return self.python_function(*args, **kwargs)
+    return original(self._clone(None), *args, **kwargs)
