@@ -43,7 +43,10 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "CallbackList.on_train_batch_end": callbacks.then_agree("batch_end"),
         "CallbackList.on_train_begin": callbacks.begin_training,
     },
-    "layers": {"Embedding.call": pure_step.look_up_rows},
+    "layers": {
+        "BatchNormalization._moments": layers.moments_of_all_rows,
+        "Embedding.call": pure_step.look_up_rows,
+    },
     "legacy.saving.legacy_h5_format": {"save_model_to_hdf5": saving.save_once},
     "losses.loss": {"reduce_weighted_values": losses_and_metrics.reduce_over_ranks},
     "metrics.reduction_metrics": {
