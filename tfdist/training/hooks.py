@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,8 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras import KerasHooks
+from tfdist.compat.keras.learning_rates import accumulates
+from tfdist.compat.mirrored import copies_here
 from tfdist.compat.patching import holding
 from tfdist.data.sharding import Shard, cut_rows, shard_of
 from tfdist.gradients import GradientReducer
@@ -19,7 +21,7 @@ from tfdist.training.fit import RankFits
 from tfdist.training.gradients import RankGradients
 from tfdist.training.input import Feed
 from tfdist.training.metrics import gather_rows, join_rows
-from tfdist.training.state import CreatedVariables, put_back
+from tfdist.training.state import CreatedVariables, follow_rows, put_back
 from tfdist.training.step import Step
 
 # Steps with their outputs.
@@ -33,7 +35,7 @@ class ReplicaHooks(RankGradients):
 
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
         super().__init__(collective, reducer)
-        # Indices of the layer state that may differ between ranks, by model.
+        # The layer state that may differ between ranks, by model and by id.
         self._apart: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     @property
@@ -55,24 +57,42 @@ class ReplicaHooks(RankGradients):
         step.
         """
         has_rows = is_joint and not shard.stand_in
-        if trainer is not None and isinstance(shard.rows, tuple):
-            # The rows of the global batch are the sum over ranks, not known yet.
-            has_rows = False
-            name = name_in_graph("rows of the batch")
-            shard = shard._replace(
-                rows=self._collective.all_reduce([shard.own], name=name)[0]
-            )
+        is_uneven: Any = False
+        if trainer is not None:
+            has_rows &= not isinstance(shard.rows, tuple)
+            if is_joint:
+                shard, is_uneven = self._count_rows(shard, trainer)
         collective = self._collective if is_joint else None
         step = Step(shard, trainer, collective, has_rows=has_rows)
-        undo: AbstractContextManager[None] = nullcontext()
-        if trainer is not None and shard.stand_in:
-            undo = put_back(step)
-        with holding(self, "step", step):
-            with undo, step.compiled():
+        with ExitStack() as stack:
+            stack.enter_context(holding(self, "step", step))
+            if is_uneven is not False:
+                stack.enter_context(follow_rows(step, is_uneven, self.agreed_state))
+            if trainer is not None and shard.stand_in:
+                stack.enter_context(put_back(step))
+            with step.compiled():
                 outputs = call(shard.data)
-            if state := step.state():
-                self._apart.setdefault(trainer, set()).update(state)
-            return step, outputs
+            apart = {id(variable): variable for variable in step.state()}
+            if apart:
+                self._apart.setdefault(trainer, {}).update(apart)
+        return step, outputs
+
+    def _count_rows(self, shard: Shard, trainer: Any) -> tuple[Shard, Any]:
+        """Count the rows of all ranks; return whether layer state must follow them."""
+        size, rows, own = self._collective.size, shard.rows, shard.own
+        # Accumulated steps leave state apart, so that every rank's share matters.
+        # Otherwise only a rank without rows has wrong state.
+        by_shares = accumulates(trainer)
+        if isinstance(rows, tuple):
+            name = name_in_graph("rows of the batch")
+            other = own * own if by_shares else tf.cast(own == 0, own.dtype)
+            rows, others = self._collective.all_reduce([own, other], name=name)
+            is_uneven = size * others != rows * rows if by_shares else others > 0
+            shard = shard._replace(rows=rows)
+        else:
+            is_uneven = rows % size != 0 if by_shares else rows < size
+        needed = size > 1 and (by_shares or shard.stand_in)
+        return shard, is_uneven if needed else False
 
     def share(self) -> Any:
         """Return this rank's share of the step's global batch, a float64 scalar."""
@@ -84,10 +104,15 @@ class ReplicaHooks(RankGradients):
         assert self.step is not None
         return self.step.sum(value, what)
 
-    def note_assigned(self, variable: Any) -> None:
-        """Note that a step assigns a variable; outside of steps, a no-op."""
-        if self.step is not None:
-            self.step.note_assigned(variable)
+    def note_assigned(self, variable: Any) -> bool:
+        """Note that a step assigns a variable; return whether this replica may."""
+        if self.step is None:
+            return True
+        if self.updates_once and len(copies_here(variable)) == 1:
+            # The devices share it, so that the first one assigns it for all.
+            return self._collective.rank == 0
+        self.step.note_assigned(variable)
+        return True
 
     def fold_seed(self, seed: Any) -> Any:
         """Make a random seed differ between ranks within steps; rank 0's stays."""

@@ -52,9 +52,9 @@ class StepHooks(Protocol):
     def fold_seed(self, seed: Any) -> Any:
         """Derive a seed of this rank, if ranks must draw different numbers."""
 
-    def note_assigned(self, variable: Any) -> None:
-        """Record that a step assigns a variable; no-op outside of a step."""
-        return
+    def note_assigned(self, variable: Any) -> bool:
+        """Record that a step assigns a variable; return whether this replica may."""
+        return True
 
 
 class GradientHooks(Protocol):

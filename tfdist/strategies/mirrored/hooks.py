@@ -38,7 +38,7 @@ class MirroredKerasHooks(StrategyKerasHooks):
         self.unequal: list[weakref.ref[Any]] = []
         self.replicas = [ReplicaHooks(each, reducer(each)) for each in replicas]
         for replica in self.replicas:
-            # Indices of layer state are the same for all devices of this process.
+            # The layer state is the same for all devices of this process.
             replica._apart, replica._agreed = self._apart, self._agreed
 
     @property

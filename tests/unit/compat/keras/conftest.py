@@ -31,6 +31,7 @@ class RankHooks:
 
     def note_assigned(self, variable):
         self.assigned.append(variable)
+        return True
 
 
 @pytest.fixture
