@@ -1,15 +1,17 @@
 """The plot of `tfdist report --plot`: speed-up over the number of processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfdist.scaling import ScalingReport, amdahl_speedup, gustafson_speedup
 
-# The laws are drawn to this multiple of the largest measurement, at least to 64.
+# The laws are drawn to this multiple of the largest measurement.
 _BEYOND = 4
-_AT_LEAST = 64
 _POINTS = 200
+# Curves closer than this share look like one.
+_VISIBLE = 0.02
+_STYLES = (("--", "grey"), ("-", "tab:blue"), ("-", "tab:orange"))
 
 
 def draw(report: ScalingReport, file: Path) -> None:
@@ -30,19 +32,20 @@ def draw(report: ScalingReport, file: Path) -> None:
         [row.speedup for row in report.rows],
         "o",
         color="black",
+        markersize=8,
         label="measured",
+        zorder=3,
     )
     _label(axes, report)
-    figure.savefig(file, dpi=150)
+    # Opaque, because labels in black must be read on a dark page too.
+    figure.savefig(file, dpi=150, facecolor="white")
 
 
 def _add_curves(axes: Any, report: ScalingReport) -> None:
     """Plot the perfect speed-up and the laws, from the smallest run on."""
-    largest = max(_AT_LEAST, _BEYOND * report.rows[-1].processes)
-    ratio = largest / report.base
+    ratio = _BEYOND * report.rows[-1].processes / report.base
     sizes = [ratio ** (i / _POINTS) for i in range(_POINTS + 1)]
-    processes = [size * report.base for size in sizes]
-    axes.plot(processes, sizes, "--", color="grey", label="perfect")
+    curves = {"perfect": sizes}
     laws: tuple[tuple[str, Any, Callable[[float, float], float]], ...] = (
         ("Amdahl", report.amdahl, amdahl_speedup),
         ("Gustafson", report.gustafson, gustafson_speedup),
@@ -50,11 +53,25 @@ def _add_curves(axes: Any, report: ScalingReport) -> None:
     for name, law, speedup in laws:
         if law is not None:
             serial = law.serial_fraction
-            axes.plot(
-                processes,
-                [speedup(serial, size) for size in sizes],
-                label=f"{name}, serial fraction {serial:.4f}",
-            )
+            label = f"{name}, serial fraction {serial:.4f}"
+            curves[label] = [speedup(serial, size) for size in sizes]
+    drawn: list[tuple[str, list[float]]] = []
+    for label, curve in curves.items():
+        for number, (names, other) in enumerate(drawn):
+            if _are_alike(curve, other):
+                drawn[number] = f"{names}; {label}", other
+                break
+        else:
+            drawn.append((label, curve))
+    processes = [size * report.base for size in sizes]
+    for (label, curve), style in zip(drawn, _STYLES, strict=False):
+        axes.plot(processes, curve, style[0], color=style[1], label=label)
+
+
+def _are_alike(curve: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether two curves look like one line."""
+    pairs = zip(curve, other, strict=True)
+    return all(abs(a - b) < _VISIBLE * a for a, b in pairs)
 
 
 def _label(axes: Any, report: ScalingReport) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,14 @@ from tfdist_cli.options import (
 from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
 
 # Longest excerpt of a line that is repeated after a failure, in characters.
-_LONGEST_SHOWN = 300
+_LONGEST_SHOWN = 2_000
+# The options of which one says how many processes there are.
+_COUNTS = ("-np", "-H", "--hostfile", "--workers", "--ps")
+_NOT_MET = (
+    "the {} processes never met: none of them made a strategy of tfdist, so each has "
+    "run by itself. Put this first: strategy = tfdist.strategies.AllReduceStrategy()"
+)
+_LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 
 _DESCRIPTION = """\
 Run a program as several processes that know of each other, on this machine or with -H
@@ -84,6 +92,8 @@ _OPTIONS = {
     "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
     "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log",
     "--no-tag-output": "do not put the rank before each line",
+    "--verbose": "show all that TensorFlow prints; by default its errors only, unless "
+    f"you have set {_LEVEL_VARIABLE}",
     "--bind-to core|none": "pin each process to its share of the cores (default: core, "
     "if there are several processes and a core for each; otherwise none)",
     "--threads-per-process N": "threads of the numerical libraries (default: the "
@@ -162,12 +172,17 @@ def run(args: argparse.Namespace) -> int:
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     report_end(restarts, attempts)
+    if hosts is None and have_not_met(job, attempts[-1]):
+        _print([_NOT_MET.format(job.size)])
     return attempts[-1].result.exit_code
 
 
 def _job(args: argparse.Namespace) -> Job:
     """Return the job that the options describe."""
+    _check_order(args)
     env = {**dict(args.env), **_horovod_variables(args)}
+    if _is_quiet(args):
+        env[_LEVEL_VARIABLE] = "2"
     if args.start_timeout is not None:
         env.setdefault(START_TIMEOUT_VARIABLE, f"{args.start_timeout:g}")
     return Job(
@@ -181,6 +196,20 @@ def _job(args: argparse.Namespace) -> Job:
         evaluator=args.evaluator,
         ps=args.ps,
     )
+
+
+def _check_order(args: argparse.Namespace) -> None:
+    """Refuse the options of this command after the program, if it lacks them."""
+    words = without_dashes(args.command)
+    late = [word for word in words[1:] if word in _COUNTS]
+    if late and not any((args.np, args.workers, args.ps)):
+        start = words.index(late[0])
+        order = [*words[start : start + 2], *words[:start], *words[start + 2 :]]
+        raise ValueError(
+            "The options of tfdist run stand before the program; what follows it is "
+            f"for the program. Received: tfdist run {shlex.join(words)}. Write: "
+            f"tfdist run {shlex.join(order)}"
+        )
 
 
 def _limits(args: argparse.Namespace) -> Limits:
@@ -216,7 +245,13 @@ def _output(args: argparse.Namespace) -> Output:
                 "--output-dir must be a folder or a name for a new one. "
                 f"Received: {folder} ({error.strerror}). Choose another place."
             ) from None
-    return Output(tag=not args.no_tag_output, directory=folder)
+    return Output(tag=not args.no_tag_output, quiet=_is_quiet(args), directory=folder)
+
+
+def _is_quiet(args: argparse.Namespace) -> bool:
+    """Return whether TensorFlow shall print errors only."""
+    has_level = _LEVEL_VARIABLE in {**os.environ, **dict(args.env)}
+    return not args.verbose and not has_level
 
 
 def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
@@ -253,13 +288,26 @@ def report_end(restarts: Restarts, attempts: Sequence[Attempt]) -> None:
     _print(lines)
 
 
+def have_not_met(job: Job, attempt: Attempt) -> bool:
+    """Return whether the ranks of a Python program have ended without a strategy."""
+    is_for_tfdist = job.command[0] == sys.executable and job.collective == "tensorflow"
+    is_done = attempt.result.reason == "done" and attempt.saved_step is None
+    return is_for_tfdist and is_done and (job.size or 1) > 1
+
+
 def _last_lines(result: RunResult) -> list[str]:
     """Return the last lines of the process that failed first, with a heading."""
     if result.failed_rank is None:
         return []
     failed = result.exit_of(result.failed_rank)
-    shown = [f"    {line[:_LONGEST_SHOWN]}" for line in failed.tail]
+    shown = [f"    {_shortened(line)}" for line in failed.tail]
     return [f"the last lines of {failed.name}:", *shown] if shown else []
+
+
+def _shortened(line: str) -> str:
+    """Cut the middle out of a very long line: an error ends with what to do."""
+    half = _LONGEST_SHOWN // 2
+    return line if len(line) <= 2 * half else f"{line[:half]} ... {line[-half:]}"
 
 
 def _print(lines: Sequence[str]) -> None:

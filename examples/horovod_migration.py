@@ -68,9 +68,12 @@ opt = tf.optimizers.Adam()
 # 3. Horovod: Wrap optimizer with DistributedOptimizer.
 opt = hvd.DistributedOptimizer(opt, backward_passes_per_step=1, average_aggregated_gradients=True)
 
+# Horovod: Specify `experimental_run_tf_function=False` to ensure TensorFlow
+# uses hvd.DistributedOptimizer() to compute gradients.
 mnist_model.compile(loss=tf.losses.SparseCategoricalCrossentropy(),
                     optimizer=opt,
-                    metrics=['accuracy'])
+                    metrics=['accuracy'],
+                    experimental_run_tf_function=False)
 
 
 class Throughput(tf.keras.callbacks.Callback):

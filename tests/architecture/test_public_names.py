@@ -35,7 +35,7 @@ tfdist.horovod: Adasum Average Compression DistributedGradientTape
     stop_timeline
 tfdist.learning_rate: exponential_multiplier scale scale_factor warmup_multiplier
 tfdist.mixed_precision: LossScaleOptimizer loss_scale set_policy
-tfdist.optimizers: Lars
+tfdist.optimizers: Lars LazyAdam LazySGD
 tfdist.strategies: AllReduceStrategy CentralStorageStrategy HorovodStrategy
     MirroredStrategy MultiWorkerMirroredStrategy OneDeviceStrategy
     ParameterServerStrategy TPUStrategy cluster_resolver create

@@ -227,21 +227,26 @@ def test_metric_average_weights_ranks_by_their_examples(job):
 
 def test_throughput_counts_the_examples_of_all_ranks(job):
     rates = np.array(job.rates_of_examples)
+    shown = in_three_digits(rates)
     for ranks in check(job, "throughput", job.constant(RATE)):
         for fit in ranks:
-            close(fit.logs["examples_per_second"], rates)
-            close(fit.logs["examples_per_second_per_rank"], rates / job.size)
-            close(fit.logs["tokens_per_second"], 3 * rates)
-            close(fit.logs["scaling_efficiency"], rates / 2 / job.size)
-        chief, *others = ranks
-        assert len(chief.printed) == EPOCHS
-        assert [fit.printed for fit in others] == [[]] * len(others)
+            close(fit.logs["examples_per_second"], shown)
+            close(fit.logs["tokens_per_second"], in_three_digits(3 * rates))
+            efficiency = in_three_digits(rates / 2 / job.size)
+            close(fit.logs["scaling_efficiency"], efficiency)
+        chief = ranks[0]
+        assert [fit.printed for fit in ranks] == [[]] * job.size
         written = chief.noted
         close([epoch.examples_per_second for epoch in written.epochs], rates)
         assert written.processes == job.size
         assert written.global_batch_size == job.batches.size * len(job.parts)
     # Of the others, each was given a file of its own.
     assert job.files == ["run.json"]
+
+
+def in_three_digits(figures):
+    """Return the figures as `Throughput` logs them."""
+    return [float(f"{figure:.3g}") for figure in figures]
 
 
 def warmup(job):
@@ -276,14 +281,13 @@ def test_together_they_do_the_same_in_any_order(job, number):
     own = np.arange(job.size) ** 2
     if order.index("own") < order.index("average"):
         own = np.full(job.size, np.average(own, weights=job.rows_trained))
-    examples = np.array(job.rates_of_examples)
+    examples = in_three_digits(job.rates_of_examples)
     fits = check(job, f"order {number}", *rates, means=means, prepare=change_root)
     for done, (of_fit, ranks) in enumerate(zip(rates, fits, strict=True), start=1):
         for fit, own_of_rank in zip(ranks, own, strict=True):
             close(fit.logs["learning_rate"], of_fit[:, -1])
             close(fit.logs["own"], own_of_rank)
             close(fit.logs["examples_per_second"], examples)
-            close(fit.logs["examples_per_second_per_rank"], examples / job.size)
         chief, *others = ranks
         assert chief.printed == lines(job, order, of_fit)
         assert chief.noted == [*range(EPOCHS)] * done
@@ -293,18 +297,11 @@ def test_together_they_do_the_same_in_any_order(job, number):
 def lines(job, order, rates):
     """Return what the chief prints, in the order of the callbacks."""
     printed = []
-    for epoch, examples in enumerate(job.rates_of_examples):
+    for epoch in range(EPOCHS):
         rate = f"{rates[epoch, -1]:g}"
         said = {"print": f"epoch {epoch + 1}: learning rate {rate}"}
         if epoch == WARMUP_EPOCHS - 1:
             ended = "the warm-up has ended, learning rate"
             said["warm-up"] = f"epoch {epoch + 1}: {ended} {rate}"
-        ranks = ""
-        if job.size > 1:
-            ranks = f" on {job.size} ranks, {examples / job.size:.1f} per rank"
-        left_out = "step" if epoch else "2 steps"
-        said["throughput"] = (
-            f"examples per second: {examples:.1f}{ranks}, without the first {left_out}"
-        )
         printed += [said[name] for name in order if name in said]
     return printed

@@ -516,7 +516,10 @@ def one_goes_in_its_own_session(how):
             "raise",
             r"rank 2 .* has ended with ValueError: bad weather\. Look at the end",
         ),
-        ("leave", r"rank 2 .* has ended its program while rank \d .* waits for it in"),
+        (
+            "leave",
+            r"rank 2 .* has ended its program, .* while rank \d .* waits for it in",
+        ),
         ("kill", r"rank 2 .* is gone: its connection closed\. Look at the end of its"),
         ("stop", r"rank 2 .* has been silent for 3 s"),
     ],

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "digits_allreduce.py"
 COMMAND = Path(sys.executable).with_name("tfdist")
-RATE = re.compile(r"^examples per second: ([\d,.]+)(.*)$", re.MULTILINE)
+RATE = re.compile(r"examples_per_second: (\d+\.\d+)$", re.MULTILINE)
 LAST_LINE = re.compile(
     r"^all (\d+) ranks hold identical weights: sha256 [0-9a-f]{64}$", re.MULTILINE
 )
@@ -49,16 +49,10 @@ def test_two_processes_train_it_together(env, tmp_path):
 
     assert accuracy_in(chief) >= 0.97
     assert LAST_LINE.findall(chief) == ["2"]
-    rates = RATE.findall(chief)
-    assert len(rates) == 24
-    assert all(" on 2 ranks, " in rest and " per rank, " in rest for _, rest in rates)
-    assert [rest.rpartition(", ")[2] for _, rest in rates] == [
-        "without the first 2 steps",
-        *["without the first step"] * 23,
-    ]
+    assert len(RATE.findall(chief)) == 24
     # One progress bar: that of the chief.
     assert len(re.findall(r"^Epoch \d+/24$", chief, re.MULTILINE)) == 24
-    assert not re.search(r"Epoch|accuracy|examples per second|identical", other)
+    assert not re.search(r"Epoch|accuracy|examples_per_second|identical", other)
 
 
 def test_the_same_file_runs_alone(env):

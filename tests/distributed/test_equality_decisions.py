@@ -158,6 +158,25 @@ def rate_of_another_in_mid_epoch(strategy):
     return agreed(train(strategy, at("on_train_batch_end", 3, slow_down, on_rank=1)))
 
 
+def predict_in_mid_epoch(strategy):
+    def predict(model):
+        model.predict(data()[0], verbose=0)
+
+    return train(strategy, at("on_train_batch_end", 3, predict))
+
+
+def fit_in_a_callback(strategy):
+    """The `fit` of a callback, after which the chief alone stops the outer one."""
+
+    def fit(model):
+        x, y = data(37)
+        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+
+    return train(
+        strategy, at("on_epoch_end", 0, fit), at("on_epoch_end", 1, stop, on_rank=0)
+    )
+
+
 ROWS = {
     "EarlyStopping": early_stopping,
     "ReduceLROnPlateau": reduce_on_plateau,
@@ -175,6 +194,8 @@ ROWS = {
     "learning rate, all ranks, mid-epoch": rate_of_all_in_mid_epoch,
     "learning rate, chief, mid-epoch": rate_of_chief_in_mid_epoch,
     "learning rate, another rank, mid-epoch": rate_of_another_in_mid_epoch,
+    "predict, mid-epoch": predict_in_mid_epoch,
+    "fit in a callback": fit_in_a_callback,
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [

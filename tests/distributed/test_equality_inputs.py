@@ -7,6 +7,7 @@ import pytest
 from equality_matrix import everywhere
 from equality_models import (
     BATCH,
+    ONE_ROW_LEFT,
     arrays,
     data,
     embedded,
@@ -206,6 +207,89 @@ def ragged_predictions(strategy):
     return {"values": predicted.flat_values, "rows": predicted.row_lengths()}
 
 
+def several_rows_for_each(strategy):
+    """Predictions of two and three rows for each row, some of them ragged."""
+    import keras
+    import tensorflow as tf
+
+    class Several(keras.Model):
+        def build(self, shape):
+            self.factor = self.add_weight(shape=(), initializer="ones")
+
+        def call(self, inputs):
+            thrice = tf.repeat(inputs * 2.0 * self.factor.value, 3, axis=0)
+            lengths = tf.reduce_sum(tf.cast(thrice > 0, tf.int64), 1)
+            ragged = tf.RaggedTensor.from_tensor(thrice, lengths)
+            return {"b": tf.reshape(inputs, [-1, 4]), "a": [inputs, ragged]}
+
+    with strategy.scope():
+        model = Several()
+        model.build(None)
+    x, y = data(rows=ONE_ROW_LEFT)
+    found = {}
+    for name, given in {
+        "arrays": {"x": x, "batch_size": 32},
+        "generator": {"x": generator(x, y)["x"], "steps": 9},
+    }.items():
+        predicted = model.predict(**given, verbose=0)
+        one, ragged = predicted["a"]
+        found[name] = [predicted["b"], one, ragged.flat_values, ragged.row_lengths()]
+    return found
+
+
+def with_constants(x, y):
+    """Batches with the weights of the classes, and their scale."""
+    batches = slices(x, y).batch(5)
+    return {"x": batches.map(lambda x, y: ({"x": x}, (y, CLASS_WEIGHTS, 0.5)))}
+
+
+def with_constants_of_whole_batches(x, y):
+    batches = slices(x, y).batch(BATCH, drop_remainder=True)
+    return {"x": batches.map(lambda x, y: ({"x": x, "z": CLASS_WEIGHTS}, y))}
+
+
+def with_constants_of_generator(x, y):
+    """The same, of a length that only the batches tell."""
+    import keras
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            rows = slice(index * BATCH, index * BATCH + BATCH)
+            return {"x": x[rows], "z": np.array(CLASS_WEIGHTS)}, y[rows]
+
+    return {"x": Batches(), "shuffle": False}
+
+
+CLASS_WEIGHTS = [0.5, 3.0, 1.0, 1.0, 1.0]
+
+
+def by_class():
+    """A model whose loss takes weights of classes from the batch."""
+    import keras
+    import tensorflow as tf
+
+    class Weighted(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.model = sequential()
+
+        def call(self, inputs):
+            return self.model(inputs["x"])
+
+        def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+            y, weights, scale = y if isinstance(y, tuple) else (y, x["z"], 1.0)
+            y, weights, scale = (
+                tf.cast(value, y_pred.dtype) for value in (y, weights, scale)
+            )
+            weights = tf.gather(weights, tf.cast(y, tf.int64)) * scale
+            return tf.reduce_mean(weights * (y - y_pred) ** 2)
+
+    return Weighted()
+
+
 masked = stacked(
     lambda layers: [
         layers.Embedding(3, 4, mask_zero=True),
@@ -219,6 +303,12 @@ masked_lstm = stacked(
         layers.Dense(1, activation="sigmoid"),
     ]
 )
+
+
+def masked_rows(x, y):
+    """Rows of zeros, of which a mask takes no notice, and weights of the classes."""
+    some = np.arange(len(x)) % 5 > 0
+    return {**arrays(x * some[:, None], y), "class_weight": {0: 0.5, 1: 2.0}}
 
 
 def fit_loss(strategy, reduction, model=sequential, feed=arrays):
@@ -272,6 +362,17 @@ ROWS = {
         model=masked,
         feed=tokens_with_weights,
     ),
+    "several rows for each, predicted": several_rows_for_each,
+    "constants in the batch": fitting(by_class, with_constants),
+    "constants in batches of one length": fitting(
+        by_class, with_constants_of_whole_batches
+    ),
+    "constants of a generator": fitting(by_class, with_constants_of_generator),
+    "masks and class weights": fitting(
+        stacked(lambda layers: [layers.Masking(), layers.Dense(1, "sigmoid")]),
+        masked_rows,
+        **MEASURED,
+    ),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
@@ -290,6 +391,9 @@ VARIANTS = [
     "reduction mean_with_sample_weight, no weights",
     "reduction sum, masks",
     "reduction mean_with_sample_weight, masks",
+    "constants in batches of one length",
+    "constants of a generator",
+    "masks and class weights",
 ]
 
 

@@ -242,6 +242,41 @@ def made_outside(strategy):
     return {"agreed": "trained"}
 
 
+def with_a_frozen_layer_from_outside(strategy):
+    import keras
+
+    x, y = data()
+    outer = keras.layers.Dense(6, activation="tanh", trainable=False)
+    outer.build((None, 8))
+    with strategy.scope():
+        layers = [keras.Input((8,)), outer, keras.layers.Dense(1, activation="sigmoid")]
+        model = compiled(keras.Sequential(layers), optimizer=sgd)
+    return state(model, model.fit(**large_batches(x, y), verbose=0))
+
+
+def measured_from_outside(strategy):
+    import keras
+
+    x, y = data()
+    metrics = [keras.metrics.AUC(), keras.metrics.MeanAbsoluteError()]
+    with strategy.scope():
+        model = compiled(sequential(), metrics=metrics)
+    history = model.fit(**large_batches(x, y), epochs=2, verbose=0)
+    return {**state(model, history), "evaluate": model.evaluate(x, y, verbose=0)}
+
+
+def adapted_in_between(strategy):
+    """LoRA, enabled between two calls of `fit`."""
+    x, y = data()
+    with strategy.scope():
+        model = compiled(sequential(), optimizer=sgd)
+    model.fit(**arrays(x, y), verbose=0)
+    with strategy.scope():
+        model.layers[0].enable_lora(2)
+        compiled(model, optimizer=sgd)
+    return state(model, model.fit(**arrays(x, y), verbose=0))
+
+
 ROWS = {
     "LSTM": fitting(lstm, large_batches, rows=ONE_ROW_LEFT),
     "GRU, bidirectional": fitting(bidirectional),
@@ -272,6 +307,9 @@ ROWS = {
     "cloned": cloned,
     "compiled outside": compiled_outside,
     "made outside": made_outside,
+    "a frozen layer made outside": with_a_frozen_layer_from_outside,
+    "metrics made outside": measured_from_outside,
+    "LoRA enabled in between": adapted_in_between,
     "BatchNormalization, synchronised, masked": fitting(
         masked, large_batches, rows=ONE_ROW_LEFT
     ),

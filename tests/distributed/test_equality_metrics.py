@@ -206,6 +206,48 @@ def of_its_own(strategy):
     )
 
 
+def under_other_names(strategy):
+    """A step that returns metrics by other names, counts, a vector and an integer."""
+    import keras
+
+    class Tracking(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.error = keras.metrics.Mean(name="mean of errors")
+            self.hits = keras.metrics.Sum(name="sum of hits")
+            self.rows = keras.metrics.Sum(name="sum of rows")
+            self.steps = keras.metrics.Sum(name="sum of steps")
+
+        def train_step(self, data):
+            super().train_step(data)
+            (x, y), argmax = data, keras.ops.argmax
+            y_pred = self(x)
+            hits = keras.ops.equal(argmax(y, axis=-1), argmax(y_pred, axis=-1))
+            self.error.update_state(keras.ops.mean(keras.ops.abs(y - y_pred)))
+            self.hits.update_state(keras.ops.sum(keras.ops.cast(hits, "float64")))
+            self.rows.update_state(keras.ops.shape(x)[0])
+            self.steps.update_state(1)
+            return {
+                "error": self.error.result(),
+                "hits": self.hits.result(),
+                "others": {"rows": self.rows.result(), "steps": self.steps.result()},
+                "mean": keras.ops.mean(x, axis=0),
+                "iterations": self.optimizer.iterations,
+            }
+
+        def test_step(self, data):
+            return {"error": super().test_step(data)["loss"]}
+
+    found = train(
+        strategy,
+        lambda: Tracking(dense(4, "softmax").layers),
+        one_hot,
+        "categorical_crossentropy",
+    )
+    found["history"]["mean"] = np.array(found["history"]["mean"])
+    return found
+
+
 ROWS = {
     "binary": one_output(1, "sigmoid", sign, "binary_crossentropy", BINARY),
     "regression": one_output(3, "softplus", positive, "mse", REGRESSION),
@@ -219,6 +261,7 @@ ROWS = {
         4, "softmax", classes, "sparse_categorical_crossentropy", SPARSE_TOP
     ),
     "of its own": of_its_own,
+    "under other names": under_other_names,
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [

@@ -7,6 +7,7 @@ from equality_models import (
     arrays,
     compiled,
     data,
+    embedded,
     fit,
     fitting,
     optimizer,
@@ -40,6 +41,10 @@ def lars():
     return tfdist.optimizers.Lars(
         0.05, trust_coefficient=0.2, weight_decay=0.01, global_clipnorm=0.5
     )
+
+
+def lazy():
+    return tfdist.optimizers.LazyAdam(0.05, global_clipnorm=0.1)
 
 
 def loss_scaled(inner=sgd, **options):
@@ -145,6 +150,7 @@ ROWS = {
     "LossScaleOptimizer, one rank infinite": fitting(
         optimizer=loss_scaled(), feed=one_rank_infinite
     ),
+    "LazyAdam": fitting(embedded, optimizer=lazy),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [

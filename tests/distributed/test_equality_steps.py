@@ -275,6 +275,113 @@ def normalized_here_and_there(strategy):
     return {"agreed": fit(strategy, make, large_batches, run_eagerly=True)}
 
 
+def without_call():
+    """Steps that call a part of the model, which itself has no `call`."""
+    import keras
+
+    class Whole(keras.Model):
+        def __init__(self, part):
+            super().__init__()
+            self.part = part
+
+        def train_step(self, data):
+            loss, gradients = squared_errors(self.part, data)
+            self.optimizer.apply(gradients, self.part.trainable_variables)
+            return self.measured(data, loss)
+
+        def test_step(self, data):
+            return self.measured(data, squared_errors(self.part, data)[0])
+
+        def measured(self, data, loss):
+            self._loss_tracker.update_state(loss)
+            return self.compute_metrics(*data, self.part(data[0]))
+
+        def predict_step(self, data):
+            return self.part(keras.utils.unpack_x_y_sample_weight(data)[0])
+
+    return Whole(sequential())
+
+
+def with_other_inputs():
+    """A `call` that does not take what the step does."""
+    whole = type(without_call())
+
+    class Other(whole):
+        def call(self, inputs):
+            return self.part(inputs["latent"])
+
+    return Other(sequential())
+
+
+def gan():
+    """Two models that each have an optimizer, and metrics, within one without both."""
+    import keras
+    import tensorflow as tf
+
+    class Gan(keras.Model):
+        def __init__(self):
+            super().__init__()
+            layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(8)]
+            self.generator = keras.Sequential(layers)
+            self.discriminator = sequential()
+            self.first, self.second = (
+                keras.optimizers.Adam(0.01),
+                keras.optimizers.SGD(),
+            )
+            self.loss_of = keras.losses.BinaryCrossentropy()
+            self.means = [keras.metrics.Mean(name=name) for name in ("g", "d")]
+
+        @property
+        def metrics(self):
+            return self.means
+
+        def train_step(self, data):
+            real, _ = data
+            for mean in self.means:
+                trained = self.generator if mean.name == "g" else self.discriminator
+                with tf.GradientTape() as tape:
+                    both = tf.concat([self.generator(real[:, :3]), real], 0)
+                    is_real = tf.repeat([[0.0], [1.0]], len_of(real), axis=0)
+                    truth = 1 - is_real if mean.name == "g" else is_real
+                    loss = self.loss_of(truth, self.discriminator(both))
+                variables = trained.trainable_variables
+                optimizer = self.first if mean.name == "g" else self.second
+                optimizer.apply(tape.gradient(loss, variables), variables)
+                mean.update_state(loss)
+            return {mean.name: mean.result() for mean in self.means}
+
+    def len_of(rows):
+        return tf.shape(rows)[0]
+
+    return Gan()
+
+
+def contrasting():
+    """Return a model that tells each row from all rows of the global batch."""
+    import keras
+    import tensorflow as tf
+
+    class Contrasting(keras.Sequential):
+        def train_step(self, data):
+            x, _ = data
+            replica = tf.distribute.get_replica_context()
+            rank = replica.replica_id_in_sync_group
+            with tf.GradientTape() as tape:
+                views = self(x, training=True)
+                number = tf.shape(views)[:1]
+                before = tf.reduce_sum(replica.all_gather(number, axis=0)[:rank])
+                keys = replica.all_gather({"views": tf.transpose(views)}, axis=1)
+                loss = keras.losses.sparse_categorical_crossentropy(
+                    before + tf.range(number[0]), views @ keys["views"], True
+                )
+                loss = tf.reduce_mean(loss)
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"contrast": loss}
+
+    return Contrasting(sequential().layers[:1])
+
+
 ROWS = {
     "a function for a step": fitting(with_a_function_for_a_step, optimizer=sgd),
     "two optimizers": fitting(with_two_optimizers, optimizer=sgd),
@@ -287,6 +394,14 @@ ROWS = {
     "single batches alone": alone_in_between,
     "a layer that a step makes": made_by_the_step,
     "statistics of one rank": normalized_here_and_there,
+    "a model without call": fitting(
+        without_call, large_batches, metrics=["mae"], then=["evaluate", "predict"]
+    ),
+    "a call that takes other inputs": fitting(with_other_inputs, large_batches),
+    "a GAN without call": fitting(gan, large_batches, rows=ONE_ROW_LEFT),
+    "rows of all ranks in a loss": fitting(
+        contrasting, large_batches, rows=ONE_ROW_LEFT, optimizer=sgd, loss=None
+    ),
     "a GAN": fitting(adversarial, large_batches, rows=ONE_ROW_LEFT, optimizer=sgd),
     "call is a function": compiled_twice,
     "call is a function, eagerly": compiled_twice_eagerly,

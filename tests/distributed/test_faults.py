@@ -115,6 +115,20 @@ def test_a_made_up_tensor_comes_before_the_strategy():
     assert "must be made before TensorFlow runs" in result.errors[0].message
 
 
+def test_a_second_strategy_is_refused():
+    result = tfdist.testing.cluster(two_strategies, size=2, check=False)
+
+    assert {error.message for error in result.errors} == {
+        "A program of several processes has one strategy. Received: a second one. Make "
+        "it once, and build all models under its scope()."
+    }
+
+
+def two_strategies():
+    for _ in range(2):
+        tfdist.strategies.AllReduceStrategy()
+
+
 def tensor_first():
     import tensorflow as tf
 

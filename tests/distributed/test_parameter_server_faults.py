@@ -2,10 +2,12 @@
 
 import os
 import signal
+import threading
 from functools import partial
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from equality_comparison import differences
 from equality_matrix import TOLERANCES
 from equality_models import compiled, data, optimizer, sequential, state
@@ -85,16 +87,72 @@ def disturbed(callbacks):
     return row
 
 
+STOPS = 16
+
+
+def stopped(strategy):
+    """Train while workers are stopped and continued in turn.
+
+    Returns, for each stop, how many steps were made before its end.
+    """
+    import keras
+
+    made, found, progress = [], [], threading.Condition()
+
+    def further_steps(seconds):
+        first = len(made)
+        with progress:
+            progress.wait_for(lambda: len(made) >= first + 20, seconds)
+        return len(made) - first
+
+    def stop_in_turn():
+        for number in range(STOPS):
+            further_steps(60)
+            pid = pid_of(WORKERS[number % 2])
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                # The watchdog kills it only later.
+                found.append(further_steps(0.8 * SILENCE_SECONDS))
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+    x, y = data(EXAMPLES)
+    with strategy.scope():
+        model = compiled(sequential(), optimizer("SGD", RATE))
+    stopping = threading.Thread(target=stop_in_turn)
+
+    class Count(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            stopping.start()
+
+        def on_train_batch_end(self, batch, logs=None):
+            with progress:
+                made.append(batch)
+                progress.notify()
+            self.model.stop_training = not stopping.is_alive()
+
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(BATCH)
+    model.fit(batches, steps_per_epoch=10**6, verbose=0, callbacks=[Count()])
+    return {
+        "steps": found,
+        "made": len(made),
+        "iterations": int(model.optimizer.iterations.numpy()),
+    }
+
+
 KILLS = [(batch, signal.SIGKILL) for batch in (20, 40, 60)]
 # The process is never continued.
 HANG = (10, signal.SIGSTOP)
+# Stopped first, while all workers are there.
 TOGETHER = {
+    "stopped": stopped,
     "killed": disturbed(signals_at(*KILLS)),
     "hung": disturbed(signals_at(HANG, tasks=WORKERS[1:])),
 }
 # The others do not wait for a worker that was killed.
 BACKUP = {**TOGETHER, "killed": disturbed(signals_at(KILLS[0], tasks=WORKERS[1:]))}
 APART = {
+    "stopped": stopped,
     "killed": many_steps(optimizer("SGD", RATE), signals_at(*KILLS)),
     "hung": many_steps(optimizer("SGD", RATE), signals_at(HANG, tasks=WORKERS[1:])),
 }
@@ -130,7 +188,7 @@ def together(request):
     return run(run_disturbed, "sync", backup, **how)
 
 
-@pytest.mark.parametrize("row", APART)
+@pytest.mark.parametrize("row", ["killed", "hung"])
 def test_lost_and_hung_workers_cost_no_update_and_no_example(apart, row):
     found = succeeded(apart, row)
 
@@ -139,7 +197,7 @@ def test_lost_and_hung_workers_cost_no_update_and_no_example(apart, row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", TOGETHER)
+@pytest.mark.parametrize("row", ["killed", "hung"])
 def test_lost_and_hung_workers_change_no_weight_of_a_sync_training(
     alone, together, row
 ):
@@ -148,6 +206,22 @@ def test_lost_and_hung_workers_change_no_weight_of_a_sync_training(
     wrong = differences(succeeded(together, row), right, TOLERANCES[right["floatx"]])
 
     assert wrong == []
+
+
+def check_stops(found):
+    """Compare what `stopped` returns with the steps that were to be made."""
+    assert min(found["steps"]) >= 20
+    assert len(found["steps"]) == STOPS
+    assert found["made"] == found["iterations"]
+
+
+def test_others_go_on_while_a_worker_is_stopped(apart):
+    check_stops(succeeded(apart, "stopped"))
+
+
+@pytest.mark.slow
+def test_sync_steps_go_on_while_a_worker_is_stopped(together):
+    check_stops(succeeded(together, "stopped"))
 
 
 # -- servers ----------------------------------------------------------------------

@@ -10,6 +10,8 @@ from equality_models import BATCH, compiled, data, optimizer, sgd, state
 from equality_rows import of_keras
 from parameter_server_jobs import run, run_rows, succeeded
 
+import tfdist
+
 pytestmark = pytest.mark.slow
 
 ROWS_OF_TABLE, SHARDS = 13, 2
@@ -87,6 +89,10 @@ def excluding():
     return made
 
 
+def lazy():
+    return tfdist.optimizers.LazyAdam(0.05)
+
+
 def scaling():
     return of_keras("optimizers", "LossScaleOptimizer")(optimizer("Adam")(), 8.0)
 
@@ -124,6 +130,7 @@ ROWS = {
         embeddings_regularizer=penalty, embeddings_constraint=limited
     ),
     "saved": saved,
+    "LazyAdam": with_tables(lazy),
 }
 
 

@@ -90,7 +90,9 @@ def test_each_process_knows_its_place(tmp_path):
         env={**os.environ, "INHERITED": "1", "TF_CONFIG": "{}"},
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr.startswith("tfdist run: the 3 processes never met: none of them")
+    assert len(done.stderr.splitlines()) == 1
     lines = by_rank(done.stdout)
     ranks = [json.loads(lines[rank][0]) for rank in range(3)]
     assert [rank[0] for rank in ranks] == [
@@ -181,7 +183,7 @@ def test_streams_stay_apart_and_python_is_unbuffered(tmp_path):
     done = run("-np", "2", str(script))
 
     assert sorted(done.stdout.splitlines()) == ["[0] out", "[1] out"]
-    assert sorted(done.stderr.splitlines()) == ["[0] err", "[1] err"]
+    assert sorted(done.stderr.splitlines())[:2] == ["[0] err", "[1] err"]
 
 
 def test_any_bytes_come_through():

@@ -56,6 +56,7 @@ def each_row_once(strategy):
     fit("arrays, shuffled batches", rows, rows, batch_size=10, shuffle="batch")
     dataset = tf.data.Dataset.from_tensor_slices((rows, rows))
     fit("dataset", dataset.batch(10))
+    fit("dataset, shuffled without a seed", dataset.shuffle(ROWS).batch(10))
     policy = tf.data.Options()
     policy.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.DATA
@@ -195,6 +196,12 @@ def errors(strategy):
     seed = tfdist.rank()
     shuffled = tf.data.Dataset.from_tensor_slices((rows, rows)).shuffle(ROWS, seed=seed)
     expect("other data", lambda: model.fit(shuffled.batch(10), verbose=0))
+    part = rows[tfdist.rank() :]
+    expect("other length", lambda: model.fit(part, part, verbose=0))
+    more = {"validation_data": (part, part), "verbose": 0}
+    expect("validation", lambda: model.fit(rows, rows, **more))
+    expect("evaluate", lambda: model.evaluate(part, part, verbose=0))
+    expect("predict", lambda: model.predict(part, verbose=0))
     with strategy.scope():
         wide = keras.Sequential(
             [
@@ -257,6 +264,22 @@ def loops(strategy):
     }
 
 
+def draws(strategy):
+    """Draw without a seed: shuffles for all, shuffles of this rank's own, and steps."""
+    import tensorflow as tf
+
+    shuffled = tf.data.Dataset.range(ROWS).shuffle(ROWS)
+    own = strategy.distribute_datasets_from_function(
+        lambda context: tf.data.Dataset.range(ROWS).shuffle(ROWS)
+    )
+    step = tf.function(lambda: strategy.run(lambda: tf.random.uniform([9])))
+    return {
+        "shuffles": [[*map(int, shuffled)] for _ in range(2)],
+        "own shuffles": [*map(int, own)],
+        "steps": step().numpy().tolist(),
+    }
+
+
 def check_everything(folder):
     """Run all of the above in this process."""
     strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=60)
@@ -267,6 +290,7 @@ def check_everything(folder):
         "halves": used_on_some_ranks(strategy),
         "files": files(strategy, folder),
         "loops": loops(strategy),
+        "draws": draws(strategy),
         "errors": errors(strategy),
     }
     model, rows = numbered(strategy)
@@ -354,10 +378,32 @@ def test_custom_loops_have_what_tf_distribute_gives(cluster):
         assert found["value"] == rank
 
 
+def test_shuffles_without_a_seed_are_alike_and_other_draws_are_not(cluster):
+    by_rank = [values["draws"] for values in cluster[0].values]
+    first, second = by_rank[0]["shuffles"]
+
+    assert sorted(first) == sorted(second) == [*range(ROWS)]
+    assert first != second
+    for found in by_rank[1:]:
+        assert found["shuffles"] == [first, second]
+        assert found["own shuffles"] != by_rank[0]["own shuffles"]
+        assert found["steps"] != by_rank[0]["steps"]
+
+
+OTHER_LENGTH = (
+    r"RuntimeError: The ranks do not have the same data\. Received: 101 rows in "
+    r"batches of 32 on rank 0, 100 rows in batches of 32 on rank 1\. Give every"
+)
+
+
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
         ("other data", r"RuntimeError: The ranks do not see the same data: the first"),
+        ("other length", OTHER_LENGTH),
+        ("validation", OTHER_LENGTH),
+        ("evaluate", OTHER_LENGTH),
+        ("predict", OTHER_LENGTH),
         (
             "other variables",
             r"RuntimeError: The ranks have different variables in the mod",

@@ -30,6 +30,31 @@ class Noise(keras.layers.Layer):
         return inputs + tf.random.normal(tf.shape(inputs), dtype=inputs.dtype)
 
 
+class Queue(keras.layers.Layer):
+    def build(self, shape):
+        self.rows = self.add_weight((32, shape[-1]), trainable=False, name="rows")
+
+    def call(self, inputs):
+        rows = keras.ops.concatenate([inputs, self.rows], axis=0)
+        self.rows.assign(rows[:32])
+        return inputs
+
+
+class OfBatches(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="of_batches")
+        self.total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, y, p, sample_weight=None):
+        if fault == "maximum":
+            self.total.assign(keras.ops.maximum(self.total, keras.ops.max(p)))
+        else:
+            self.total.assign_add(keras.ops.mean(p))
+
+    def result(self):
+        return self.total
+
+
 class Clipping(keras.Model):
     def train_step(self, data):
         features, labels = data
@@ -61,6 +86,8 @@ def build():
         layers += [keras.layers.BatchNormalization(name="norm")]
     if fault == "random":
         layers += [Noise(name="noise")]
+    if fault == "queue":
+        layers += [Queue(name="queue")]
     if fault == "none":
         layers += [
             keras.layers.BatchNormalization(name="norm", synchronized=True),
@@ -105,7 +132,7 @@ with strategy.scope():
     model.compile(
         keras.optimizers.Adam(0.01, clipnorm=1.0),
         total if fault == "sum" else "mse",
-        metrics=["mae"],
+        metrics=[OfBatches() if fault in ("maximum", "batch mean") else "mae"],
         steps_per_execution=2 if fault == "none" else 1,
     )
 if fault in ("loop", "undivided"):
@@ -157,6 +184,9 @@ def test_a_script_without_a_fault_passes(verdict_of):
         ("sum", "", "a custom loss that does not average"),
         ("unsharded", None, "an unsharded dataset"),
         ("undivided", "", "a loss that is not divided by the global batch size"),
+        ("queue", "queue/rows", "state of a layer that is not a mean over rows"),
+        ("maximum", "of_batches/total", "a metric that is not a sum over rows"),
+        ("batch mean", "of_batches/total", "a metric that is not a sum over rows"),
     ],
 )
 def test_a_planted_fault_is_named(verdict_of, fault, first, cause):

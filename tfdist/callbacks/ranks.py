@@ -1,16 +1,22 @@
 """The ranks that train a model, and a line that the chief prints per epoch."""
 
+import warnings
 from typing import Any
 
 import keras
+import tensorflow as tf
 
+from tfdist.cluster.detect import detect_membership
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.collectives.horovod.current import started_collective, started_rank
 
 
 def collective_of(model: keras.Model) -> Collective:
     """Return the collective of a model's strategy, of Horovod or of one process."""
-    return _of_strategy(model) or started_collective() or SingleCollective()
+    collective = _of_strategy(model) or started_collective()
+    if collective is None:
+        _warn_if_apart(model.distribute_strategy)
+    return collective or SingleCollective()
 
 
 def is_chief_of(model: keras.Model) -> bool:
@@ -38,6 +44,22 @@ def processes_of(model: keras.Model) -> int:
         return int(workers)
     # TensorFlow's own strategies scale by replicas.
     return max(collective_of(model).size, int(strategy.num_replicas_in_sync))
+
+
+def _warn_if_apart(strategy: tf.distribute.Strategy) -> None:
+    """Warn on the chief if each process of a job trains a model of its own."""
+    # Other strategies of TensorFlow have replicas, or parameter servers.
+    if strategy.num_replicas_in_sync > 1 or hasattr(strategy, "workers"):
+        return
+    place = detect_membership()
+    if place.trains and place.is_chief and place.size > 1:
+        warnings.warn(
+            f"Each of the {place.size} processes trains a model of its own, because "
+            "the model was made outside of a strategy. Make one first of all, "
+            "strategy = tfdist.strategies.AllReduceStrategy(), and the model in its "
+            "scope().",
+            stacklevel=3,
+        )
 
 
 class EpochLine(keras.callbacks.Callback):  # type: ignore[misc]

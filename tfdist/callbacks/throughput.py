@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
@@ -11,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import __version__
-from tfdist.callbacks.ranks import EpochLine, collective_of, is_chief_of, processes_of
+from tfdist.callbacks.ranks import collective_of, is_chief_of, processes_of
 from tfdist.compat.keras.saving import write_atomically
 from tfdist.scaling import (
     EpochRate,
@@ -23,19 +24,24 @@ from tfdist.scaling import (
     text_of_run,
 )
 
+_NOT_MEASURED = (
+    "tfdist: Throughput has not measured this epoch, because all its steps are among "
+    "the first of a fit, which it leaves out: skip_steps=0 counts them."
+)
 
-class Throughput(EpochLine):
-    """Callback that logs and prints the examples per second of each epoch.
 
-    It logs `examples_per_second`, over all ranks, and `examples_per_second_per_rank`,
-    their mean. Both are equal on all ranks. Put it before callbacks that read the logs,
+class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
+    """Callback that logs the examples per second of each epoch, over all ranks.
+
+    Keras's progress bar shows `examples_per_second`, to three digits, and the History
+    has it. It is equal on all ranks. Put the callback before those that read the logs,
     such as TensorBoard and CSVLogger, and before any callback that calls `evaluate`.
 
     The rate covers the steps, including the wait for input, but not evaluation,
     checkpoints or other work between epochs. It leaves out the first steps of a `fit`,
     in which TensorFlow compiles, and the first step of every other epoch, in which the
     input starts and ranks wait for each other. An epoch without other steps has the
-    rate NaN.
+    rate NaN, and the chief prints why.
 
     Keras counts the examples for its mean loss, a short last batch included. With a
     custom `train_step` or custom `metrics` it may count nothing, or steps: then the
@@ -47,9 +53,8 @@ class Throughput(EpochLine):
             second fills caches and opens connections.
         examples_per_step: The global batch size, which then also counts for a short
             last batch. Default None: Keras counts.
-        verbose: 1 to print a line per epoch on the chief, 0 for none. Default 1.
         units_per_example: Units per example by name. For example, `{"tokens": 512}`
-            logs and prints `tokens_per_second`, over all ranks. Default None.
+            logs `tokens_per_second`, over all ranks. Default None.
         alone_examples_per_second: The rate of one process alone. It logs
             `scaling_efficiency`, the fraction of the perfect speed-up. Default None.
         json: Path of a file that the chief writes at the end of each `fit`, for `tfdist
@@ -64,11 +69,9 @@ class Throughput(EpochLine):
         >>> model = keras.Sequential([keras.layers.Dense(1)])
         >>> model.compile(loss="mse")
         >>> x = keras.ops.ones((100, 4))
-        >>> history = model.fit(
-        ...     x, x[:, :1], verbose=0, callbacks=[Throughput(verbose=0)]
-        ... )
+        >>> history = model.fit(x, x[:, :1], verbose=0, callbacks=[Throughput()])
         >>> sorted(history.history)
-        ['examples_per_second', 'examples_per_second_per_rank', 'loss']
+        ['examples_per_second', 'loss']
     """
 
     # None until the examples of an epoch are counted.
@@ -80,7 +83,6 @@ class Throughput(EpochLine):
         *,
         skip_steps: int = 2,
         examples_per_step: int | None = None,
-        verbose: int = 1,
         units_per_example: Mapping[str, float] | None = None,
         alone_examples_per_second: float | None = None,
         json: str | os.PathLike[str] | None = None,
@@ -88,7 +90,6 @@ class Throughput(EpochLine):
         super().__init__()
         self.skip_steps = skip_steps
         self.examples_per_step = examples_per_step
-        self.verbose = verbose
         self.units_per_example = dict(units_per_example or {})
         self.alone_examples_per_second = alone_examples_per_second
         self.json = json
@@ -97,7 +98,6 @@ class Throughput(EpochLine):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Discard an earlier `fit`, and create the folder of the file."""
-        super().on_train_begin(logs)
         self._reset()
         self._processes = processes_of(self.model)
         if self.json is not None and is_chief_of(self.model):
@@ -106,7 +106,6 @@ class Throughput(EpochLine):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Reset the counts, as Keras does with its metrics."""
-        super().on_epoch_begin(epoch, logs)
         self._steps, self._seconds, self._examples = 0, 0.0, None
 
     def on_train_batch_begin(
@@ -145,20 +144,16 @@ class Throughput(EpochLine):
         if self._global_batch_size is None:
             # 0 if no rank read its count between two steps.
             self._global_batch_size = round(sum(full for *_, full in by_rank)) or None
-        total, size = over_ranks([Rate(*of) for *of, _ in by_rank]), len(by_rank)
+        total = over_ranks([Rate(*of) for *of, _ in by_rank])
         rate = total.examples_per_second
         self._epochs.append(EpochRate(rate if rate > 0 else None, total.skipped_steps))
-        figures = self._figures(rate)
         if logs is not None:
-            logs["examples_per_second"] = rate
-            logs["examples_per_second_per_rank"] = rate / size
-            logs.update(figures)
-        if self.verbose:
-            self._line = _describe(total, size, figures)
+            logs.update(self._figures(rate))
+        if math.isnan(rate) and len(self._epochs) == 1 and is_chief_of(self.model):
+            print(_NOT_MEASURED, file=sys.stderr)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Print the last line, and write the file."""
-        super().on_train_end(logs)
+        """Write the file."""
         if self.json is None or not is_chief_of(self.model):
             return
         run = Run(
@@ -195,17 +190,15 @@ class Throughput(EpochLine):
         return examples_counted(self.model, steps)
 
     def _figures(self, rate: float) -> dict[str, float]:
-        """Return the optional figures by their names in the logs."""
-        figures = {
-            f"{unit}_per_second": rate * count
-            for unit, count in self.units_per_example.items()
-        }
+        """Return the figures by their names in the logs, to three digits."""
+        units = {"examples": 1.0, **self.units_per_example}
+        figures = {f"{unit}_per_second": rate * count for unit, count in units.items()}
         alone = self.alone_examples_per_second
         if alone is not None:
             figures["scaling_efficiency"] = (
                 efficiency(rate, alone, self._processes) if rate > 0 else math.nan
             )
-        return figures
+        return {name: float(f"{figure:.3g}") for name, figure in figures.items()}
 
 
 def examples_counted(model: keras.Model, steps: int) -> float:
@@ -256,23 +249,3 @@ def _check(options: Throughput) -> None:
                 f"'examples'. Received: {unit!r}: {count}. "
                 "Give the number per example, as in {'tokens': 512}."
             )
-
-
-def _describe(total: Rate, size: int, figures: Mapping[str, float]) -> str:
-    """Return the line of an epoch."""
-    rate = total.examples_per_second
-    if math.isnan(rate):
-        return (
-            "examples per second: not measured, because every step of this epoch is "
-            "among the first, which are left out (skip_steps=0 counts them)"
-        )
-    line = f"examples per second: {rate:,.1f}"
-    if size > 1:
-        line += f" on {size} ranks, {rate / size:,.1f} per rank"
-    for name, value in figures.items():
-        words = name.replace("_", " ")
-        line += f", {words} {value:,.{2 if name == 'scaling_efficiency' else 1}f}"
-    skipped = total.skipped_steps
-    if skipped:
-        line += f", without the first {'step' if skipped == 1 else f'{skipped} steps'}"
-    return line

@@ -7,7 +7,9 @@ def rank() -> int:
     """Return the rank of this training process.
 
     Returns:
-        The rank, from 0 (the chief) to `size() - 1`; 0 if the process runs alone.
+        The rank, from 0 (the chief) to `size() - 1`; 0 if the process runs alone. With
+        parameter servers the chief, which does not train, has rank 0, and the workers
+        have 1 to `size()`; only the chief goes on after the strategy is created.
 
     Raises:
         ValueError: If the environment describes an invalid cluster, or if this process
@@ -24,8 +26,12 @@ def rank() -> int:
 def size() -> int:
     """Return the number of processes that train together.
 
+    A global batch of `64 * size()` gives 64 examples to each of them. Asynchronous
+    parameter servers are the exception: there each batch goes to one worker as a whole.
+
     Returns:
-        The number of training processes, the chief included; at least 1.
+        The number of training processes, at least 1. The chief is one of them, but not
+        with parameter servers, where it is the number of workers.
 
     Raises:
         ValueError: If the environment describes an invalid cluster.
@@ -34,7 +40,8 @@ def size() -> int:
         >>> import tfdist
         >>> global_batch_size = 64 * tfdist.size()
     """
-    return detect_membership().size
+    member = detect_membership()
+    return len(member.cluster.workers) if member.cluster.ps else member.size
 
 
 def local_rank() -> int:
@@ -43,7 +50,8 @@ def local_rank() -> int:
     Use it to choose a GPU or a share of the cores.
 
     Returns:
-        The local rank, from 0 to `local_size() - 1`; 0 if the process runs alone.
+        The local rank, from 0 to `local_size() - 1`; 0 if the process runs alone. With
+        parameter servers the chief has one, too.
 
     Raises:
         ValueError: If the environment describes an invalid cluster, or if this process
@@ -61,7 +69,8 @@ def local_size() -> int:
     """Return the number of processes that train together on this host.
 
     Returns:
-        The number of training processes on this host, this one included.
+        The number of training processes on this host, this one included. With parameter
+        servers also the chief, because it needs cores.
 
     Raises:
         ValueError: If the environment describes an invalid cluster, or if this process
@@ -80,7 +89,8 @@ def is_chief() -> bool:
 
     Returns:
         True for rank 0 and for a process that runs alone; False for other ranks,
-        parameter servers and evaluators.
+        parameter servers and evaluators. With parameter servers it is True wherever a
+        program goes on after it has created the strategy.
 
     Raises:
         ValueError: If the environment describes an invalid cluster.

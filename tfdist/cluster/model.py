@@ -121,7 +121,7 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """The number of training processes, at least 1."""
+        """The number of processes that have a rank, at least 1."""
         return max(1, len(self.addresses))
 
     @property

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.collectives.base import Collective
 from tfdist.collectives.ops import FlatOps
 from tfdist.collectives.tensorflow import FlatCollective
-from tfdist.compat.mirrored import may_meet
+from tfdist.compat.mirrored import is_in_loop, may_meet
 
 # Group 1 is the processes, group 2 the devices of several processes. Groups of
 # TensorFlow's own strategies start at `compat.mirrored.FIRST_GROUP_KEY`.
@@ -135,6 +135,14 @@ class ReplicaCollective(FlatCollective):
         """
         if may_meet():
             return nullcontext()
+        if is_in_loop():
+            # TensorFlow matches collectives by the loop, and each replica has its own.
+            raise ValueError(
+                "The devices of one process cannot exchange values in a loop of a "
+                "graph. Received: a tf.while_loop, tf.scan or tf.map_fn that applies "
+                "an optimizer or reduces values. Write `for _ in range(n)`, or use "
+                "AllReduceStrategy with a process for each device."
+            )
         order: AbstractContextManager[Any] = tf.control_dependencies(
             [self._anchor.read_value()]
         )

@@ -16,6 +16,7 @@ from tensorflow.python.distribute import distribute_utils as _distribute_utils
 from tensorflow.python.distribute import input_util as _input_util
 from tensorflow.python.distribute import mirrored_run as _mirrored_run
 from tensorflow.python.distribute import mirrored_strategy as _mirrored_strategy
+from tensorflow.python.ops import control_flow_util_v2 as _control_flow
 
 from tfdist.compat.patching import within
 
@@ -59,6 +60,17 @@ def may_meet() -> bool:
     )
 
 
+def is_in_loop() -> bool:
+    """Return whether a loop within the current replica is being traced."""
+    whole = getattr(threading.current_thread(), "graph", None)
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None and graph is not whole:
+        if _control_flow.in_while_loop_defun(graph):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
 def copies_here(variable: Any) -> tuple[Any, ...]:
     """Return the copies of a TensorFlow or Keras variable on this process's devices."""
     value = getattr(variable, "value", None)
@@ -83,12 +95,13 @@ def assign_here(variable: Any, value: Any) -> None:
     """Assign to the current replica's copy of a Keras variable, or else to all."""
     # TensorFlow's assign would synchronize replicas, which fails in a branch of a
     # graph, and would divide a sum among them, which fails for integers.
-    value = tf.cast(value, variable.dtype)
-    copies = copies_here(variable)
+    # In a layer of mixed precision, `variable` has the value and type of a cast copy.
+    copies = copies_here(variable._value)
+    value = tf.cast(value, copies[0].dtype)
     replica = tf.distribute.get_replica_context()
     if len(copies) == 1:
         copies[0].assign(value)
-    elif replica is not None and replica.strategy is _strategy_of(variable):
+    elif replica is not None and is_copied(variable, replica.strategy):
         copies[replica._replica_id].assign(value)
     elif _adds_up(variable):
         copies[0].assign(value)
@@ -99,9 +112,11 @@ def assign_here(variable: Any, value: Any) -> None:
             copy.assign(value)
 
 
-def _strategy_of(variable: Any) -> Any:
-    """Return the strategy in whose scope a Keras variable was created."""
-    return variable._value.distribute_strategy
+def is_copied(variable: Any, strategy: Any) -> bool:
+    """Return whether each device of a strategy has its own copy of a variable."""
+    value = getattr(variable, "_value", variable)
+    is_one = not isinstance(value, tf.distribute.DistributedValues)
+    return not is_one and value.distribute_strategy is strategy
 
 
 def _adds_up(variable: Any) -> bool:

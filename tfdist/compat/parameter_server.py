@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -30,11 +29,23 @@ def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
     # cancelled them all and waited for those in flight: forever, if a worker hangs.
     # Deletable when it takes Python functions and raises without waiting.
     closures = coordinator._cluster.closure_queue
-    closure = _cluster_coordinator.Closure(work, closures._cancellation_mgr)
+    closure = _Closure(work, closures._cancellation_mgr)
     closure.tag = None
     with closures._queue_lock:
         closures._queue.put(closure, block=False)
         closures._closures_queued_condition.notify()
+
+
+class _Closure(_cluster_coordinator.Closure):  # type: ignore[misc]
+    """A Python function that leaves the executor of its worker to its thread."""
+
+    def execute_on(self, worker: Any) -> None:
+        """Call the function on the thread of a worker."""
+        # TensorFlow's method goes back to the default executor: see `own_executor`.
+        _context.context().executor = worker.executor
+        dispatch = _coordinator_context.with_dispatch_context(worker)
+        with tf.device(worker.device_name), dispatch:
+            self._function()
 
 
 def take_error(coordinator: Any) -> Exception | None:
@@ -83,16 +94,18 @@ def connect(cluster: tf.train.ClusterSpec) -> None:
         cluster, job_name="chief", protocol="grpc", cluster_device_filters=filters
     )
     _context.ensure_initialized()
+    own_executor()
 
 
-def own_executor() -> AbstractContextManager[Any]:
-    """Give this thread its own executor."""
-    # Threads otherwise share one, which waits for the operations of all of them.
+def own_executor() -> None:
+    """Give this thread its own executor for good."""
+    # TensorFlow frees the tensors of all workers on the default executor, for which
+    # iterators and other threads wait: as long as a worker hangs.
     # Deletable when TensorFlow gives each thread an executor.
-    scope: AbstractContextManager[Any] = _context.executor_scope(
-        _executor.new_executor(enable_async=False)
-    )
-    return scope
+    context = _context.context()
+    context.executor = executor = _executor.new_executor(enable_async=False)
+    # The context itself refers to the executor weakly.
+    context._thread_local_data.executor = executor
 
 
 def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:

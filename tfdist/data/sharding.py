@@ -1,5 +1,6 @@
 """Shards: one rank's rows of a global batch or a dataset."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +21,15 @@ class Shard(NamedTuple):
         own: The number of this rank's rows, a scalar int64 tensor.
         stand_in: Empty if this rank always has rows. Otherwise one scalar bool tensor:
             whether `data` is a row of another rank, used only for its shape.
+        with_rows: Whether each leaf of `data` holds rows, a bool tensor of shape
+            (leaves,); empty if only their lengths can tell.
     """
 
     data: Any
     rows: Any
     own: Any
     stand_in: tuple[Any, ...]
+    with_rows: Any = ()
 
 
 def shard_of(data: Any, *, is_joint: bool) -> Shard:
@@ -41,14 +45,16 @@ def split(shard: Shard, count: int) -> list[Shard]:
     """Cut a process's shard for its `count` devices."""
     # Unless each device is certain to have rows, a device without any gets a stand-in.
     is_sure = not shard.stand_in and not isinstance(shard.rows, tuple)
+    is_known = not isinstance(shard.with_rows, tuple)
+    with_rows = tf.unstack(shard.with_rows) if is_known else None
     shards = []
     stand_in: tuple[Any, ...] = ()
     for number in range(count):
         start, stop = share(shard.own, number, count)
         if is_sure:
-            data = cut_rows(shard.data, start, stop)
+            data = cut_rows(shard.data, start, stop, with_rows)
         else:
-            data = at_least_one_row(shard.data, start, stop)
+            data = at_least_one_row(shard.data, start, stop, with_rows)
             stand_in = (tf.equal(start, stop),)
         shards.append(Shard(data, shard.rows, stop - start, stand_in))
     return shards
@@ -56,18 +62,41 @@ def split(shard: Shard, count: int) -> list[Shard]:
 
 def rows_of(batch: Any) -> Any:
     """Return the number of rows of a batch, a scalar int64 tensor."""
-    for leaf in tf.nest.flatten(batch):
-        if isinstance(leaf, tf.RaggedTensor):
-            return leaf.nrows(tf.int64)
-        if isinstance(leaf, tf.SparseTensor):
-            return tf.cast(leaf.dense_shape[0], tf.int64)
-        if _has_rows(leaf):
-            return tf.shape(leaf, tf.int64)[0]
-    raise ValueError(
-        "A batch must hold at least one tensor with rows. "
-        f"Received: {tf.nest.map_structure(lambda t: getattr(t, 'shape', t), batch)}. "
-        "Call dataset.batch(global_batch_size) on the dataset."
-    )
+    lengths = [_length(leaf) for leaf in tf.nest.flatten(batch)]
+    return tf.convert_to_tensor(_common(lengths, batch), tf.int64)
+
+
+def _common(lengths: list[Any], batch: Any) -> Any:
+    """Return the number of rows: the most common length, or else the first."""
+    found = [length for length in lengths if length is not None]
+    if not found:
+        raise ValueError(
+            "A batch must hold at least one tensor with rows. Received: "
+            f"{tf.nest.map_structure(lambda t: getattr(t, 'shape', t), batch)}. "
+            "Call dataset.batch(global_batch_size) on the dataset."
+        )
+    # A batch that may be short has no static length, so a static one is a constant's.
+    unknown = [length for length in found if not isinstance(length, int)]
+    if not unknown:
+        return max(found, key=found.count)
+    if len(unknown) < 3:
+        return unknown[0]
+    stacked = tf.stack(unknown)
+    counts = tf.math.count_nonzero(stacked[:, tf.newaxis] == stacked, axis=1)
+    return stacked[tf.argmax(counts)]
+
+
+def _length(leaf: Any) -> Any:
+    """Return a leaf's first dimension: an int if static; None if it has none."""
+    if not has_rows(leaf):
+        return None
+    if leaf.shape.rank is not None and leaf.shape[0] is not None:
+        return int(leaf.shape[0])
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows(tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int64)
+    return tf.shape(leaf, tf.int64)[0]
 
 
 def share(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
@@ -75,35 +104,77 @@ def share(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
     return rows * rank // size, rows * (rank + 1) // size
 
 
-def cut_rows(batch: Any, start: Any, stop: Any) -> Any:
+def leaves_with_rows(batch: Any) -> list[Any]:
+    """Return whether each leaf holds rows of the batch: a bool, or else a tensor."""
+    lengths = [_length(leaf) for leaf in tf.nest.flatten(batch)]
+    rows = _common(lengths, batch)
+
+    def has_them(length: Any) -> Any:
+        if length is rows:
+            return True
+        if length is None or isinstance(length, int):
+            return isinstance(rows, int) and length == rows
+        # The lengths of a generator's constants are not static.
+        return tf.equal(length, rows)
+
+    return [has_them(length) for length in lengths]
+
+
+def cut_rows(
+    batch: Any, start: Any, stop: Any, with_rows: Sequence[Any] | None = None
+) -> Any:
     """Return rows from `start` to before `stop`; keep leaves without rows whole."""
+    if with_rows is None:
+        with_rows = leaves_with_rows(batch)
 
-    def cut(leaf: Any) -> Any:
-        if isinstance(leaf, tf.SparseTensor):
-            rank = tf.size(leaf.dense_shape)
-            zeros = tf.zeros([rank - 1], tf.int64)
-            begin = tf.concat([[tf.cast(start, tf.int64)], zeros], 0)
-            length = tf.concat(
-                [[tf.cast(stop - start, tf.int64)], leaf.dense_shape[1:]], 0
-            )
-            return tf.sparse.slice(leaf, begin, length)
-        return leaf[start:stop] if _has_rows(leaf) else leaf
+    def cut(leaf: Any, is_cut: Any) -> Any:
+        if is_cut is False or not has_rows(leaf):
+            return leaf
+        if is_cut is True:
+            return _slice(leaf, start, stop)
+        length = tf.cast(_length(leaf), tf.int64)
+        first = tf.where(is_cut, tf.cast(start, tf.int64), 0)
+        return _slice(leaf, first, tf.where(is_cut, tf.cast(stop, tf.int64), length))
 
-    return tf.nest.map_structure(cut, batch)
+    cuts = map(cut, tf.nest.flatten(batch), with_rows)
+    return tf.nest.pack_sequence_as(batch, [*cuts])
 
 
-def at_least_one_row(batch: Any, start: Any, stop: Any) -> Any:
+def _slice(leaf: Any, start: Any, stop: Any) -> Any:
+    """Return some rows of a dense, ragged or sparse tensor."""
+    if not isinstance(leaf, tf.SparseTensor):
+        return leaf[start:stop]
+    begin = tf.concat([[start], tf.zeros_like(leaf.dense_shape[1:])], 0)
+    length = tf.concat([[stop - start], leaf.dense_shape[1:]], 0)
+    return tf.sparse.slice(leaf, begin, length)
+
+
+def at_least_one_row(
+    batch: Any, start: Any, stop: Any, with_rows: Sequence[Any] | None = None
+) -> Any:
     """Cut rows from a nonempty batch; return another rank's row instead of none."""
-    rows = rows_of(batch)
-    start = tf.minimum(start, rows - 1)
-    return cut_rows(batch, start, tf.maximum(stop, start + 1))
+    start = tf.minimum(start, rows_of(batch) - 1)
+    return cut_rows(batch, start, tf.maximum(stop, start + 1), with_rows)
 
 
-def _has_rows(leaf: Any) -> bool:
-    """Return whether the first dimension of a leaf is that of the batch."""
-    return isinstance(leaf, tf.RaggedTensor) or (
-        isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0
-    )
+def of_any_length(batch: Any) -> Any:
+    """Return a batch whose rows, in a graph, have no static number."""
+
+    def hide(leaf: Any, is_hidden: Any) -> Any:
+        if is_hidden is not True or not isinstance(leaf, tf.Tensor):
+            return leaf
+        return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+
+    if tf.executing_eagerly():
+        return batch
+    hidden = map(hide, tf.nest.flatten(batch), leaves_with_rows(batch))
+    return tf.nest.pack_sequence_as(batch, [*hidden])
+
+
+def has_rows(leaf: Any) -> bool:
+    """Return whether a leaf is a tensor that is no scalar."""
+    is_tensor = isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor)
+    return is_tensor and leaf.shape.rank != 0
 
 
 def _to_tensor(leaf: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tfdist.cluster.detect import detect_membership
+
 try:
     import horovod.tensorflow as _horovod
 except ModuleNotFoundError as problem:
@@ -37,5 +39,15 @@ def init(*args: Any, **kwargs: Any) -> None:
         >>> hvd.init()
         >>> hvd.rank(), hvd.size()
         (0, 1)
+
+    Raises:
+        RuntimeError: If each of several processes would be a job of its own.
     """
     native.init(*args, **kwargs)
+    place = detect_membership()
+    if native.size() == 1 < place.size and place.horovod_launcher is None:
+        raise RuntimeError(
+            f"Horovod does not join the processes that {place.launcher} has started. "
+            f"Received: rank {place.rank} of {place.size}, and a Horovod of one "
+            "process. Start the program with `tfdist run --collective horovod`."
+        )

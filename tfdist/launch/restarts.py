@@ -14,6 +14,7 @@ class Attempt:
     result: RunResult
     # A slot is a fixed share of this machine's cores, whatever the rank.
     slots: tuple[int, ...]
+    # 0 if the ranks met and saved nothing, None if they never met on this machine.
     saved_step: int | None = None
 
     @property
@@ -68,7 +69,7 @@ class Restarts:
         last = attempts[-1]
         if last.result.reason != "failed" or last.result.was_interrupted:
             return None
-        if len(attempts) > self.max_restarts:
+        if len(attempts) > self.max_restarts or _recurring_error(last):
             return None
         # Drop a slot that failed first twice in a row without a new checkpoint.
         can_be_smaller = self.min_size is not None and len(last.slots) > self.min_size
@@ -90,8 +91,20 @@ class Restarts:
         """Return lines that describe all restarts of a job, empty without any."""
         restarts = [*enumerate(zip(attempts, attempts[1:], strict=False), start=1)]
         lines = [f"restart {number}: {_restart(*pair)}" for number, pair in restarts]
-        used = f"{len(restarts)} of {self.max_restarts} restarts used."
-        return [*lines, used] if restarts else []
+        error = _recurring_error(attempts[-1])
+        if error and len(attempts) <= self.max_restarts:
+            lines.append(f"not started again: {error} before a state was saved.")
+        if restarts:
+            lines.append(f"{len(restarts)} of {self.max_restarts} restarts used.")
+        return lines
+
+
+def _recurring_error(attempt: Attempt) -> str:
+    """Return the error that every start would meet before it saves, or nothing."""
+    rank = attempt.result.failed_rank
+    if rank is None or attempt.saved_step:
+        return ""
+    return attempt.result.exit_of(rank).recurring_error
 
 
 def _stays_dead(attempts: Sequence[Attempt]) -> bool:
@@ -115,7 +128,7 @@ def _restart(failed: Attempt, after: Attempt) -> str:
     name = exit_.name if slot == rank else f"{exit_.name} (slot {slot})"
     line = f"{name} {how_it_ended(exit_.code)}; started again on "
     line += _processes(after.slots)
-    if failed.saved_step is not None:
+    if failed.saved_step:
         line += f"; the last saved step was {failed.saved_step}"
     return f"{line}."
 

@@ -10,6 +10,17 @@ from tfdist.launch.job import name_of
 # The exit codes of a shell and of timeout(1).
 EXIT_CODE_OF_SIGNAL = 128
 EXIT_CODE_OF_TIMEOUT = 124
+# Errors of a program, not of a machine.
+_RECURRING = (
+    "AttributeError",
+    "ImportError",
+    "IndentationError",
+    "ModuleNotFoundError",
+    "NameError",
+    "SyntaxError",
+    "TypeError",
+    "ValueError",
+)
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,12 @@ class Exit:
     tail: tuple[str, ...] = ()
     task: Task | None = None
     host: str | None = None
+
+    @property
+    def recurring_error(self) -> str:
+        """The name of a Python error that a restart would meet again, or nothing."""
+        name = self.tail[0].partition(":")[0] if self.code == 1 and self.tail else ""
+        return name if name in _RECURRING else ""
 
     @property
     def name(self) -> str:

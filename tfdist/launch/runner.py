@@ -67,10 +67,8 @@ def run_job(
     attempts: list[Attempt] = []
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(received_signals(PASSED_ON))
-        folder = None
-        if restarts.max_restarts:
-            name = tempfile.TemporaryDirectory(prefix="tfdist-")
-            folder = Path(stack.enter_context(name))
+        name = tempfile.TemporaryDirectory(prefix="tfdist-")
+        folder = Path(stack.enter_context(name))
         while slots and (time.monotonic() < deadline or not attempts):
             if attempts:
                 on_restart(attempts[-1].result, restarts.notice(attempts, slots))
@@ -80,23 +78,20 @@ def run_job(
             limit = replace(limits, timeout_seconds=left if left < math.inf else None)
             # Each attempt has its own ports and run id, so leftovers cannot join.
             with _placed(job, hosts, slots, signals) as (specs, remote):
-                progress = None if folder is None else folder / str(len(attempts))
+                progress = folder / str(len(attempts))
+                progress.touch()
                 specs = [_noting(one, progress) for one in specs]
                 result = run_once(specs, out, limit, signals, remote)
             if result.reason == "timeout":
                 # Report the limit of the whole job, which is what the user set.
                 result = replace(result, detail=f"{limits.timeout_seconds:g}")
-            step = None if progress is None else read_saved_step(progress)
-            attempts.append(Attempt(result, slots, step))
+            attempts.append(Attempt(result, slots, read_saved_step(progress)))
             slots = restarts.next_slots(attempts)
     return tuple(attempts)
 
 
-def _noting(spec: ProcessSpec, progress: Path | None) -> ProcessSpec:
+def _noting(spec: ProcessSpec, progress: Path) -> ProcessSpec:
     """Let a process note in a file which step it has saved."""
-    if progress is None:
-        return spec
-    progress.touch()
     return replace(spec, env={**spec.env, PROGRESS_VARIABLE: str(progress)})
 
 

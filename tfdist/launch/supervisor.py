@@ -256,7 +256,7 @@ class Supervisor:
                 process.rank,
                 -signal.SIGKILL if process.exit_code is None else process.exit_code,
                 process.ended_seconds - self._started,
-                self._pump.tail(process.rank),
+                self._last_lines(process),
                 process.spec.task,
                 process.spec.host,
             )
@@ -270,6 +270,11 @@ class Supervisor:
             self._ended_ranks,
             self._was_interrupted,
         )
+
+    def _last_lines(self, process: RankProcess) -> tuple[str, ...]:
+        """Return the error of a process that ended in one, or its last lines."""
+        error = self._pump.last_error(process.rank) if process.exit_code == 1 else ()
+        return error or self._pump.tail(process.rank)
 
     def _failed_seconds(self, rank: int) -> float:
         """Return the time at which a rank failed."""

@@ -1,5 +1,6 @@
-"""Optimizers for large batches that Keras does not have."""
+"""Optimizers that Keras does not have, for large batches and large tables."""
 
 from tfdist.optimizers.lars import Lars
+from tfdist.optimizers.lazy import LazyAdam, LazySGD
 
-__all__ = ["Lars"]
+__all__ = ["Lars", "LazyAdam", "LazySGD"]

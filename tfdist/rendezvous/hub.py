@@ -131,8 +131,8 @@ class Hub:
                 self._lose(rank, f"has been silent for {SILENCE_SECONDS:.0f} s")
         for key, values in self._values.items():
             for rank in self._left - set(values):
-                what = json.loads(key)[0]
-                self._lose(rank, f"has ended while others wait for it in {what}")
+                who = self._names[rank]
+                self._fail(_ended(who, "others wait", json.loads(key)[0]))
         reports, seconds = self._reports, self._timeout_seconds
         failure = find_failure(reports, self._left, self._names, seconds)
         if failure is not None:
@@ -182,12 +182,7 @@ def find_failure(
     for rank, report in waiting.items():
         for gone in sorted(left):
             if reports[gone].call < report.call:
-                text = (
-                    f"{names[gone]} has ended its program while {names[rank]} waits "
-                    f"for it in {report.what}. Make the same calls on every rank, and "
-                    "look at the log of the one that has ended for the reason."
-                )
-                return Failure("lost", text)
+                return _ended(names[gone], f"{names[rank]} waits", report.what)
     for (rank, report), (other, its) in combinations(waiting.items(), 2):
         if report.call == its.call and report.what != its.what:
             text = (
@@ -199,6 +194,16 @@ def find_failure(
             return Failure("disagree", text)
     late = [rank for rank, its in waiting.items() if its.seconds >= timeout_seconds]
     return _stall(late[0], waiting, reports, names, timeout_seconds) if late else None
+
+
+def _ended(name: str, waiting: str, what: str) -> Failure:
+    """Explain that a rank has left out a call that others make."""
+    text = (
+        f"{name} has ended its program, without an error, while {waiting} for it in "
+        f"{what}. Make the same calls on every rank: fit, evaluate and predict must "
+        "not stand where only one of them comes, as after `if tfdist.is_chief()`."
+    )
+    return Failure("lost", text)
 
 
 def _stall(

@@ -28,7 +28,7 @@ class Progress:
             return None
 
     def saved(self, step: int) -> None:
-        """Write the step from which a restart resumes, counted over all starts."""
+        """Write the step from which a restart resumes, 0 when the ranks have met."""
         os.pwrite(self._descriptor, f"{step:0{_DIGITS}d}".encode(), 0)
 
     def close(self) -> None:
@@ -37,6 +37,6 @@ class Progress:
 
 
 def read_saved_step(path: Path) -> int | None:
-    """Return the last saved step of a start of a job, or None."""
+    """Return the last saved step of a start of a job, None if its ranks never met."""
     text = path.read_text()
     return int(text) if text else None

@@ -1,5 +1,6 @@
 """Base classes of strategies with one or several replicas per process."""
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.compat.keras import install
+from tfdist.compat.tensorflow import shuffle_alike, shuffling_apart
 from tfdist.data.sharding import Shard
 from tfdist.training.hooks import StrategyKerasHooks
 
@@ -25,6 +27,17 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
         """Initialize the strategy with its implementation."""
         tf.distribute.Strategy.__init__(self, extended)
         install(is_alone=extended.collective.size == 1)
+        if extended.collective.size > 1:
+            drawn = random.SystemRandom().getrandbits(31)
+            shuffle_alike(extended.collective.exchange("seed of shuffles", drawn)[0])
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[..., Any], options: Any = None
+    ) -> Any:
+        """Distribute a function's datasets; see `tf.distribute.Strategy`."""
+        # They are this process's own, and may be shuffled in another order elsewhere.
+        with shuffling_apart():
+            return super().distribute_datasets_from_function(dataset_fn, options)
 
     def run(
         self,

@@ -49,7 +49,13 @@ def connect(name: str, **options: Any) -> Collective:
 
 
 def check_trains(cluster: Cluster) -> None:
-    """Raise `ValueError` for a task that has no rank."""
+    """Raise `ValueError` for a task without a rank, and for parameter servers."""
+    if cluster.ps:
+        raise ValueError(
+            "This strategy has no parameter servers, and this job has. Received: a "
+            f"cluster with ps={list(cluster.ps)}. Make ParameterServerStrategy "
+            "instead, or start the program with `tfdist run -np N`."
+        )
     if not cluster.task.trains:
         raise ValueError(
             "Only the chief and the workers may create this strategy. Received: a task "

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, ref
 from tfdist.cluster.detect import LateTFConfig
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_root_rank
-from tfdist.compat.keras.compile_checks import caveats
+from tfdist.compat.keras.compile_checks import caveats, check_stateless
 from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
 from tfdist.training.metrics import MetricsOfRanks
 from tfdist.training.state import average_state, start_equal
@@ -37,12 +37,15 @@ class RankFits:
         if warning := self._late_tf_config.warning():
             warnings.warn(warning, stacklevel=2)
         check_root_rank(root_rank, self._collective.size)
+        # A callback of a `fit` may fit the same model.
+        outer = {trainer: self._fits[trainer]} if trainer in self._fits else {}
         self._root_ranks[trainer] = root_rank
         self._fits[trainer] = None
         try:
             yield
         finally:
-            self._fits.pop(trainer, None)
+            self._fits.pop(trainer)
+            self._fits.update(outer)
             self._root_ranks.pop(trainer, None)
 
     def build(self, trainer: Any, *, is_single_step: bool) -> None:
@@ -59,6 +62,7 @@ class RankFits:
 
     def synchronize(self, trainer: Any) -> None:
         """Broadcast the variables of the rank that the `fit` starts from."""
+        check_stateless(trainer)
         root_rank = self._root_ranks.pop(trainer, 0)
         start_equal(trainer, self._collective, root_rank)
 
@@ -98,6 +102,10 @@ class RankFits:
         apart = sorted({i for positions in by_rank for i in positions})
         if apart:
             average_state([variables[i] for i in apart], self._collective)
+
+    def step_returned(self, trainer: Any, what: str, logs: Any) -> None:
+        """Record the logs of the last training or test step."""
+        self._metrics.note_logs(trainer, what, logs)
 
     def metrics_result(
         self, trainer: Any, result: Callable[[Any], Any], logs: Any

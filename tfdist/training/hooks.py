@@ -12,22 +12,20 @@ from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras import KerasHooks
 from tfdist.compat.keras.learning_rates import accumulates
-from tfdist.compat.mirrored import copies_here
+from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.patching import holding
-from tfdist.data.sharding import Shard, cut_rows, shard_of
+from tfdist.data.sharding import Shard, of_any_length, shard_of
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.training.fit import RankFits
 from tfdist.training.gradients import RankGradients
 from tfdist.training.input import Feed
-from tfdist.training.metrics import gather_rows, join_rows
+from tfdist.training.metrics import gather_rows, is_custom, join_rows, own_rows
 from tfdist.training.state import CreatedVariables, follow_rows, put_back
 from tfdist.training.step import Step
 
 # Steps with their outputs.
 Made = list[tuple[Step, Any]]
-# Metric results of the first step, each with its metric and its key in a dict result.
-Noted = list[tuple[Any, Any, str | None]]
 
 
 class ReplicaHooks(RankGradients):
@@ -71,7 +69,9 @@ class ReplicaHooks(RankGradients):
             if trainer is not None and shard.stand_in:
                 stack.enter_context(put_back(step))
             with step.compiled():
-                outputs = call(shard.data)
+                is_predicting = is_joint and trainer is None
+                data = of_any_length(shard.data) if is_predicting else shard.data
+                outputs = call(data)
             apart = {id(variable): variable for variable in step.state()}
             if apart:
                 self._apart.setdefault(trainer, {}).update(apart)
@@ -104,15 +104,10 @@ class ReplicaHooks(RankGradients):
         assert self.step is not None
         return self.step.sum(value, what)
 
-    def note_assigned(self, variable: Any) -> bool:
-        """Note that a step assigns a variable; return whether this replica may."""
-        if self.step is None:
-            return True
-        if self.updates_once and len(copies_here(variable)) == 1:
-            # The devices share it, so that the first one assigns it for all.
-            return self._collective.rank == 0
-        self.step.note_assigned(variable)
-        return True
+    def note_assigned(self, variable: Any) -> None:
+        """Note that a step assigns a variable; outside of steps, a no-op."""
+        if self.step is not None:
+            self.step.note_assigned(variable)
 
     def fold_seed(self, seed: Any) -> Any:
         """Make a random seed differ between ranks within steps; rank 0's stays."""
@@ -132,9 +127,9 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         RankFits.__init__(self, collective)
         self._feed = Feed(collective, devices)
         self.created = CreatedVariables(collective)
-        # The current Keras call: its model, None in predictions, and whether all ranks
-        # make it together.
-        self._call: tuple[Any, bool] | None = None
+        # The current Keras call: its model, None in predictions, its name, and whether
+        # all ranks make it together.
+        self._call: tuple[Any, str, bool] | None = None
 
     @property
     def rank(self) -> int:
@@ -165,7 +160,7 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
     @contextmanager
     def call_of(self, trainer: Any, what: str, *, is_joint: bool) -> Iterator[None]:
         """Mark a call of a model's function, made by all ranks if `is_joint`."""
-        with holding(self, "_call", (trainer, is_joint)):
+        with holding(self, "_call", (trainer, what, is_joint)):
             with self.joint_call(what) if is_joint else nullcontext():
                 yield
             if is_joint:
@@ -188,34 +183,39 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
 
     def run_step(self, call: Callable[[Any], Any], data: Any) -> Any:
         """Run a step of the current Keras call on a `Shard` or an uncut batch."""
-        trainer, is_joint = self._called()
+        trainer, what, is_joint = self._called()
         shard = shard_of(data, is_joint=is_joint)
         known = self.created.count
         made, noted = self._make_steps(call, shard, trainer, is_joint=is_joint)
         if trainer is not None:
             logs = self._join_logs(trainer, made, noted)
             if is_joint:
-                self.created.start_equal_since(known)
+                self.created.start_equal_since(known, trainer)
                 share = tf.add_n([step.share() for step, _ in made])
-                self._metrics.note_share(trainer, share, logs)
+                outputs = made[0][1]
+                self._metrics.note_step(trainer, what, share, outputs, noted)
             return logs
         if not is_joint:
             return made[0][1]
-        own = [cut_rows(outputs, 0, step.shard.own) for step, outputs in made]
+        own = [own_rows(outputs, step.shard) for step, outputs in made]
         return gather_rows(join_rows(own), self._collective)
 
     def _make_steps(
         self, call: Callable[[Any], Any], shard: Shard, trainer: Any, *, is_joint: bool
     ) -> tuple[Made, Noted]:
         """Run a step on each device of this process: here, on one."""
-        return [self.make_step(call, shard, trainer, is_joint=is_joint)], []
+        if trainer is None or not is_custom(trainer):
+            return [self.make_step(call, shard, trainer, is_joint=is_joint)], []
+        with noted_results(trainer) as noted:
+            step = self.make_step(call, shard, trainer, is_joint=is_joint)
+        return [step], noted
 
     def _join_logs(self, trainer: Any, made: Made, noted: Noted) -> Any:
         """Combine the outputs of this process's devices."""
         return made[0][1]
 
-    def _called(self) -> tuple[Any, bool]:
-        """Return the model of the current Keras call, and whether the call is joint."""
+    def _called(self) -> tuple[Any, str, bool]:
+        """Return the current Keras call."""
         if self._call is None:
             raise RuntimeError(
                 "A step of fit, evaluate or predict must run in the function that "
@@ -228,7 +228,9 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
 
 def check_built(trainer: Any) -> None:
     """Raise `ValueError` if a model to predict with has no weights yet."""
-    if not trainer.built:
+    # A model without `call` is never built itself, but its parts are.
+    has_parts = bool(trainer.layers) and all(part.built for part in trainer.layers)
+    if not (trainer.built or has_parts):
         raise ValueError(
             f"The model {trainer.name!r} has no weights to predict with. Received: "
             "predict on a model that is not built. Call model.build, fit or "

@@ -15,6 +15,7 @@ from tfdist.compat.keras.input import (
     may_leave_ranks_empty,
     shuffles_arrays,
     shuffles_batches,
+    size_of,
 )
 from tfdist.compat.keras.positions import current_position
 from tfdist.compat.tensorflow import auto_shard, global_seed, static_batch_size
@@ -23,6 +24,7 @@ from tfdist.data.sharding import (
     at_least_one_row,
     cut_rows,
     is_rank_part,
+    leaves_with_rows,
     rows_of,
     share,
 )
@@ -44,35 +46,41 @@ class Feed:
     def distribute(self, adapter: Any) -> tf.data.Dataset:
         """Return this rank's `Shard`s of a Keras data adapter's batches."""
         self.error = None
-        dataset = self._shuffled_alike(adapter)
         if holds_dataset(adapter):
-            own = own_part(dataset, self._collective)
+            own = own_part(adapter.get_tf_dataset(), self._collective)
             if own is not None:
                 return shard_own(own, self._collective)
         return shard_global(
-            dataset,
+            self._agreed(adapter),
             self._collective,
             self._check_fingerprint,
             may_be_empty=may_leave_ranks_empty(adapter, self._replicas),
         )
 
-    def _shuffled_alike(self, adapter: Any) -> tf.data.Dataset:
-        """Return an adapter's dataset, with the same permutations on all ranks."""
-        if shuffles_batches(adapter):
-            # States that the user has seeded are equal, and stay as they are.
-            # Not hash(), because hash(None) differs between processes.
-            state = zlib.crc32(repr(random.getstate()).encode())
-            states = self._collective.exchange("random states", state)
-            if len(set(states)) > 1:
-                agree_on_batches(states[0])
-        if shuffles_arrays(adapter):
-            position = current_position()
-            drawn = random.SystemRandom().getrandbits(31)
-            draw = drawn if position is None else position.seed
-            seeds = self._collective.exchange("shuffle seeds", [global_seed(), draw])
-            if len({seed for seed, _ in seeds}) > 1 or seeds[0][0] is None:
-                with agreed_permutations(seeds[0][1]):
-                    return adapter.get_tf_dataset()
+    def _agreed(self, adapter: Any) -> tf.data.Dataset:
+        """Return an adapter's dataset, of the same data on every rank."""
+        position = current_position()
+        drawn = random.SystemRandom().getrandbits(31)
+        # Not hash(), because hash(None) differs between processes.
+        state = zlib.crc32(repr(random.getstate()).encode())
+        draw = drawn if position is None else position.seed
+        given = [size_of(adapter), state, global_seed(), draw]
+        by_rank = self._collective.exchange("the data", given)
+        sizes, states, seeds, draws = zip(*by_rank, strict=True)
+        other = next((r for r, size in enumerate(sizes) if size != sizes[0]), None)
+        if other is not None:
+            raise RuntimeError(
+                f"The ranks do not have the same data. Received: {sizes[0]} on rank 0, "
+                f"{sizes[other]} on rank {other}. Give every rank the whole data, "
+                "which the strategy shards, or shard it yourself and pass it through "
+                "strategy.distribute_datasets_from_function."
+            )
+        # States that the user has seeded are equal, and stay as they are.
+        if shuffles_batches(adapter) and len(set(states)) > 1:
+            agree_on_batches(states[0])
+        if shuffles_arrays(adapter) and (len(set(seeds)) > 1 or seeds[0] is None):
+            with agreed_permutations(draws[0]):
+                return adapter.get_tf_dataset()
         return adapter.get_tf_dataset()
 
     def _check_fingerprint(self, fingerprint: int) -> None:
@@ -87,8 +95,9 @@ class Feed:
                 f"{others[0]} is not that of rank 0. Received: a dataset that is "
                 "shuffled, filtered or sharded in another way on each rank. Give "
                 "every rank the whole dataset and every random operation of it a "
-                "seed (dataset.shuffle(..., seed=1)), or shard it yourself and pass "
-                "it through strategy.distribute_datasets_from_function."
+                "seed (dataset.shuffle(..., seed=1)); a shuffle needs none if it is "
+                "made after the strategy. Or shard the dataset yourself, and pass it "
+                "through strategy.distribute_datasets_from_function."
             )
             raise self.error
 
@@ -145,26 +154,31 @@ def shard_global(
     """
     rank, size = collective.rank, collective.size
 
-    def whole(_: Any, batch: Any) -> Shard:
-        rows = rows_of(batch)
-        return Shard(batch, rows, rows, (tf.equal(rows, 0),) if may_be_empty else ())
-
-    def cut(index: Any, batch: Any) -> Shard:
+    def cut(state: Any, batch: Any) -> tuple[Any, Shard]:
+        is_first, before = state
+        found = leaves_with_rows(batch)
+        # A constant may be as long as some batch, but hardly as all before it.
+        with_rows = tf.logical_and(before, tf.stack(found))
         rows = rows_of(batch)
         start, stop = share(rows, rank, size)
-        same = tf.cond(
-            tf.equal(index, 0),
-            lambda: _compare(batch, check),
-            lambda: tf.constant(True),
-        )
-        with tf.control_dependencies([same]):
-            rows = tf.identity(rows)
-        if not may_be_empty:
-            return Shard(cut_rows(batch, start, stop), rows, stop - start, ())
-        data = at_least_one_row(batch, start, stop)
-        return Shard(data, rows, stop - start, (tf.equal(start, stop),))
+        stand_in = (tf.equal(start, stop),) if may_be_empty else ()
+        if size > 1:
+            same = tf.cond(
+                is_first, lambda: _compare(batch, check), lambda: tf.constant(True)
+            )
+            with tf.control_dependencies([same]):
+                rows = tf.identity(rows)
+            flags = [
+                one if isinstance(one, bool) else flag
+                for one, flag in zip(found, tf.unstack(with_rows), strict=True)
+            ]
+            cut_own = at_least_one_row if may_be_empty else cut_rows
+            batch = cut_own(batch, start, stop, flags)
+        own = Shard(batch, rows, stop - start, stand_in, with_rows)
+        return (False, with_rows), own
 
-    return dataset.enumerate().map(cut if size > 1 else whole)
+    leaves = len(tf.nest.flatten(dataset.element_spec))
+    return dataset.scan((True, tf.ones([leaves], tf.bool)), cut)
 
 
 def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:

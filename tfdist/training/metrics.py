@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -10,7 +11,9 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
+from tfdist.compat.keras.losses_and_metrics import Noted
 from tfdist.compat.mirrored import value_here
+from tfdist.data.sharding import Shard, has_rows, rows_of
 
 
 class MetricsOfRanks:
@@ -22,20 +25,36 @@ class MetricsOfRanks:
 
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
-        self._shares: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
-    def note_share(self, trainer: Any, share: Any, outputs: Any) -> None:
-        """Record this rank's share of the batch if a step may return non-metrics."""
-        is_custom = any(
-            getattr(getattr(trainer, name), "__func__", None)
-            is not getattr(keras.Model, name)
-            for name in ("train_step", "test_step", "compute_metrics")
+        # By model, and by the name of the step.
+        self._steps: weakref.WeakKeyDictionary[Any, dict[str, _CustomStep]] = (
+            weakref.WeakKeyDictionary()
         )
-        if is_custom and isinstance(outputs, dict):
-            if trainer not in self._shares:
-                with tf.init_scope():
-                    self._shares[trainer] = tf.Variable(0.0, dtype=tf.float64)
-            self._shares[trainer].assign(share)
+
+    def note_step(
+        self, trainer: Any, what: str, share: Any, outputs: Any, noted: Noted
+    ) -> None:
+        """Record what a custom step is about to return, and this rank's share of it.
+
+        `noted` lists the results of metrics in the step.
+        """
+        if not isinstance(outputs, dict) or not is_custom(trainer):
+            return
+        steps = self._steps.setdefault(trainer, {})
+        if what not in steps:
+            with tf.init_scope():
+                steps[what] = _CustomStep(tf.Variable(0.0, dtype=tf.float64))
+        steps[what].share.assign(share)
+        metrics = {id(value): (metric, name) for value, metric, name in noted}
+        leaves = tf.nest.flatten(outputs)
+        steps[what].metrics = {
+            i: metrics[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in metrics
+        }
+
+    def note_logs(self, trainer: Any, what: str, logs: Any) -> None:
+        """Record the logs that a step has returned."""
+        step = self._steps.get(trainer, {}).get(what)
+        if step is not None:
+            step.logs = logs
 
     def result(self, trainer: Any, result: Callable[[Any], Any], logs: Any) -> Any:
         """Return `result(logs)` with the metric states of all ranks.
@@ -44,10 +63,21 @@ class MetricsOfRanks:
         """
         with keras.StatelessScope(state_mapping=self._states_of_all(trainer)):
             returned = result(logs)
-            if returned is not logs or not isinstance(logs, dict):
+            if returned is not logs:
                 return _values(returned)
-            metrics = _values(_results_by_name(trainer))
-        return {**logs, **self._logs_of_all(trainer, logs, metrics)}
+            steps = self._steps.get(trainer, {}).values()
+            step = next((one for one in steps if one.logs is logs), None)
+            if step is None:
+                return _values(logs)
+            metrics = {id(metric): metric for metric, _ in step.metrics.values()}
+            results = {key: metric.result() for key, metric in metrics.items()}
+            of_metrics = {
+                i: _values(
+                    results[id(metric)] if key is None else results[id(metric)][key]
+                )
+                for i, (metric, key) in step.metrics.items()
+            }
+        return self._logs_of_all(step, of_metrics)
 
     def _states_of_all(self, trainer: Any) -> list[tuple[Any, Any]]:
         """Return each metric variable with its value over all ranks."""
@@ -65,44 +95,51 @@ class MetricsOfRanks:
             mapping += zip(variables, values, strict=True)
         return mapping
 
-    def _logs_of_all(
-        self, trainer: Any, logs: dict[str, Any], metrics: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _logs_of_all(self, step: "_CustomStep", metrics: dict[int, Any]) -> Any:
         """Return the logs of the last step, reduced over all ranks.
 
-        A log that equals a metric on every rank becomes the metric over all ranks. Any
-        other float is averaged, weighted by rows.
+        Floats of the same shape are averaged, weighted by rows. Other numbers are those
+        of the last rank with rows.
         """
-        keys = sorted(logs)
-        if not keys or trainer not in self._shares:
-            return {}
-        here = [(v, value_here(v)) for v in trainer.metrics_variables]
-        with keras.StatelessScope(state_mapping=here):
-            own = _values(_results_by_name(trainer))
-        numbers = [logs[key] if _is_number(logs[key]) else 0.0 for key in keys]
-        values = tf.stack([tf.cast(number, tf.float64) for number in numbers])
-        differ = [not _is_close(logs[key], own.get(key)) for key in keys]
-        # The logs of a rank without rows come from a placeholder; its share is 0.
-        weighed = [
-            tf.math.multiply_no_nan(each, self._shares[trainer])
-            for each in (values, tf.cast(differ, tf.float64))
-        ]
-        sums, differing = self._collective.all_reduce(
-            weighed, name="logs of the last step"
-        )
-        of_all = {}
-        for i, key in enumerate(keys):
-            if differing[i] == 0:
-                of_all[key] = metrics[key]
-            elif _is_number(logs[key]):
-                of_all[key] = tf.cast(sums[i], logs[key].dtype)
-        return of_all
+        leaves = [_values(leaf) for leaf in tf.nest.flatten(step.logs)]
+        numbers = {
+            i: tf.cast(leaf, tf.float64) if leaf.dtype.is_floating else leaf
+            for i, leaf in enumerate(leaves)
+            if i not in metrics and _is_number(leaf)
+        }
+        mine = [float(step.share), [n.numpy().tolist() for n in numbers.values()]]
+        by_rank = self._collective.exchange("logs of the last step", mine)
+        # The logs of a rank without rows come from a placeholder.
+        shares, given = zip(*(one for one in by_rank if one[0] > 0), strict=True)
+        for i, values in zip(numbers, zip(*given, strict=True), strict=True):
+            value = values[-1]
+            if leaves[i].dtype.is_floating and len({*map(np.shape, values)}) == 1:
+                parts = zip(shares, values, strict=True)
+                value = sum(share * np.asarray(each) for share, each in parts)
+            leaves[i] = tf.constant(value, leaves[i].dtype)
+        for i, result in metrics.items():
+            leaves[i] = result
+        return tf.nest.pack_sequence_as(step.logs, leaves)
 
 
-def _results_by_name(trainer: Any) -> dict[str, Any]:
-    """Return all metric results, under each name that a step may use."""
-    by_name = {metric.name: metric.result() for metric in trainer.metrics}
-    return {**by_name, **trainer.get_metrics_result()}
+@dataclass
+class _CustomStep:
+    """A step that may return other values than metrics, and its last logs."""
+
+    # This rank's share of the last batch.
+    share: tf.Variable
+    # Metrics with the key in their results, by index of the flattened logs.
+    metrics: dict[int, tuple[Any, str | None]] = field(default_factory=dict)
+    logs: Any = None
+
+
+def is_custom(trainer: Any) -> bool:
+    """Return whether the steps of a model may return other values than its metrics."""
+    return any(
+        getattr(getattr(trainer, name), "__func__", None)
+        is not getattr(keras.Model, name)
+        for name in ("train_step", "test_step", "compute_metrics")
+    )
 
 
 def _values(results: Any) -> Any:
@@ -112,22 +149,36 @@ def _values(results: Any) -> Any:
     )
 
 
-def _is_close(value: Any, metric: Any) -> bool:
-    """Return whether a log is a metric's result, not only of the same name."""
-    values, metrics = (tf.nest.flatten(one) for one in (value, metric))
-    return len(values) == len(metrics) and all(
-        np.shape(one) == np.shape(other)
-        and other is not None
-        and np.allclose(np.asarray(one), np.asarray(other), rtol=1e-5)
-        for one, other in zip(values, metrics, strict=True)
-    )
-
-
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a float scalar tensor."""
+    """Return whether a value is a dense tensor of numbers."""
     return isinstance(value, tf.Tensor) and (
-        value.shape.rank == 0 and value.dtype.is_floating
+        value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool
     )
+
+
+def own_rows(outputs: Any, shard: Shard) -> Any:
+    """Return the predictions for a rank's rows, none for a placeholder."""
+    must = "Every output of predict must have equally many rows for each row of input."
+    remedy = "Repeat it for each row, or call predict_on_batch, which one rank runs."
+    is_traced = not tf.executing_eagerly()
+
+    def own(leaf: Any) -> Any:
+        is_sparse = isinstance(leaf, tf.SparseTensor)
+        # In a graph, only rows that do not depend on the input have a static number.
+        is_fixed = is_traced and has_rows(leaf) and leaf.shape[:1].is_fully_defined()
+        if is_sparse or is_fixed or not has_rows(leaf):
+            what = f"a {'sparse' if is_sparse else 'dense'} tensor of {leaf.shape}"
+            raise ValueError(f"{must} Received: {what}. {remedy}")
+        rows = rows_of(leaf)
+        is_right = tf.equal(rows % tf.maximum(shard.own, 1), 0)
+        given = ["Received:", rows, "rows for", shard.own]
+        with tf.control_dependencies(
+            [tf.debugging.Assert(is_right, [must, *given, f"rows of input. {remedy}"])]
+        ):
+            kept = tf.where(shard.own > 0, rows, tf.zeros_like(rows))
+        return leaf[:kept] if shard.stand_in else leaf
+
+    return tf.nest.map_structure(own, outputs)
 
 
 def gather_rows(outputs: Any, collective: Collective) -> Any:

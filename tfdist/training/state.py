@@ -11,7 +11,11 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.compat.keras.layers import statistics_of
-from tfdist.compat.keras.learning_rates import accumulates, variables_of
+from tfdist.compat.keras.learning_rates import (
+    accumulates,
+    state_of_losses,
+    variables_of,
+)
 from tfdist.compat.mirrored import assign_here, value_here, values_here
 from tfdist.gradients import plan_buckets
 from tfdist.training.step import Step, state_of_layers
@@ -22,11 +26,12 @@ _BROADCAST_BYTES = 8 * 2**20
 
 def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> None:
     """Broadcast a model's and its optimizer's variables from one rank."""
+    # Each rank holds its own part of these sums.
+    parts = {id(variable) for variable in trainer.metrics_variables}
     variables = [
         variable
         for variable in variables_of(trainer)
-        # Each rank accumulates its own part of the sum.
-        if "gradient_accumulator" not in variable.path
+        if id(variable) not in parts and "gradient_accumulator" not in variable.path
     ]
     # Not the model's name, whose counter may differ on the chief.
     broadcast_equal(variables, "the model", collective, root_rank)
@@ -91,7 +96,8 @@ def follow_rows(
     """
     if accumulates(step.trainer):
         # The ranks' statistics of former steps weigh the same, whatever their rows now.
-        _reduce_if(is_uneven, step.mean, statistics_of(step.trainer))
+        former = [*statistics_of(step.trainer), *state_of_losses(step.trainer)]
+        _reduce_if(is_uneven, step.mean, former)
     yield
     if not tf.executing_eagerly() or is_uneven:
         _reduce_if(is_uneven, step.sum_of_shares, agreed_state(step))
@@ -177,12 +183,14 @@ class CreatedVariables:
                 self._collective,
             )
 
-    def start_equal_since(self, known: int) -> None:
+    def start_equal_since(self, known: int, trainer: Any) -> None:
         """Broadcast the variables that a step created, after the first `known`.
 
         Those that are initialized only when the graph is complete are deferred.
         """
-        variables = self._alive(known)
+        # Metrics have counted each rank's own rows by then.
+        of_metrics = {id(variable.value) for variable in trainer.metrics_variables}
+        variables = [v for v in self._alive(known) if id(v) not in of_metrics]
         with tf.init_scope():
             ready = [v for v in variables if v.is_initialized()]
             if ready:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph, to_tensor
+from tfdist.compat.keras.learning_rates import state_of_losses
 from tfdist.data.sharding import Shard
 from tfdist.gradients import weigh
 
@@ -92,18 +93,37 @@ class Step:
             sums = self._sum([self._unless_empty(value) for value in mine], "values")
 
             def backward(*upstream: Any) -> list[Any]:
-                weighed = weigh(upstream, share, is_positive=self.has_rows)
-                totals = self._sum(weighed, "gradients of values")
-                if is_mean:
-                    return totals
-                return [
-                    tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
-                    for total in totals
-                ]
+                return self._gradients(upstream, is_mean=is_mean)
 
             return sums, backward
 
         return list(reduce(*values))
+
+    def all_gather(self, value: Any, axis: int) -> Any:
+        """Concatenate the rows of all ranks along an axis; a placeholder has none.
+
+        The gradient is weighted by shares, like that of a sum in `all_reduce`.
+        """
+        assert self._collective is not None
+        collective = self._collective
+        if axis != 0:
+            order = [*range(value.shape.rank)]
+            order[0], order[axis] = order[axis], order[0]
+            return tf.transpose(self.all_gather(tf.transpose(value, order), 0), order)
+        value = self._own_rows(value)
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def gather(mine: Any) -> Any:
+            def backward(upstream: Any) -> Any:
+                (whole,) = self._gradients([upstream], is_mean=False)
+                rows = tf.shape(mine)[:1]
+                counts = collective.all_gather(rows, name=name_in_graph("counts"))
+                start = tf.reduce_sum(counts[: collective.rank])
+                return whole[start : start + rows[0]]
+
+            return collective.all_gather(mine, name=name_in_graph("rows")), backward
+
+        return gather(value)
 
     def note_assigned(self, variable: Any) -> None:
         """Note that the step assigns a variable."""
@@ -140,6 +160,29 @@ class Step:
         has_rows = tf.cast(tf.logical_not(self.shard.stand_in[0]), value.dtype)
         return tf.math.multiply_no_nan(value, has_rows)
 
+    def _own_rows(self, value: Any) -> Any:
+        """Return the rows of a value; none, or a zero summary, on an empty rank."""
+        if not self.shard.stand_in:
+            return value
+        is_empty = self.shard.stand_in[0]
+        if value.shape[0] is not None and not tf.executing_eagerly():
+            # Rows have no static number; this is a summary, such as their number.
+            return tf.where(is_empty, tf.zeros_like(value), value)
+        return value[: tf.where(is_empty, 0, tf.shape(value)[0])]
+
+    def _gradients(self, upstream: Sequence[Any], *, is_mean: bool) -> list[Any]:
+        """Return the gradients of values whose mean or sum has gradients `upstream`."""
+        share = self.share()
+        dense = [tf.convert_to_tensor(gradient) for gradient in upstream]
+        weighed = weigh(dense, share, is_positive=self.has_rows)
+        totals = self._sum(weighed, "gradients of values")
+        if is_mean:
+            return totals
+        return [
+            tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
+            for total in totals
+        ]
+
     def _sum(self, values: list[Any], what: str) -> list[Any]:
         """Sum tensors over ranks in one call."""
         assert self._collective is not None
@@ -147,11 +190,11 @@ class Step:
 
 
 def state_of_layers(trainer: Any) -> list[Any]:
-    """Return a model's float variables that are neither trainable nor metrics."""
+    """Return the float state of a model's layers and losses, except its metrics."""
     of_metrics = {id(variable) for variable in trainer.metrics_variables}
     return [
         variable
-        for variable in trainer.non_trainable_variables
+        for variable in [*trainer.non_trainable_variables, *state_of_losses(trainer)]
         if tf.as_dtype(variable.dtype).is_floating and id(variable) not in of_metrics
     ]
 
@@ -162,7 +205,7 @@ def _current_graph() -> Any:
 
 
 class WeighingReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc]
-    """A replica context whose all-reduce weighs ranks by rows in a Keras step.
+    """A replica context whose collectives weigh ranks by rows in a Keras step.
 
     Its gradients are those of one process, as synchronized batch normalization needs.
     """
@@ -185,3 +228,14 @@ class WeighingReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc
         operation = tf.distribute.ReduceOp
         is_mean = reduce_op in (operation.MEAN, operation.MEAN.name)
         return tf.nest.pack_sequence_as(value, step.all_reduce(flat, is_mean=is_mean))
+
+    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
+        """Concatenate values of all replicas; in a Keras step, those with rows."""
+        step = self._hooks.step
+        if step is None:
+            return super().all_gather(value, axis, options)
+        if not step.is_joint:
+            return value
+        return tf.nest.map_structure(
+            lambda leaf: step.all_gather(tf.convert_to_tensor(leaf), axis), value
+        )

@@ -3,7 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tfdist.verify.compare import combined, dtype_of, ratio, relative_difference
+from tfdist.verify.compare import (
+    Difference,
+    combined,
+    dtype_of,
+    ratio,
+    relative_difference,
+)
 from tfdist.verify.recording import Batch, Recording, joined
 
 # The largest relative difference of two gradients that rounding explains.
@@ -105,8 +111,10 @@ def _cause_of_batch(
     return _seeds_or(many, other)
 
 
-def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:
-    """Return the likely cause of different variables after equal global batches."""
+def cause_of_difference(
+    one: Recording, many: Sequence[Recording], first: Difference | None = None
+) -> Cause:
+    """Return the likely cause of `first`, a difference after equal global batches."""
     for name, value in one.initial.items():
         other = many[0].initial.get(name, value)
         if relative_difference(value, other) > 0:
@@ -131,7 +139,31 @@ def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:
     factor, rest = ratio(one.applied_gradients, combined(many, "applied_gradients"))
     if names and (rest > max(limit, 10 * apart) or abs(factor - 1) > limit):
         return _CLIPPED
-    return _of_forward_pass(many[0], _UPDATE)
+    return _of_forward_pass(many[0], _update_of(first))
+
+
+def _update_of(first: Difference | None) -> Cause:
+    """Return the cause of a difference that gradients do not explain."""
+    if first is not None and first.kind == "metrics":
+        return Cause(
+            "a metric that is not a sum over rows",
+            f"After step {first.step} {first.name}, added up over the ranks, differs; "
+            "the weights agree.",
+            "Add up sums over rows in the metric, such as a total and the number of "
+            "rows, or use keras.metrics.Mean; give keras.metrics.Sum a count as an "
+            "integer. A maximum, or a mean added once a step, cannot be added up over "
+            "ranks: compute it from what predict returns.",
+        )
+    if first is not None and first.kind == "state":
+        return Cause(
+            "state of a layer that is not a mean over rows",
+            f"After step {first.step} {first.name} differs; the gradients of the first "
+            "step agree. Ranks average the state of layers.",
+            "Give a queue the rows of all ranks: "
+            "tf.distribute.get_replica_context().all_gather(rows, axis=0). Keep a "
+            "count in a metric.",
+        )
+    return _UPDATE
 
 
 def _of_forward_pass(seen: Recording, otherwise: Cause) -> Cause:

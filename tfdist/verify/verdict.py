@@ -72,7 +72,8 @@ def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
     unequal = unequal_on_ranks(many, steps[-1])
     cause = cause_of_data(one, many)
     if cause is None and (too_large or unequal):
-        cause = cause_of_difference(one, many)
+        first = too_large[0] if too_large else None
+        cause = cause_of_difference(one, many, first)
     kinds = {name: entry.kind for name, entry in one.entries.items()}
     compared = {d.name for d in found if d.step == steps[-1]}
     return Verdict(

@@ -1,5 +1,6 @@
 """The ranks that train a model, and the line that their chief prints."""
 
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -52,6 +53,22 @@ def test_without_either_this_process_is_alone(plain):
     assert isinstance(collective_of(plain), SingleCollective)
     assert (has_strategy(plain), is_chief_of(plain)) == (False, True)
     assert not is_on_its_own(plain)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_processes_that_train_models_of_their_own_are_told(plain, rank, monkeypatch):
+    place = SimpleNamespace(trains=True, is_chief=rank == 0, size=2)
+    monkeypatch.setattr(ranks, "detect_membership", lambda: place)
+
+    with warnings.catch_warnings(record=True) as caught:
+        assert isinstance(collective_of(plain), SingleCollective)
+
+    text = (
+        "Each of the 2 processes trains a model of its own, because the model was made "
+        "outside of a strategy. Make one first of all, strategy = "
+        "tfdist.strategies.AllReduceStrategy(), and the model in its scope()."
+    )
+    assert [str(one.message) for one in caught] == ([] if rank else [text])
 
 
 @pytest.mark.parametrize(

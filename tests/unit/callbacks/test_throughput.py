@@ -18,9 +18,6 @@ from tfdist.scaling import EpochRate, read_run
 ALL_RANKS = "examples_per_second"
 
 
-PER_RANK = "examples_per_second_per_rank"
-
-
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """A second passes at each reading."""
@@ -64,7 +61,6 @@ def test_counts_rows_without_the_first_steps():
     # Steps of 8, 8, 8, 8, 8 and 4 rows; of the first epoch the last four count, of the
     # others the last five.
     assert history[ALL_RANKS] == [28 / 4, 36 / 5, 36 / 5]
-    assert history[PER_RANK] == history[ALL_RANKS]
     assert {type(value) for value in history[ALL_RANKS]} == {float}
 
 
@@ -116,44 +112,44 @@ def strategy_with(collective):
     return strategy
 
 
-# What is printed.
+# What is shown.
 
 
-def test_the_chief_prints_a_line_per_epoch(capsys):
+def test_the_bar_shows_the_rate_of_all_ranks_in_three_digits(capsys):
     model = model_of(strategy=strategy_with(Collective(0, (32_000.0, 5.0, 1, 6_400.0))))
-    fit(model, 44, Throughput(skip_steps=2), epochs=2)
+    history = fit(model, 44, Throughput(skip_steps=2), epochs=2, verbose=2)
 
-    assert capsys.readouterr().out.splitlines() == [
-        "examples per second: 6,405.6 on 2 ranks, 3,202.8 per rank, "
-        "without the first 2 steps",
-        "examples per second: 6,407.2 on 2 ranks, 3,203.6 per rank, "
-        "without the first step",
-    ]
+    # 6,405.6 and 6,407.2 rows each second.
+    assert history[ALL_RANKS] == [6_410.0, 6_410.0]
+    shown = capsys.readouterr().out
+    assert shown.count("examples_per_second: 6410.0") == 2
+    assert shown.count("second") == 2
 
 
-def test_the_line_says_why_nothing_was_measured(capsys):
-    fit(model_of(), 16, Throughput(skip_steps=2))
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_chief_says_once_why_nothing_was_measured(rank, capsys):
+    collective = Collective(rank, (0.0, 0.0, 2, 0.0))
+    model = model_of(strategy=strategy_with(collective))
+    history = fit(model, 16, Throughput(skip_steps=2))
 
-    assert capsys.readouterr().out.splitlines() == [
-        "examples per second: not measured, because every step of this epoch is among "
-        "the first, which are left out (skip_steps=0 counts them)"
-    ]
+    assert math.isnan(history[ALL_RANKS][0])
+    text = (
+        "tfdist: Throughput has not measured this epoch, because all its steps are "
+        "among the first of a fit, which it leaves out: skip_steps=0 counts them.\n"
+    )
+    assert capsys.readouterr() == ("", "" if rank else text)
 
 
 # Other units, and the efficiency.
 
 
-def test_a_unit_has_a_rate_of_its_own(capsys):
+def test_a_unit_has_a_rate_of_its_own():
     throughput = Throughput(skip_steps=2, units_per_example={"tokens": 512, "MB": 0.5})
     history = fit(model_of(), 44, throughput)
 
     assert history[ALL_RANKS] == [7.0]
-    assert history["tokens_per_second"] == [7 * 512]
+    assert history["tokens_per_second"] == [3_580.0]
     assert history["MB_per_second"] == [3.5]
-    assert capsys.readouterr().out == (
-        "examples per second: 7.0, tokens per second 3,584.0, MB per second 3.5, "
-        "without the first 2 steps\n"
-    )
 
 
 # The file for `tfdist report`.

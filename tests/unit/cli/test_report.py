@@ -193,15 +193,18 @@ def test_what_the_plot_shows(file, monkeypatch, capsys):
     )
     report(capsys, file(2, 100.0), file(4, 160.0), "--plot", "x.svg")
     report(capsys, file(2, 100.0), "--plot", "x.svg")
+    report(capsys, file(2, 100.0), file(4, 199.9), "--plot", "x.svg")
 
-    axes, alone = (figure.axes[0] for figure in saved)
+    axes, alone, perfect = (figure.axes[0] for figure in saved)
     found = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
     assert found["measured"].tolist() == [[2.0, 1.0], [4.0, 1.6]]
-    # (1 / 1.6 - 1 / 2) / (1 / 2) and (1 - 0.8) / (1 / 2); 64 processes are 32 units:
-    # 1 / (0.25 + 0.75 / 32) and 32 - 31 * 0.4.
+    # (1 / 1.6 - 1 / 2) / (1 / 2) and (1 - 0.8) / (1 / 2); 16 processes are 8 units:
+    # 1 / (0.25 + 0.75 / 8) and 8 - 7 * 0.4.
     ends = {label: points[-1].tolist() for label, points in found.items()}
-    assert ends["perfect"] == pytest.approx([64.0, 32.0])
-    assert ends["Amdahl, serial fraction 0.2500"] == pytest.approx([64.0, 3.657143])
-    assert ends["Gustafson, serial fraction 0.4000"] == pytest.approx([64.0, 19.6])
+    assert ends["perfect"] == pytest.approx([16.0, 8.0])
+    assert ends["Amdahl, serial fraction 0.2500"] == pytest.approx([16.0, 2.909091])
+    assert ends["Gustafson, serial fraction 0.4000"] == pytest.approx([16.0, 5.2])
     assert axes.get_ylabel() == "speed-up against 2 processes"
     assert [line.get_label() for line in alone.get_lines()] == ["perfect", "measured"]
+    one = "perfect; Amdahl, serial fraction 0.0005; Gustafson, serial fraction 0.0010"
+    assert [line.get_label() for line in perfect.get_lines()] == [one, "measured"]

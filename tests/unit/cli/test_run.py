@@ -32,6 +32,7 @@ class FakeLauncher:
 
     def __init__(self):
         self.result = DONE
+        self.saved_step = None
         self.job = self.restarts = None
         self.options = {}
 
@@ -39,7 +40,7 @@ class FakeLauncher:
         self.job, self.restarts, self.options = job, restarts, options
         if isinstance(self.result, BaseException):
             raise self.result
-        return (Attempt(self.result, (0,)),)
+        return (Attempt(self.result, (0,), self.saved_step),)
 
     @property
     def hosts(self):
@@ -72,6 +73,30 @@ def test_the_shortest_call(launcher):
         "hosts": None,
         "on_restart": report_restart,
     }
+
+
+@pytest.mark.parametrize(
+    ("size", "saved_step", "options", "is_told"),
+    [
+        (2, None, [], True),
+        (2, 0, [], False),
+        (1, None, [], False),
+        (2, None, ["--collective", "horovod"], False),
+    ],
+)
+def test_processes_without_a_strategy_are_told(
+    size, saved_step, options, is_told, launcher, capsys
+):
+    launcher.saved_step = saved_step
+
+    assert main(["run", "-np", str(size), *options, "train.py"]) == 0
+
+    text = (
+        "tfdist run: the 2 processes never met: none of them made a strategy of "
+        "tfdist, so each has run by itself. Put this first: strategy = "
+        "tfdist.strategies.AllReduceStrategy()\n"
+    )
+    assert capsys.readouterr().err == (text if is_told else "")
 
 
 def test_every_option_arrives(launcher, monkeypatch):
@@ -112,6 +137,12 @@ def test_all_after_the_command_belongs_to_it(launcher, words, command):
     [
         ("train.py", "A job needs size (-np), or both workers and ps"),
         ("-np 2 --", "The command is missing"),
+        (
+            "train.py --epochs 3 -np 2 -x",
+            "The options of tfdist run stand before the program; what follows it is "
+            "for the program. Received: tfdist run train.py --epochs 3 -np 2 -x. "
+            "Write: tfdist run -np 2 train.py --epochs 3 -x",
+        ),
         ("-np 0 train.py", "size (-np) must be at least 1"),
         ("-np 2 --env A train.py", "Received: A. Write it as A=VALUE"),
         ("-np 2 --output-dir train.py/x train.py", "Received: train.py/x (Not a dir"),
@@ -338,12 +369,12 @@ def said(capsys):
     return said
 
 
-def test_long_lines_are_cut_and_ended_ranks_named(said):
-    exits = (Exit(0, -15, 2.0), Exit(1, 3, 1.0, ("x" * 1000,)))
+def test_long_lines_lose_their_middle_and_ended_ranks_are_named(said):
+    exits = (Exit(0, -15, 2.0), Exit(1, 3, 1.0, ("x" * 3000 + ". Do this.",)))
 
     assert said(RunResult(exits, "failed", failed_rank=1, ended_ranks=(0,))) == [
         "tfdist run: the last lines of rank 1:",
-        "    " + "x" * 300,
+        f"    {'x' * 1000} ... {'x' * 990}. Do this.",
         "tfdist run: rank 1 failed with exit code 3 after 1.0 s; "
         "rank 0 was still running and was ended.",
     ]

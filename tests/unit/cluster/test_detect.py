@@ -316,6 +316,12 @@ def test_the_public_facts_are_read_at_every_call(monkeypatch):
     assert (tfdist.size(), tfdist.is_chief()) == (1, False)
     with pytest.raises(ValueError, match="^Only the chief and the workers have a rank"):
         tfdist.rank()
+    # The chief of parameter servers does not train.
+    chief = Cluster(
+        chief="a:1", workers=("a:2", "b:1"), ps=("b:2",), task=Task("chief", 0)
+    )
+    monkeypatch.setenv("TF_CONFIG", dumps(chief))
+    assert facts() == (0, 2, 0, 2, True)
 
 
 def test_importing_the_package_loads_nothing_slow():

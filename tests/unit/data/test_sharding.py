@@ -93,6 +93,42 @@ def test_structures_are_kept_and_what_has_no_rows_is_kept_whole():
     assert int(found[1][1]) == 7
 
 
+def cut_in_graph(batch, signature):
+    """Return rows 1 and 2, and the number of rows, of a batch of these shapes."""
+
+    @tf.function(
+        input_signature=[{k: tf.TensorSpec(v, tf.int32) for k, v in signature.items()}]
+    )
+    def cut(batch):
+        return cut_rows(batch, 1, 3), rows_of(batch)
+
+    found, rows = cut({name: tf.range(length) for name, length in batch.items()})
+    return {name: leaf.numpy().tolist() for name, leaf in found.items()}, int(rows)
+
+
+@pytest.mark.parametrize(
+    ("batch", "signature"),
+    [
+        # As long as this batch, but not as all others.
+        ({"a": 4, "x": 4, "y": 4}, {"a": [4], "x": [None], "y": [None]}),
+        ({"a": 5, "x": 4, "y": 4}, {"a": [5], "x": [None], "y": [None]}),
+        # As batches of a generator have them.
+        ({"x": 4, "z": 5}, {"x": [None], "z": [None]}),
+        ({"a": 5, "x": 4, "y": 4}, {"a": [None], "x": [None], "y": [None]}),
+        # As with drop_remainder=True.
+        ({"a": 5, "x": 4, "y": 4}, {"a": [5], "x": [4], "y": [4]}),
+        ({"x": 4, "z": 5}, {"x": [4], "z": [5]}),
+    ],
+)
+def test_a_constant_of_some_length_is_kept_whole(batch, signature):
+    found, rows = cut_in_graph(batch, signature)
+
+    right = {name: [*range(n)] for name, n in batch.items()}
+    right |= {name: [1, 2] for name in "xy" if name in batch}
+    assert found == right
+    assert rows == 4
+
+
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize(
     ("start", "stop", "rows"),

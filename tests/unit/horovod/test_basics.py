@@ -1,11 +1,31 @@
 """Starting Horovod, and the error without it."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 needs_horovod = pytest.mark.requires("horovodrun")
+
+
+@needs_horovod
+def test_a_launcher_that_does_not_join_horovods_processes_is_refused(hvd, monkeypatch):
+    addresses = '{"worker": ["127.0.0.1:1", "127.0.0.1:2"]}'
+    task = '{"type": "worker", "index": 1}'
+    monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {addresses}, "task": {task}}}')
+    for name in ("RUN_ID", "RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(f"TFDIST_{name}", "1")
+    for name in ("SIZE", "LOCAL_SIZE"):
+        monkeypatch.setenv(f"TFDIST_{name}", "2")
+    text = (
+        "Horovod does not join the processes that tfdist run has started. Received: "
+        "rank 1 of 2, and a Horovod of one process. Start the program with `tfdist run "
+        "--collective horovod`."
+    )
+
+    with pytest.raises(RuntimeError, match=re.escape(text)):
+        hvd.init()
 
 
 BLOCKED = """

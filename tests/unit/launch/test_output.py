@@ -1,47 +1,12 @@
 """Bytes of the ranks, on the console and in log files."""
 
 import os
-import pty
 import threading
-import tty
 
-import pytest
-
-from tfdist.launch import output as output_module
 from tfdist.launch.job import ProcessSpec
-from tfdist.launch.output import (
-    LONGEST_LINE,
-    Console,
-    LineSplitter,
-    Output,
-    OutputPump,
-    write_all,
-)
+from tfdist.launch.output import Output, OutputPump
 
 SECONDS = 30
-
-
-class Pipes:
-    """Two pipes in place of this process's stdout and stderr."""
-
-    def __init__(self, monkeypatch):
-        self.ends = [os.pipe(), os.pipe()]
-        monkeypatch.setattr(output_module, "_STDOUT", self.ends[0][1])
-        monkeypatch.setattr(output_module, "_STDERR", self.ends[1][1])
-
-    def read(self):
-        """Return what was written to stdout and to stderr, and close both."""
-        texts = []
-        for read_end, write_end in self.ends:
-            os.close(write_end)
-            with open(read_end, "rb") as file:
-                texts.append(file.read())
-        return tuple(texts)
-
-
-@pytest.fixture
-def console(monkeypatch):
-    return Pipes(monkeypatch)
 
 
 def spec_of(rank, task=None):
@@ -74,19 +39,15 @@ def rank_1(stdout, stderr):
     os.write(stdout, b"10 %\r20 %\r\n")
 
 
-def test_lines_are_tagged_and_the_streams_stay_apart(console):
+def test_lines_are_tagged_and_the_streams_stay_apart(capfd):
     pump_of(Output(), rank_0, rank_1)
 
-    out, err = console.read()
-    assert sorted(out.splitlines()) == [
-        b"[0] one",
-        b"[0] two",
-        b"[1] 20 %",
-    ]
-    assert err == b"[0] oh\xff\n"
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[0] one", "[0] two", "[1] 20 %"]
+    assert err == "[0] oh\ufffd\n"
 
 
-def test_each_rank_has_a_file_with_both_streams(console, tmp_path):
+def test_each_rank_has_a_file_with_both_streams(capfd, tmp_path):
     (tmp_path / "rank.0.log").write_text("from the last run, and longer than this one")
 
     pump_of(Output(directory=tmp_path), rank_0, rank_1)
@@ -94,7 +55,6 @@ def test_each_rank_has_a_file_with_both_streams(console, tmp_path):
     log = (tmp_path / "rank.0.log").read_bytes()
     assert sorted(log.splitlines()) == [b"oh\xff", b"one", b"two"]
     assert (tmp_path / "rank.1.log").read_bytes() == b"10 %\r20 %\r\n"
-    console.read()
 
 
 def test_the_tail_holds_the_last_lines_with_text():
@@ -127,15 +87,16 @@ def test_the_time_of_the_last_traceback_is_known():
     assert pump.traceback_seconds(1) == float("inf")
 
 
-def test_a_console_that_nobody_reads_is_an_error(console):
-    os.close(console.ends[0][0])
+def test_a_console_without_a_reader_is_an_error(capfd, monkeypatch):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    monkeypatch.setattr("tfdist.launch.output.STDOUT", write_end)
 
     pump = pump_of(Output(), rank_0)
 
     assert isinstance(pump.error, BrokenPipeError)
     assert "two" in pump.tail(0), "the ranks are still read, or they would stand still"
-    console.ends[0] = os.pipe()
-    console.read()
+    os.close(write_end)
 
 
 def test_who_takes_the_place_of_a_rank_writes_to_the_same_end():
@@ -155,7 +116,7 @@ def test_who_takes_the_place_of_a_rank_writes_to_the_same_end():
     pump.close()
 
 
-def test_the_launcher_has_lines_of_its_own(console):
+def test_the_launcher_has_lines_of_its_own(capfd):
     def write(stdout, stderr):
         os.write(stderr, b"text\n")
 
@@ -169,149 +130,56 @@ def test_the_launcher_has_lines_of_its_own(console):
 
     assert ended.wait(SECONDS)
     pump.close()
-    assert sorted(console.read()[1].splitlines()) == [b"[0] text", b"news"]
+    assert sorted(capfd.readouterr().err.splitlines()) == ["[0] text", "news"]
     assert pump.tail(0) == ("text",)
 
 
-NO_WRAP, WRAP, ERASE = b"\x1b[?7l", b"\x1b[?7h", b"\r\x1b[K"
-
-
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self):
-        self.seconds = 100.0
-
-    def __call__(self):
-        return self.seconds
-
-
-@pytest.fixture
-def pipe():
-    """Return a descriptor to write to and a function that returns what was written."""
-    read_end, write_end = os.pipe()
-
-    def written():
-        os.close(write_end)
-        with open(read_end, "rb") as file:
-            return file.read()
-
-    return write_end, written
-
-
-@pytest.fixture
-def terminal():
-    """Return a terminal and a function that reads what was written to it."""
-    master, slave = pty.openpty()
-    tty.setraw(slave)
-
-    def read():
-        # A terminal hands over in parts; what comes before the mark is all of it.
-        os.write(slave, b"\0")
-        seen = b""
-        while not seen.endswith(b"\0"):
-            seen += os.read(master, 65_536)
-        return seen[:-1]
-
-    yield slave, read
-    os.close(master)
-    os.close(slave)
-
-
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        (b"text\n", b"[3] text\n"),
-        (b"text\r\n", b"[3] text\n"),
-        (b"text", b"[3] text\n"),
-        (b"\n", b"[3] \n"),
-        (b"\r\n", b"[3] \n"),
-        (b"\r", b""),
-        (b"\xff\n", b"[3] \xff\n"),
-    ],
+ERROR = (
+    b"Traceback (most recent call last):\n"
+    b'  File "train.py", line 8, in <module>\n'
+    b"RuntimeError: rank %d is late.\n"
+    b"E0000 00:00:1795458077.292548   12386 base.cc:252] "
+    b"BaseCollectiveExecutor::StartAbort late\n"
+    b"  Start it again.\n"
 )
-def test_each_line_is_tagged(pipe, line, shown):
-    descriptor, written = pipe
-
-    Console(tag=True).show(descriptor, "3", [line])
-
-    assert written() == shown
 
 
-def test_in_a_file_a_progress_bar_has_a_line_every_ten_seconds(pipe):
-    descriptor, written = pipe
-    clock = Clock()
-    console = Console(tag=True, clock=clock)
+def test_the_last_error_is_its_message_without_the_stack():
+    def write(stdout, stderr):
+        os.write(stderr, b"text\n" + ERROR % 0)
 
-    for seconds in range(25):
-        clock.seconds = 100.0 + seconds
-        console.show(descriptor, "0", [b"%d of 25\b\b\b\r" % seconds])
-    console.show(descriptor, "0", [b"done\n"])
-    console.finish()
+    def long(stdout, stderr):
+        os.write(stderr, ERROR % 0 + b"".join(b"%d\n" % n for n in range(20)))
 
-    assert written() == b"[0] 10 of 25\n[0] 20 of 25\n[0] done\n"
+    pump = pump_of(Output(console=False), write, long, rank_0)
 
-
-def test_on_a_terminal_each_state_takes_the_place_of_the_last(terminal):
-    descriptor, read = terminal
-    console = Console(tag=True)
-
-    console.show(descriptor, "0", [b"\r", b"1 of 2\b\b\r"])
-    first = read()
-    console.show(descriptor, "1", [b"1 of 2\r"])
-    second = read()
-    console.show(descriptor, "0", [b"2 of 2\n", b"next\n"])
-    third = read()
-
-    assert first == NO_WRAP + b"[0] 1 of 2" + WRAP
-    assert second == ERASE + NO_WRAP + b"[1] 1 of 2" + WRAP
-    assert third == ERASE + b"[0] 2 of 2\n[0] next\n"
+    message = "RuntimeError: rank 0 is late.", "  Start it again."
+    assert pump.last_error(0) == message
+    assert pump.last_error(1) == (
+        *message,
+        *("0", "1", "2"),
+        "...",
+        *map(str, range(15, 20)),
+    )
+    assert pump.last_error(2) == ()
 
 
-def test_all_is_written_where_little_can_be_taken_at_once():
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
-    data = bytes(range(256)) * 4000
-    received = []
+def test_an_error_of_several_ranks_is_printed_once(capfd):
+    def write(stdout, stderr):
+        os.write(stderr, b"text\n" + ERROR % 1)
 
-    def read():
-        with open(read_end, "rb") as file:
-            received.append(file.read())
+    pump_of(Output(quiet=True), write, write, rank_0, write)
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    write_all(write_end, data)
-    os.close(write_end)
-    reader.join(30)
-
-    assert received == [data]
-
-
-def split(*pieces):
-    """Return all lines of a stream that is read in these pieces."""
-    splitter = LineSplitter()
-    lines = [line for piece in pieces for line in splitter.feed(piece)]
-    return lines + splitter.flush()
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        (b"a\r\nb\rc\n\nd",),
-        (b"a\r", b"\nb", b"\r", b"c\n", b"\n", b"d"),
-        (b"a", b"\r\nb\rc", b"\n\nd"),
-    ],
-)
-def test_pieces_make_no_difference(pieces):
-    assert split(*pieces) == [b"a\r\n", b"b\r", b"c\n", b"\n", b"d"]
-
-
-def test_a_long_line_comes_in_pieces():
-    line = b"x" * (3 * LONGEST_LINE) + b"\n"
-    pieces = [line[start : start + 1000] for start in range(0, len(line), 1000)]
-
-    lines = split(*pieces)
-
-    assert b"".join(lines) == line
-    assert 3 <= len(lines) <= 4
-    assert max(map(len, lines)) < LONGEST_LINE + 1000
+    assert sorted(capfd.readouterr().err.splitlines()) == sorted(
+        [
+            "[0] text",
+            "[1] text",
+            "[3] text",
+            "[2] oh\ufffd",
+            "[0] Traceback (most recent call last):",
+            '[0]   File "train.py", line 8, in <module>',
+            "[0] RuntimeError: rank 1 is late.",
+            "[0]   Start it again.",
+            "tfdist run: [0] and [1] and [3] raised this error.",
+        ]
+    )

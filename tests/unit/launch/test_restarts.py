@@ -40,6 +40,28 @@ def test_a_failing_job_that_is_interrupted_is_not_restarted():
     assert Restarts(3).next_slots([replace(attempt, result=result)]) is None
 
 
+@pytest.mark.parametrize(
+    ("code", "line", "saved_step", "is_restarted"),
+    [
+        (1, "TypeError: fit() got an unexpected argument", None, False),
+        (1, "ModuleNotFoundError: No module named 'no_such'", None, False),
+        (1, "ValueError: of step 7", 5, True),
+        (1, "OSError: the disk is away", None, True),
+        (3, "TypeError: printed by a program that exits with 3", None, True),
+    ],
+)
+def test_an_error_that_every_start_would_meet_ends_the_job(
+    code, line, saved_step, is_restarted
+):
+    result = RunResult((Exit(0, code, 1.0, (line,)),), "failed", failed_rank=0)
+    attempts = [Attempt(result, (0,), saved_step)]
+
+    assert Restarts(3).next_slots(attempts) == ((0,) if is_restarted else None)
+    error = line.partition(":")[0]
+    text = f"not started again: {error} before a state was saved."
+    assert Restarts(3).report(attempts) == ([] if is_restarted else [text])
+
+
 SMALL = [failed(1), failed(1), failed(2, (0, 2))]
 
 

@@ -209,7 +209,7 @@ def test_stop_and_continue(supervise, meet, monkeypatch):
 
 def test_who_kills_does_not_wait_for_a_console(supervise, monkeypatch):
     read_end, write_end = os.pipe()
-    monkeypatch.setattr("tfdist.launch.output._STDOUT", write_end)
+    monkeypatch.setattr("tfdist.launch.output.STDOUT", write_end)
     supervisor = supervise("while :; do echo text; done", output=Output())
     send(supervisor, signal.SIGINT, signal.SIGINT)
 

@@ -180,9 +180,10 @@ def test_a_rank_that_left_before_a_call_is_named():
 
     assert failure == Failure(
         "lost",
-        "rank 1 (worker 1, h1:1) has ended its program while rank 0 (worker 0, h0:1) "
-        "waits for it in all_reduce 'a'. Make the same calls on every rank, and look "
-        "at the log of the one that has ended for the reason.",
+        "rank 1 (worker 1, h1:1) has ended its program, without an error, while rank 0 "
+        "(worker 0, h0:1) waits for it in all_reduce 'a'. Make the same calls on every "
+        "rank: fit, evaluate and predict must not stand where only one of them comes, "
+        "as after `if tfdist.is_chief()`.",
     )
 
 

@@ -164,14 +164,30 @@ def test_an_unknown_name_is_refused(name):
         connect(name)
 
 
-@pytest.mark.parametrize("task", ["ps", "evaluator"])
-def test_a_task_without_a_rank_is_refused(task, engine, monkeypatch):
-    cluster = Cluster(workers=("a:1",), ps=("b:1",), task=Task(task, 0))
+@pytest.mark.parametrize(
+    ("ps", "task", "text"),
+    [
+        (
+            (),
+            "evaluator",
+            "Only the chief and the workers may create this strategy. Received: a task "
+            "'evaluator'. Start the chief and the workers only.",
+        ),
+        *(
+            (
+                ("b:1",),
+                task,
+                "This strategy has no parameter servers, and this job has. Received: a "
+                "cluster with ps=['b:1']. Make ParameterServerStrategy instead, or "
+                "start the program with `tfdist run -np N`.",
+            )
+            for task in ("ps", "worker")
+        ),
+    ],
+)
+def test_a_job_of_another_kind_is_refused(ps, task, text, engine, monkeypatch):
+    cluster = Cluster(workers=("a:1",), ps=ps, task=Task(task, 0))
     monkeypatch.setenv("TF_CONFIG", tf_config.dumps(cluster))
-    text = (
-        "Only the chief and the workers may create this strategy. Received: a task "
-        f"'{task}'. Start the chief and the workers only."
-    )
     with pytest.raises(ValueError, match=re.escape(text)):
         connect("auto")
     assert engine.made == []

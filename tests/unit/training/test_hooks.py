@@ -52,6 +52,20 @@ def test_every_fit_starts_from_equal_states_and_single_steps_do_once():
     assert sent == [True, False, True, True, False]
 
 
+def test_layers_whose_state_cannot_be_split_are_refused_before_a_step():
+    lstm = keras.layers.LSTM(2, stateful=True)
+    model = keras.Sequential([keras.Input((3, 1), batch_size=4), lstm])
+    model.compile("sgd", "mse")
+    hooks = hooks_on(Noting())
+
+    for begin in (
+        lambda: hooks.build(model, is_single_step=False),
+        lambda: hooks.predicting(model).__enter__(),
+    ):
+        with pytest.raises(ValueError, match=r"A stateful layer keeps a state for"):
+            begin()
+
+
 def test_the_chief_warns_once_of_what_depends_on_the_number_of_processes():
     model = compiled(keras.layers.BatchNormalization(name="norm"))
     hooks = hooks_on(Noting())
@@ -210,7 +224,7 @@ def model_of():
 
 def run_step(hooks, model, call, data, *, is_joint=True):
     """Run a step within a call of Keras; the model of predictions is None."""
-    hooks._call = (model, is_joint)
+    hooks._call = (model, "train_step", is_joint)
     try:
         return hooks.run_step(call, data)
     finally:

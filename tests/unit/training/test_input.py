@@ -78,14 +78,14 @@ def test_a_rank_gets_its_rows_of_every_batch():
 
     assert rows_in(found) == [2, 3, 6, 7, 9]
     assert [int(shard.rows) for shard in found] == [4, 4, 2]
-    assert rank.asked == ["first batches"]
+    assert rank.asked == ["the data", "first batches"]
 
 
 # Permutations.
 
 
 def test_arrays_are_shuffled_by_a_seed_of_rank_zero(monkeypatch):
-    agreed = {"shuffle_seeds": [None, 7]}
+    agreed = {"the_data": lambda mine: [*mine[:2], None, 7]}
     feeds = [Feed(Rank(**agreed)).distribute(arrays(shuffle=True)) for _ in range(2)]
     one, other = ([rows_in(feed) for _ in range(2)] for feed in feeds)
 
@@ -100,17 +100,15 @@ def test_equal_seeds_of_the_users_are_left_alone(monkeypatch):
     monkeypatch.setattr(
         tf.random, "shuffle", lambda *a, **k: seeds.append(1) or original(*a, **k)
     )
-    rank = Rank(shuffle_seeds=lambda mine: mine)
 
-    list(Feed(rank).distribute(arrays(shuffle=True)))
+    list(Feed(Rank()).distribute(arrays(shuffle=True)))
 
-    assert "shuffle seeds" in rank.asked
     assert seeds, "Keras's own shuffle is not asked"
 
 
 def batches_with(state):
     """Return the rows of shuffled batches, where rank 0's random state is this."""
-    rank = Rank(random_states=state)
+    rank = Rank(the_data=lambda mine: [mine[0], state, *mine[2:]])
     adapter = PyDatasetAdapter(Batches(), shuffle=True)
     found = list(Feed(rank).distribute(adapter))
     adapter.on_epoch_end()
@@ -154,7 +152,31 @@ def test_different_data_is_refused():
         match=r"The ranks do not see the same data: the first batch of rank 1 is not "
         r"that of rank 0\. Received: a dataset that is shuffled, filtered or sharded "
         r"in another way on each rank\. Give every rank the whole dataset .* a seed "
-        r"\(dataset\.shuffle\(\.\.\., seed=1\)\), or shard it yourself .*"
+        r"\(dataset\.shuffle\(\.\.\., seed=1\)\); a shuffle needs none if it is made "
+        r"after the strategy\. Or shard the dataset yourself, .*"
         r"distribute_datasets_from_function\.",
     ):
         raise feed.error
+
+
+@pytest.mark.parametrize(
+    ("adapter", "mine", "of_rank_0"),
+    [
+        (arrays(), "10 rows in batches of 4", "11 rows in batches of 4"),
+        (arrays(8), "8 rows in batches of 4", "8 rows in batches of 2"),
+        (PyDatasetAdapter(Batches()), "6 batches", "7 batches"),
+        (TFDatasetAdapter(dataset()), "3 batches", "10 rows in batches of 4"),
+        (TFDatasetAdapter(dataset().repeat()), "unknown batches", "3 batches"),
+    ],
+)
+def test_more_data_on_one_rank_is_refused(adapter, mine, of_rank_0):
+    feed = Feed(Rank(the_data=lambda mine: [of_rank_0, *mine[1:]]))
+
+    with pytest.raises(
+        RuntimeError,
+        match=rf"The ranks do not have the same data\. Received: {of_rank_0} on rank "
+        rf"0, {mine} on rank 1\. Give every rank the whole data, which the strategy "
+        r"shards, or shard it yourself and pass it through "
+        r"strategy\.distribute_datasets_from_function\.",
+    ):
+        feed.distribute(adapter)

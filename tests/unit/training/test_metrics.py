@@ -1,10 +1,13 @@
+import re
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.keras.losses_and_metrics import noted_results
 from tfdist.data.sharding import Shard
-from tfdist.training.metrics import MetricsOfRanks, gather_rows, join_rows
+from tfdist.training.metrics import MetricsOfRanks, gather_rows, join_rows, own_rows
 from tfdist.training.step import Step
 
 
@@ -120,10 +123,9 @@ def logs_of_all(on_ranks, logs, owns, *, states=None):
             model.metrics[0].count.assign(count)
         metrics = MetricsOfRanks(collective)
         its = {name: to_log(value) for name, value in logs[rank].items()}
-        metrics.note_share(
-            model, step_on(owns[rank], sum(owns), collective).share(), its
-        )
-        return metrics.result(model, lambda logs: logs, its)
+        share = step_on(owns[rank], sum(owns), collective).share()
+        noted = [] if states is None else [(its["loss"], model.metrics[0], None)]
+        return reduced(metrics, model, share, its, noted)
 
     return [
         {name: np.asarray(value).tolist() for name, value in found.items()}
@@ -132,7 +134,15 @@ def logs_of_all(on_ranks, logs, owns, *, states=None):
 
 
 def to_log(value):
-    return tf.constant(value) if isinstance(value, float) else value
+    return value if isinstance(value, str) else tf.constant(value)
+
+
+def reduced(metrics, model, share, logs, noted):
+    """Return the logs of a step over all ranks; another step has other logs."""
+    for what, its in [("train_step", logs), ("test_step", {"other": tf.constant(1.0)})]:
+        metrics.note_step(model, what, share, its, noted)
+        metrics.note_logs(model, what, its)
+    return metrics.result(model, lambda logs: logs, logs)
 
 
 def test_a_metric_is_taken_from_all_ranks_and_not_averaged(on_ranks):
@@ -146,21 +156,22 @@ def test_a_metric_is_taken_from_all_ranks_and_not_averaged(on_ranks):
     assert [logs["a"] for logs in found] == [5.0, 5.0]
 
 
-def test_metrics_may_be_returned_by_their_own_names(on_ranks):
-    """As Keras's guide does: `{m.name: m.result() for m in self.metrics}`."""
+def test_metrics_may_be_returned_by_other_names(on_ranks):
+    """As Keras's guide does: `{"d_loss": self.d_loss_tracker.result()}`."""
 
     def reduce(collective):
         model, metrics = compiled("mae", model=Custom), MetricsOfRanks(collective)
         rank = collective.rank
         x = np.full((rank + 1, 1), rank + 2.0)
         model.evaluate(x, 0 * x, verbose=0)
-        logs = {metric.name: metric.result() for metric in model.metrics}
-        metrics.note_share(model, step_on(rank + 1, 3, collective).share(), logs)
-        return metrics.result(model, lambda logs: logs, logs)
+        with noted_results(model) as noted:
+            logs = {f"own {m.name}": m.result() for m in model.metrics}
+        share = step_on(rank + 1, 3, collective).share()
+        return reduced(metrics, model, share, logs, noted)
 
     for found in on_ranks(2, reduce):
-        assert float(found["loss"]) == pytest.approx((4 + 9 + 9) / 3)
-        mae = found["compile_metrics"]["mae"]
+        assert float(found["own loss"]) == pytest.approx((4 + 9 + 9) / 3)
+        mae = found["own compile_metrics"]["mae"]
         assert float(mae) == pytest.approx((2 + 3 + 3) / 3)
 
 
@@ -174,6 +185,21 @@ def test_a_rank_without_rows_has_no_say(on_ranks, nothing):
 
     assert [logs["a"] for logs in found] == [3.0, 3.0]
     assert [logs["loss"] for logs in found] == [pytest.approx(13 / 5)] * 2
+
+
+def test_logs_that_are_not_float_numbers_are_equal_on_all_ranks(on_ranks):
+    """As a callback that monitors one of them decides alike on all ranks then."""
+    logs = [
+        {"count": 3, "vector": [1.0, 4.0], "rows": [1.0], "text": "a"},
+        {"count": 5, "vector": [5.0, 8.0], "rows": [2.0, 3.0], "text": "b"},
+        {"count": 7, "vector": [9.0, 9.0], "rows": [4.0], "text": "c"},
+    ]
+
+    found = logs_of_all(on_ranks, logs, [1, 3, 0])
+
+    for text, its in zip("abc", found, strict=True):
+        wanted = {"count": 5, "vector": [4.0, 7.0], "rows": [2.0, 3.0]}
+        assert its == {**wanted, "text": text}
 
 
 def gathered(on_ranks, make, size=2):
@@ -197,3 +223,47 @@ def test_rows_of_devices_are_joined_in_their_order():
 
     assert joined["x"].numpy().tolist() == [[1.0], [2.0], [3.0]]
     assert joined["y"].to_list() == [[1.0], [], [2.0]]
+
+
+def shard_of(own):
+    """Return the shard of a rank with rows, or with a placeholder."""
+    rows = tf.constant(own, tf.int64)
+    return Shard(tf.zeros([max(own, 1), 2]), rows, rows, (tf.equal(rows, 0),))
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_rank_keeps_all_rows_of_its_own_and_none_of_a_placeholder(ragged):
+    six = tf.reshape(tf.range(12), [6, 2])
+    six = tf.RaggedTensor.from_tensor(six) if ragged else six
+
+    assert own_rows({"x": six}, shard_of(3))["x"].shape[0] == 6
+    assert own_rows({"x": six}, shard_of(0))["x"].shape[0] == 0
+
+
+MUST = r"Every output of predict must have equally many rows for each row of input\."
+REMEDY = r"Repeat it for each row, or call predict_on_batch, which one rank runs\."
+
+
+@pytest.mark.parametrize(
+    ("output", "received"),
+    [
+        (lambda x: tf.reduce_mean(x), r"a dense tensor of \(\)"),
+        (lambda x: tf.reduce_mean(x, 0, keepdims=True), r"a dense tensor of \(1, 2\)"),
+        (lambda x: tf.sparse.from_dense(x), r"a sparse tensor of \(None, 2\)"),
+    ],
+)
+def test_outputs_without_rows_of_their_own_are_refused(output, received):
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def predict(x):
+        return own_rows(output(x), shard_of(3))
+
+    with pytest.raises(ValueError, match=rf"{MUST} Received: {received}\. {REMEDY}"):
+        predict(tf.zeros([3, 2]))
+
+
+def test_an_output_with_a_row_for_some_rows_is_refused():
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        own_rows(tf.zeros([2, 2]), shard_of(3))
+
+    text = " ".join(caught.value.message.replace("b'", "").replace("'", "").split())
+    assert re.search(rf"{MUST} Received: 2 rows for 3 rows of input\. {REMEDY}", text)

@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -110,6 +111,44 @@ def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks, is_mean, nothing
     assert found[0] == (2.0, 10.0)
     assert found[1][0] == 2.0
     assert found[1][1] * 0.0 == 0.0
+
+
+def gathered(on_ranks, make, xs, axis=0):
+    """Return each rank's rows of all ranks, and the gradient of what it passed in."""
+
+    def gather(collective):
+        x = tf.Variable(xs[collective.rank])
+        with tf.GradientTape() as tape:
+            rows = make(collective).all_gather(x.read_value(), axis)
+            z = tf.reduce_sum(rows * [10.0, 20.0, 30.0, 40.0]) * (collective.rank + 1)
+        return rows.numpy().tolist(), tape.gradient(z, x).numpy().tolist()
+
+    return on_ranks(2, gather)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_gradient_of_gathered_rows_is_divided_by_the_share(on_ranks, axis):
+    xs = [[1.0], [2.0, 3.0, 4.0]]
+    xs = xs if axis == 0 else [[each] for each in xs]
+
+    (one, first), (other, second) = gathered(on_ranks, steps_of(1, 3), xs, axis)
+
+    rows = [1.0, 2.0, 3.0, 4.0]
+    assert one == other == (rows if axis == 0 else [rows])
+    # Of the loss 1/4 * z + 3/4 * 2 * z by the rows of z: 1.75 times their factors.
+    flat = np.array([*np.ravel(first), *np.ravel(second)])
+    shares = np.array([1 / 4, 3 / 4, 3 / 4, 3 / 4])
+    np.testing.assert_allclose(flat * shares, [17.5, 35.0, 52.5, 70.0])
+
+
+def test_a_stand_in_gathers_no_rows_of_its_own(on_ranks):
+    xs = [[1.0, 2.0, 3.0, 4.0], [float("nan")]]
+
+    (one, first), (other, second) = gathered(on_ranks, steps_of(4, 0, empty=[1]), xs)
+
+    assert one == other == xs[0]
+    assert first == [10.0, 20.0, 30.0, 40.0]
+    assert second == [0.0]
 
 
 Op = tf.distribute.ReduceOp

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tfdist.verify.causes import cause_of_data, cause_of_difference
+from tfdist.verify.compare import Difference
 from tfdist.verify.recording import Batch
 
 KERNEL = "m/dense/kernel"
@@ -137,6 +138,21 @@ def test_equal_gradients(runs):
 
     runs[1][0].batch_norms = {"m/norm": None}
     assert name_of(runs) == "batch normalisation that is not synchronised"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "evidence"),
+    [
+        ("metrics", "a metric that is not a sum over rows", "m/total, added up over"),
+        ("state", "state of a layer that is not a mean over rows", "m/total differs;"),
+        ("weights", "an update of its own", "gradients of the first step are"),
+    ],
+)
+def test_equal_gradients_and_another_variable(runs, kind, name, evidence):
+    cause = cause_of_difference(*runs, Difference("m/total", kind, 2, 0.5, True))
+
+    assert cause.name == name
+    assert evidence in cause.evidence
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.callbacks.ranks import EpochLine, collective_of
+from tfdist.compat.keras.callbacks import SetsRate
 from tfdist.compat.keras.learning_rates import (
     leaf_optimizers,
     multiply_schedule,
@@ -18,7 +19,7 @@ from tfdist.compat.mirrored import copies_here
 _ATTRIBUTE = "_rate_of_tfdist"
 
 
-class RateCallback(EpochLine):
+class RateCallback(SetsRate, EpochLine):
     """Base of callbacks that set the learning rate, equally on all ranks."""
 
     # The rate is the product of the optimizer's initial rate, a scale and a multiplier,

@@ -1,6 +1,7 @@
 """Callbacks: joint decisions of ranks, output by the chief only, and saved states."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import keras
 from keras.callbacks import (
     BackupAndRestore,
     LambdaCallback,
+    LearningRateScheduler,
     ProgbarLogger,
     TerminateOnNaN,
 )
@@ -47,6 +49,10 @@ class StartsFromRank:
     """Base of a callback that sets the rank whose variables start a `fit`."""
 
     root_rank: int
+
+
+class SetsRate:
+    """Base of a callback that multiplies the learning rate."""
 
 
 class Wraps:
@@ -154,11 +160,26 @@ def _of_this_rank(callbacks: list[Any], hooks: KerasHooks) -> list[Any]:
     writers = [one for one in callbacks if type(one) in kinds]
     if hooks.rank > 0:
         return [one for one in callbacks if one not in writers]
+    _warn_of_lost_rates(callbacks)
     new = sorted({type(one).__name__ for one in writers} - _REPORTED)
     if new:
         _REPORTED.update(new)
         print(f"tfdist: only the chief has {', '.join(new)}.", file=sys.stderr)
     return callbacks
+
+
+def _warn_of_lost_rates(callbacks: list[Any]) -> None:
+    """Warn if Keras's callback overwrites the learning rate that another has set."""
+    found = [innermost(one) for one in callbacks]
+    rates = sorted({type(one).__name__ for one in found if isinstance(one, SetsRate)})
+    if rates and any(isinstance(one, LearningRateScheduler) for one in found):
+        warnings.warn(
+            "LearningRateScheduler sets the learning rate in each epoch, and undoes "
+            f"{', '.join(rates)}. Received: both. Let its function return the final "
+            f"rate and leave {', '.join(rates)} out, or use "
+            "tfdist.callbacks.LearningRateSchedule, whose factors are multiplied.",
+            stacklevel=2,
+        )
 
 
 def _list_of(callbacks: Any) -> list[Any]:

@@ -1,19 +1,30 @@
 """Compilation of models: loss scaling, XLA, rejected options, and caveats."""
 
 import inspect
+import warnings
 from typing import Any
 
 import keras
 
 from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import optimizers_in, reduces_by_itself
+
+_OF_KERAS_2 = "experimental_run_tf_function"
 
 
 def compile_for_strategy(
     original: Any, self: Any, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any
 ) -> None:
     """Compile with tfdist's loss scaling, then let the strategy check the model."""
+    if kwargs.pop(_OF_KERAS_2, None) is not None:
+        warnings.warn(
+            f"Keras 3 has no {_OF_KERAS_2}. Received: {_OF_KERAS_2} in compile, as in "
+            "scripts of Horovod for Keras 2. Leave it out: a wrapped optimizer always "
+            "reduces gradients.",
+            stacklevel=3,
+        )
     hooks = any_hooks_of_model(self)
     if hooks is not None:
         optimizer = keras.optimizers.get(optimizer)
@@ -32,6 +43,11 @@ def compile_for_strategy(
                 "which compiles what lies between."
             )
         self.jit_compile = False
+    if hooks is not None and self.optimizer is not None:
+        # A callback may compile within a fit, which is not in the scope.
+        with self.distribute_strategy.scope():
+            adopt(self.optimizer)
+            sum_before_overrides(self.optimizer)
     strategy = getattr(self, "_distribute_strategy", None)
     if (check := getattr(strategy, "check_compiled", None)) is not None:
         check(self)
@@ -63,6 +79,21 @@ def options_done_wrong(model: Any) -> list[str]:
 def caveats(model: Any) -> list[str]:
     """Explain how a model on several processes differs from one on one process."""
     return [*_of_layers(model), *_of_losses(model)]
+
+
+def check_stateless(model: Any) -> None:
+    """Raise `ValueError` for recurrent layers that keep a state for each row."""
+    found = sorted(
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.RNN) and layer.stateful
+    )
+    if found:
+        raise ValueError(
+            "A stateful layer keeps a state for each row of a batch, whose rows are "
+            f"split among the ranks. Received: stateful=True in {_some(found)}. "
+            "Leave it out, or train in one process without a strategy."
+        )
 
 
 def synchronized_layers(model: Any) -> list[str]:

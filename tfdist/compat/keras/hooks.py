@@ -52,9 +52,9 @@ class StepHooks(Protocol):
     def fold_seed(self, seed: Any) -> Any:
         """Derive a seed of this rank, if ranks must draw different numbers."""
 
-    def note_assigned(self, variable: Any) -> bool:
-        """Record that a step assigns a variable; return whether this replica may."""
-        return True
+    def note_assigned(self, variable: Any) -> None:
+        """Record that a step assigns a variable; no-op outside of a step."""
+        return
 
 
 class GradientHooks(Protocol):
@@ -111,6 +111,10 @@ class FitHooks(Protocol):
 
     def epoch_ended(self, trainer: Any) -> None:
         """Synchronize the state of layers after the last step of an epoch."""
+        return
+
+    def step_returned(self, trainer: Any, what: str, logs: Any) -> None:
+        """Record the logs that the last "train_step" or "test_step" returned."""
         return
 
     def metrics_result(

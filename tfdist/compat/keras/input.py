@@ -186,6 +186,16 @@ def without_rows(value: Any) -> Any:
     return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
 
 
+def size_of(adapter: Any) -> str:
+    """Describe how much data an adapter has."""
+    count = adapter.num_batches
+    if not isinstance(adapter, ArrayDataAdapter):
+        return f"{'unknown' if count is None else int(count)} batches"
+    missing = adapter.batch_size - (adapter.partial_batch_size or adapter.batch_size)
+    rows = count * adapter.batch_size - missing
+    return f"{rows} rows in batches of {adapter.batch_size}"
+
+
 def shuffles_arrays(adapter: Any) -> bool:
     """Return whether an adapter draws a permutation of arrays in TensorFlow."""
     return isinstance(adapter, ArrayDataAdapter) and bool(adapter._shuffle)

@@ -38,6 +38,18 @@ def leaf_optimizers(optimizer: Any) -> list[Any]:
 
 def optimizers_of(model: Any) -> list[Any]:
     """Return each optimizer of a model once, in the same order on all ranks."""
+    return _held_by(model, keras.optimizers.Optimizer)
+
+
+def state_of_losses(model: Any) -> list[Any]:
+    """Return the variables of a model's losses, such as a running mean."""
+    losses = _held_by(model, keras.losses.Loss)
+    values = [value for loss in losses for value in vars(loss).values()]
+    return [value for value in values if isinstance(value, keras.Variable)]
+
+
+def _held_by(model: Any, kind: type) -> list[Any]:
+    """Return each attribute of a model that is of a kind once, in a fixed order."""
     # A custom training step may keep several, also in lists and dicts.
     found = []
     for name, held in sorted(vars(model).items()):
@@ -45,7 +57,7 @@ def optimizers_of(model: Any) -> list[Any]:
         # TensorFlow's tracking attributes may still hold former optimizers.
         if isinstance(held, list | tuple | dict) and not name.startswith("_self_"):
             values = held.values() if isinstance(held, dict) else held
-        found += [v for v in values if isinstance(v, keras.optimizers.Optimizer)]
+        found += [v for v in values if isinstance(v, kind)]
     return list({id(one): one for one in found}.values())
 
 
@@ -59,11 +71,12 @@ def accumulates(model: Any) -> bool:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """Return all variables of a model, its metrics and optimizers, in a fixed order."""
+    """Return all variables of a model, its metrics, optimizers and losses, in order."""
     variables = [
         *model.variables,
         *(model.metrics_variables if model.compiled else ()),
         *(v for optimizer in optimizers_of(model) for v in optimizer.variables),
+        *state_of_losses(model),
     ]
     return list({id(variable): variable for variable in variables}.values())
 

@@ -15,6 +15,11 @@ from keras.src.losses.loss import apply_mask
 from tfdist.compat.keras.hooks import KerasHooks, current_hooks, hooks_of_model
 from tfdist.compat.patching import holding
 
+# Metric results, each with its metric and its key in a dict result.
+Noted = list[tuple[Any, Any, str | None]]
+# Operations whose result counts rows if their input does.
+_KEEP_COUNTS = ("Cast", "Identity", "Sum")
+
 
 def reduce_over_ranks(
     original: Any,
@@ -71,9 +76,9 @@ def _weights(sample_weight: Any, mask: Any, dtype: Any) -> Any:
 
 
 @contextmanager
-def noted_results(trainer: Any) -> Iterator[list[tuple[Any, Any, str | None]]]:
+def noted_results(trainer: Any) -> Iterator[Noted]:
     """Record each metric result in a block as (value, metric, name or None)."""
-    noted: list[tuple[Any, Any, str | None]] = []
+    noted: Noted = []
 
     def noting(metric: Any) -> Callable[..., Any]:
         original = metric.result
@@ -102,6 +107,24 @@ def update_by_share(
         is_number = tf.convert_to_tensor(values).shape.rank == 0
         sample_weight = hooks.share() if is_number else None
     return original(self, values, sample_weight)
+
+
+def add_count(original: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
+    """Update a sum like Keras; a count of this rank's rows is not weighted."""
+    if _is_count(values):
+        return original(self, values, sample_weight)
+    return update_by_share(original, self, values, sample_weight)
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether a value is a tensor of integers, or a float made of integers."""
+    # A Python number is the same on every rank.
+    if not isinstance(value, tf.Tensor):
+        return False
+    # An eager tensor does not know its operation.
+    while (op := getattr(value, "op", None)) is not None and op.type in _KEEP_COUNTS:
+        value = op.inputs[0]
+    return bool(value.dtype.is_integer or value.dtype.is_bool)
 
 
 def reset_after_steps(original: Any, self: Any) -> None:

@@ -1,5 +1,6 @@
 """Optimizers: sums over ranks before Keras checks, clips and applies gradients."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,46 @@ def adopt(optimizer: Any) -> None:
                 variable._initialize(tf.convert_to_tensor(variable.value))
     for inner in inner_optimizers(optimizer):
         adopt(inner)
+
+
+def sum_before_overrides(optimizer: Any) -> None:
+    """Sum gradients over ranks before a user's own `apply` gets, say clips, them."""
+
+    def apply(original: Any, grads: Any, trainable_variables: Any = None) -> None:
+        variables = trainable_variables or optimizer._trainable_variables
+        apply_reduced(
+            optimizer, grads, variables, lambda sums: original(sums, variables)
+        )
+
+    def apply_gradients(original: Any, grads_and_vars: Any) -> None:
+        grads, variables = zip(*grads_and_vars, strict=True)
+        apply_reduced(
+            optimizer,
+            grads,
+            variables,
+            lambda sums: original([*zip(sums, variables, strict=True)]),
+        )
+
+    for replacement in (apply, apply_gradients):
+        name = replacement.__name__
+        original = getattr(optimizer, name)
+        is_of_user = not original.__module__.startswith(("keras.", "tfdist."))
+        if is_of_user and name not in vars(optimizer):
+            vars(optimizer)[name] = _in_steps(replacement, original)
+
+
+def _in_steps(replacement: Callable[..., None], original: Any) -> Callable[..., None]:
+    """Return a method that is replaced in Keras's steps, but not in custom loops."""
+
+    @functools.wraps(original)
+    def method(*args: Any, **kwargs: Any) -> None:
+        hooks = current_hooks()
+        if hooks is None or not hooks.in_step:
+            original(*args, **kwargs)
+        else:
+            replacement(original, *args, **kwargs)
+
+    return method
 
 
 def apply_reduced(

@@ -51,7 +51,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "losses.loss": {"reduce_weighted_values": losses_and_metrics.reduce_over_ranks},
     "metrics.reduction_metrics": {
         "Mean.update_state": losses_and_metrics.update_by_share,
-        "Sum.update_state": losses_and_metrics.update_by_share,
+        "Sum.update_state": losses_and_metrics.add_count,
     },
     "models.model": {
         "Model._compute_loss": losses_and_metrics.compute_loss_of_rows,
@@ -63,6 +63,9 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Model.make_predict_function": trainer.make_joint_predict_function,
         "Model.predict": trainer.predict_equal,
         "Model.reset_metrics": losses_and_metrics.reset_after_steps,
+    },
+    "optimizers.adagrad": {
+        "Adagrad.update_step": sharded_optimizer.update_rows_on_servers
     },
     "optimizers.base_optimizer": {
         "BaseOptimizer._clip_gradients": optimizer.reduce_then_clip,

@@ -1,10 +1,12 @@
-"""Patches of optimizers for variables that are sharded over several servers."""
+"""Patches of optimizers for large tables: updates by rows, and by shards on servers."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from tfdist.compat.keras.learning_rates import inner_optimizers
@@ -62,7 +64,7 @@ def _goes_by_shards(optimizer: Any, shape: Any) -> bool:
     """Return whether an optimizer can update a variable one shard at a time."""
     # Older versions of Keras lack some of them.
     kinds = [getattr(keras.optimizers, name, None) for name in _ELEMENTWISE]
-    if type(optimizer) not in kinds:
+    if type(optimizer) not in kinds and not isinstance(optimizer, RowUpdates):
         return False
     # Keras 3.8 creates the state of Adagrad and Ftrl without a reference variable, so
     # it is not sharded.
@@ -140,3 +142,92 @@ def _averages_by_shard(self: Any, variables: Sequence[Any]) -> Iterator[list[Any
 def _value_of(variable: Any) -> Any:
     """Return the value of a Keras variable; anything else unchanged."""
     return variable._value if isinstance(variable, keras.Variable) else variable
+
+
+class RowsOf:
+    """Stand-in for a `tf.Variable`: a small table of some of its rows, each once."""
+
+    def __init__(self, variable: Any, rows: tf.Tensor) -> None:
+        self._variable, self._rows = variable, rows
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what does not depend on the rows, such as the type."""
+        return getattr(self._variable, name)
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the small table."""
+        return tf.TensorShape([None, *self._variable.shape[1:]])
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        """Read the rows."""
+        rows = self._variable.sparse_read(self._rows)
+        return tf.convert_to_tensor(rows, dtype, name=name)
+
+    def assign(self, value: Any) -> None:
+        """Replace all rows."""
+        self._variable.scatter_update(tf.IndexedSlices(value, self._rows))
+
+    def assign_add(self, value: Any) -> None:
+        """Add to all rows."""
+        self._variable.scatter_add(tf.IndexedSlices(value, self._rows))
+
+    def assign_sub(self, value: Any) -> None:
+        """Subtract from all rows."""
+        self._variable.scatter_sub(tf.IndexedSlices(value, self._rows))
+
+    def scatter_add(self, slices: tf.IndexedSlices) -> None:
+        """Add to some rows, also repeatedly to one."""
+        self._variable.scatter_add(self._of_variable(slices))
+
+    def scatter_sub(self, slices: tf.IndexedSlices) -> None:
+        """Subtract from some rows, also repeatedly from one."""
+        self._variable.scatter_sub(self._of_variable(slices))
+
+    def _of_variable(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        """Return the slices with row numbers of the variable."""
+        rows = tf.gather(self._rows, slices.indices)
+        return tf.IndexedSlices(slices.values, rows)
+
+
+def update_rows_on_servers(
+    original: Any, self: Any, gradient: Any, variable: Any, learning_rate: Any
+) -> None:
+    """Update like Keras; on a parameter server only the rows of a sparse gradient."""
+    # For optimizers that leave the other rows as they are. Not elsewhere, because XLA
+    # cannot divide tables whose number of rows varies.
+    is_on_server = tf.DeviceSpec.from_string(variable.device or "").job == "ps"
+    update = partial(update_rows, original) if is_on_server else original
+    update(self, gradient, variable, learning_rate)
+
+
+def update_rows(
+    original: Callable[..., Any],
+    self: Any,
+    gradient: Any,
+    variable: Any,
+    learning_rate: Any,
+) -> None:
+    """Update like Keras; by a sparse gradient, as if its rows were the whole table."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        original(self, gradient, variable, learning_rate)
+        return
+    rows, indices = tf.unique(gradient.indices)
+    shape = tf.concat([tf.shape(rows), variable.shape[1:].as_list()], 0)
+    gradient = tf.IndexedSlices(gradient.values, indices, shape)
+    whole = self._trainable_variables[self._get_variable_index(variable)]
+    with ExitStack() as stack:
+        for kept in self.variables:
+            if kept.shape == whole.shape:
+                small = RowsOf(kept._value, rows)
+                stack.enter_context(holding(kept, "_value", small))
+        original(self, gradient, RowsOf(variable, rows), learning_rate)
+
+
+class RowUpdates:
+    """Mixin of optimizers that update only the rows of a sparse gradient."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable, or its rows that a sparse gradient names."""
+        original = super().update_step.__func__  # type: ignore[misc]
+        update_rows(original, self, gradient, variable, learning_rate)

@@ -16,7 +16,7 @@ from tfdist.compat.keras.hooks import (
 )
 from tfdist.compat.keras.input import is_composite, without_rows
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.compat.keras.optimizer import adopt
+from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.positions import current_position, resumed_by
 from tfdist.compat.mirrored import building
 from tfdist.data.sharding import Shard
@@ -43,12 +43,33 @@ def build_equal(
     with self.distribute_strategy.scope():
         for optimizer in optimizers_of(self):
             adopt(optimizer)
-        if any(is_composite(leaf) for leaf in tf.nest.flatten(spec)):
-            _build_by_tracing(self, spec)
-        else:
-            self._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
+            sum_before_overrides(optimizer)
+        _build(self, spec)
     if hooks is not None and iterator is not None and not hooks.is_alone:
         hooks.build(self, is_single_step=False)
+
+
+def _build(model: Any, spec: Any) -> None:
+    """Build a model, unless only a step of its own can: one that never calls it."""
+    is_called = getattr(model.call, "__func__", None) is not keras.Model.call
+    try:
+        if is_called and any(is_composite(leaf) for leaf in tf.nest.flatten(spec)):
+            _build_by_tracing(model, spec)
+        elif is_called:
+            model._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
+    except Exception:
+        # Its inputs may be others than the data; if not, the step raises the same.
+        if not _has_own_step(model):
+            raise
+
+
+def _has_own_step(model: Any) -> bool:
+    """Return whether a model replaces Keras's training or test step."""
+    return any(
+        getattr(getattr(model, step), "__func__", None)
+        is not getattr(keras.Model, step)
+        for step in ("train_step", "test_step")
+    )
 
 
 def _must_be_built_to_resume(model: Any, iterator: Any) -> bool:
@@ -113,7 +134,9 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
         # Each rank may call test_on_batch by itself.
         is_joint = is_training or not is_single_step
         with hooks.call_of(self, what, is_joint=is_joint):
-            return function(iterator)
+            logs = function(iterator)
+        hooks.step_returned(self, what, logs)
+        return logs
 
     return call
 

@@ -26,10 +26,10 @@ def lying_beside(value: ShardedValue) -> AbstractContextManager[None]:
 
 
 def assign_and_note(original: Any, self: Any, value: Any) -> Any:
-    """Assign like Keras, if the hooks of a step do not leave it to another device."""
+    """Assign like Keras; report an assignment within a step."""
     hooks = current_hooks()
-    if hooks is not None and not hooks.note_assigned(self):
-        return value
+    if hooks is not None:
+        hooks.note_assigned(self)
     return original(self, value)
 
 

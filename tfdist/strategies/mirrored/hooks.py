@@ -9,13 +9,18 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.compat.keras.losses_and_metrics import noted_results
-from tfdist.compat.mirrored import MirroredReplicaContext, copies_here, value_here
+from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
+from tfdist.compat.mirrored import (
+    MirroredReplicaContext,
+    copies_here,
+    is_copied,
+    value_here,
+)
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard, split
 from tfdist.gradients import GradientReducer
-from tfdist.training.hooks import Made, Noted, ReplicaHooks, StrategyKerasHooks
-from tfdist.training.step import WeighingReplicaContext
+from tfdist.training.hooks import Made, ReplicaHooks, StrategyKerasHooks
+from tfdist.training.step import WeighingReplicaContext, state_of_layers
 
 
 class MirroredKerasHooks(StrategyKerasHooks):
@@ -36,7 +41,9 @@ class MirroredKerasHooks(StrategyKerasHooks):
         self._strategy = strategy
         # Variables created in a graph: all copies but the first start as zeros.
         self.unequal: list[weakref.ref[Any]] = []
-        self.replicas = [ReplicaHooks(each, reducer(each)) for each in replicas]
+        self.replicas = [
+            DeviceHooks(each, reducer(each), strategy) for each in replicas
+        ]
         for replica in self.replicas:
             # The layer state is the same for all devices of this process.
             replica._apart, replica._agreed = self._apart, self._agreed
@@ -108,6 +115,48 @@ class MirroredKerasHooks(StrategyKerasHooks):
         return logs_here(trainer, [outputs for _, outputs in made], shares, noted)
 
 
+class DeviceHooks(ReplicaHooks):
+    """The hooks of one device, which changes only its own copies of variables."""
+
+    def __init__(
+        self, collective: Collective, reducer: GradientReducer, strategy: Any
+    ) -> None:
+        super().__init__(collective, reducer)
+        self._strategy = strategy
+
+    def prepare_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        """Reject variables without copies, then prepare their gradients."""
+        if not self.updates_once:
+            self._check_copied(variables)
+        return super().prepare_gradients(gradients, variables)
+
+    def note_assigned(self, variable: Any) -> None:
+        """Reject layer state without copies, then note that a step assigns it."""
+        trainer = None if self.step is None else self.step.trainer
+        if trainer is not None and not is_copied(variable, self._strategy):
+            weights, state = trainer.trainable_variables, state_of_layers(trainer)
+            if any(variable is one for one in [*weights, *state]):
+                others = [] if self.updates_once else weights
+                self._check_copied([variable, *others, *state])
+        super().note_assigned(variable)
+
+    def _check_copied(self, variables: Sequence[Any]) -> None:
+        """Raise `ValueError` unless each device has its own copy of variables."""
+        shared = [v for v in variables if not is_copied(v, self._strategy)]
+        if shared:
+            paths = {getattr(v, "path", v.name): tuple(v.shape) for v in shared}
+            names = [f"{path} {shape}" for path, shape in paths.items()]
+            raise ValueError(
+                "Each device needs its own copy of a variable that a step changes. "
+                f"Received: {'; '.join(names[:3])}, made outside of strategy.scope()"
+                " or, with central storage, as weights. Make layers and enable LoRA in "
+                "a block `with strategy.scope():`, and with central storage give "
+                "weights that a step assigns itself trainable=False."
+            )
+
+
 def _make_equal(variables: Iterable[Any]) -> None:
     """Assign the first device's value to all copies of variables."""
     for variable in variables:
@@ -122,7 +171,8 @@ def logs_here(
     """Combine the outputs of a step on each device of this process.
 
     Results of metrics, which `noted` lists, are computed again from the counts of all
-    devices. Other floats are averaged, weighted by `shares`.
+    devices. Other floats of a known shape are averaged, weighted by `shares`; the rest
+    is that of the last device, which has rows in every batch.
     """
     metrics = {id(value): (metric, name) for value, metric, name in noted}
     results: dict[int, Any] = {}
@@ -136,9 +186,13 @@ def logs_here(
                     results[id(metric)] = metric.result()
             result = results[id(metric)]
             return result if name is None else result[name]
-        if isinstance(leaves[0], tf.Tensor) and leaves[0].dtype.is_floating:
-            return _mean(leaves, shares)
-        return leaves[0]
+        if not isinstance(leaves[0], tf.Tensor) or not leaves[0].dtype.is_floating:
+            return leaves[-1]
+        shape = leaves[0].shape
+        is_one = all(
+            leaf.shape.is_fully_defined() and leaf.shape == shape for leaf in leaves
+        )
+        return _mean(leaves, shares) if is_one else leaves[-1]
 
     return tf.nest.map_structure(join, *outputs)
 

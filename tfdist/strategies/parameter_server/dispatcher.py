@@ -5,7 +5,8 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,13 +20,20 @@ from tfdist.compat.parameter_server import (
     schedule,
     take_error,
 )
-from tfdist.rendezvous.watchdog import SILENCE_SECONDS
 
 _log = logging.getLogger(__name__)
 
+# The pieces of work in flight per worker: one that it computes, and the next.
+AHEAD = 2
 # The interval at which a wait polls for errors that only TensorFlow knows of.
 _POLL_SECONDS = 0.2
-BEAT_SECONDS = 1.0
+BEAT_SECONDS = 0.5
+# The silence of a worker after which idle ones repeat its work, which costs them
+# nothing; after which they read its data, for which they seek; and the silence of all
+# workers that is an error, since some of them may be restarted.
+REPEAT_SECONDS = 1.0
+ABSENCE_SECONDS = 5.0
+LOSS_SECONDS = 60.0
 
 
 @dataclass(eq=False)
@@ -49,50 +57,38 @@ class Work:
 
 
 class Heartbeat:
-    """Threads that ping each worker every second, because TensorFlow waits forever."""
+    """Threads that ping each worker, because TensorFlow waits forever for one."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._asked_at: list[float | None] = [None] * workers
-        # The workers whose processes have ended, or were not connected again yet.
-        self._ended: set[int] = set()
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.names = [f"worker {i} ({each})" for i, each in enumerate(addresses)]
+        # The times of the first pings without an answer.
+        self._asked_at: list[float | None] = [None] * len(addresses)
         stop = threading.Event()
         weakref.finalize(self, stop.set)
-        for worker in range(workers):
+        for worker in range(len(addresses)):
             threading.Thread(
                 target=_beat,
-                args=(worker, self._asked_at, self._ended, stop),
+                args=(worker, self._asked_at, stop),
                 name=f"tfdist heartbeat {worker}",
                 daemon=True,
             ).start()
 
-    def silent(self) -> dict[int, float]:
-        """Return the seconds since the ping of each worker that hangs, by its index."""
+    def silent(self, seconds: float = ABSENCE_SECONDS) -> dict[int, float]:
+        """Return the seconds that workers have not answered, if more than `seconds`."""
         now = time.monotonic()
         waits = {w: now - at for w, at in enumerate(self._asked_at) if at is not None}
-        return {w: seconds for w, seconds in waits.items() if seconds > SILENCE_SECONDS}
-
-    def absent(self) -> set[int]:
-        """Return the workers that hang or have ended."""
-        return {*self.silent(), *self._ended}
+        return {w: waited for w, waited in waits.items() if waited > seconds}
 
 
-def _beat(
-    worker: int,
-    asked_at: list[float | None],
-    ended: set[int],
-    stop: threading.Event,
-) -> None:
-    """Ping one worker until told to stop, and record answers and their absence."""
-    with own_executor(), tf.device(f"/job:worker/replica:0/task:{worker}"):
+def _beat(worker: int, asked_at: list[float | None], stop: threading.Event) -> None:
+    """Ping one worker until told to stop, and record since when it does not answer."""
+    own_executor()
+    with tf.device(f"/job:worker/replica:0/task:{worker}"):
         while not stop.wait(BEAT_SECONDS):
-            asked_at[worker] = time.monotonic()
-            try:
+            asked_at[worker] = asked_at[worker] or time.monotonic()
+            with suppress(tf.errors.OpError):
                 tf.identity(tf.constant(worker)).numpy()
-                ended.discard(worker)
-            except tf.errors.OpError:
-                ended.add(worker)
-            asked_at[worker] = None
+                asked_at[worker] = None
 
 
 class Dispatcher:
@@ -200,21 +196,22 @@ class Dispatcher:
         self._arrivals.put((work, result, error))
 
     def _resubmit(self) -> None:
-        """Send the work of hanging workers to others."""
-        silent = self._heartbeat.silent()
-        if len(silent) == self._heartbeat.workers:
+        """Send the work of workers that do not answer to others."""
+        names = self._heartbeat.names
+        if len(lost := self._heartbeat.silent(LOSS_SECONDS)) == len(names):
             self.drop()
             raise TimeoutError(
                 "No worker answers any more. Received: no sign of life for "
-                f"{min(silent.values()):.0f} s from any of {len(silent)} workers. "
-                "Check whether their processes are stopped, and start the job again."
+                f"{min(lost.values()):.0f} s from {', '.join(names)}. Check whether "
+                "they have ended or are stopped, and start the job again."
             )
+        silent = self._heartbeat.silent(REPEAT_SECONDS)
         for work in list(self._pending):
             if work.worker in silent:
                 _log.warning(
-                    "tfdist: worker %d has not answered for %.0f s; another worker "
-                    "repeats its unfinished work.",
-                    work.worker,
+                    "tfdist: %s has not answered for %.1f s; another worker repeats "
+                    "its unfinished work.",
+                    names[work.worker],
                     silent[work.worker],
                 )
                 work.worker = None

@@ -7,9 +7,8 @@ import keras
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server.batch_codec import as_tensors, spec_of
-from tfdist.strategies.parameter_server.dispatcher import Dispatcher, Work
+from tfdist.strategies.parameter_server.dispatcher import AHEAD, Dispatcher, Work
 from tfdist.strategies.parameter_server.servers import naming_lost_servers
-from tfdist.strategies.parameter_server.training import AHEAD
 
 
 class PredictFunction:

@@ -29,12 +29,13 @@ _HANDLE = tf.TensorSpec([], tf.resource)
 class AssignedVariable(NamedTuple):
     """A Keras variable that steps assign, other than by the optimizer.
 
+    `is_sum` says that the deltas of the slices of a batch are added, not averaged;
     `momentum` is the factor by which a step decays the value before adding its delta:
     that of a moving average, so that concurrent steps combine.
     """
 
     variable: Any
-    is_metric: bool
+    is_sum: bool
     momentum: float = 1.0
 
 
@@ -138,6 +139,7 @@ class PureStep:
             self._note_arguments(given)
             self.assigned = []
             deltas = [self._delta(scope, v, metrics) for v in scope.assigned]
+        self._check_state(batch, deltas)
         gradients = [
             part
             for one in given
@@ -153,6 +155,26 @@ class PureStep:
         """Return a gradient in a form in which gradients of slices can be added."""
         is_slice = self._strategy.consistency == "sync"
         return with_sums_dense(gradient) if is_slice else gradient
+
+    def _check_state(self, batch: Any, deltas: list[Any]) -> None:
+        """Raise `ValueError` if the state of a slice may not be that of a batch."""
+        if self._strategy.consistency != "sync":
+            return
+        leaves = tf.nest.flatten(batch, expand_composites=True)
+        for (variable, is_sum, momentum), delta in zip(
+            self.assigned, deltas, strict=True
+        ):
+            is_mean = variable.aggregation == "mean" and delta.dtype.is_floating
+            is_known = is_sum or is_mean or momentum != 1.0
+            if not is_known and _depends_on(delta, leaves):
+                raise ValueError(
+                    "With consistency='sync' the state of a layer must say how the "
+                    f"slices of a batch combine. Received: {variable.path}, which a "
+                    "step computes from its batch, with aggregation="
+                    f"{variable.aggregation!r}. Give add_weight aggregation='sum' for "
+                    "what counts or adds up, 'mean' for averages over rows; for all "
+                    "else use AllReduceStrategy."
+                )
 
     def _note_arguments(self, given: list[Any]) -> None:
         """Record the arguments of the only call of an optimizer."""
@@ -179,8 +201,9 @@ class PureStep:
                 "Assign it in a callback."
             )
         momentum = momentum_of(self._trainer, variable)
+        is_sum = is_metric or variable.aggregation == "sum"
         assigned = AssignedVariable(
-            variable, is_metric, 1.0 if momentum is None else momentum
+            variable, is_sum, 1.0 if momentum is None else momentum
         )
         self.assigned.append(assigned)
         after = tf.cast(scope.get_current_value(variable), dtype)

@@ -77,7 +77,7 @@ class ReadSteps:
             worker = current_worker()
             with lock:
                 if not chosen:
-                    absent = self._heartbeat.absent()
+                    absent = self._heartbeat.silent()
                     batches = iterator.pipelines.take(worker, len(numbers), absent)
                     chosen.append(batches)
             batches = chosen[0]

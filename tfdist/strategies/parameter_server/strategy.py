@@ -107,7 +107,7 @@ class ParameterServerStrategy(
         extended = ParameterServerExtended(self, resolver, hooks, variable_partitioner)
         tf.distribute.Strategy.__init__(self, extended)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
-        self.heartbeat = Heartbeat(self.workers)
+        self.heartbeat = Heartbeat(cluster.workers)
         install(is_alone=False)
 
     @property

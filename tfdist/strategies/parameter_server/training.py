@@ -14,7 +14,7 @@ from tfdist.strategies.parameter_server.batch_codec import (
     spec_of,
     without_missing,
 )
-from tfdist.strategies.parameter_server.dispatcher import Dispatcher, Work
+from tfdist.strategies.parameter_server.dispatcher import AHEAD, Dispatcher, Work
 from tfdist.strategies.parameter_server.servers import naming_lost_servers
 from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.step_work import ReadSteps, sent_steps
@@ -23,8 +23,6 @@ from tfdist.strategies.parameter_server.worker_input import WorkerIterator
 
 # The interval at which the logs of a progress bar are fetched from the servers.
 _LOGS_SECONDS = 0.2
-# The pieces of work in flight per worker: one that it computes, and the next.
-AHEAD = 2
 
 
 class Training:
@@ -103,15 +101,23 @@ class Training:
         while self._applied <= self._void and self._apply_next():
             pass
         now = time.monotonic()
-        if is_single or self._is_sync or now >= self._fetched_at + _LOGS_SECONDS:
+        is_in_turn = is_single or self._is_sync or self._max_staleness == 0
+        if is_in_turn or now >= self._fetched_at + _LOGS_SECONDS:
             self.returned = self.read_logs()
             self._fetched_at = now
         return self.returned
 
     def _send(self, iterator: Any, count: int) -> None:
         """Send up to `count` batches to the workers."""
-        # A generator would turn the StopIteration of the first into a RuntimeError.
-        taken = [next(iterator), *islice(iterator, count - 1)]
+        taken: list[Any] = []
+        failure: Exception | None = None
+        try:
+            taken.append(next(iterator))
+            taken.extend(islice(iterator, count - 1))
+        except StopIteration:
+            raise
+        except Exception as error:
+            failure = error
         batches = [as_tensors(without_missing(batch)) for batch in taken]
         for update, alike in groupby(
             batches, lambda batch: self._update_of_batch(iterator, batch)
@@ -122,6 +128,10 @@ class Training:
                     self._send_slices(update, batch)
             else:
                 self._send_alike(update, list(alike))
+        if failure is not None:
+            # As on one process, the batches before are trained.
+            self.finish()
+            raise failure
 
     def _send_slices(self, update: Update, batch: Any) -> None:
         """Split a batch among the workers, and apply one update."""

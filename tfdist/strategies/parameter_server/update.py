@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdist.compat.keras.sharded import shards_of
 from tfdist.compat.keras.sharded_optimizer import apply_arguments
+from tfdist.strategies.parameter_server.dispatcher import AHEAD
 from tfdist.strategies.parameter_server.slots import StepResults
 from tfdist.strategies.parameter_server.step import PureStep
 
@@ -58,8 +59,10 @@ class Update:
             return self.step.layout.make()
 
     def give_back(self, slots: Sequence[list[tf.Variable]]) -> None:
-        """Release slots that no worker writes to any more."""
-        self._free += slots
+        """Release the slots of a piece of work that no worker writes to any more."""
+        # While the other updates wait for a slow worker there are many more.
+        most = AHEAD * self._strategy.workers * len(slots)
+        self._free += slots[: max(0, most - len(self._free))]
 
     def _read_logs(self) -> Any:
         return self.step.logs.metric_results(), self.step.last_numbers.read_value()
@@ -106,9 +109,9 @@ class Update:
         for i, assigned in enumerate(step.assigned):
             deltas = [one.deltas[i] for one in results]
             delta = deltas[0]
-            if assigned.is_metric and len(deltas) > 1:
+            if assigned.is_sum and len(deltas) > 1:
                 delta = tf.add_n(deltas)
-            elif not assigned.is_metric and delta.dtype.is_floating:
+            elif not assigned.is_sum and delta.dtype.is_floating:
                 delta = _weighted_sum(deltas, shares)
             raw = assigned.variable._value
             with tf.device(raw.device):

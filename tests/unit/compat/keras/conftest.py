@@ -31,7 +31,6 @@ class RankHooks:
 
     def note_assigned(self, variable):
         self.assigned.append(variable)
-        return True
 
 
 @pytest.fixture

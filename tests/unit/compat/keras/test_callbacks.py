@@ -1,10 +1,13 @@
 """Callbacks on several ranks: decisions, output, states."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
 from keras.callbacks import CallbackList, LambdaCallback, ProgbarLogger
 
+import tfdist
 from tfdist.compat.keras import callbacks
 from tfdist.compat.keras.callbacks import (
     ChiefProgbarLogger,
@@ -230,6 +233,25 @@ def test_only_the_chief_has_callbacks_that_write(twin, tmp_path, capsys, monkeyp
     assert capsys.readouterr().err == (
         "tfdist: only the chief has BackupAndRestore, CSVLogger, TensorBoard.\n"
     )
+
+
+def test_a_schedule_that_undoes_the_scaled_rate_is_told_to_the_chief(twin):
+    chief, other = compiled(twin(0)), compiled(twin(1))
+    undoing = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
+    scaling = tfdist.callbacks.LearningRateScale(size=2)
+    text = (
+        "LearningRateScheduler sets the learning rate in each epoch, and undoes "
+        "LearningRateScale. Received: both. Let its function return the final rate and "
+        "leave LearningRateScale out, or use tfdist.callbacks.LearningRateSchedule, "
+        "whose factors are multiplied."
+    )
+
+    with pytest.warns(UserWarning, match=text):
+        CallbackList([scaling, undoing], model=chief)
+    with warnings.catch_warnings(action="error"):
+        CallbackList([undoing], model=chief)
+        CallbackList([scaling], model=chief)
+        CallbackList([scaling, undoing], model=other)
 
 
 class FromRank(keras.callbacks.Callback, StartsFromRank):

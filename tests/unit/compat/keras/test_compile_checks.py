@@ -3,6 +3,7 @@ import pytest
 
 from tfdist.compat.keras.compile_checks import (
     caveats,
+    check_stateless,
     options_done_wrong,
     synchronized_layers,
 )
@@ -105,3 +106,32 @@ def test_loss_scaling_and_what_is_inside_of_it_are_found():
     model = compiled(keras.optimizers.LossScaleOptimizer(inner))
 
     assert options_done_wrong(model) == ["loss scaling", "clipnorm=1.0"]
+
+
+def test_an_argument_of_keras_2_is_left_out_with_a_warning(two_cpus):
+    text = (
+        "Keras 3 has no experimental_run_tf_function. Received: "
+        "experimental_run_tf_function in compile, as in scripts of Horovod for Keras 2."
+    )
+    with CentralStorageStrategy(two_cpus).scope():
+        made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        with pytest.warns(UserWarning, match=text):
+            made.compile("sgd", "mse", experimental_run_tf_function=False)
+
+    assert made.compiled
+
+
+def test_layers_that_keep_a_state_for_each_row_are_refused():
+    lstm = keras.layers.LSTM(2, stateful=True, name="lstm")
+    both = keras.layers.Bidirectional(
+        keras.layers.GRU(2, stateful=True, return_sequences=True, name="gru")
+    )
+    check_stateless(keras.Sequential([keras.layers.LSTM(2)]))
+
+    with pytest.raises(
+        ValueError,
+        match=r"A stateful layer keeps a state for each row of a batch, whose rows are "
+        r"split among the ranks\. Received: stateful=True in backward_gru, "
+        r"forward_gru, lstm\. Leave it out, or train in one process without a strat",
+    ):
+        check_stateless(keras.Sequential([keras.Input((3, 1), 4), both, lstm]))

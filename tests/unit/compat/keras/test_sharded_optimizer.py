@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfdist.compat.keras import install
 from tfdist.compat.keras.sharded import ShardedValue, shards_of, split_gradient
 from tfdist.compat.keras.sharded_optimizer import apply_arguments
+from tfdist.optimizers import LazyAdam
 
 TABLE = np.random.default_rng(1).normal(size=(7, 3)).astype("float32")
 STEPS = 4
@@ -170,6 +171,10 @@ def test_so_it_is_with_what_looks_at_the_variable(cut, make, make_variables):
     check(cut, make, make_variables=make_variables)
 
 
+def test_only_rows_of_the_batch_are_updated_in_shards(cut):
+    check(cut, lambda: LazyAdam(0.1), sparse=True)
+
+
 def given_paths(make, variables, gradient):
     optimizer = make()
     parts = [None if gradient is None else split_gradient(gradient, variables[0])]
@@ -179,10 +184,11 @@ def given_paths(make, variables, gradient):
     return [tuple(v.shape) for v in found], grads
 
 
-def test_shards_are_given_where_that_is_enough(cut):
+@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, LazyAdam])
+def test_shards_are_given_where_that_is_enough(cut, optimizer):
     with cut():
         variables = made()
-    shapes, grads = given_paths(keras.optimizers.Adam, variables, tf.ones((7, 3)))
+    shapes, grads = given_paths(optimizer, variables, tf.ones((7, 3)))
     assert shapes == [(4, 3), (3, 3), (3,)]
     assert [None if g is None else tuple(g.shape) for g in grads] == [
         (4, 3),
@@ -190,7 +196,7 @@ def test_shards_are_given_where_that_is_enough(cut):
         None,
     ]
 
-    shapes, grads = given_paths(keras.optimizers.Adam, variables, None)
+    shapes, grads = given_paths(optimizer, variables, None)
     assert shapes == [(4, 3), (3, 3), (3,)]
     assert grads == [None] * 3
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat.mirrored import copies_here
-from tfdist.strategies import MirroredStrategy
+from tfdist.strategies import CentralStorageStrategy, MirroredStrategy
 from tfdist.strategies.mirrored.hooks import logs_here
 
 
@@ -137,10 +137,132 @@ def test_a_metric_is_computed_from_what_all_devices_have_counted(model):
         ((1.0, 2.0), (0.25, 0.75), 1.75),
         ((1.0, 2.0), (0.125, 0.375), 1.75),
         ((1.0, np.nan), (1.0, 0.0), 1.0),
-        ((1, 2), (0.5, 0.5), 1),
+        (([1.0, 4.0], [2.0, 8.0]), (0.25, 0.75), [1.75, 7.0]),
+        # The last device has rows in every batch.
+        ((1, 2), (0.0, 1.0), 2),
+        (([1.0], [2.0, 3.0]), (0.25, 0.75), [2.0, 3.0]),
     ],
 )
 def test_other_floats_are_averaged_by_rows(model, values, weights, expected):
     outputs = [{"own": tf.constant(value)} for value in values]
 
-    assert float(logs_here(model, outputs, shares(*weights), [])["own"]) == expected
+    logs = logs_here(model, outputs, shares(*weights), [])
+
+    assert logs["own"].numpy().tolist() == expected
+
+
+def dense(two_cpus):
+    return keras.layers.Dense(1)
+
+
+def normalization(two_cpus):
+    return keras.layers.BatchNormalization(synchronized=True)
+
+
+def dense_of_another_strategy(two_cpus):
+    layer = keras.layers.Dense(1)
+    with MirroredStrategy(two_cpus).scope():
+        layer.build((None, 2))
+    return layer
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (dense, r"\S+/kernel \(2, 1\); \S+/bias \(1,\), made"),
+        (
+            normalization,
+            r"\S+/moving_mean \(2,\); \S+/gamma \(2,\); \S+/beta \(2,\), made",
+        ),
+        (dense_of_another_strategy, r"\S+/kernel \(2, 1\); \S+/bias \(1,\), made"),
+    ],
+)
+def test_a_layer_made_outside_is_refused(strategy, two_cpus, make, names, run_eagerly):
+    layer = make(two_cpus)
+    if not layer.built:
+        layer.build((None, 2))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=run_eagerly)
+    before = model.get_weights()
+
+    with pytest.raises(
+        ValueError,
+        match=r"Each device needs its own copy of a variable that a step changes\. "
+        rf"Received: {names} outside of strategy\.scope\(\) or, with central storage, "
+        r"as weights\. Make layers and enable LoRA in a block `with strategy\.scope"
+        r"\(\):`, and with central storage give weights that a step assigns itself "
+        r"trainable=False\.",
+    ):
+        model.fit(X, Y, verbose=0)
+    for weight, same in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, same)
+
+
+class Teacher(keras.layers.Layer):
+    """A layer that keeps the mean of its inputs as a weight."""
+
+    def __init__(self, *, trainable, dtype="float32"):
+        super().__init__(dtype=dtype)
+        self.mean = self.add_weight(shape=(2,), trainable=trainable, name="mean")
+
+    def call(self, inputs, training=False):
+        if training:
+            self.mean.assign(self.mean / 2 + keras.ops.mean(inputs, 0))
+        return inputs + keras.ops.stop_gradient(self.mean)
+
+
+def fit_teacher(strategy, **options):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        teacher = Teacher(**options)
+        model = keras.Sequential([keras.Input((2,)), teacher, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(X[:4], Y[:4], batch_size=2, shuffle=False, verbose=0)
+    return teacher.mean.numpy()
+
+
+def test_a_shared_weight_is_not_assigned_by_each_device(two_cpus):
+    with pytest.raises(ValueError, match=r"Received: \S*mean \(2,\), made outside of"):
+        fit_teacher(CentralStorageStrategy(two_cpus), trainable=True)
+    found = fit_teacher(CentralStorageStrategy(two_cpus), trainable=False)
+
+    right = fit_teacher(tf.distribute.get_strategy(), trainable=False)
+    np.testing.assert_allclose(found, right, rtol=1e-6)
+
+
+def test_state_is_assigned_under_mixed_precision(strategy):
+    options = {"trainable": False, "dtype": "mixed_bfloat16"}
+
+    found = fit_teacher(strategy, **options)
+
+    right = fit_teacher(tf.distribute.get_strategy(), **options)
+    np.testing.assert_allclose(found, right, rtol=0.02)
+
+
+@pytest.mark.parametrize("kind", [MirroredStrategy, CentralStorageStrategy])
+def test_an_optimizer_in_a_loop_of_a_graph_is_refused(kind, two_cpus):
+    class Looping(keras.Sequential):
+        def train_step(self, data):
+            variables = self.trainable_variables
+
+            def body(step):
+                self.optimizer.apply([tf.ones_like(v) for v in variables], variables)
+                return (step + 1,)
+
+            tf.while_loop(lambda step: step < 2, body, (tf.constant(0),))
+            return {}
+
+    with kind(two_cpus).scope():
+        model = Looping([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+    with pytest.raises(
+        ValueError,
+        match=r"The devices of one process cannot exchange values in a loop of a graph"
+        r"\. Received: a tf\.while_loop, tf\.scan or tf\.map_fn that applies an "
+        r"optimizer or reduces values\. Write `for _ in range\(n\)`, or use "
+        r"AllReduceStrategy with a process for each device\.",
+    ):
+        model.fit(X, Y, verbose=0)

@@ -37,7 +37,7 @@ class LocalStrategy:
 
     workers = 2
     backup_workers = 0
-    heartbeat = SimpleNamespace(workers=2, silent=dict, absent=set)
+    heartbeat = SimpleNamespace(names=["a", "b"], silent=lambda seconds=0: {})
     cluster = Cluster(chief="a:1", workers=("b:1", "c:1"), ps=("d:1",))
 
     def __init__(self, consistency="async", max_staleness=None):

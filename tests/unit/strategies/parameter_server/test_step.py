@@ -42,13 +42,36 @@ class Counting(keras.layers.Layer):
         return inputs
 
 
+def test_layer_state_that_does_not_say_how_slices_combine_is_refused(make_strategy):
+    strategy, counting = make_strategy("sync"), Counting()
+
+    with pytest.raises(ValueError, match="the state of a layer") as error:
+        step_of(strategy, keras.Sequential, counting)
+    assert str(error.value) == (
+        "With consistency='sync' the state of a layer must say how the slices of a "
+        f"batch combine. Received: {counting.rows.path}, which a step computes from "
+        "its batch, with aggregation='none'. Give add_weight aggregation='sum' for "
+        "what counts or adds up, 'mean' for averages over rows; for all else use "
+        "AllReduceStrategy."
+    )
+
+
+def test_layer_state_that_no_batch_changes_needs_no_aggregation(make_strategy):
+    steps = keras.layers.Dropout(0.5)
+    step = step_of(make_strategy("sync"), keras.Sequential, steps)
+
+    assert [one.variable.path for one in step.assigned if not one.is_sum] == [
+        steps.seed_generator.state.path
+    ]
+
+
 def test_layer_state_is_sent_as_its_change(strategy):
     norm = keras.layers.BatchNormalization(momentum=0.5)
     step = step_of(strategy, keras.Sequential, Counting(), norm)
     found = [
         (one.momentum, delta.numpy())
         for one, delta in zip(step.assigned, results_of(step).deltas, strict=True)
-        if not one.is_metric
+        if not one.is_sum
     ]
 
     assert [momentum for momentum, _ in found] == [1.0, 0.5, 0.5]

@@ -64,7 +64,7 @@ def read(update, batch, turns):
         source = WorkerInput(function, 2)
         iterator = iter(source)
         reading = ReadSteps(
-            update, source.element_specs, steps, SimpleNamespace(absent=set)
+            update, source.element_specs, steps, SimpleNamespace(silent=set)
         )
         return source, lambda: reading.work_of(iterator, list(range(steps)))
 

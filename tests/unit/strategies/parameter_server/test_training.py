@@ -48,6 +48,19 @@ def run_epoch(training, iterator):
     return logs
 
 
+def do_when_awaited(monkeypatch, training, strategy):
+    """Let work be done only when the training waits for it."""
+    waiting = strategy.coordinator.waiting = []
+    take = training._dispatcher.take
+
+    def do_oldest(*, wait):
+        if wait and waiting:
+            waiting.pop(0)()
+        return take(wait=wait)
+
+    monkeypatch.setattr(training._dispatcher, "take", do_oldest)
+
+
 def metrics_of(model):
     return {name: float(value) for name, value in model.get_metrics_result().items()}
 
@@ -74,6 +87,56 @@ def test_an_epoch_without_delays_is_that_of_keras(
     for one, other in zip(model.get_weights(), plain[0].get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert metrics_of(model) == pytest.approx(plain[1], rel=1e-5)
+
+
+@pytest.mark.parametrize(("consistency", "most"), [("bounded", 0), ("sync", None)])
+def test_steps_in_turn_return_the_logs_of_their_batch(make_strategy, consistency, most):
+    expected = []
+    log = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: expected.append(dict(logs))
+    )
+    compiled().fit(batches(2), verbose=0, callbacks=[log])
+    training = training_of(make_strategy(consistency, most), compiled())
+    found = run_epoch(training, iter(batches(2)))
+
+    assert len(found) == 6
+    for one, right in zip(found, expected, strict=True):
+        assert one == pytest.approx(right, rel=1e-5)
+
+
+def failing_after(rows):
+    """Return batches of two rows, with an error after some rows."""
+
+    def row(i):
+        with tf.control_dependencies([tf.debugging.assert_less(i, rows)]):
+            return tf.gather(X, i), tf.gather(Y, i)
+
+    return tf.data.Dataset.from_tensor_slices(tf.range(12)).map(row).batch(2)
+
+
+@pytest.mark.parametrize(
+    ("consistency", "most", "several"),
+    [*[(*one, 1) for one in CONSISTENCIES], ("async", None, 3), ("sync", None, 3)],
+)
+def test_batches_before_an_error_of_the_input_are_trained(
+    make_strategy, monkeypatch, consistency, most, several
+):
+    model, right = (compiled(steps_per_execution=several) for _ in range(2))
+    strategy = make_strategy(consistency, most)
+    training = training_of(strategy, model)
+    do_when_awaited(monkeypatch, training, strategy)
+    for train in (
+        lambda: right.fit(failing_after(8), verbose=0),
+        lambda: run_epoch(training, iter(failing_after(8))),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            train()
+
+    # Keras itself may count the step that failed.
+    assert int(model.optimizer.iterations) == 4
+    if most == 0 or consistency == "sync":
+        for one, other in zip(model.get_weights(), right.get_weights(), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 def test_an_evaluation_counts_and_changes_nothing(make_strategy):

@@ -1,5 +1,8 @@
 """Updates from slots, compared with training by Keras."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -103,3 +106,45 @@ def test_operations_run_on_the_server_of_their_inputs():
         places = [(gradient * scale).device, (scale * 2.0).device, assigned.device]
 
     assert places == ["/job:ps/task:1", "", "/job:ps/task:0"]
+
+
+def test_slots_that_only_a_stall_needed_are_freed(strategy):
+    update = update_of(strategy, compiled("sgd"))
+    slots = [update.take_slot() for _ in range(20)]
+    known = [weakref.ref(slot[0]) for slot in slots]
+    while slots:
+        update.give_back([slots.pop()])
+    gc.collect()
+
+    # Two for each worker.
+    assert sum(ref() is not None for ref in known) == 4
+
+
+class Counter(keras.layers.Layer):
+    """A layer that counts its rows, and averages over them."""
+
+    def build(self, shape):
+        for name, aggregation in (("rows", "sum"), ("mean", "mean")):
+            weight = self.add_weight(
+                shape=(), name=name, initializer="zeros", trainable=False,
+                aggregation=aggregation,
+            )  # fmt: skip
+            setattr(self, name, weight)
+
+    def call(self, inputs):
+        self.rows.assign_add(tf.cast(tf.shape(inputs)[0], tf.float32))
+        self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(inputs))
+        return inputs
+
+
+def test_state_of_layers_combines_slices_by_its_aggregation(make_strategy):
+    counter, right = Counter(), Counter()
+    update = update_of(make_strategy("sync"), compiled("sgd", counter))
+    plain = compiled("sgd", right)
+    for rows in (3, 5):
+        slices = [(X[:rows], Y[:rows]), (X[rows:], Y[rows:])]
+        update([[filled(update, *one) for one in slices]])
+        plain.train_on_batch(X, Y)
+
+    assert float(counter.rows) == float(right.rows) == 24
+    assert float(counter.mean) == pytest.approx(float(right.mean), rel=1e-5)

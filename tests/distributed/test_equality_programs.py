@@ -1,0 +1,256 @@
+"""The equality matrix: programs as users write them, after Keras's own examples."""
+
+import numpy as np
+import pytest
+from equality_matrix import everywhere
+from equality_models import (
+    arrays,
+    compiled,
+    data,
+    fit,
+    fitting,
+    large_batches,
+    optimizer,
+    sequential,
+    stacked,
+)
+
+
+def clipping(method):
+    """Return what makes an optimizer that clips in a method of its own."""
+
+    def make():
+        import keras
+
+        def clipped(gradient):
+            return keras.ops.clip(gradient, -0.01, 0.01)
+
+        class Clipping(keras.optimizers.SGD):
+            def apply(self, grads, trainable_variables=None):
+                super().apply([*map(clipped, grads)], trainable_variables)
+
+        class ClippingPairs(keras.optimizers.SGD):
+            def apply_gradients(self, grads_and_vars):
+                super().apply_gradients([(clipped(g), v) for g, v in grads_and_vars])
+
+        return {"apply": Clipping, "apply_gradients": ClippingPairs}[method](1.0)
+
+    return make
+
+
+def normalizing():
+    """An optimizer with a step of its own, and with options of Keras's."""
+    import keras
+
+    class Normalizing(keras.optimizers.Optimizer):
+        def build(self, variables):
+            super().build(variables)
+            self.momentums = self.add_optimizer_variables(variables, "momentum")
+
+        def update_step(self, gradient, variable, learning_rate):
+            momentum = self.momentums[self._get_variable_index(variable)]
+            step = gradient / (1e-3 + keras.ops.norm(gradient))
+            self.assign(momentum, 0.9 * momentum + step)
+            self.assign_sub(variable, learning_rate * momentum)
+
+    return Normalizing(0.01, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
+
+
+def with_a_step(gradients_of, pairs=False):
+    """Return what makes a model whose step computes gradients by a function."""
+
+    def make():
+        import keras
+        import tensorflow as tf
+
+        class Own(keras.Sequential):
+            def train_step(self, data):
+                x, y = data
+
+                def compute():
+                    with tf.GradientTape() as tape:
+                        loss = self.compute_loss(x, y, self(x, training=True))
+                    return loss, tape.gradient(loss, self.trainable_variables)
+
+                loss, gradients = gradients_of(compute, self.trainable_variables)
+                if pairs:
+                    given = zip(gradients, self.trainable_variables, strict=True)
+                    self.optimizer.apply_gradients(given)
+                else:
+                    self.optimizer.apply(gradients, self.trainable_variables)
+                return {"loss": loss}
+
+        return Own(sequential().layers)
+
+    return make
+
+
+def sharpness_aware(compute, variables):
+    """Take the gradient a step uphill, as sharpness-aware minimization does."""
+    import tensorflow as tf
+
+    loss, own = compute()
+    gradients = tf.distribute.get_replica_context().all_reduce("MEAN", own)
+    norm = tf.linalg.global_norm(gradients)
+    uphill = [0.05 * gradient / norm for gradient in gradients]
+    for variable, step in zip(variables, uphill, strict=True):
+        variable.assign_add(step)
+    _, gradients = compute()
+    for variable, step in zip(variables, uphill, strict=True):
+        variable.assign_sub(step)
+    return loss, gradients
+
+
+def adversarial(strategy):
+    """Two optimizers, several steps of one of them, and a penalty on a gradient."""
+    import keras
+    import tensorflow as tf
+
+    class Adversarial(keras.Model):
+        def __init__(self, critic, generator):
+            super().__init__()
+            self.critic, self.generator = critic, generator
+            self.of_generator = keras.optimizers.Adam(0.002)
+
+        def call(self, inputs):
+            return self.critic(inputs)
+
+        def distance(self, real, fake):
+            middle = (real + fake) / 2
+            with tf.GradientTape() as tape:
+                tape.watch(middle)
+                found = self.critic(middle)
+            norms = tf.norm(tape.gradient(found, middle), axis=1)
+            apart = tf.reduce_mean(self.critic(fake) - self.critic(real))
+            return apart + 10.0 * tf.reduce_mean((norms - 1.0) ** 2)
+
+        def train_step(self, real):
+            weights = self.critic.trainable_variables
+            for number in range(2):
+                with tf.GradientTape() as tape:
+                    fake = self.generator(tf.sin(real * (number + 2.0)))
+                    found = self.distance(real, fake)
+                self.optimizer.apply(tape.gradient(found, weights), weights)
+            weights = self.generator.trainable_variables
+            with tf.GradientTape() as tape:
+                fooled = -tf.reduce_mean(self.critic(self.generator(tf.sin(real))))
+            self.of_generator.apply(tape.gradient(fooled, weights), weights)
+            return {"critic": found, "generator": fooled}
+
+    x, _ = data()
+    with strategy.scope():
+        critic, generator = (
+            stacked(lambda layers, n=n: [layers.Dense(4, "tanh"), layers.Dense(n)])()
+            for n in (1, 8)
+        )
+        model = compiled(Adversarial(critic, generator), loss=None)
+    history = model.fit(x, batch_size=16, epochs=2, verbose=0).history
+    return {"weights": model.get_weights(), "history": history}
+
+
+def words(x, y):
+    """Sequences of five words, and the next word for each; some are not to count."""
+    found = np.digitize(x, [-1.0, -0.3, 0.3, 1.0])
+    return {**large_batches(found[:, :-1], found[:, 1:]), "shuffle": False}
+
+
+def language_model():
+    """Causal attention, and one table for words that come in and that go out."""
+    import keras
+
+    inputs = keras.Input((7,), dtype="int64")
+    table = keras.layers.Embedding(5, 4)
+    vectors = table(inputs)
+    attended = keras.layers.MultiHeadAttention(2, 2)(
+        vectors, vectors, use_causal_mask=True
+    )
+    hidden = keras.layers.LayerNormalization()(vectors + attended)
+    return keras.Model(inputs, hidden @ keras.ops.transpose(table.embeddings))
+
+
+def ignoring(strategy):
+    """A loss that does not count a class, so that rows weigh differently."""
+    import keras
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    return fit(strategy, language_model, words, rows=97, loss=loss)
+
+
+def adapted(strategy):
+    """Preprocessing that looks at the data within the scope."""
+    import keras
+
+    def make():
+        layer = keras.layers.Normalization()
+        layer.adapt(data()[0])
+        return keras.Sequential([keras.Input((8,)), layer, keras.layers.Dense(1)])
+
+    return fit(strategy, make, loss="mse", then=["evaluate", "predict"])
+
+
+def averaging(strategy):
+    """A loss that divides by a running mean of its own."""
+    import keras
+
+    class Averaging(keras.losses.Loss):
+        def __init__(self):
+            super().__init__()
+            self.mean = keras.Variable(1.0, trainable=False, dtype="float64")
+
+        def call(self, y_true, y_pred):
+            errors = keras.losses.mean_squared_error(y_true, y_pred) / self.mean
+            new = 0.9 * self.mean + 0.1 * keras.ops.mean(errors)
+            self.mean.assign(keras.ops.stop_gradient(new))
+            return errors
+
+    with strategy.scope():
+        loss = Averaging()
+    found = fit(strategy, loss=loss, rows=96)
+    return {**found, "mean": float(loss.mean)}
+
+
+def unfreezing(strategy):
+    """A callback that unfreezes a layer and compiles anew."""
+    import keras
+
+    class Unfreeze(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.layers[0].trainable = True
+                compiled(self.model, optimizer("SGD", 0.1, momentum=0.9))
+                self.model.make_train_function(force=True)
+
+    def frozen():
+        model = sequential()
+        model.layers[0].trainable = False
+        return model
+
+    def feed(x, y):
+        return {**arrays(x, y), "epochs": 3, "callbacks": [Unfreeze()]}
+
+    return fit(strategy, frozen, feed)
+
+
+ROWS = {
+    "apply of a user's own": fitting(optimizer=clipping("apply")),
+    "apply_gradients of a user's own": fitting(
+        with_a_step(lambda compute, _: compute(), pairs=True),
+        optimizer=clipping("apply_gradients"),
+    ),
+    "update_step of a user's own": fitting(optimizer=normalizing),
+    "sharpness-aware": fitting(
+        with_a_step(sharpness_aware), large_batches, rows=97, optimizer=optimizer("SGD")
+    ),
+    "adversarial, gradient penalty": adversarial,
+    "causal attention, ignore_class": ignoring,
+    "adapted in the scope": adapted,
+    "loss with a running mean": averaging,
+    "compiled by a callback": unfreezing,
+}
+# Of each, another row of `make test` has the subject too.
+VARIANTS = ["apply_gradients of a user's own"]
+
+
+@pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)

@@ -1,0 +1,218 @@
+"""Console of the launcher: tagged lines, one traceback for several ranks, no noise."""
+
+import os
+import re
+import selectors
+import time
+from collections.abc import Callable, Sequence
+
+STDOUT, STDERR = 1, 2
+# Longer lines are split, in bytes.
+LONGEST_LINE = 65_536
+
+# Interval between the lines of a progress bar on anything but a terminal.
+_STATE_SECONDS = 10.0
+_ERASE_LINE = b"\r\x1b[K"
+# A terminal truncates the text between these to one line.
+_NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"
+# Messages of TensorFlow's C++ code that TF_CPP_MIN_LOG_LEVEL=2 leaves: information and
+# warnings written before it reads the level, the absence of a GPU, which it calls an
+# error, and the reason of ended collectives, which Python raises too.
+_NOISE = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog"
+    rb"|[IW]\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "
+    rb"|E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "
+    rb"(failed call to cuInit: |BaseCollectiveExecutor::StartAbort )"
+    rb"|To enable the following instructions: "
+)
+_TRACEBACK = b"Traceback (most recent call last)"
+# A traceback is held until no other has begun for this long, but not for longer than
+# the second, because ranks raise the same error at nearly the same time.
+_HOLD_SECONDS, _LONGEST_HOLD_SECONDS = 1.0, 3.0
+
+
+class Console:
+    """Printer of the ranks' lines on stdout and stderr, with tags or unchanged."""
+
+    def __init__(
+        self,
+        *,
+        tag: bool,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # Keras ends each state of a progress bar with a carriage return. A terminal
+        # shows the state until the next line; elsewhere one state is printed every ten
+        # seconds.
+        self._tag = tag
+        self._quiet = quiet
+        self._clock = clock
+        self._state_is_due = clock() + _STATE_SECONDS
+        # The terminal whose current line is a progress bar.
+        self._unfinished: int | None = None
+        self._errors = Errors(clock)
+
+    def show(self, descriptor: int, tag: str, lines: list[bytes]) -> None:
+        """Print lines of one process; the launcher's own tag is empty."""
+        if self._quiet:
+            lines = [line for line in lines if not is_noise(line)]
+        if self._tag and tag and descriptor == STDERR:
+            lines = self._errors.hold(tag, lines)
+        self._print(descriptor, tag, lines)
+
+    def seconds_to_next(self) -> float | None:
+        """Return the seconds until `show_errors` has something to do, None if never."""
+        return self._errors.seconds_to_next()
+
+    def show_errors(self, *, now: bool = False) -> None:
+        """Print the tracebacks that are due, or all, each once for all its ranks."""
+        for tag, lines, notice in self._errors.release(now=now):
+            self._print(STDERR, tag, lines)
+            if notice:
+                self._print(STDERR, "", [b"tfdist run: %s\n" % notice.encode()])
+
+    def _print(self, descriptor: int, tag: str, lines: list[bytes]) -> None:
+        """Write lines as this console shows them."""
+        if self._tag:
+            lines = [self._tagged(descriptor, tag, line) for line in lines]
+        write_all(descriptor, b"".join(lines))
+
+    def finish(self) -> None:
+        """End the line of an unfinished progress bar."""
+        if self._unfinished is not None:
+            write_all(self._unfinished, b"\n")
+            self._unfinished = None
+
+    def _tagged(self, descriptor: int, tag: str, line: bytes) -> bytes:
+        """Return the bytes to print for a line."""
+        # Keras erases a bar with backspaces before the carriage return.
+        text = line.rstrip(b"\b\r\n")
+        is_state = line.endswith(b"\r")
+        tagged = b"[%s] %s" % (tag.encode(), text) if tag else text
+        if is_state and (not text or not self._shows_state(descriptor)):
+            return b""
+        erase = b"" if self._unfinished is None else _ERASE_LINE
+        if not os.isatty(descriptor):
+            return tagged + b"\n"
+        self._unfinished = descriptor if is_state else None
+        return erase + (_NO_WRAP + tagged + _WRAP if is_state else tagged + b"\n")
+
+    def _shows_state(self, descriptor: int) -> bool:
+        """Return whether to print the state of a progress bar now."""
+        if os.isatty(descriptor):
+            return True
+        now = self._clock()
+        if now < self._state_is_due:
+            return False
+        self._state_is_due = now + _STATE_SECONDS
+        return True
+
+
+class Errors:
+    """Tracebacks of the ranks, held for a moment to show equal ones once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # Of each rank in turn: when its traceback began, and its lines since then.
+        self._held: dict[str, tuple[float, list[bytes]]] = {}
+        # The rank that was the first to raise an error that was shown.
+        self._first_of: dict[bytes, str] = {}
+
+    def hold(self, tag: str, lines: list[bytes]) -> list[bytes]:
+        """Take lines of a rank from a traceback on; return those before it."""
+        if tag in self._held:
+            self._held[tag][1].extend(lines)
+            return []
+        for number, line in enumerate(lines):
+            if starts_traceback(line):
+                self._held[tag] = self._clock(), lines[number:]
+                return lines[:number]
+        return lines
+
+    def seconds_to_next(self) -> float | None:
+        """Return the seconds until the next release, None if nothing is held."""
+        began = [seconds for seconds, _ in self._held.values()]
+        if not began:
+            return None
+        due = min(max(began) + _HOLD_SECONDS, min(began) + _LONGEST_HOLD_SECONDS)
+        return max(0.0, due - self._clock())
+
+    def release(self, *, now: bool = False) -> list[tuple[str, list[bytes], str]]:
+        """Return what is due: the rank, its lines, and a notice of ranks like it."""
+        if not now and self.seconds_to_next() != 0.0:
+            return []
+        shown: list[tuple[str, list[bytes], str]] = []
+        held, self._held = self._held, {}
+        alike: dict[bytes, list[str]] = {}
+        for tag, (_, lines) in sorted(held.items(), key=lambda one: _order(one[0])):
+            message = error_lines(lines)
+            # Without numbers, as of ranks.
+            error = re.sub(rb"\d", b"", message[0]) if message else tag.encode()
+            alike.setdefault(error, []).append(tag)
+        for error, tags in alike.items():
+            first = self._first_of.setdefault(error, tags[0])
+            names = " and ".join(f"[{tag}]" for tag in tags)
+            if first in tags:
+                notice = f"{names} raised this error." if len(tags) > 1 else ""
+                shown.append((first, held[first][1], notice))
+            else:
+                shown.append(("", [], f"{names} raised the same error as [{first}]."))
+        return shown
+
+
+def is_noise(line: bytes) -> bool:
+    """Return whether TensorFlow prints this without an error of its own."""
+    return bool(_NOISE.match(line))
+
+
+def _order(tag: str) -> tuple[int, str]:
+    """Return where a rank stands among others."""
+    return len(tag), tag
+
+
+def starts_traceback(line: bytes) -> bool:
+    """Return whether Python prints a traceback from this line on."""
+    return line.startswith(_TRACEBACK)
+
+
+def error_lines(lines: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the message of the last traceback in some lines, and what follows."""
+    starts = [number for number, line in enumerate(lines) if starts_traceback(line)]
+    for number in range(starts[-1] + 1 if starts else len(lines), len(lines)):
+        # Lines of the stack are indented.
+        if lines[number].strip() and not lines[number].startswith(b" "):
+            return lines[number:]
+    return ()
+
+
+class LineSplitter:
+    """Splitter of a byte stream into lines, ended by a newline or a carriage return."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the complete lines; concatenated, they equal the stream."""
+        lines = (self._rest + data).splitlines(keepends=True)
+        # A final carriage return may be the first half of CRLF.
+        is_open = bool(lines) and not lines[-1].endswith(b"\n")
+        self._rest = lines.pop() if is_open else b""
+        if len(self._rest) >= LONGEST_LINE:
+            lines += self.flush()
+        return lines
+
+    def flush(self) -> list[bytes]:
+        """Return the unfinished line at the end of the stream."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes, even to a non-blocking descriptor."""
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            with selectors.SelectSelector() as selector:
+                selector.register(descriptor, selectors.EVENT_WRITE)
+                selector.select()
