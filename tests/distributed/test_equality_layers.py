@@ -53,6 +53,26 @@ synchronised = stacked(
 )
 
 
+def keep_positive(x):
+    """Set the steps to zero that begin with a negative number."""
+    import keras
+
+    return keras.ops.where(x[..., :1] > 0, x, 0)
+
+
+# Each row has a mask of its own.
+masked = stacked(
+    lambda layers: [
+        layers.Reshape((4, 2)),
+        layers.Lambda(keep_positive, output_shape=(4, 2)),
+        layers.Masking(),
+        layers.BatchNormalization(synchronized=True),
+        layers.GlobalAveragePooling1D(),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+
+
 def attentive():
     import keras
 
@@ -290,6 +310,9 @@ ROWS = {
     "a frozen layer made outside": with_a_frozen_layer_from_outside,
     "metrics made outside": measured_from_outside,
     "LoRA enabled in between": adapted_in_between,
+    "BatchNormalization, synchronised, masked": fitting(
+        masked, large_batches, rows=ONE_ROW_LEFT
+    ),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [

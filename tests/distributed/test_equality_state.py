@@ -10,6 +10,8 @@ from equality_models import (
     data,
     fitting,
     large_batches,
+    optimizer,
+    sgd,
     stacked,
     state,
     wait_for_chief,
@@ -43,6 +45,80 @@ dropped_out = stacked(
         layers.Dense(1, activation="sigmoid"),
     ]
 )
+
+
+synchronised = stacked(
+    lambda layers: [
+        layers.BatchNormalization(momentum=0.7, synchronized=True),
+        layers.Dense(6, activation="tanh"),
+        layers.BatchNormalization(momentum=0.7, synchronized=True),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+accumulated = optimizer("SGD", 0.3, gradient_accumulation_steps=3)
+
+
+def single_rows(x, y):
+    """Batches of 32 rows and, within the epoch too, of a single one."""
+    import tensorflow as tf
+
+    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(32).repeat(2)}
+
+
+def distilled():
+    """A model with a moving average of itself, and a factor that shrinks each step."""
+    import keras
+    import tensorflow as tf
+
+    class Distilled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.student = synchronised()
+            self.teacher = keras.models.clone_model(self.student)
+            self.teacher.trainable = False
+            self.factor = self.add_weight(initializer="ones", trainable=False)
+
+        def call(self, inputs, training=False):
+            return self.student(inputs, training=training)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                y_pred = self.student(x, training=True)
+                far = tf.reduce_mean(tf.square(y_pred - self.teacher(x)))
+                loss = self.compute_loss(x, y, y_pred) + self.factor * far
+            variables = self.student.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            self.factor.assign(0.9 * self.factor)
+            pairs = zip(self.student.variables, self.teacher.variables, strict=True)
+            for new, mean in pairs:
+                mean.assign(0.7 * mean + 0.3 * new)
+            return self.compute_metrics(x, y, y_pred)
+
+    return Distilled()
+
+
+def unfrozen(strategy):
+    """Two fits; what the first leaves frozen stands before the state that it has."""
+    import keras
+
+    x, y = data(ONE_ROW_LEFT)
+    with strategy.scope():
+        base, head = normalised_inputs(), synchronised()
+        base.trainable = False
+        head.pop()
+        layers = [keras.Input((8,)), base, keras.layers.Dense(8, "tanh"), head]
+        layers += [keras.layers.Dense(1, "sigmoid")]
+        model = compiled(keras.Sequential(layers), optimizer=accumulated)
+    model.fit(**large_batches(x, y), verbose=0)
+    first = model.get_weights()
+    with strategy.scope():
+        base.trainable = True
+        compiled(model, optimizer=accumulated)
+    model.fit(**large_batches(x, y), verbose=0)
+    # What the base sees depends on no weight.
+    mean = np.array(base.layers[0].moving_mean)
+    return {"first": first, "mean": mean, "agreed": state(model)}
 
 
 def counting():
@@ -215,6 +291,13 @@ ROWS = {
     "twice from one seed": twice_from_one_seed,
     "restarted": restarted,
     "restarted at random": restarted_at_random,
+    "teacher": fitting(distilled, single_rows, rows=ONE_ROW_LEFT, optimizer=sgd),
+    "teacher, accumulated": fitting(distilled, optimizer=accumulated),
+    "moving statistics, accumulated": fitting(
+        synchronised, single_rows, rows=ONE_ROW_LEFT, optimizer=accumulated
+    ),
+    "variables of a layer, accumulated": fitting(counting, optimizer=accumulated),
+    "unfrozen": unfrozen,
 }
 
 
@@ -231,10 +314,17 @@ VARIANTS = [
     "restarted at random",
     "SpectralNormalization",
     "variables of a layer, one row left",
+    "teacher, accumulated",
 ]
 
 
-@pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))
+# Their steps assign weights, which central storage keeps once.
+NOT_CENTRAL = ["teacher", "teacher, accumulated"]
+
+
+@pytest.mark.parametrize(
+    ("row", "column"), everywhere(ROWS, variants=VARIANTS, not_central=NOT_CENTRAL)
+)
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 

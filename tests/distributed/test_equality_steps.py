@@ -4,11 +4,15 @@ import pytest
 from equality_matrix import everywhere
 from equality_models import (
     ONE_ROW_LEFT,
+    compiled,
+    data,
     fit,
     fitting,
     large_batches,
     sequential,
     sgd,
+    stacked,
+    state,
 )
 
 import tfdist
@@ -60,6 +64,94 @@ def with_two_optimizers():
             return {"squared error": loss}
 
     return Two(sequential().layers)
+
+
+generator = stacked(
+    lambda layers: [
+        layers.BatchNormalization(synchronized=True),
+        layers.Dense(8, activation="tanh"),
+    ]
+)
+discriminator = stacked(
+    lambda layers: [
+        layers.Dense(6, activation="tanh"),
+        layers.BatchNormalization(synchronized=True),
+        layers.Dense(1),
+    ]
+)
+
+
+def adversarial():
+    """A generator and a discriminator, each with an optimizer, which differ in rate."""
+    import keras
+    import tensorflow as tf
+
+    class Adversarial(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.generator, self.discriminator = generator(), discriminator()
+            self.other = keras.optimizers.SGD(0.05)
+            self.losses_of_two = [keras.metrics.Mean(name=name) for name in "gd"]
+
+        def call(self, inputs):
+            return self.discriminator(self.generator(inputs))
+
+        def train_step(self, data):
+            x, _ = data
+            distance = keras.losses.BinaryCrossentropy(from_logits=True)
+            with tf.GradientTape(persistent=True) as tape:
+                false = self.discriminator(
+                    self.generator(x, training=True), training=True
+                )
+                true = self.discriminator(x, training=True)
+                loss = distance(tf.ones_like(true), true)
+                loss += distance(tf.zeros_like(false), false)
+            variables = self.discriminator.trainable_variables
+            self.other.apply(tape.gradient(loss, variables), variables)
+            with tf.GradientTape() as tape:
+                false = self.discriminator(
+                    self.generator(x, training=True), training=True
+                )
+                deceived = distance(tf.ones_like(false), false)
+            variables = self.generator.trainable_variables
+            self.optimizer.apply(tape.gradient(deceived, variables), variables)
+            for metric, value in zip(self.losses_of_two, (deceived, loss), strict=True):
+                metric.update_state(value)
+            return {metric.name: metric.result() for metric in self.losses_of_two}
+
+    return Adversarial()
+
+
+def compiled_twice(strategy, **options):
+    """Two fits of a layer whose call is a function of TensorFlow, traced before."""
+    import keras
+    import tensorflow as tf
+
+    class Normalised(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.norm = keras.layers.BatchNormalization(synchronized=True)
+
+        def build(self, shape):
+            self.norm.build(shape)
+
+        @tf.function
+        def call(self, inputs, training=False):
+            return self.norm(inputs, training=training)
+
+    x, y = data()
+    with strategy.scope():
+        layers = [keras.Input((8,)), Normalised(), *sequential().layers]
+        model = compiled(keras.Sequential(layers), **options)
+    model(x)
+    model.fit(**large_batches(x, y), verbose=0)
+    with strategy.scope():
+        compiled(model, optimizer=sgd, **options)
+    return state(model, model.fit(**large_batches(x, y), verbose=0))
+
+
+def compiled_twice_eagerly(strategy):
+    return compiled_twice(strategy, run_eagerly=True)
 
 
 def with_metrics_of_its_own():
@@ -310,11 +402,15 @@ ROWS = {
     "rows of all ranks in a loss": fitting(
         contrasting, large_batches, rows=ONE_ROW_LEFT, optimizer=sgd, loss=None
     ),
+    "a GAN": fitting(adversarial, large_batches, rows=ONE_ROW_LEFT, optimizer=sgd),
+    "call is a function": compiled_twice,
+    "call is a function, eagerly": compiled_twice_eagerly,
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
     "single batches alone",
     "a layer that a step makes",
+    "call is a function, eagerly",
 ]
 
 

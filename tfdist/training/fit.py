@@ -19,7 +19,7 @@ from tfdist.training.step import state_of_layers
 class RankFits:
     """The `FitHooks` of a strategy whose processes communicate by a collective."""
 
-    # Indices of the layer state that may differ between ranks, by model.
+    # The layer state that may differ between ranks, by model and by id.
     _apart: WeakKeyDictionary[Any, Any]
 
     def __init__(self, collective: Collective) -> None:
@@ -102,7 +102,8 @@ class RankFits:
         variables = state_of_layers(trainer)
         if not variables:
             return
-        mine = sorted(self._apart.get(trainer, ()))
+        known = self._apart.get(trainer, {})
+        mine = [i for i, variable in enumerate(variables) if id(variable) in known]
         by_rank = self._collective.exchange("state that differs", mine)
         apart = sorted({i for positions in by_rank for i in positions})
         if apart:

@@ -28,8 +28,8 @@ class RankGradients:
         # The same in a custom loop.
         self.loop_step: LoopStep | None = None
         self.are_reduced = self.is_applying = False
-        # Indices of the layer state that the ranks agreed to reduce, by model and by
-        # the indices that this rank assigns.
+        # Indices of the layer state that the ranks agreed to reduce, by model, and by
+        # its state, the number of the agreement in a step, and what this rank assigns.
         self._agreed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def prepare_gradients(
@@ -59,7 +59,7 @@ class RankGradients:
         step, loop_step = self.step, self.loop_step
         state, values = [], []
         if step is not None:
-            state = self._agreed_state(step)
+            state = self._state_of_step(step)
             values = [tf.convert_to_tensor(variable) for variable in state]
             values = weigh(values, step.share(), is_positive=step.has_rows)
         elif loop_step is not None:
@@ -85,19 +85,25 @@ class RankGradients:
         """Mark a block in which an optimizer gets gradients that are already sums."""
         return holding(self, "are_reduced", True)
 
-    def _agreed_state(self, step: Step) -> list[Any]:
-        """Return the layer state that any rank assigns in a step."""
-        trainer = step.trainer
+    def _state_of_step(self, step: Step) -> list[Any]:
+        """Return the layer state that travels with gradients."""
         # A branch, such as that of accumulated gradients, may not run in every step.
-        if trainer is None or not (step.is_joint and step.is_certain):
+        if step.trainer is None or not (step.is_joint and step.is_certain):
             return []
-        variables = state_of_layers(trainer)
+        return self.agreed_state(step)
+
+    def agreed_state(self, step: Step) -> list[Any]:
+        """Return the layer state that any rank has assigned in a step so far."""
+        variables = state_of_layers(step.trainer)
         if not variables:
             return []
-        mine = tuple(step.state())
-        known = self._agreed.setdefault(trainer, {})
+        ids = [id(variable) for variable in variables]
+        mine = tuple(i for i, key in enumerate(ids) if key in step.assigned)
+        step.agreements += 1
+        known = self._agreed.setdefault(step.trainer, {})
+        key = (*ids, step.agreements, mine)
         # As with gradients, the ranks agree once per graph.
-        if tf.executing_eagerly() or mine not in known:
+        if tf.executing_eagerly() or key not in known:
             by_rank = self._collective.exchange("state of layers", mine)
-            known[mine] = sorted({i for positions in by_rank for i in positions})
-        return [variables[i] for i in known[mine]]
+            known[key] = sorted({i for positions in by_rank for i in positions})
+        return [variables[i] for i in known[key]]

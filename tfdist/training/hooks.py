@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras import KerasHooks
+from tfdist.compat.keras.learning_rates import accumulates
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.patching import holding
 from tfdist.data.sharding import Shard, of_any_length, shard_of
@@ -20,7 +21,7 @@ from tfdist.training.fit import RankFits
 from tfdist.training.gradients import RankGradients
 from tfdist.training.input import Feed
 from tfdist.training.metrics import gather_rows, is_custom, join_rows, own_rows
-from tfdist.training.state import CreatedVariables, put_back
+from tfdist.training.state import CreatedVariables, follow_rows, put_back
 from tfdist.training.step import LoopStep, Step
 
 # Steps with their outputs.
@@ -32,7 +33,7 @@ class ReplicaHooks(RankGradients):
 
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
         super().__init__(collective, reducer)
-        # Indices of the layer state that may differ between ranks, by model.
+        # The layer state that may differ between ranks, by model and by id.
         self._apart: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         # The Keras variables that custom loops assign, by id.
         self._in_loops: weakref.WeakValueDictionary[int, Any] = (
@@ -58,26 +59,44 @@ class ReplicaHooks(RankGradients):
         step.
         """
         has_rows = is_joint and not shard.stand_in
-        if trainer is not None and isinstance(shard.rows, tuple):
-            # The rows of the global batch are the sum over ranks, not known yet.
-            has_rows = False
-            name = name_in_graph("rows of the batch")
-            shard = shard._replace(
-                rows=self._collective.all_reduce([shard.own], name=name)[0]
-            )
+        is_uneven: Any = False
+        if trainer is not None:
+            has_rows &= not isinstance(shard.rows, tuple)
+            if is_joint:
+                shard, is_uneven = self._count_rows(shard, trainer)
         collective = self._collective if is_joint else None
         step = Step(shard, trainer, collective, has_rows=has_rows)
-        undo: AbstractContextManager[None] = nullcontext()
-        if trainer is not None and shard.stand_in:
-            undo = put_back(step)
-        with holding(self, "step", step):
-            with undo, step.compiled():
+        with ExitStack() as stack:
+            stack.enter_context(holding(self, "step", step))
+            if is_uneven is not False:
+                stack.enter_context(follow_rows(step, is_uneven, self.agreed_state))
+            if trainer is not None and shard.stand_in:
+                stack.enter_context(put_back(step))
+            with step.compiled():
                 is_predicting = is_joint and trainer is None
                 data = of_any_length(shard.data) if is_predicting else shard.data
                 outputs = call(data)
-            if state := step.state():
-                self._apart.setdefault(trainer, set()).update(state)
-            return step, outputs
+            apart = {id(variable): variable for variable in step.state()}
+            if apart:
+                self._apart.setdefault(trainer, {}).update(apart)
+        return step, outputs
+
+    def _count_rows(self, shard: Shard, trainer: Any) -> tuple[Shard, Any]:
+        """Count the rows of all ranks; return whether layer state must follow them."""
+        size, rows, own = self._collective.size, shard.rows, shard.own
+        # Accumulated steps leave state apart, so that every rank's share matters.
+        # Otherwise only a rank without rows has wrong state.
+        by_shares = accumulates(trainer)
+        if isinstance(rows, tuple):
+            name = name_in_graph("rows of the batch")
+            other = own * own if by_shares else tf.cast(own == 0, own.dtype)
+            rows, others = self._collective.all_reduce([own, other], name=name)
+            is_uneven = size * others != rows * rows if by_shares else others > 0
+            shard = shard._replace(rows=rows)
+        else:
+            is_uneven = rows % size != 0 if by_shares else rows < size
+        needed = size > 1 and (by_shares or shard.stand_in)
+        return shard, is_uneven if needed else False
 
     @contextmanager
     def looping(self, args: Any) -> Iterator[None]:

@@ -3,14 +3,19 @@
 import gc
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.compat.keras.learning_rates import variables_of
+from tfdist.compat.keras.layers import statistics_of
+from tfdist.compat.keras.learning_rates import (
+    accumulates,
+    state_of_losses,
+    variables_of,
+)
 from tfdist.compat.mirrored import assign_here, value_here, values_here
 from tfdist.gradients import plan_buckets
 from tfdist.training.step import Step, state_of_layers
@@ -79,6 +84,37 @@ def put_back(step: Step) -> Iterator[None]:
         if key in step.assigned:
             value = tf.where(is_stand_in, before[key], variable.value)
             assign_here(variable, value)
+
+
+@contextmanager
+def follow_rows(
+    step: Step, is_uneven: Any, agreed_state: Callable[[Step], Sequence[Any]]
+) -> Iterator[None]:
+    """Reduce the layer state of a step by rows, if `is_uneven`.
+
+    A rank without rows then has the state of the others, which the next step may use.
+    """
+    if accumulates(step.trainer):
+        # The ranks' statistics of former steps weigh the same, whatever their rows now.
+        former = [*statistics_of(step.trainer), *state_of_losses(step.trainer)]
+        _reduce_if(is_uneven, step.mean, former)
+    yield
+    if not tf.executing_eagerly() or is_uneven:
+        _reduce_if(is_uneven, step.sum_of_shares, agreed_state(step))
+
+
+def _reduce_if(
+    condition: Any, reduce: Callable[[list[Any]], list[Any]], variables: Sequence[Any]
+) -> None:
+    """Assign reduced values to variables, if the condition holds on all ranks."""
+
+    def assign() -> None:
+        values = [tf.convert_to_tensor(variable) for variable in variables]
+        for variable, value in zip(variables, reduce(values), strict=True):
+            assign_here(variable, value)
+
+    if variables:
+        tf.cond(condition, assign, lambda: None)
 
 
 def _check_equal_specs(

@@ -37,6 +37,8 @@ class Step:
         self.has_rows = has_rows
         # Variables whose new values come from this rank's rows only, by id.
         self.assigned: dict[int, Any] = {}
+        # How often the ranks have agreed on layer state in this step.
+        self.agreements = 0
         self._graph = _current_graph()
 
     @property
@@ -129,12 +131,23 @@ class Step:
         """Note that the step assigns a variable."""
         self.assigned[id(variable)] = variable
 
-    def state(self) -> list[int]:
-        """Return the indices of `state_of_layers` assigned from this rank's rows."""
+    def state(self) -> list[Any]:
+        """Return the `state_of_layers` that was assigned from this rank's rows."""
         if self.trainer is None or not self.is_joint:
             return []
-        variables = state_of_layers(self.trainer)
-        return [i for i, v in enumerate(variables) if id(v) in self.assigned]
+        return [v for v in state_of_layers(self.trainer) if id(v) in self.assigned]
+
+    def mean(self, values: list[Any]) -> list[Any]:
+        """Return the means of tensors over ranks, whatever their rows."""
+        assert self._collective is not None
+        return [
+            total / tf.cast(self._collective.size, total.dtype)
+            for total in self._sum(values, "state before the step")
+        ]
+
+    def sum_of_shares(self, values: list[Any]) -> list[Any]:
+        """Return the means of tensors over ranks, weighted by rows."""
+        return self._sum(weigh(values, self.share()), "state after the step")
 
     def reduced_state(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Assign layer state that was reduced over all ranks."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist.compat.keras.hooks import current_hooks
 
@@ -26,6 +27,24 @@ class SharedBatchNormalization(keras.layers.BatchNormalization):  # type: ignore
         return mean, variance
 
 
+def moments_of_all_rows(original: Any, self: Any, inputs: Any, mask: Any) -> Any:
+    """Return the moments over ranks of masked inputs, which Keras does not reduce."""
+    ops, replica = keras.ops, tf.distribute.get_replica_context()
+    is_alone = replica is None or current_hooks() is None
+    if mask is None or not self.synchronized or is_alone:
+        return original(self, inputs, mask)
+    mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
+    is_kept = ops.broadcast_to(mask, ops.shape(inputs))
+    kept = ops.where(is_kept, inputs, 0)
+    counts = ops.cast(is_kept, inputs.dtype)
+    sums = [ops.sum(v, self._reduction_axes) for v in (counts, kept, ops.square(kept))]
+    count, total, squares = replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+    divisor = count + keras.config.epsilon()
+    mean = total / divisor
+    variance = (squares - 2 * mean * total + ops.square(mean) * count) / divisor
+    return mean, ops.maximum(variance, 0)
+
+
 def momentum_of(model: Any, variable: Any) -> float | None:
     """Return the momentum of the batch normalization that owns a variable, or None."""
     for layer in model._flatten_layers():
@@ -34,6 +53,16 @@ def momentum_of(model: Any, variable: Any) -> float | None:
         ):
             return float(layer.momentum)
     return None
+
+
+def statistics_of(model: Any) -> list[Any]:
+    """Return the float variables of layers that were never trainable."""
+    return [
+        variable
+        for layer in model._flatten_layers()
+        for variable in layer._non_trainable_variables
+        if tf.as_dtype(variable.dtype).is_floating
+    ]
 
 
 _ADDS_UP = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14)

@@ -61,6 +61,15 @@ def _held_by(model: Any, kind: type) -> list[Any]:
     return list({id(one): one for one in found}.values())
 
 
+def accumulates(model: Any) -> bool:
+    """Return whether any optimizer of a model accumulates gradients."""
+    return any(
+        optimizer.gradient_accumulation_steps
+        for one in optimizers_of(model)
+        for optimizer in (one, *leaf_optimizers(one))
+    )
+
+
 def variables_of(model: Any) -> list[Any]:
     """Return all variables of a model, its metrics, optimizers and losses, in order."""
     variables = [

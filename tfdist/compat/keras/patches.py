@@ -44,7 +44,10 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "CallbackList.on_train_batch_end": callbacks.then_agree("batch_end"),
         "CallbackList.on_train_begin": callbacks.begin_training,
     },
-    "layers": {"Embedding.call": pure_step.look_up_rows},
+    "layers": {
+        "BatchNormalization._moments": layers.moments_of_all_rows,
+        "Embedding.call": pure_step.look_up_rows,
+    },
     "legacy.saving.legacy_h5_format": {"save_model_to_hdf5": saving.save_once},
     "losses.loss": {"reduce_weighted_values": losses_and_metrics.reduce_over_ranks},
     "metrics.metric": {"Metric.__init__": losses_and_metrics.init_shared},
@@ -101,9 +104,11 @@ PATCHES |= {
     for name, replacement in replacements.items()
 }
 
-# Symbols of TensorFlow, likewise. Deletable when a replica context folds its number
-# into seeds, and when TensorFlow asks `should_checkpoint` before it writes.
+# Symbols of TensorFlow, likewise. Deletable when a `tf.function` can be inlined, and
+# when a replica context folds its number into seeds.
 TENSORFLOW_PATCHES: dict[str, Callable[..., Any]] = {
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function:"
+    "Function.__call__": trainer.call_anew_in_step,
     "tensorflow.python.framework.random_seed:get_seed": (
         trainer.next_operation_seeds_of_rank
     ),

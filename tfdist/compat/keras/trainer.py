@@ -239,3 +239,14 @@ def next_operation_seeds_of_rank(original: Any, op_seed: Any) -> Any:
         return seeds
     # Seeds of operations count up from zero, so the number goes above them.
     return seeds[0], seeds[1] ^ (number << 20 & 0x7FFFFFFF)
+
+
+def call_anew_in_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Trace a `tf.function` that a step calls anew, or run it eagerly."""
+    # The trace of a former step would use its tensors, and report nothing to hooks.
+    hooks = current_hooks()
+    if hooks is None or not hooks.in_step:
+        return original(self, *args, **kwargs)
+    if tf.executing_eagerly():
+        return self.python_function(*args, **kwargs)
+    return original(self._clone(None), *args, **kwargs)

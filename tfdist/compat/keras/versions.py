@@ -15,7 +15,6 @@ OLDEST, NEWEST = (3, 8), (3, 15)
 # in order. Keras may have further parameters that are optional.
 SYMBOLS = {
     "keras:Variable._initialize": "self value",
-    "keras:layers.BatchNormalization._moments": "self inputs mask",
     "keras.src.backend.common.global_state:get_global_attribute": "name",
     "keras.src.backend.common.stateless_scope:get_stateless_scope": "",
     "keras.src.backend.tensorflow.trainer:TFEpochIterator": "distribute_strategy",

@@ -46,7 +46,7 @@ class MirroredKerasHooks(StrategyKerasHooks):
             DeviceHooks(each, reducer(each), strategy) for each in replicas
         ]
         for replica in self.replicas:
-            # Indices of layer state are the same for all devices of this process.
+            # The layer state is the same for all devices of this process.
             replica._apart, replica._agreed = self._apart, self._agreed
             replica._in_loops = self._in_loops
 
