@@ -48,13 +48,14 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
     ) -> Any:
         """Call a function in each replica; see `tf.distribute.Strategy.run`."""
         run = super().run
-        hooks = self.extended.keras_hooks
+        hooks = self.extended.process_hooks
         if hooks.is_called or any(isinstance(arg, Shard) for arg in args):
             return self.extended.step(
                 lambda fn, args: run(fn, args, kwargs, options), fn, args
             )
-        self.extended.process_hooks.created.start_equal()
-        return run(fn, args, kwargs, options)
+        hooks.created.start_equal()
+        with hooks.looping(args):
+            return run(fn, args, kwargs, options)
 
 
 class CollectiveExtended(tf.distribute.StrategyExtended):  # type: ignore[misc]

@@ -112,6 +112,10 @@ class RankFits:
         """Call `result(logs)` with the metric states of all ranks."""
         return self._metrics.result(trainer, result, logs)
 
+    def states_of_all(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return metric variables with their values over all ranks."""
+        return self._metrics.states_of_all(variables)
+
 
 class Decisions:
     """Callback decisions of one `fit`, on which all ranks agree.

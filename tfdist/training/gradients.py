@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.base import name_in_graph, to_tensor
 from tfdist.compat.patching import holding
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
-from tfdist.training.step import Step, state_of_layers
+from tfdist.training.step import LoopStep, Step, state_of_layers
 
 
 class RankGradients:
@@ -25,7 +25,9 @@ class RankGradients:
         self._reducer = reducer
         # The step that is being traced, or run eagerly.
         self.step: Step | None = None
-        self.are_reduced = False
+        # The same in a custom loop.
+        self.loop_step: LoopStep | None = None
+        self.are_reduced = self.is_applying = False
         # Indices of the layer state that the ranks agreed to reduce, by model and by
         # the indices that this rank assigns.
         self._agreed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -39,7 +41,10 @@ class RankGradients:
         # Eager code cannot see where a gradient comes from.
         is_summed = self.step is not None and self.step.has_sparse_data()
         is_summed &= tf.executing_eagerly()
-        gradients = [with_sums_dense(g, is_summed=is_summed) for g in gradients]
+        gradients = [
+            None if g is None else with_sums_dense(to_tensor(g), is_summed=is_summed)
+            for g in gradients
+        ]
         gradients = self._reducer.complete(gradients, variables, "the optimizer")
         if self.step is None:
             # A custom loop divides its loss by the global batch size itself.
@@ -51,11 +56,15 @@ class RankGradients:
         """Sum prepared gradients over ranks, and layer state with them."""
         if self.are_reduced:
             return list(gradients)
-        step = self.step
-        state = [] if step is None else self._agreed_state(step)
-        values = [tf.convert_to_tensor(variable) for variable in state]
+        step, loop_step = self.step, self.loop_step
+        state, values = [], []
         if step is not None:
+            state = self._agreed_state(step)
+            values = [tf.convert_to_tensor(variable) for variable in state]
             values = weigh(values, step.share(), is_positive=step.has_rows)
+        elif loop_step is not None:
+            state = loop_step.take_state()
+            values = loop_step.weighed(state) if state else []
         results = self._reducer.reduce(
             gradients,
             name_in_graph("gradients"),
@@ -64,7 +73,13 @@ class RankGradients:
         )
         if step is not None:
             step.reduced_state(state, results[len(gradients) :])
+        elif loop_step is not None and state:
+            loop_step.assign_mean(state, results[len(gradients) :])
         return results[: len(gradients)]
+
+    def applying(self) -> AbstractContextManager[None]:
+        """Mark a block in which an optimizer assigns variables."""
+        return holding(self, "is_applying", True)
 
     def gradients_are_reduced(self) -> AbstractContextManager[None]:
         """Mark a block in which an optimizer gets gradients that are already sums."""

@@ -1,7 +1,7 @@
 """Keras hooks of strategies with one replica per process."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -21,7 +21,7 @@ from tfdist.training.gradients import RankGradients
 from tfdist.training.input import Feed
 from tfdist.training.metrics import gather_rows, is_custom, join_rows, own_rows
 from tfdist.training.state import CreatedVariables, put_back
-from tfdist.training.step import Step
+from tfdist.training.step import LoopStep, Step
 
 # Steps with their outputs.
 Made = list[tuple[Step, Any]]
@@ -34,6 +34,10 @@ class ReplicaHooks(RankGradients):
         super().__init__(collective, reducer)
         # Indices of the layer state that may differ between ranks, by model.
         self._apart: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        # The Keras variables that custom loops assign, by id.
+        self._in_loops: weakref.WeakValueDictionary[int, Any] = (
+            weakref.WeakValueDictionary()
+        )
 
     @property
     def is_alone(self) -> bool:
@@ -75,6 +79,12 @@ class ReplicaHooks(RankGradients):
                 self._apart.setdefault(trainer, set()).update(state)
             return step, outputs
 
+    @contextmanager
+    def looping(self, args: Any) -> Iterator[None]:
+        """Mark a call of `Strategy.run` in a custom loop."""
+        with holding(self, "loop_step", LoopStep(args)):
+            yield
+
     def share(self) -> Any:
         """Return this rank's share of the step's global batch, a float64 scalar."""
         assert self.step is not None
@@ -86,13 +96,16 @@ class ReplicaHooks(RankGradients):
         return self.step.sum(value, what)
 
     def note_assigned(self, variable: Any) -> None:
-        """Note that a step assigns a variable; outside of steps, a no-op."""
+        """Note that a step, or a loop of the user's own, assigns a variable."""
         if self.step is not None:
             self.step.note_assigned(variable)
+        elif self.loop_step is not None and not self.is_applying:
+            self.loop_step.note_assigned(variable)
+            self._in_loops[id(variable)] = variable
 
     def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed differ between ranks within steps; rank 0's stays."""
-        if self.step is None or self._collective.rank == 0:
+        """Make a random seed differ between ranks in their replicas; rank 0's stays."""
+        if self._collective.rank == 0 or tf.distribute.in_cross_replica_context():
             return seed
         spread = (self._collective.rank * SPREAD) & 0xFFFFFFFF
         return tf.bitwise.bitwise_xor(seed, tf.constant([spread, 0], seed.dtype))
@@ -157,6 +170,10 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
                 if self._feed.error is not None:
                     raise self._feed.error from None
                 raise
+
+    def is_of_loop(self, variables: Sequence[Any]) -> bool:
+        """Return whether a custom loop has assigned one of these variables."""
+        return any(id(variable) in self._in_loops for variable in variables)
 
     def scale_loss_of(self, optimizer: Any) -> Any:
         """Wrap the optimizer of a float16 model in loss scaling."""

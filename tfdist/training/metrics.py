@@ -61,7 +61,9 @@ class MetricsOfRanks:
 
         If `result` only returns `logs`, the logs of the last step are reduced instead.
         """
-        with keras.StatelessScope(state_mapping=self._states_of_all(trainer)):
+        with keras.StatelessScope(
+            state_mapping=self.states_of_all(trainer.metrics_variables)
+        ):
             returned = result(logs)
             if returned is not logs:
                 return _values(returned)
@@ -79,20 +81,20 @@ class MetricsOfRanks:
             }
         return self._logs_of_all(step, of_metrics)
 
-    def _states_of_all(self, trainer: Any) -> list[tuple[Any, Any]]:
+    def states_of_all(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Return each metric variable with its value over all ranks."""
         by_aggregation: dict[str, list[Any]] = {}
-        for variable in trainer.metrics_variables:
+        for variable in variables:
             by_aggregation.setdefault(variable.aggregation, []).append(variable)
         mapping: list[tuple[Any, Any]] = []
-        for aggregation, variables in sorted(by_aggregation.items()):
-            values = [value_here(variable) for variable in variables]
-            name = "metrics of the model"
+        for aggregation, group in sorted(by_aggregation.items()):
+            values = [value_here(variable) for variable in group]
+            name = name_in_graph("metrics of the model")
             if aggregation in ("sum", "mean"):
                 values = self._collective.all_reduce(values, aggregation, name=name)
             else:
                 values = self._collective.broadcast(values, name=name)
-            mapping += zip(variables, values, strict=True)
+            mapping += zip(group, values, strict=True)
         return mapping
 
     def _logs_of_all(self, step: "_CustomStep", metrics: dict[int, Any]) -> Any:

@@ -9,7 +9,9 @@ import tensorflow as tf
 from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph, to_tensor
 from tfdist.compat.keras.learning_rates import state_of_losses
-from tfdist.data.sharding import Shard
+from tfdist.compat.mirrored import copies_here
+from tfdist.compat.tensorflow import number_of
+from tfdist.data.sharding import Shard, rows_of
 from tfdist.gradients import weigh
 
 
@@ -174,6 +176,46 @@ class Step:
         """Sum tensors over ranks in one call."""
         assert self._collective is not None
         return self._collective.all_reduce(values, "sum", name=name_in_graph(what))
+
+
+class LoopStep:
+    """One rank's part of a call of `Strategy.run` in a custom loop.
+
+    `args` are those of the call; the rows of the first tensor weigh this rank's state.
+    """
+
+    def __init__(self, args: Any) -> None:
+        self._args = args
+        self._assigned: dict[int, Any] = {}
+
+    def note_assigned(self, variable: Any) -> None:
+        """Note that the step assigns a variable."""
+        is_metric = variable.aggregation == "sum"
+        is_float = tf.as_dtype(variable.dtype).is_floating
+        if is_float and not (variable.trainable or is_metric):
+            self._assigned[id(variable)] = variable
+
+    def take_state(self) -> list[Any]:
+        """Return the float state of layers assigned so far, once."""
+        state, self._assigned = [*self._assigned.values()], {}
+        return state
+
+    def weighed(self, state: Sequence[Any]) -> list[Any]:
+        """Return the values of state times this rank's rows, then the rows."""
+        number = number_of(tf.distribute.get_replica_context())
+        copies = [copies_here(leaf) for leaf in tf.nest.flatten(self._args)]
+        try:
+            rows = rows_of([each[number % len(each)] for each in copies])
+        except ValueError:
+            rows = tf.constant(1)
+        values = [tf.convert_to_tensor(variable) for variable in state]
+        return [*weigh(values, rows), *(tf.cast(rows, v.dtype) for v in values[:1])]
+
+    def assign_mean(self, state: Sequence[Any], sums: Sequence[Any]) -> None:
+        """Assign the mean over all ranks, given the sums of `weighed`."""
+        for variable, total in zip(state, sums, strict=False):
+            variable.assign(total / tf.cast(sums[-1], total.dtype))
+        self._assigned.clear()
 
 
 def state_of_layers(trainer: Any) -> list[Any]:

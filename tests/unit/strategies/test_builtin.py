@@ -175,6 +175,24 @@ def test_values_of_replicas_are_reduced_and_gathered(two_cpus):
     assert strategy.gather(values, axis=0).numpy().tolist() == [0.0, 1.0]
 
 
+@pytest.mark.parametrize("wrap", [lambda step: step, tf.function])
+def test_replicas_of_a_loop_draw_different_numbers(two_cpus, wrap):
+    keras.utils.set_random_seed(1)
+    strategy = MirroredStrategy(two_cpus)
+    with strategy.scope():
+        dropout = keras.layers.Dropout(0.5, seed=1)
+
+    def draws():
+        ones = dropout(tf.ones([32]), training=True)
+        return tf.random.normal([8], seed=1), tf.random.uniform([8]), ones
+
+    drawn = wrap(lambda: strategy.run(draws))()
+
+    for kind in drawn:
+        first, second = strategy.experimental_local_results(kind)
+        assert np.any(first.numpy() != second.numpy())
+
+
 def test_a_dataset_is_distributed_for_a_custom_loop(two_cpus):
     strategy = MirroredStrategy(two_cpus)
     dataset = tf.data.Dataset.range(10).batch(4)

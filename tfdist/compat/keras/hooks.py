@@ -79,6 +79,10 @@ class GradientHooks(Protocol):
         """Mark a block in which an optimizer gets gradients that are already summed."""
         return nullcontext()
 
+    def applying(self) -> AbstractContextManager[None]:
+        """Mark a block in which an optimizer applies gradients."""
+        return nullcontext()
+
     def scale_loss_of(self, optimizer: Any) -> Any:
         """Wrap the optimizer of a float16 model in a loss-scale optimizer."""
 
@@ -121,6 +125,14 @@ class FitHooks(Protocol):
         self, trainer: Any, result: Callable[[Any], Any], logs: Any
     ) -> Any:
         """Call `result(logs)` with the metric states of all ranks."""
+
+    def is_of_loop(self, variables: Sequence[Any]) -> bool:
+        """Return whether a loop of the user's own has assigned one of the variables."""
+        return False
+
+    def states_of_all(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return metric variables with their values over all ranks."""
+        return []
 
     def metrics_reset(self, trainer: Any) -> None:
         """Finish the steps in flight before the model's metrics are reset."""

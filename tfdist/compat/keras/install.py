@@ -27,13 +27,13 @@ def _patch() -> None:
     from keras.src.backend.tensorflow import trainer
 
     from tfdist.compat.keras.input import ShardIterator
-    from tfdist.compat.keras.patches import PATCHES
+    from tfdist.compat.keras.patches import PATCHES, TENSORFLOW_PATCHES
 
     needed = {symbol: versions.parameters_of(new) for symbol, new in PATCHES.items()}
     versions.check(needed)
     versions.warn_if_untested([*versions.SYMBOLS, *needed])
     trainer.TFEpochIterator = ShardIterator
-    for symbol, replacement in PATCHES.items():
+    for symbol, replacement in (PATCHES | TENSORFLOW_PATCHES).items():
         owner, _, name = symbol.replace(":", ".").rpartition(".")
         wrap(pkgutil.resolve_name(owner), name, replacement)
 

@@ -7,13 +7,19 @@ ranks.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import WeakSet
 
+import keras
 import tensorflow as tf
 from keras import ops
+from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.losses.loss import apply_mask
 
 from tfdist.compat.keras.hooks import KerasHooks, current_hooks, hooks_of_model
-from tfdist.compat.patching import holding
+from tfdist.compat.patching import holding, wrap
+
+# The kinds of metrics whose `result` is wrapped.
+_SHARED: WeakSet[type] = WeakSet()
 
 # Metric results, each with its metric and its key in a dict result.
 Noted = list[tuple[Any, Any, str | None]]
@@ -107,6 +113,33 @@ def update_by_share(
         is_number = tf.convert_to_tensor(values).shape.rank == 0
         sample_weight = hooks.share() if is_number else None
     return original(self, values, sample_weight)
+
+
+def init_shared(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Initialize a metric; in a scope of several ranks, wrap its kind's `result`."""
+    original(self, *args, **kwargs)
+    owner = next(kind for kind in type(self).__mro__ if "result" in vars(kind))
+    if owner not in _SHARED and current_hooks() is not None:
+        _SHARED.add(owner)
+        wrap(owner, "result", result_of_loop)
+
+
+def result_of_loop(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compute a result like Keras; between the steps of a loop, over all ranks."""
+    values = [getattr(variable, "_value", None) for variable in self.variables[:1]]
+    hooks = hooks_of_model(values[0]) if values else None
+    is_between = get_stateless_scope() is None and not _is_in_replica()
+    if hooks is None or not is_between or not hooks.is_of_loop(self.variables):
+        return original(self, *args, **kwargs)
+    with keras.StatelessScope(state_mapping=hooks.states_of_all(self.variables)):
+        return original(self, *args, **kwargs)
+
+
+def _is_in_replica() -> bool:
+    """Return whether a replica of tfdist runs this code."""
+    return (
+        current_hooks() is not None and tf.distribute.get_replica_context() is not None
+    )
 
 
 def add_count(original: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:

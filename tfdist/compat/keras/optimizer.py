@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -139,11 +140,14 @@ def apply_where_variables_are(
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         _refuse_overwriting(trainable_variables or self._trainable_variables)
-    if hooks is None or not hooks.updates_once or hooks.are_reduced:
-        original(self, grads, trainable_variables)
-        return
-    variables = trainable_variables or self._trainable_variables
-    apply_reduced(self, grads, variables, lambda sums: original(self, sums, variables))
+    with nullcontext() if hooks is None else hooks.applying():
+        if hooks is None or not hooks.updates_once or hooks.are_reduced:
+            original(self, grads, trainable_variables)
+            return
+        variables = trainable_variables or self._trainable_variables
+        apply_reduced(
+            self, grads, variables, lambda sums: original(self, sums, variables)
+        )
 
 
 def prepare_then_filter(

@@ -46,6 +46,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "layers": {"Embedding.call": pure_step.look_up_rows},
     "legacy.saving.legacy_h5_format": {"save_model_to_hdf5": saving.save_once},
     "losses.loss": {"reduce_weighted_values": losses_and_metrics.reduce_over_ranks},
+    "metrics.metric": {"Metric.__init__": losses_and_metrics.init_shared},
     "metrics.reduction_metrics": {
         "Mean.update_state": losses_and_metrics.update_by_share,
         "Sum.update_state": losses_and_metrics.add_count,
@@ -90,4 +91,12 @@ PATCHES = {
     f"keras.src.{module}:{name}": replacement
     for module, replacements in _BY_MODULE.items()
     for name, replacement in replacements.items()
+}
+
+# Symbols of TensorFlow, likewise. Deletable when a replica context folds its number
+# into seeds, and when TensorFlow asks `should_checkpoint` before it writes.
+TENSORFLOW_PATCHES: dict[str, Callable[..., Any]] = {
+    "tensorflow.python.framework.random_seed:get_seed": (
+        trainer.next_operation_seeds_of_rank
+    ),
 }

@@ -19,6 +19,7 @@ from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.positions import current_position, resumed_by
 from tfdist.compat.mirrored import building
+from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard
 
 
@@ -221,3 +222,15 @@ def next_seed_of_rank(original: Any, self: Any, ordered: bool = True) -> Any:
     seed = original(self, ordered)
     hooks = current_hooks()
     return seed if hooks is None else hooks.fold_seed(seed)
+
+
+def next_operation_seeds_of_rank(original: Any, op_seed: Any) -> Any:
+    """Return the seeds of a random operation, which in a step differ between ranks."""
+    seeds = original(op_seed)
+    if current_hooks() is None or tf.distribute.in_cross_replica_context():
+        return seeds
+    number = number_of(tf.distribute.get_replica_context())
+    if seeds[0] is None or number == 0:
+        return seeds
+    # Seeds of operations count up from zero, so the number goes above them.
+    return seeds[0], seeds[1] ^ (number << 20 & 0x7FFFFFFF)

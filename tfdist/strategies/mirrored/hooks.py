@@ -1,7 +1,8 @@
 """Keras hooks of strategies with several devices per process."""
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -47,11 +48,20 @@ class MirroredKerasHooks(StrategyKerasHooks):
         for replica in self.replicas:
             # Indices of layer state are the same for all devices of this process.
             replica._apart, replica._agreed = self._apart, self._agreed
+            replica._in_loops = self._in_loops
 
     @property
     def is_alone(self) -> bool:
         """False: a process has several replicas."""
         return False
+
+    @contextmanager
+    def looping(self, args: Any) -> Iterator[None]:
+        """Mark a call of `Strategy.run` in a custom loop, on all devices."""
+        with ExitStack() as stack:
+            for replica in self.replicas:
+                stack.enter_context(replica.looping(args))
+            yield
 
     def synchronize(self, trainer: Any) -> None:
         """Make all copies equal on all ranks for the start of a `fit`."""
