@@ -56,7 +56,7 @@ def normalizing():
     return Normalizing(0.01, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
 
 
-def with_a_step(gradients_of, pairs=False):
+def with_a_step(gradients_of, pairs=False, by_row=False):
     """Return what makes a model whose step computes gradients by a function."""
 
     def make():
@@ -69,7 +69,11 @@ def with_a_step(gradients_of, pairs=False):
 
                 def compute():
                     with tf.GradientTape() as tape:
-                        loss = self.compute_loss(x, y, self(x, training=True))
+                        y_pred = self(x, training=True)
+                        if by_row:
+                            loss = (tf.cast(y, y_pred.dtype) - y_pred) ** 2
+                        else:
+                            loss = self.compute_loss(x, y, y_pred)
                     return loss, tape.gradient(loss, self.trainable_variables)
 
                 loss, gradients = gradients_of(compute, self.trainable_variables)
@@ -78,7 +82,7 @@ def with_a_step(gradients_of, pairs=False):
                     self.optimizer.apply_gradients(given)
                 else:
                     self.optimizer.apply(gradients, self.trainable_variables)
-                return {"loss": loss}
+                return {"loss": tf.reduce_mean(loss)}
 
         return Own(sequential().layers)
 
@@ -181,9 +185,16 @@ def adapted(strategy):
     import keras
 
     def make():
-        layer = keras.layers.Normalization()
-        layer.adapt(data()[0])
-        return keras.Sequential([keras.Input((8,)), layer, keras.layers.Dense(1)])
+        x, _ = data()
+        numbers = keras.layers.Normalization()
+        numbers.adapt(x)
+        # It makes variables of TensorFlow's.
+        signs = keras.layers.IntegerLookup(output_mode="tf_idf")
+        signs.adapt((x > 0).astype("int64"))
+        inputs = keras.Input((8,))
+        sign = signs(keras.ops.cast(inputs > 0, "int64"))
+        both = keras.layers.Concatenate()([numbers(inputs), sign])
+        return keras.Model(inputs, keras.layers.Dense(1)(both))
 
     return fit(strategy, make, loss="mse", then=["evaluate", "predict"])
 
@@ -246,11 +257,21 @@ ROWS = {
     "adapted in the scope": adapted,
     "loss with a running mean": averaging,
     "compiled by a callback": unfreezing,
+    "a loss for each row, in a step of its own": fitting(
+        with_a_step(lambda compute, _: compute(), by_row=True),
+        large_batches,
+        rows=97,
+        optimizer=optimizer("SGD", 0.001),
+    ),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = ["apply_gradients of a user's own"]
 
 
-@pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))
+@pytest.mark.parametrize(
+    ("row", "column"),
+    # Its step changes weights, which central storage refuses.
+    everywhere(ROWS, variants=VARIANTS, not_central=["sharpness-aware"]),
+)
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

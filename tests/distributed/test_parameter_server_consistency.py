@@ -1,10 +1,13 @@
 """What each consistency of parameter servers promises, against one process."""
 
+from functools import partial
+
 import pytest
 import test_equality_fit
 import test_equality_inputs
 import test_equality_layers
 import test_equality_optimizers
+import test_equality_programs
 from equality_comparison import differences
 from equality_matrix import TOLERANCES
 from equality_models import (
@@ -55,6 +58,25 @@ def all_at_one_version(strategy):
     return {"staleness": strategy.staleness()}
 
 
+def counted():
+    """Make a model with a layer that counts rows, and averages over them."""
+    import keras
+
+    class Count(keras.layers.Layer):
+        def build(self, shape):
+            make = partial(self.add_weight, initializer="zeros", trainable=False)
+            self.rows = make(shape=(), aggregation="sum")
+            self.mean = make(shape=(8,), aggregation="mean")
+
+        def call(self, inputs):
+            rows = keras.ops.cast(keras.ops.shape(inputs)[0], self.rows.dtype)
+            self.rows.assign_add(rows)
+            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(inputs, 0))
+            return inputs
+
+    return keras.Sequential([keras.Input((8,)), Count(), keras.layers.Dense(1)])
+
+
 # The result does not depend on the order of the updates.
 ALIKE = "alike, accumulation, use_ema"
 BOUNDED = {"stale": stale, ALIKE: WITH_ONE_END[ALIKE]}
@@ -81,9 +103,12 @@ SYNC = {
     "sparse": test_equality_inputs.ROWS["sparse"],
     "LSTM": test_equality_layers.ROWS["LSTM"],
     "frozen": test_equality_layers.ROWS["frozen"],
+    "counted": of_many(counted, loss="mse"),
     "LossScaleOptimizer": test_equality_optimizers.ROWS["LossScaleOptimizer"],
     "MultiOptimizer": test_equality_optimizers.ROWS["MultiOptimizer"],
     "accumulation": test_equality_optimizers.ROWS["accumulation, use_ema"],
+    "adapted in the scope": test_equality_programs.ROWS["adapted in the scope"],
+    "own apply": test_equality_programs.ROWS["apply of a user's own"],
 }
 IN_TURN = {
     "dropout and normalization": of_many(

@@ -1,5 +1,7 @@
 """Variables whose rows lie on several servers, against one process."""
 
+import resource
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -200,3 +202,44 @@ def test_the_shards_of_a_table_are_spread(sync):
     assert {one.server for one in shards} == {0, 1}
     held = [sum(o.size_bytes for o in sync[1] if o.server == s) for s in (0, 1)]
     assert max(held) < 0.55 * sum(held)
+
+
+# A table of 256 MiB, in two shards.
+TABLE = (1 << 21, 32)
+
+
+def run_large():
+    """Return by how many bytes the chief's memory grew; save and load a large table."""
+    import keras
+    import tensorflow as tf
+
+    partitioners = tf.distribute.experimental.partitioners
+    strategy = tfdist.strategies.ParameterServerStrategy(
+        variable_partitioner=partitioners.FixedShardsPartitioner(SHARDS)
+    )
+    some = tf.range(0, TABLE[0], 10_007)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with strategy.scope():
+        table = keras.layers.Embedding(*TABLE, name="table")
+        model = keras.Sequential([keras.Input((1,)), table, keras.layers.Flatten()])
+    rows = table(some).numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.keras")
+        model.save_weights(f"{folder}/model.weights.h5")
+        table.embeddings._value.scatter_sub(tf.IndexedSlices(rows, some))
+        model.load_weights(f"{folder}/model.weights.h5")
+        found = [table(some).numpy()]
+        with strategy.scope():
+            loaded = keras.models.load_model(f"{folder}/model.keras")
+        found.append(loaded.get_layer("table")(some).numpy())
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return rows, found, grown * 1024
+
+
+def test_the_chief_never_holds_a_large_table():
+    rows, found, grown = run(run_large, workers=1, ps=2)
+
+    assert rows.any()
+    for one in found:
+        np.testing.assert_array_equal(one, rows)
+    assert grown < 1.5 * TABLE[0] * TABLE[1] * 4 / SHARDS

@@ -226,6 +226,12 @@ def errors(strategy):
         float8.layers[0].kernel.overwrite_with_gradient = True
     expect("overwritten", lambda: float8.fit(rows, rows, verbose=0))
     with strategy.scope():
+        lstm = keras.layers.LSTM(1, stateful=True)
+        stateful = keras.Sequential([keras.Input((1, 1), batch_size=101), lstm])
+        stateful.compile(loss="mse")
+    once = {"batch_size": 101, "verbose": 0}
+    expect("stateful", lambda: stateful.fit(rows[:, None], rows, **once))
+    with strategy.scope():
         unbuilt = keras.Sequential([keras.layers.Dense(1)])
     expect("unbuilt", lambda: unbuilt.predict(rows, verbose=0))
     return found
@@ -411,6 +417,7 @@ OTHER_LENGTH = (
         ("apply", r"RuntimeError: An optimizer must be applied inside of strategy.run"),
         ("outside", r"RuntimeError: The model 'sequential.*' was made outside of st"),
         ("overwritten", r"ValueError: With several processes a variable cannot be ove"),
+        ("stateful", r"ValueError: A stateful layer keeps a state for each row of"),
         ("unbuilt", r"ValueError: The model '.*' has no weights to predict with"),
     ],
 )

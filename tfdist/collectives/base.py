@@ -223,3 +223,25 @@ def check_has_rows(tensor: Any, name: str) -> None:
             f"all_gather needs a tensor with rows. Received: a scalar ({name!r}). "
             "Add a dimension, for example with tensor[tf.newaxis]."
         )
+
+
+def check_options(options: Any, *honoured: str) -> None:
+    """Raise `ValueError` for `tf.distribute` options of one call, but `honoured`."""
+    if options is None:
+        return
+    # `InputOptions` are a named tuple, `CommunicationOptions` an ordinary object.
+    given, default = (
+        one._asdict() if isinstance(one, tf.distribute.InputOptions) else vars(one)
+        for one in (options, type(options)())
+    )
+    changed = [
+        f"{name}={value}"
+        for name, value in given.items()
+        if name not in honoured and value != default[name]
+    ]
+    if changed:
+        raise ValueError(
+            "This strategy cannot honour these options of a single call. Received: "
+            f"{', '.join(changed)}. Leave them out; give buckets, timeouts and the "
+            "transport to the strategy when you make it."
+        )

@@ -1,7 +1,10 @@
 """Private symbols of TensorFlow's parameter servers."""
 
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +21,9 @@ from tensorflow.python.eager import context as _context
 from tensorflow.python.eager import executor as _executor
 from tensorflow.python.eager import record as _record
 from tensorflow.python.eager import tape as _tape
+from tensorflow.python.ops import gen_stateless_random_ops_v2 as _random
+
+from tfdist.compat.patching import holding
 
 # Deletable when tf.distribute publishes a base class for third-party strategies.
 ServerExtended = _strategy.ParameterServerStrategyV2Extended
@@ -122,6 +128,35 @@ def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
         forward_function=lambda tangent: [tangent],
     )
     return read
+
+
+@contextmanager
+def drawing_rows(shape: Sequence[int], start: int, stop: int) -> Iterator[None]:
+    """Draw only some rows of each random tensor in a block, which has that shape."""
+    # A generator by counter gives any of its numbers without those before.
+    # Deletable when TensorFlow can draw a part of a tensor.
+    with ExitStack() as stack:
+        for name in ("random_uniform", "random_normal", "truncated_normal"):
+            name = f"stateless_{name}_v2"
+            draw = partial(_draw_rows, getattr(_random, name), shape, start, stop)
+            stack.enter_context(holding(_random, name, draw))
+        yield
+
+
+def _draw_rows(
+    original: Any, shape: Sequence[int], start: int, stop: int, *_: Any, **given: Any
+) -> tf.Tensor:
+    """Return rows of a random tensor of float32 or float64."""
+    row = math.prod(shape[1:])
+    # A count of the generator gives 16 bytes. Numbers that may be drawn again have 64
+    # counts each.
+    group = 16 // tf.as_dtype(given["dtype"]).size
+    counts = 64 * group if "truncated" in original.__name__ else 1
+    first, rest = divmod(start * row, group)
+    skipped = tf.constant([first * counts, 0], tf.uint64)
+    counter = given.pop("counter") + skipped
+    flat = original([stop * row - start * row + rest], counter=counter, **given)
+    return tf.reshape(flat[rest:], [stop - start, *shape[1:]])
 
 
 def captures_of(function: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.compat.keras import install
 from tfdist.compat.tensorflow import shuffle_alike, shuffling_apart
 from tfdist.data.sharding import Shard
@@ -101,10 +101,30 @@ class CollectiveExtended(tf.distribute.StrategyExtended):  # type: ignore[misc]
         """False: Keras must not use its own code paths for several workers."""
         return False
 
+    def reduce_to(
+        self, reduce_op: Any, value: Any, destinations: Any, options: Any = None
+    ) -> Any:
+        """Reduce a value over replicas; see `tf.distribute.StrategyExtended`."""
+        check_options(options)
+        return super().reduce_to(reduce_op, value, destinations)
+
+    def batch_reduce_to(
+        self, reduce_op: Any, value_destination_pairs: Any, options: Any = None
+    ) -> Any:
+        """Reduce values over replicas; see `tf.distribute.StrategyExtended`."""
+        check_options(options)
+        return super().batch_reduce_to(reduce_op, value_destination_pairs)
+
+    def _gather_to(
+        self, value: Any, destinations: Any, axis: Any, options: Any = None
+    ) -> Any:
+        check_options(options)
+        return super()._gather_to(value, destinations, axis)
+
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
-        del options
+        check_options(options)
         flat = tf.nest.flatten(value)
         reduction = reduce_op.name.lower()
         reduced = self.joined.all_reduce(

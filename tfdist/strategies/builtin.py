@@ -96,6 +96,12 @@ class CentralStorageStrategy(
             place = names[0] if len(names) == 1 else compat.full_name("CPU:0")
         self._start(of_devices(self, SingleCollective(), names, place=place))
 
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """Distribute a dataset; see `tf.distribute.Strategy`."""
+        # That of `tf.distribute.experimental.CentralStorageStrategy` fails on options.
+        distribute = tf.distribute.Strategy.experimental_distribute_dataset
+        return distribute(self, dataset, options)
+
     def check_compiled(self, model: Any) -> None:
         """Raise an error if XLA would have to compile steps over several devices.
 

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_device
 from tfdist.gradients import GradientReducer
 from tfdist.strategies.base import CollectiveExtended
@@ -107,13 +107,16 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
         return tensor
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        del options
+        check_options(options, "experimental_fetch_to_device")
         if self.collective.size == 1 or isinstance(dataset, RankDataset):
             return dataset
         return RankDataset(shard_plain(dataset, self.collective))
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        del options
+        # A process has one replica.
+        check_options(
+            options, "experimental_fetch_to_device", "experimental_replication_mode"
+        )
         size = self.collective.size
         context = tf.distribute.InputContext(
             num_input_pipelines=size,

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from tfdist.cluster.detect import LateTFConfig
 from tfdist.collectives import Collective
@@ -27,6 +27,8 @@ class RankFits:
         self._metrics = MetricsOfRanks(collective)
         self._late_tf_config = LateTFConfig()
         self._started: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        # Models with steps since `epoch_ended`.
+        self._stepped: WeakSet[Any] = WeakSet()
         # The rank whose variables a `fit` starts from, until it has started.
         self._root_ranks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._fits: WeakKeyDictionary[Any, Decisions | None] = WeakKeyDictionary()
@@ -63,6 +65,9 @@ class RankFits:
     def synchronize(self, trainer: Any) -> None:
         """Broadcast the variables of the rank that the `fit` starts from."""
         check_stateless(trainer)
+        if trainer in self._stepped:
+            # A callback predicts, say: the broadcast must not lose the state of others.
+            self.epoch_ended(trainer)
         root_rank = self._root_ranks.pop(trainer, 0)
         start_equal(trainer, self._collective, root_rank)
 
@@ -93,6 +98,7 @@ class RankFits:
 
     def epoch_ended(self, trainer: Any) -> None:
         """Average the layer state that steps have left different between ranks."""
+        self._stepped.discard(trainer)
         variables = state_of_layers(trainer)
         if not variables:
             return
@@ -103,7 +109,8 @@ class RankFits:
             average_state([variables[i] for i in apart], self._collective)
 
     def step_returned(self, trainer: Any, what: str, logs: Any) -> None:
-        """Record the logs of the last training or test step."""
+        """Record that a step of all ranks has run, and its logs."""
+        self._stepped.add(trainer)
         self._metrics.note_logs(trainer, what, logs)
 
     def metrics_result(

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.collectives.base import name_in_graph, to_tensor
+from tfdist.collectives.base import check_options, name_in_graph, to_tensor
 from tfdist.compat.keras.learning_rates import state_of_losses
 from tfdist.compat.mirrored import copies_here
 from tfdist.compat.tensorflow import number_of
@@ -245,6 +245,7 @@ class WeighingReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Reduce over all replicas; in a Keras step, means are weighted by rows."""
+        check_options(options)
         step = self._hooks.step
         flat = [to_tensor(leaf) for leaf in tf.nest.flatten(value)]
         is_float = all(
@@ -260,6 +261,7 @@ class WeighingReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc
 
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Concatenate values of all replicas; in a Keras step, those with rows."""
+        check_options(options)
         step = self._hooks.step
         if step is None:
             return super().all_gather(value, axis, options)

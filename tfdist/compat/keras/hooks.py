@@ -118,7 +118,7 @@ class FitHooks(Protocol):
         return
 
     def step_returned(self, trainer: Any, what: str, logs: Any) -> None:
-        """Record the logs that the last "train_step" or "test_step" returned."""
+        """Record what a "train_step" or "test_step" of all ranks returned."""
         return
 
     def metrics_result(

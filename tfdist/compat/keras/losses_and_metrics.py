@@ -50,16 +50,41 @@ def reduce_over_ranks(
     return loss
 
 
-def compute_loss_of_rows(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute a loss; give a loss per row the gradient of its sum over all ranks."""
-    # TensorFlow's gradient of a vector is that of its sum; Keras shows the mean.
-    loss = original(self, *args, **kwargs)
+def gradient_of_rows(
+    original: Any,
+    self: Any,
+    target: Any,
+    sources: Any,
+    output_gradients: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Compute a gradient; by weights, that of a loss per row is summed over ranks."""
+    # TensorFlow's gradient of a vector is that of its sum. Gradients by inputs stay, as
+    # they are each row's own.
     hooks = current_hooks()
-    if loss is None or hooks is None or not hooks.in_step or len(loss.shape) == 0:
-        return loss
-    value, share = tf.stop_gradient(loss), ops.cast(hooks.share(), loss.dtype)
-    # The added term is zero and contributes only its gradient.
-    return value + ops.divide_no_nan(loss - value, share)
+    losses = tf.nest.flatten(target)
+    if (
+        hooks is not None
+        and hooks.in_step
+        and output_gradients is None
+        and any(tf.is_tensor(loss) and loss.shape.rank != 0 for loss in losses)
+        and all(
+            isinstance(source, keras.Variable | tf.Variable)
+            for source in tf.nest.flatten(sources)
+        )
+    ):
+        share = hooks.share()
+        output_gradients = [_sum_or_mean(loss, share) for loss in losses]
+    return original(self, target, sources, output_gradients, *args, **kwargs)
+
+
+def _sum_or_mean(loss: Any, share: Any) -> Any:
+    """Return the gradient of a loss by itself: a vector is summed, a number a mean."""
+    ones = tf.ones_like(loss)
+    if loss.shape.rank == 0:
+        return ones
+    return tf.math.divide_no_nan(ones, tf.cast(share, ones.dtype))
 
 
 def _by_all(hooks: KerasHooks, loss: Any, weights: Any) -> Any:

@@ -177,7 +177,8 @@ def _refuse_overwriting(variables: Sequence[Any]) -> None:
 def reduce_then_clip(original: Any, self: Any, grads: Sequence[Any]) -> Any:
     """Reduce once per (accumulated) step, then clip."""
     hooks = current_hooks()
-    if hooks is not None:
+    # Outside of replicas, a gradient is already that of all.
+    if hooks is not None and not tf.distribute.in_cross_replica_context():
         grads = hooks.reduce_gradients(grads)
     return original(self, grads)
 

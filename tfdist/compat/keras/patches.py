@@ -52,7 +52,6 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Sum.update_state": losses_and_metrics.add_count,
     },
     "models.model": {
-        "Model._compute_loss": losses_and_metrics.compute_loss_of_rows,
         "Model._get_metrics_result_or_logs": trainer.reduce_metrics,
         "Model._make_function": trainer.make_joint_function,
         "Model._maybe_symbolic_build": trainer.build_equal,
@@ -72,6 +71,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
             sharded_optimizer.average_by_shard
         ),
         "BaseOptimizer.apply": optimizer.apply_where_variables_are,
+        "BaseOptimizer.save_own_variables": saving.save_own_by_parts,
     },
     "optimizers.loss_scale_optimizer": {
         "LossScaleOptimizer._common_apply": optimizer.reduce_then_check_finite,
@@ -83,11 +83,18 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "L2.__call__": layers.penalty_of_all_rows,
     },
     "saving.saving_lib": {
+        f"{saving.ENTRY}.__getitem__": saving.read_by_parts,
+        f"{saving.ENTRY}.__setitem__": saving.write_by_parts,
+        "_load_state": saving.load_by_parts,
+        "is_memory_sufficient": saving.is_memory_for_whole,
         "save_model": saving.save_once,
         "save_weights_only": saving.save_once,
     },
 }
-PATCHES = {
+PATCHES: dict[str, Callable[..., Any]] = {
+    "tensorflow:GradientTape.gradient": losses_and_metrics.gradient_of_rows,
+}
+PATCHES |= {
     f"keras.src.{module}:{name}": replacement
     for module, replacements in _BY_MODULE.items()
     for name, replacement in replacements.items()

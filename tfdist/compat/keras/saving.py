@@ -1,4 +1,4 @@
-"""Atomic saving of models, by the chief only."""
+"""Saving of models: atomic, by the chief only, and large weights by parts."""
 
 import inspect
 import os
@@ -9,10 +9,21 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
+from keras.src.saving import saving_lib
+
+from tfdist.compat.keras import sharded
 from tfdist.compat.keras.hooks import any_hooks_of_model
+from tfdist.compat.keras.sharded import goes_by_parts, read_parts
 from tfdist.compat.patching import within
 
 _ATOMICALLY = ContextVar("atomically", default=False)
+# Whether a model with large weights on servers is loaded; None: no model is.
+_BY_PARTS: ContextVar[bool | None] = ContextVar("by_parts", default=None)
+
+# Keras 3.8 reads and writes datasets in a class of their own.
+ENTRY = "H5Entry" if hasattr(saving_lib, "H5Entry") else "H5IOStore"
 
 
 def saved_atomically() -> AbstractContextManager[None]:
@@ -62,3 +73,58 @@ def write_atomically(path: Path, write: Callable[[str], Any]) -> Any:
     finally:
         beside.unlink(missing_ok=True)
     return result
+
+
+def is_memory_for_whole(original: Any, model: Any) -> bool:
+    """Return whether files may pass through memory, which large weights should not."""
+    return not _has_large(model) and bool(original(model))
+
+
+def write_by_parts(original: Any, self: Any, key: str, value: Any) -> None:
+    """Write a value to a file like Keras, a large weight by parts."""
+    if not (isinstance(value, keras.Variable) and goes_by_parts(value)):
+        original(self, key, value)
+        return
+    original(self, key, np.zeros(0))
+    group = _group_of(self)
+    del group[key]
+    dataset = group.create_dataset(key, tuple(value.shape), value.dtype)
+    for part, rows in read_parts(value._value):
+        dataset[part] = rows
+
+
+def save_own_by_parts(original: Any, self: Any, store: Any) -> None:
+    """Write the state of an optimizer like Keras, large variables by parts."""
+    if not _has_large(self):
+        original(self, store)
+        return
+    for number, variable in enumerate(self.variables):
+        store[str(number)] = variable
+
+
+def read_by_parts(original: Any, self: Any, key: str) -> Any:
+    """Read an array from a file like Keras, a large one when it is assigned."""
+    if not _BY_PARTS.get():
+        return original(self, key)
+    # Newer versions refuse links to other files.
+    get = getattr(saving_lib, "safe_get_h5_dataset", lambda group, name: group[name])
+    dataset = get(_group_of(self), key)
+    is_large = dataset.nbytes > sharded.PART_BYTES and "dtype" not in dataset.attrs
+    return dataset if is_large else original(self, key)
+
+
+def load_by_parts(original: Any, saveable: Any, *args: Any, **kwargs: Any) -> Any:
+    """Load the state of an object like Keras, large weights by parts."""
+    by_parts = _BY_PARTS.get()
+    with within(_BY_PARTS, _has_large(saveable) if by_parts is None else by_parts):
+        return original(saveable, *args, **kwargs)
+
+
+def _has_large(saveable: Any) -> bool:
+    """Return whether an object has variables that are read and written by parts."""
+    return any(map(goes_by_parts, getattr(saveable, "variables", ())))
+
+
+def _group_of(store: Any) -> Any:
+    """Return the group in the file that Keras reads or writes."""
+    return store.group if ENTRY == "H5Entry" else store._h5_entry_group

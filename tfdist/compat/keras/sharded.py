@@ -4,7 +4,8 @@ TensorFlow's `ShardedVariable` lacks the handle that gradient tapes and Keras ne
 """
 
 import copy
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
@@ -16,6 +17,9 @@ from tensorflow.python.eager import tape as _tape
 
 from tfdist.compat.parameter_server import as_read
 from tfdist.compat.patching import within
+
+# The size of the messages in which large weights travel, which must stay below 2 GiB.
+PART_BYTES = 16 << 20
 
 # The index of the shard that sharded values currently stand for.
 _CURRENT: ContextVar[int | None] = ContextVar("shard", default=None)
@@ -228,3 +232,45 @@ def split_gradient(gradient: Any, variable: Any) -> list[Any]:
     """Return the gradients of the shards of a Keras variable."""
     value = getattr(variable, "_value", None)
     return value.split(gradient) if isinstance(value, ShardedValue) else [gradient]
+
+
+def goes_by_parts(variable: Any) -> bool:
+    """Return whether a Keras variable on servers is too large to be read at once."""
+    value = variable._value
+    device = tf.DeviceSpec.from_string(getattr(value, "device", None) or "")
+    is_on_servers = device.job == "ps" or isinstance(value, ShardedValue)
+    return is_on_servers and _bytes_of(variable.shape, value.dtype) > PART_BYTES
+
+
+def read_parts(value: Any) -> Iterator[tuple[slice, Any]]:
+    """Yield ranges of the rows of a variable, each with its array."""
+    for shard, rows, part in _parts_of(value):
+        with tf.device(shard.device):
+            yield part, shard.sparse_read(rows).numpy()
+
+
+def assign_parts(value: Any, source: Any) -> None:
+    """Assign an array, or a dataset in a file, one range of rows after the other."""
+    for shard, rows, part in _parts_of(value):
+        with tf.device(shard.device):
+            update = tf.convert_to_tensor(source[part], shard.dtype)
+            shard.scatter_update(tf.IndexedSlices(update, rows))
+
+
+def _parts_of(value: Any) -> Iterator[tuple[tf.Variable, tf.Tensor, slice]]:
+    """Yield a variable or shard with some row numbers, and these rows of the whole."""
+    first = 0
+    for shard in getattr(value, "shards", [value]):
+        count = int(shard.shape[0])
+        step = max(1, PART_BYTES // max(1, _bytes_of(shard.shape[1:], shard.dtype)))
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            rows = tf.range(start, stop, dtype=tf.int64)
+            yield shard, rows, slice(first + start, first + stop)
+        first += count
+
+
+def _bytes_of(shape: Any, dtype: tf.DType) -> int:
+    """Return the size of a tensor."""
+    elements: int = math.prod(tuple(shape))
+    return elements * int(dtype.size)

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.keras.callbacks import resuming_of, root_rank_of
+from tfdist.compat.keras.compile_checks import check_stateless
 from tfdist.compat.keras.hooks import (
     any_hooks_of_model,
     current_hooks,
@@ -36,6 +37,9 @@ def build_equal(
         iterator.trainer = self
     if iterator is not None and iterator is getattr(self, "_eval_epoch_iterator", None):
         return  # A validation within fit: the model is built, and equal.
+    if iterator is not None and hooks is not None and hooks.has_peers:
+        # Before Keras meets this rank's rows, and complains of their number.
+        check_stateless(self)
     if iterator is None:
         spec = keras.tree.map_structure(without_rows, data_batch)
     else:
@@ -136,7 +140,8 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
         is_joint = is_training or not is_single_step
         with hooks.call_of(self, what, is_joint=is_joint):
             logs = function(iterator)
-        hooks.step_returned(self, what, logs)
+        if is_joint:
+            hooks.step_returned(self, what, logs)
         return logs
 
     return call

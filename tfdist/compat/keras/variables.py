@@ -7,13 +7,15 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
-from tfdist.compat.keras.sharded import ShardedValue
+from tfdist.compat.keras.sharded import ShardedValue, assign_parts, goes_by_parts
 from tfdist.compat.mirrored import assign_here, value_here
+from tfdist.compat.parameter_server import drawing_rows
 from tfdist.compat.patching import within
 
 # Sharding and placement of variables created now follow this value.
@@ -30,6 +32,11 @@ def assign_and_note(original: Any, self: Any, value: Any) -> Any:
     hooks = current_hooks()
     if hooks is not None:
         hooks.note_assigned(self)
+    if isinstance(value, np.ndarray | h5py.Dataset) and not tf.inside_function():
+        if tuple(value.shape) == tuple(self.shape) and goes_by_parts(self):
+            assign_parts(self._value, value)
+            return value
+        value = np.asarray(value)
     return original(self, value)
 
 
@@ -122,15 +129,38 @@ def _values_of_shards(
             shard = (size, *shape[1:])
             yield partial(initializer, shard, dtype=dtype)
         return
-    # Random initial values depend on the shape of the whole.
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    if _is_drawn_by_rows(initializer, dtype):
+        for start, size in zip(starts, sizes, strict=True):
+            yield partial(_rows_of, initializer, shape, dtype, start, start + size)
+        return
+    # Other initial values depend on the shape of the whole.
     with tf.device(extended.chief):
         whole = tf.convert_to_tensor(initializer(shape, dtype=dtype), dtype)
-    start = 0
-    for size in sizes:
+    for start, size in zip(starts, sizes, strict=True):
         with tf.device(extended.chief):
             rows = whole[start : start + size]
         yield partial(tf.identity, rows)
-        start += size
+
+
+def _rows_of(
+    initializer: Any, shape: Sequence[int], dtype: str, start: int, stop: int
+) -> Any:
+    """Return some rows of the initial value of a variable."""
+    with drawing_rows(shape, start, stop):
+        return initializer(shape, dtype=dtype)
+
+
+def _is_drawn_by_rows(initializer: Any, dtype: str) -> bool:
+    """Return whether each element is a random number of its own, without memory."""
+    kinds = keras.initializers
+    random = kinds.RandomUniform, kinds.RandomNormal, kinds.TruncatedNormal
+    return (
+        (type(initializer) in random or isinstance(initializer, kinds.VarianceScaling))
+        and type(initializer).__module__.startswith("keras.")
+        and isinstance(initializer.seed, int)
+        and dtype in ("float32", "float64")
+    )
 
 
 def _is_constant(initializer: Any) -> bool:

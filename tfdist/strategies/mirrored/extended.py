@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.collectives.replica import ReplicaCollective
 from tfdist.compat import mirrored as compat
 from tfdist.compat.tensorflow import UpdateContext
@@ -16,6 +16,12 @@ from tfdist.strategies.base import CollectiveExtended
 from tfdist.strategies.mirrored.hooks import MirroredKerasHooks
 from tfdist.training.hooks import ReplicaHooks
 from tfdist.training.input import shard_plain, together, with_own_part
+
+# The `tf.distribute.InputOptions` that TensorFlow's own iterators honour.
+_INPUT_OPTIONS = (
+    "experimental_fetch_to_device",
+    "experimental_per_replica_buffer_size",
+)
 
 
 class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # type: ignore[misc]
@@ -122,6 +128,7 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
         return self._gather_over_processes(self._local_results(here)[0], axis)
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        check_options(options, *_INPUT_OPTIONS)
         if self.collective.size > 1:
             dataset = shard_plain(dataset, self.collective)
         distributed = compat.distribute(
@@ -130,6 +137,7 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
         return with_own_part(distributed, lambda: dataset)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        check_options(options, *_INPUT_OPTIONS)
         context = tf.distribute.InputContext(
             num_input_pipelines=self.collective.size,
             input_pipeline_id=self.collective.rank,

@@ -162,8 +162,8 @@ class DeviceHooks(ReplicaHooks):
                 "Each device needs its own copy of a variable that a step changes. "
                 f"Received: {'; '.join(names[:3])}, made outside of strategy.scope()"
                 " or, with central storage, as weights. Make layers and enable LoRA in "
-                "a block `with strategy.scope():`, and with central storage give "
-                "weights that a step assigns itself trainable=False."
+                "a block `with strategy.scope():`; a step that assigns weights itself "
+                "needs MirroredStrategy."
             )
 
 

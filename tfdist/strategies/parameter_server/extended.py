@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.collectives.base import check_options
 from tfdist.compat.parameter_server import ServerExtended
 from tfdist.compat.tensorflow import UpdateContext
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
@@ -72,7 +73,9 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         if self._made is None:
             # Only Keras announces the size of its variables.
             value = kwargs["initial_value"]
-            value = tf.convert_to_tensor(value() if callable(value) else value)
+            value = tf.convert_to_tensor(
+                value() if callable(value) else value, kwargs.get("dtype")
+            )
             size_bytes = value.shape.num_elements() * value.dtype.size
             kwargs["initial_value"] = value
             self._made = (str(kwargs.get("name") or "variable"), size_bytes, None)
@@ -90,6 +93,7 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
         if tf.inside_function():
             # Custom training loops with TensorFlow's coordinator.
             return super()._distribute_datasets_from_function(dataset_fn, options)
+        check_options(options)
         return WorkerInput(dataset_fn, self._container_strategy().workers)
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
@@ -99,6 +103,7 @@ class ParameterServerExtended(ServerExtended):  # type: ignore[misc]
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
+        check_options(options)
         return value
 
     def _replica_ctx_update(

@@ -41,7 +41,8 @@ class Update:
 
     def read_logs(self) -> dict[str, Any]:
         """Return metric results over all applied steps, and numbers of the last one."""
-        with tf.device(self._strategy.extended.server_of_state):
+        # The results arrive with the call, and need no calls of their own.
+        with tf.device(self._strategy.extended.chief):
             if self._log_reader is None:
                 function = tf.function(self._read_logs, autograph=False)
                 self._log_reader = function.get_concrete_function()
@@ -65,7 +66,11 @@ class Update:
         self._free += slots[: max(0, most - len(self._free))]
 
     def _read_logs(self) -> Any:
-        return self.step.logs.metric_results(), self.step.last_numbers.read_value()
+        extended, step = self._strategy.extended, self.step
+        with tf.device(extended.server_of_state):
+            logs = step.logs.metric_results(), step.last_numbers.read_value()
+        with tf.device(extended.chief):
+            return tf.nest.map_structure(tf.identity, logs)
 
     def _apply_all(self, groups: Any) -> None:
         """Trace the updates of groups of slots."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras import install
+from tfdist.compat.keras import install, sharded
 from tfdist.compat.keras.sharded import ShardedValue, shards_of, split_gradient
 from tfdist.compat.keras.sharded_optimizer import apply_arguments
 from tfdist.optimizers import LazyAdam
@@ -204,7 +204,15 @@ def test_shards_are_given_where_that_is_enough(cut, optimizer):
 # Files.
 
 
-def test_what_was_saved_of_shards_is_loaded_in_others(cut, monkeypatch, tmp_path):
+def fail(*_):
+    raise AssertionError("all rows at once")
+
+
+@pytest.mark.parametrize("part_bytes", [sharded.PART_BYTES, 24])
+def test_what_was_saved_of_shards_is_loaded_in_others(
+    cut, monkeypatch, tmp_path, part_bytes
+):
+    monkeypatch.setattr(sharded, "PART_BYTES", part_bytes)
     with cut():
         layers = [keras.Input((2,), dtype="int32"), keras.layers.Embedding(7, 3)]
         model = keras.Sequential(layers)
@@ -213,9 +221,14 @@ def test_what_was_saved_of_shards_is_loaded_in_others(cut, monkeypatch, tmp_path
         model.optimizer.build([table])
         parts = split_gradient(gradients(0, sparse=True), table)
         model.optimizer.apply(*apply_arguments(model.optimizer, [(table, parts)]))
-        model.save(tmp_path / "model.keras")
+        with monkeypatch.context() as patch:
+            if part_bytes == 24:
+                patch.setattr(ShardedValue, "read_value", fail)
+            model.save(tmp_path / "model.keras")
     monkeypatch.setattr(Servers, "sizes_of_shards", lambda *_: [2, 3, 2])
-    with cut():
+    with cut(), monkeypatch.context() as patch:
+        if part_bytes == 24:
+            patch.setattr(ShardedValue, "assign", fail)
         loaded = keras.models.load_model(tmp_path / "model.keras")
 
     assert [v.shape[0] for v in shards_of(table)] == [4, 3]

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist.compat.keras import install
 from tfdist.compat.keras.variables import lying_beside
 from tfdist.compat.mirrored import copies_here
+from tfdist.compat.parameter_server import drawing_rows
 from tfdist.strategies import MirroredStrategy
 
 
@@ -99,6 +100,7 @@ def table_of(initializer, **options):
     "initializer",
     [
         keras.initializers.RandomNormal(seed=3),
+        keras.initializers.Orthogonal(seed=3),
         keras.initializers.Ones(),
         keras.initializers.Constant(0.5),
         keras.initializers.Constant([0.5, 2.0]),
@@ -128,6 +130,35 @@ def test_zeros_are_never_made_as_a_whole(placing, monkeypatch):
     table_of(keras.initializers.Zeros())
 
     assert made == [(4, 2), (3, 2)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "initializer",
+    [
+        keras.initializers.RandomUniform(-0.1, 0.3, seed=1),
+        keras.initializers.RandomNormal(0.2, seed=2),
+        keras.initializers.TruncatedNormal(seed=3),
+        keras.initializers.GlorotUniform(seed=4),
+    ],
+)
+def test_random_rows_are_drawn_without_the_others(initializer, dtype):
+    for shape in (7, 2), (99, 1, 3), (90_001, 5):
+        whole = initializer(shape, dtype=dtype)
+        for start, stop in (0, 4), (4, 7), (3, shape[0]), (shape[0] - 2, shape[0]):
+            with drawing_rows(shape, start, stop):
+                rows = initializer(shape, dtype=dtype)
+            np.testing.assert_array_equal(rows, whole[start:stop])
+
+
+def test_random_values_are_never_made_as_a_whole(placing, monkeypatch):
+    placing.shards = [4, 3]
+    made, identity = [], tf.identity
+    monkeypatch.setattr(tf, "identity", lambda rows: made.append(0) or identity(rows))
+    table_of(keras.initializers.RandomUniform())
+    assert not made
+    table_of(keras.initializers.Orthogonal())
+    assert len(made) == 2
 
 
 def test_what_is_not_trained_is_cut_only_beside_what_is(placing):

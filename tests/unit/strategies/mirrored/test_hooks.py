@@ -192,12 +192,20 @@ def test_a_layer_made_outside_is_refused(strategy, two_cpus, make, names, run_ea
         match=r"Each device needs its own copy of a variable that a step changes\. "
         rf"Received: {names} outside of strategy\.scope\(\) or, with central storage, "
         r"as weights\. Make layers and enable LoRA in a block `with strategy\.scope"
-        r"\(\):`, and with central storage give weights that a step assigns itself "
-        r"trainable=False\.",
+        r"\(\):`; a step that assigns weights itself needs MirroredStrategy\.",
     ):
         model.fit(X, Y, verbose=0)
     for weight, same in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, same)
+
+
+def test_outside_of_replicas_there_is_nothing_to_sum(strategy):
+    with strategy.scope():
+        (clipped,) = keras.optimizers.SGD(clipnorm=1)._clip_gradients(
+            [np.array([3.0, 4.0])]
+        )
+
+    np.testing.assert_allclose(clipped, [0.6, 0.8])
 
 
 class Teacher(keras.layers.Layer):
