@@ -3,6 +3,8 @@
 import pytest
 from equality_matrix import everywhere
 from equality_models import (
+    BATCH,
+    EPOCHS,
     ONE_ROW_LEFT,
     compiled,
     data,
@@ -382,6 +384,56 @@ def contrasting():
     return Contrasting(sequential().layers[:1])
 
 
+def measuring_loop(*, is_eager):
+    """Return a loop with metrics and layer state; an eager one has NumPy gradients."""
+
+    def loop(strategy):
+        import keras
+        import tensorflow as tf
+
+        class Running(keras.layers.Layer):
+            def build(self, shape):
+                self.mean = self.add_weight((8,), "zeros", trainable=False)
+
+            def call(self, x):
+                self.mean.assign(0.5 * self.mean + 0.5 * tf.reduce_mean(x, 0))
+                return x
+
+        with strategy.scope():
+            model = keras.Sequential(
+                [keras.Input((8,)), Running(), *sequential().layers]
+            )
+            adam = keras.optimizers.Adam(0.01)
+            measured = keras.metrics.AUC(), keras.metrics.MeanSquaredError()
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                y_pred = model(x)
+                loss = tf.reduce_sum(tf.square(tf.cast(y, x.dtype) - y_pred)) / BATCH
+            gradients = tape.gradient(loss, model.trainable_variables)
+            if is_eager:
+                gradients = [gradient.numpy() for gradient in gradients]
+            adam.apply(gradients, model.trainable_variables)
+            for metric in measured:
+                metric.update_state(y, y_pred)
+
+        def run(batch):
+            strategy.run(step, args=batch)
+
+        run = run if is_eager else tf.function(run)
+        arrays = data(floatx=keras.config.floatx())
+        whole = tf.data.Dataset.from_tensor_slices(arrays).batch(BATCH)
+        history = []
+        for _ in range(EPOCHS):
+            for batch in strategy.experimental_distribute_dataset(whole):
+                run(batch)
+            history += [float(metric.result()) for metric in measured]
+            measured[0].reset_state()
+        return {"weights": model.get_weights(), "history": history}
+
+    return loop
+
+
 ROWS = {
     "a function for a step": fitting(with_a_function_for_a_step, optimizer=sgd),
     "two optimizers": fitting(with_two_optimizers, optimizer=sgd),
@@ -405,6 +457,8 @@ ROWS = {
     "a GAN": fitting(adversarial, large_batches, rows=ONE_ROW_LEFT, optimizer=sgd),
     "call is a function": compiled_twice,
     "call is a function, eagerly": compiled_twice_eagerly,
+    "a loop with metrics and layer state": measuring_loop(is_eager=False),
+    "an eager loop with NumPy gradients": measuring_loop(is_eager=True),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
