@@ -394,8 +394,9 @@ def test_horovod_too_refuses_different_calls():
         different_calls, args=("shape",), timeout_seconds=SECONDS, collective="horovod"
     )
 
-    for first, _ in result.values:
-        assert "Mismatched ALLREDUCE tensor shapes" in first
+    errors = [first for first, _ in result.values]
+    # The error of the other rank may arrive before a rank's own.
+    assert any("Mismatched ALLREDUCE tensor shapes" in error for error in errors)
 
 
 def different_graphs():

@@ -165,7 +165,7 @@ def raises_in_epoch():
 def evaluates_alone():
     model, rows = model_and_rows()
     if tfdist.is_chief():
-        model.evaluate(*rows, verbose=0)
+        model.evaluate(*rows, batch_size=4, verbose=0)
     model.fit(*rows, batch_size=4, verbose=0)
 
 

@@ -72,7 +72,8 @@ class Feed:
             raise RuntimeError(
                 f"The ranks do not have the same data. Received: {sizes[0]} on rank 0, "
                 f"{sizes[other]} on rank {other}. Give every rank the whole data, "
-                "which the strategy shards, or shard it yourself and pass it through "
+                "which the strategy shards, in the same calls of fit, evaluate and "
+                "predict; or shard it yourself and pass it through "
                 "strategy.distribute_datasets_from_function."
             )
         # States that the user has seeded are equal, and stay as they are.
