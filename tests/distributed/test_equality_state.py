@@ -293,7 +293,7 @@ ROWS = {
     "restarted at random": restarted_at_random,
     "teacher": fitting(distilled, single_rows, rows=ONE_ROW_LEFT, optimizer=sgd),
     "teacher, accumulated": fitting(distilled, optimizer=accumulated),
-    "moving statistics, accumulated": fitting(
+    "accumulated moving statistics": fitting(
         synchronised, single_rows, rows=ONE_ROW_LEFT, optimizer=accumulated
     ),
     "variables of a layer, accumulated": fitting(counting, optimizer=accumulated),
