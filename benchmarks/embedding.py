@@ -1,4 +1,4 @@
-"""The bytes sent when a step reads and updates a few rows of a large embedding."""
+"""The time and bytes of steps that read and update a few rows of a large embedding."""
 
 from script import is_program, run_script
 
@@ -12,6 +12,7 @@ _ROW_WIDTH = 64
 _LOOKUPS = 64
 _BATCHES = 8
 _TOUCHED_BYTES = BATCH_SIZE * _LOOKUPS * _ROW_WIDTH * 4
+_OPTIMIZERS = ("SGD", "Adagrad", "LazySGD", "LazyAdam", "momentum", "Adam")
 
 
 def measure(make_meter, *, is_sharded, **settings):
@@ -31,6 +32,14 @@ def measure(make_meter, *, is_sharded, **settings):
 
 def _build(keras, optimizer, steps_per_execution):
     """Return a compiled model of 64 million weights, 256 MB, nearly all in a table."""
+    from tfdist.optimizers import LazyAdam, LazySGD
+
+    made = {
+        "momentum": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
+        "LazySGD": lambda: LazySGD(0.01, momentum=0.9),
+        "LazyAdam": LazyAdam,
+    }
+    optimizer = made[optimizer]() if optimizer in made else optimizer
     model = keras.Sequential(
         [
             keras.Input((_LOOKUPS,), dtype="int32"),
@@ -61,22 +70,25 @@ def _make_dataset(batch_size):
 
 
 def measure_all(args):
-    """Measure two optimizers, with the table unsharded and sharded."""
+    """Measure the optimizers, and those of a step's rows with a sharded table too."""
     setup = JobSetup(args.workers, args.ps, args.steps, args.repeats)
     figures = []
     for is_sharded in (False, True):
-        for optimizer in ("sgd", "adagrad"):
+        # The last two change every row in each step.
+        for optimizer in _OPTIMIZERS[:4] if is_sharded else _OPTIMIZERS:
             job = setup.job(
                 optimizer, __file__, optimizer=optimizer, is_sharded=is_sharded
             )
             [[report]] = start([job])
-            sent = job_figures(args.steps, report["epochs"])["bytes_per_step"]
+            cost = job_figures(args.steps, report["epochs"])
+            sent = cost["bytes_per_step"]
             figures.append(
                 {
                     "optimizer": optimizer,
                     "is_sharded": is_sharded,
                     "touched_bytes": _TOUCHED_BYTES,
                     "bytes_per_step": sent and sent["median"],
+                    "milliseconds": 1000 / cost["steps_per_second"]["median"],
                     "times_touched": sent and sent["median"] / _TOUCHED_BYTES,
                 }
             )
@@ -88,6 +100,7 @@ def _table(figures):
         [
             row["optimizer"],
             "in parts" if row["is_sharded"] else "whole",
+            f"{row['milliseconds']:.1f}",
             _mebibytes(row["touched_bytes"]),
             *(
                 ["not counted: no `ss` (iproute2)", ""]
@@ -97,7 +110,8 @@ def _table(figures):
         ]
         for row in figures
     ]
-    header = ["optimizer", "table", "rows touched", "sent in a step", "sent / touched"]
+    header = ["optimizer", "table", "ms per step", "rows touched", "sent in a step"]
+    header.append("sent / touched")
     return format_table(header, rows)
 
 
