@@ -60,6 +60,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Model._make_function": trainer.make_joint_function,
         "Model._maybe_symbolic_build": trainer.build_equal,
         "Model.compile": compile_checks.compile_for_strategy,
+        "Model.export": saving.export_once,
         "Model.fit": trainer.fit_together,
         "Model.make_predict_function": trainer.make_joint_predict_function,
         "Model.predict": trainer.predict_equal,
@@ -104,12 +105,17 @@ PATCHES |= {
     for name, replacement in replacements.items()
 }
 
-# Symbols of TensorFlow, likewise. Deletable when a `tf.function` can be inlined, and
-# when a replica context folds its number into seeds.
+# Symbols of TensorFlow, likewise. Deletable when a `tf.function` can be inlined, when a
+# replica context folds its number into seeds, and when the extended part of a strategy
+# says which process writes.
 TENSORFLOW_PATCHES: dict[str, Callable[..., Any]] = {
     "tensorflow.python.eager.polymorphic_function.polymorphic_function:"
     "Function.__call__": trainer.call_anew_in_step,
     "tensorflow.python.framework.random_seed:get_seed": (
         trainer.next_operation_seeds_of_rank
     ),
+    "tensorflow.python.checkpoint.checkpoint:Checkpoint._write": (
+        saving.write_checkpoint_once
+    ),
+    "tensorflow.python.saved_model.save:save_and_return_nodes": saving.save_model_once,
 }

@@ -4,19 +4,21 @@ import inspect
 import os
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras.src.saving import saving_lib
+from tensorflow.python.checkpoint import checkpoint_management
 
 from tfdist.compat.keras import sharded
-from tfdist.compat.keras.hooks import any_hooks_of_model
+from tfdist.compat.keras.hooks import any_hooks_of_model, hooks_of
 from tfdist.compat.keras.sharded import goes_by_parts, read_parts
-from tfdist.compat.patching import within
+from tfdist.compat.patching import holding, within
 
 _ATOMICALLY = ContextVar("atomically", default=False)
 # Whether a model with large weights on servers is loaded; None: no model is.
@@ -59,6 +61,53 @@ def save_once(
     return write_atomically(
         Path(filepath), lambda path: original(model, path, *args, **kwargs)
     )
+
+
+def export_once(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Export like Keras, on the chief only."""
+    hooks = any_hooks_of_model(self)
+    if hooks is None or hooks.rank == 0:
+        return original(self, *args, **kwargs)
+    return None
+
+
+def write_checkpoint_once(
+    original: Any, self: Any, file_prefix: Any, options: Any = None
+) -> Any:
+    """Write a checkpoint of TensorFlow on the chief; the others only track it."""
+    if _is_for_chief(self):
+        return original(self, file_prefix, options)
+    # Programs delete the folder in which a worker has written.
+    tf.io.gfile.makedirs(os.path.dirname(os.fspath(file_prefix)))
+    callbacks = getattr(options, "experimental_write_callbacks", None) or ()
+    with ExitStack() as stack:
+        for name in ("update_checkpoint_state_internal", "_delete_file_if_exists"):
+            nothing = holding(checkpoint_management, name, lambda *_, **__: None)
+            stack.enter_context(nothing)
+        for callback in callbacks:
+            callback(*(file_prefix,) * len(inspect.signature(callback).parameters))
+    return file_prefix
+
+
+def save_model_once(
+    original: Any, obj: Any, export_dir: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Write a SavedModel on the chief only."""
+    if _is_for_chief(obj):
+        return original(obj, export_dir, *args, **kwargs)
+    tf.io.gfile.makedirs(export_dir)
+    return [], {}
+
+
+def _is_for_chief(root: Any) -> bool:
+    """Return whether this process writes an object, with variables of a strategy."""
+    for found in tf.train.TrackableView(root).descendants():
+        variable = getattr(found, "_value", found)
+        hooks = hooks_of(getattr(variable, "_distribute_strategy", None))
+        if hooks is not None:
+            return hooks.rank == 0
+    # Such as an iterator, of which each rank has its own.
+    return True
 
 
 def write_atomically(path: Path, write: Callable[[str], Any]) -> Any:
