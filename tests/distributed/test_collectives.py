@@ -403,8 +403,9 @@ def different_graphs():
     import tensorflow as tf
 
     # Rank 0 looks seldom, so that it finds both ranks beyond their time at once.
-    quick({**QUICK, "lifeline.BEAT_SECONDS": 0.02, "hub.BEAT_SECONDS": 1.5})
-    collective = connect(timeout_seconds=2.0)
+    quick({**QUICK, "lifeline.BEAT_SECONDS": 0.02, "hub.BEAT_SECONDS": 3.0})
+    collective = connect(timeout_seconds=4.0)
+    collective.barrier()
     name = f"of rank {collective.rank}"
 
     @tf.function

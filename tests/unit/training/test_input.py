@@ -176,7 +176,8 @@ def test_more_data_on_one_rank_is_refused(adapter, mine, of_rank_0):
         RuntimeError,
         match=rf"The ranks do not have the same data\. Received: {of_rank_0} on rank "
         rf"0, {mine} on rank 1\. Give every rank the whole data, which the strategy "
-        r"shards, or shard it yourself and pass it through "
+        r"shards, in the same calls of fit, evaluate and predict; or shard it yourself "
+        r"and pass it through "
         r"strategy\.distribute_datasets_from_function\.",
     ):
         feed.distribute(adapter)
