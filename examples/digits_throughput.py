@@ -51,7 +51,7 @@ def main(_):
         model.compile("adam", loss="sparse_categorical_crossentropy")
 
     rates = tfdist.callbacks.Throughput(json=JSON.value)
-    model.fit(train, epochs=EPOCHS.value, callbacks=[rates], verbose=0)
+    model.fit(train, epochs=EPOCHS.value, callbacks=[rates], verbose=2)
 
 
 if __name__ == "__main__":

@@ -137,9 +137,9 @@ def test_each_process_knows_its_task(script, tmp_path):
     printed = {log.name: log.read_text().splitlines() for log in logs.iterdir()}
     facts = {name: json.loads(lines[1]) for name, lines in printed.items()}
     assert {name: ranks for name, (_, _, ranks) in facts.items()} == {
-        "chief.log": [0, 3],
-        "worker.0.log": [1, 3],
-        "worker.1.log": [2, 3],
+        "chief.log": [0, 2],
+        "worker.0.log": [1, 2],
+        "worker.1.log": [2, 2],
         "ps.0.log": [],
     }
     jobs, run_id, _ = facts["chief.log"]

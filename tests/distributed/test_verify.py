@@ -178,7 +178,7 @@ def test_a_script_without_a_fault_passes(verdict_of):
     ("fault", "first", "cause"),
     [
         ("batch_norm", "first/kernel", "batch normalisation that is not synchronised"),
-        ("random", "first/kernel", "random numbers in a step"),
+        ("random", "", "random numbers in a step"),
         ("clip", "first/", "gradients that are clipped, or changed, before they are"),
         ("seed", "", "a seed that differs by rank"),
         ("sum", "", "a custom loss that does not average"),

@@ -148,11 +148,14 @@ class Errors:
         for error, tags in alike.items():
             first = self._first_of.setdefault(error, tags[0])
             names = " and ".join(f"[{tag}]" for tag in tags)
-            if first in tags:
-                notice = f"{names} raised this error." if len(tags) > 1 else ""
-                shown.append((first, held[first][1], notice))
-            else:
-                shown.append(("", [], f"{names} raised the same error as [{first}]."))
+            notice = f"{names} raised this error." if len(tags) > 1 else ""
+            lines = held[first][1] if first in tags else []
+            if not lines:
+                notice = f"{names} raised the same error as [{first}]."
+            if error.startswith(b"KeyboardInterrupt"):
+                # The launcher says that a signal ended the run.
+                notice = ""
+            shown.append((first, lines, notice))
         return shown
 
 

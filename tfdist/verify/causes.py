@@ -174,8 +174,7 @@ def _of_forward_pass(seen: Recording, otherwise: Cause) -> Cause:
             f"In the training step {next(iter(seen.draws))} draws random numbers, "
             "others on each rank than one process does.",
             "Nothing is wrong if that is meant, as with dropout; to verify the rest, "
-            "switch it off for this run. Draw with keras.random and a "
-            "keras.random.SeedGenerator to have the ranks draw differently.",
+            "switch it off for this run.",
         )
     if seen.batch_norms:
         return Cause(

@@ -204,7 +204,19 @@ def test_an_error_waits_a_second_for_the_same_of_other_ranks():
     assert errors.seconds_to_next() is None
     errors.hold("3", raised(3))
     notice = "[3] raised the same error as [2]."
-    assert errors.release(now=True) == [("", [], notice)]
+    assert errors.release(now=True) == [("2", [], notice)]
+
+
+def test_an_interrupt_of_several_ranks_is_shown_without_a_notice():
+    errors = Errors(Clock())
+    lines = [b"Traceback (most recent call last):\n", b"KeyboardInterrupt\n"]
+
+    for rank in "01":
+        errors.hold(rank, lines)
+
+    assert errors.release(now=True) == [("0", lines, "")]
+    errors.hold("2", lines)
+    assert errors.release(now=True) == [("0", [], "")]
 
 
 def test_other_errors_are_shown_each_by_itself_and_within_three_seconds():
