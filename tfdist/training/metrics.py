@@ -166,8 +166,9 @@ def own_rows(outputs: Any, shard: Shard) -> Any:
 
     def own(leaf: Any) -> Any:
         is_sparse = isinstance(leaf, tf.SparseTensor)
-        # In a graph, only rows that do not depend on the input have a static number.
-        is_fixed = is_traced and has_rows(leaf) and leaf.shape[:1].is_fully_defined()
+        # In a graph, dense rows with a static number do not depend on the input.
+        is_fixed = is_traced and isinstance(leaf, tf.Tensor)
+        is_fixed = is_fixed and leaf.shape[:1].is_fully_defined()
         if is_sparse or is_fixed or not has_rows(leaf):
             what = f"a {'sparse' if is_sparse else 'dense'} tensor of {leaf.shape}"
             raise ValueError(f"{must} Received: {what}. {remedy}")
