@@ -17,8 +17,9 @@ _PIECE_BYTES = 2**20
 _ALONE_BYTES = 2**18
 # The alignment of tensors, without which TensorFlow would copy the results.
 _ALIGNMENT_BYTES = 64
-# For how long a rank that waits for others polls, and then sleeps between polls.
-_POLL_SECONDS = 1e-3
+# A rank that waits for others polls for so long, and then sleeps between polls: even
+# the shortest sleep takes longer than a small transfer.
+_POLL_SECONDS = 5e-3
 _SLEEP_SECONDS = 5e-5
 # A transfer that a peer has left does not end.
 _STOP_SECONDS = 10.0
@@ -191,13 +192,13 @@ class Transfers:
 
     def _wait(self, request: Any, check: Callable[[], None]) -> None:
         """Wait for a request of MPI, letting other threads work."""
-        if request.Test():
-            return
         began = time.monotonic()
         while not request.Test():
             check()
-            waited = time.monotonic() - began
-            time.sleep(0 if waited < _POLL_SECONDS else _SLEEP_SECONDS)
+            if time.monotonic() - began < _POLL_SECONDS:
+                os.sched_yield()
+            else:
+                time.sleep(_SLEEP_SECONDS)
 
 
 class OutputBuffers:
