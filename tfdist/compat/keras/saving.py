@@ -78,15 +78,16 @@ def write_checkpoint_once(
     if _is_for_chief(self):
         return original(self, file_prefix, options)
     # Programs delete the folder in which a worker has written.
-    tf.io.gfile.makedirs(os.path.dirname(os.fspath(file_prefix)))
+    prefix = os.fspath(file_prefix)
+    tf.io.gfile.makedirs(os.path.dirname(prefix))
     callbacks = getattr(options, "experimental_write_callbacks", None) or ()
     with ExitStack() as stack:
         for name in ("update_checkpoint_state_internal", "_delete_file_if_exists"):
             nothing = holding(checkpoint_management, name, lambda *_, **__: None)
             stack.enter_context(nothing)
         for callback in callbacks:
-            callback(*(file_prefix,) * len(inspect.signature(callback).parameters))
-    return file_prefix
+            callback(*(prefix,) * len(inspect.signature(callback).parameters))
+    return prefix
 
 
 def save_model_once(
