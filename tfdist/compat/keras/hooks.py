@@ -117,6 +117,14 @@ class FitHooks(Protocol):
         """Agree on the decisions of callbacks after an event of theirs."""
         return
 
+    def has_written(self, file: str) -> None:
+        """Tell the other ranks that this one, the chief, has written a file."""
+        return
+
+    def wait_for_file(self, file: str) -> bool:
+        """Wait until the chief has written a file; return False if it did not."""
+        return True
+
     def epoch_ended(self, trainer: Any) -> None:
         """Synchronize the state of layers after the last step of an epoch."""
         return
