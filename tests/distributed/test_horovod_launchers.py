@@ -32,7 +32,8 @@ KNOWN_AS = {"horovodrun --mpi": "mpirun"}
 LINE = "tfdist: {} has started 2 processes; the collectives of Horovod join them."
 
 PROGRAM = """
-import hashlib, json
+import hashlib, json, sys
+sys.modules["mpi4py"] = None  # MPI would come first under mpirun.
 import tfdist
 strategy = tfdist.strategies.AllReduceStrategy()
 import keras
@@ -107,7 +108,8 @@ def test_without_horovod_mpirun_starts_no_separate_trainings(tmp_path):
     for rank in (0, 1):
         message = (
             "ValueError: Nothing connects the processes that mpirun has started. "
-            f"Received: rank {rank} of 2, without TF_CONFIG and without Horovod. Run "
-            "`tfdist horovod install`, or start the program with `tfdist run`."
+            f"Received: rank {rank} of 2, without TF_CONFIG and without Horovod and "
+            "mpi4py. Run pip install 'tfdist[mpi]', or start the program with `tfdist "
+            "run`."
         )
         assert message in output, output

@@ -119,3 +119,22 @@ def test_the_recipe_trains_two_tasks_together(slurm, tmp_path, monkeypatch):
     assert len(re.findall(digest, printed, re.MULTILINE)) == 1, printed
     assert len(re.findall(r"^0: test accuracy: ", printed, re.MULTILINE)) == 1
     assert not re.search(r"^1: .*accuracy", printed, re.MULTILINE)
+
+
+def test_mpi_joins_the_tasks_of_srun_with_pmix(slurm, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import tfdist\n"
+        "strategy = tfdist.strategies.AllReduceStrategy()\n"
+        'print("rank", tfdist.rank(), "of", strategy.num_replicas_in_sync)\n'
+    )
+    printed = slurm.run(
+        *("srun", "--mpi=pmix", "--ntasks=2", sys.executable, tmp_path / "train.py"),
+        cwd=tmp_path,
+    )
+
+    assert "rank 0 of 2" in printed
+    assert "rank 1 of 2" in printed
+    assert (
+        "tfdist: srun has started 2 processes; the collectives of MPI, which mpi4py "
+        "has found, join them." in printed
+    )

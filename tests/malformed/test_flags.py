@@ -54,7 +54,7 @@ RUN = [
     ),
     (
         "-np 2 --fusion-threshold-mb 4 true",
-        "Horovod's tuning has no effect on TensorFlow's collectives.",
+        "Horovod's tuning has no effect on other collectives.",
     ),
     (
         "-np 2 --collective horovod --cycle-time-ms inf true",
@@ -79,6 +79,7 @@ RUN = [
     ("-H a --hostfile b true", "argument --hostfile: not allowed with "),
     ("--hostfile no_such_file true", "--hostfile must be a file"),
     ("-H a,b --collective horovod true", "--collective horovod starts its processes"),
+    ("-H a,b --collective mpi true", "--collective mpi starts its processes"),
     (
         "-H a:2,b:2 --max-restarts 1 --min-np 2 true",
         "--min-np is for the places of one machine.",

@@ -10,7 +10,12 @@ from tfdist.cluster.membership import Membership, Place
 from tfdist.cluster.model import Cluster
 from tfdist.cluster.resolvers.base import Resolver
 from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
-from tfdist.cluster.resolvers.launchers import HOROVOD, LAUNCHERS, PMIxResolver
+from tfdist.cluster.resolvers.launchers import (
+    HOROVOD,
+    LAUNCHERS,
+    PMIxResolver,
+    mpi_launcher,
+)
 from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
 from tfdist.cluster.resolvers.slurm import SlurmResolver
 from tfdist.cluster.resolvers.tf_config import TFConfigResolver, TfdistResolver
@@ -97,6 +102,7 @@ def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
         place=place,
         launcher=launcher,
         horovod_launcher=_horovod_launcher(launcher, environment),
+        mpi_launcher=mpi_launcher(launcher, environment),
     )
 
 

@@ -43,6 +43,7 @@ class Membership:
     launcher: str = ""  # "" if the process is alone.
     # None if Horovod cannot connect the processes.
     horovod_launcher: str | None = None
+    mpi_launcher: str | None = None  # The same for MPI.
 
     @property
     def rank(self) -> int:

@@ -14,6 +14,7 @@ from tfdist.collectives.mpi_transfers import Transfers
 from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.rendezvous.progress import note_meeting
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, introduce, meet, start_timeout
 
 
@@ -146,11 +147,13 @@ def start(member: Membership) -> int:
     rank, size = mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
     if (rank, size) != (member.rank, member.size):
         library = mpi.Get_library_version().split(",")[0].strip("\0\n ")
+        launcher = member.mpi_launcher or member.launcher
         raise RuntimeError(
             "MPI does not join the processes that were started. Received: rank "
-            f"{member.rank} of {member.size} from {member.launcher or 'no launcher'}, "
-            f"rank {rank} of {size} from mpi4py, which has loaded {library}. Start the "
-            "program with the `mpirun` of that MPI."
+            f"{member.rank} of {member.size} from {launcher}, rank {rank} of {size} "
+            f"from mpi4py, which has loaded {library}. Start the program with `tfdist "
+            "run --collective mpi` or with the `mpirun` of that MPI, or give "
+            "collective='tensorflow'."
         )
     pin(member.local_rank, member.local_size)
     return int(size)
@@ -163,7 +166,7 @@ def _connect(
     transfers.wait_for_all(start_timeout_seconds)
     rank = transfers.rank
     guest, door = introduce(rank, rank, is_local=transfers.is_local())
-    return meet(
+    met = meet(
         rank,
         transfers.gather_objects(guest),
         door,
@@ -171,3 +174,6 @@ def _connect(
         start_timeout_seconds=start_timeout_seconds,
         timeout_seconds=timeout_seconds,
     )
+    if rank == 0:
+        note_meeting()
+    return met

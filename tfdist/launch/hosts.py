@@ -43,10 +43,11 @@ class Hosts:
     def check(self, job: Job, restarts: Restarts) -> None:
         """Refuse a job with too many processes or with options for one machine."""
         fill(self, job.process_count)
-        if job.collective == "horovod":
+        if job.collective != "tensorflow":
+            own = "mpirun" if job.collective == "mpi" else "horovodrun or mpirun"
             raise ValueError(
-                "--collective horovod starts its processes on this machine only. "
-                "Received: other hosts. Start them with horovodrun or mpirun."
+                f"--collective {job.collective} starts its processes on this machine "
+                f"only. Received: other hosts. Start them with {own}."
             )
         if restarts.min_size is not None:
             raise ValueError(
@@ -63,8 +64,9 @@ class Pods:
 
     def check(self, job: Job, restarts: Restarts) -> None:
         """Refuse a job that needs one launcher for all of its processes."""
-        if job.size is None or job.collective == "horovod":
-            wanted = "parameter servers" if job.size is None else "--collective horovod"
+        if job.size is None or job.collective != "tensorflow":
+            wanted = f"--collective {job.collective}"
+            wanted = "parameter servers" if job.size is None else wanted
             raise ValueError(
                 "Each pod of a Kubernetes job starts ranks that are all alike, joined "
                 f"by TensorFlow. Received: {wanted}. Give -np, or unset "

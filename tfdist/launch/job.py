@@ -24,6 +24,8 @@ RESERVED_VARIABLES = (
     "TFDIST_SLOT",
     "TFDIST_TASK",
 )
+# An MPI in which the launcher itself runs gives each process a rank, too.
+_PREFIXES_OF_MPI = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 
 _COUNTS = {
     "size": "-np",
@@ -33,7 +35,7 @@ _COUNTS = {
 }
 _CHOICES = {
     "bind_to": (None, "core", "none"),
-    "collective": ("tensorflow", "horovod"),
+    "collective": ("tensorflow", "mpi", "horovod"),
 }
 
 
@@ -109,11 +111,11 @@ class Job:
                 f"Received: evaluator, {received}. Give --workers and --ps, or "
                 "evaluate in fit, with validation_data."
             )
-        if has_roles and self.collective == "horovod":
+        if has_roles and self.collective != "tensorflow":
             raise ValueError(
-                "collective='horovod' joins ranks that are all alike. "
-                f"Received: collective='horovod', {received}. Give -np instead of "
-                "--workers and --ps, or leave --collective out."
+                f"collective={self.collective!r} joins ranks that are all alike. "
+                f"Received: collective={self.collective!r}, {received}. Give -np "
+                "instead of --workers and --ps, or leave --collective out."
             )
 
     def _check_env(self) -> None:
@@ -167,6 +169,7 @@ class ProcessSpec:
     unset: tuple[str, ...] = ()
     task: Task | None = None
     host: str | None = None
+    collective: str = "tensorflow"
 
     @property
     def name(self) -> str:
@@ -195,6 +198,11 @@ class ProcessSpec:
         unset = [word for name in self.unset for word in ("-u", name)]
         pin = ["taskset", "-c", ",".join(map(str, self.cores))] if self.cores else []
         return shlex.join(["env", *unset, *variables, *pin, *self.argv])
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a variable is not inherited: a launcher sets it."""
+    return name in RESERVED_VARIABLES or name.startswith(_PREFIXES_OF_MPI)
 
 
 def name_of(rank: int, task: Task | None) -> str:

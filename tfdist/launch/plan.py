@@ -9,9 +9,9 @@ from tfdist.launch.horovod import identity_of
 from tfdist.launch.job import (
     ERRORS_ONLY,
     LEVEL_VARIABLE,
-    RESERVED_VARIABLES,
     Job,
     ProcessSpec,
+    is_reserved,
 )
 from tfdist.launch.machine import (
     Machine,
@@ -28,6 +28,17 @@ _THREAD_VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
     "OMP_NUM_THREADS",
 )
+_OF_COLLECTIVES = {
+    # NCCL might choose an interface that the processes do not share.
+    "horovod": {"NCCL_SOCKET_IFNAME": "lo"},
+    # A rank that waits lets other threads have the core, and with shared memory alone
+    # it listens at no port.
+    "mpi": {
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "self,sm",
+    },
+}
 
 
 def plan_here(job: Job, *, slots: Sequence[int] | None = None) -> list[ProcessSpec]:
@@ -80,9 +91,7 @@ def plan(
         defaults = {"PYTHONUNBUFFERED": "1"} | _threads(max(1, threads))
         if not job.verbose:
             defaults[LEVEL_VARIABLE] = ERRORS_ONLY
-        if job.collective == "horovod":
-            # NCCL might choose an interface that the processes do not share.
-            defaults["NCCL_SOCKET_IFNAME"] = "lo"
+        defaults |= _OF_COLLECTIVES.get(job.collective, {})
         env = {name: text for name, text in defaults.items() if name not in environ}
         if job.threads_per_process is not None:
             env |= _threads(job.threads_per_process)
@@ -90,12 +99,11 @@ def plan(
         if job.collective == "horovod":
             env |= identity_of(cluster, rendezvous_port)
         foreign = environ.keys() - env.keys()
-        unset = tuple(name for name in RESERVED_VARIABLES if name in foreign)
+        unset = tuple(sorted(name for name in foreign if is_reserved(name)))
         pins = share if bind else ()
         task = cluster.task if cluster.ps else None
-        specs.append(
-            ProcessSpec(rank, job.command, env, pins, unset, task, machine.host)
-        )
+        spec = ProcessSpec(rank, job.command, env, pins, unset, task, machine.host)
+        specs.append(replace(spec, collective=job.collective))
     return specs
 
 

@@ -18,6 +18,7 @@ from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
 from tfdist.launch.hosts import Hosts, Placement, Pods, placed, plan_in_pod
 from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.machine import is_this_machine
+from tfdist.launch.mpi import places, shell_line
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
 from tfdist.launch.remote.host import RemoteHost, ssh_command
@@ -106,6 +107,8 @@ def run_once(
     with contextlib.ExitStack() as stack:
         for port, size in _rendezvous_sizes(specs).items():
             stack.enter_context(rendezvous(size, port))
+        if specs[0].collective == "mpi":
+            specs = stack.enter_context(places(specs, signals))
         supervisor = Supervisor(output, limits, signals=signals, remote=remote)
         stack.callback(supervisor.close)
         supervisor.start(specs)
@@ -113,7 +116,9 @@ def run_once(
 
 
 def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> list[str]:
-    """Return a shell line per process, after that of any Horovod rendezvous server."""
+    """Return lines for as many shells: of the processes, and of what joins them."""
+    if specs[0].collective == "mpi":
+        return [shell_line(specs)]
     code = "from tfdist.launch.horovod import serve; serve({}, {})"
     servers = [
         shlex.join([sys.executable, "-c", code.format(size, port)])

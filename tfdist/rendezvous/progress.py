@@ -36,6 +36,14 @@ class Progress:
         os.close(self._descriptor)
 
 
+def note_meeting() -> None:
+    """Tell the launcher that all ranks have met."""
+    progress = Progress.from_environment()
+    if progress is not None:
+        progress.saved(0)
+        progress.close()
+
+
 def read_saved_step(path: Path) -> int | None:
     """Return the last saved step of a start of a job, None if its ranks never met."""
     text = path.read_text()

@@ -18,7 +18,7 @@ from tfdist.cluster.model import Cluster
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
 from tfdist.rendezvous.presence import RETRY_SECONDS, check_own_port, listen, retry
-from tfdist.rendezvous.progress import Progress
+from tfdist.rendezvous.progress import note_meeting
 from tfdist.rendezvous.wire import Message, Reader, receive, send
 
 START_TIMEOUT_VARIABLE = "TFDIST_START_TIMEOUT"
@@ -77,10 +77,8 @@ def call_roll(
     listener = None if cluster.rank > 0 else listen(cluster)
     places = [split_address(zero)]
     met = handshake.connect(listener, places, on_failure, timeout_seconds)
-    progress = Progress.from_environment() if cluster.rank == 0 else None
-    if progress is not None:
-        progress.saved(0)
-        progress.close()
+    if cluster.rank == 0:
+        note_meeting()
     return met
 
 

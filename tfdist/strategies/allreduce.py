@@ -36,8 +36,10 @@ class AllReduceStrategy(StepRunner):
         collective: The engine that connects the processes. "tensorflow" uses
             TensorFlow's collectives; "mpi" uses MPI, by mpi4py; "horovod" uses Horovod,
             see `HorovodStrategy`;
-            "auto" uses Horovod if `horovodrun` or `mpirun` has started the processes
-            and Horovod is installed, and TensorFlow otherwise. Or a `Collective`.
+            "auto" uses MPI if `mpirun`, `srun --mpi=pmix` or `tfdist run --collective
+            mpi` has started the processes and mpi4py finds an MPI, Horovod if
+            `horovodrun` or `mpirun` has and the program has started Horovod or only
+            that is installed, and TensorFlow otherwise. Or a `Collective`.
             Default "auto".
         bucket_bytes: The size of a bucket of gradients in bytes; 0 sends each gradient
             by itself. Horovod fuses gradients by its own threshold and accepts None

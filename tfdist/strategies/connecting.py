@@ -1,5 +1,6 @@
 """Choice and construction of the collective for this job."""
 
+import importlib
 import sys
 from importlib.util import find_spec
 from typing import Any
@@ -8,8 +9,14 @@ from tfdist.cluster.detect import detect_membership
 from tfdist.cluster.membership import Membership
 from tfdist.cluster.model import Cluster
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
+from tfdist.collectives.horovod.current import started_rank
 
 COLLECTIVES = ("auto", "tensorflow", "mpi", "horovod")
+_NAMES = {
+    "tensorflow": "TensorFlow",
+    "mpi": "MPI, which mpi4py has found,",
+    "horovod": "Horovod",
+}
 
 
 def connect(name: str, **options: Any) -> Collective:
@@ -24,12 +31,12 @@ def connect(name: str, **options: Any) -> Collective:
         )
     member = detect_membership()
     check_trains(member.cluster)
-    is_horovod = name == "horovod" or (name == "auto" and _is_for_horovod(member))
-    if is_horovod:
+    engine = _choose(member) if name == "auto" else name
+    if engine == "horovod":
         collective = _connect_horovod(member, **options)
     elif member.size == 1:
         return SingleCollective()
-    elif name == "mpi":
+    elif engine == "mpi":
         collective = _connect_mpi(member, **options)
     elif member.cluster.size == 1:
         raise ValueError(
@@ -41,10 +48,9 @@ def connect(name: str, **options: Any) -> Collective:
     else:
         collective = TensorFlowCollective(member.cluster, **options)
     if name == "auto" and member.size > 1 and member.is_chief:
-        engine = "Horovod" if is_horovod else "TensorFlow"
         print(
             f"tfdist: {member.launcher} has started {member.size} processes; the "
-            f"collectives of {engine} join them.",
+            f"collectives of {_NAMES[engine]} join them.",
             file=sys.stderr,
         )
     return collective
@@ -100,17 +106,33 @@ def _connect_mpi(member: Membership, **timeouts: float) -> Collective:
     return MPICollective(**timeouts)
 
 
-def _is_for_horovod(member: Membership) -> bool:
-    """Return whether Horovod connects the processes of the launcher."""
+def _choose(member: Membership) -> str:
+    """Return the collective that fits the launcher and what is installed."""
+    if member.size == 1:
+        return "tensorflow"
+    if started_rank() is None and member.mpi_launcher is not None and _finds_mpi():
+        return "mpi"
     launcher = member.horovod_launcher
-    if launcher is None or member.size == 1:
-        return False
-    is_installed = find_spec("horovod") is not None
-    if not (is_installed or member.cluster.is_distributed):
+    if launcher is not None and find_spec("horovod") is not None:
+        return "horovod"
+    if launcher is not None and not member.cluster.is_distributed:
+        others = " and mpi4py" if launcher == "mpirun" else ""
+        advice = "pip install 'tfdist[mpi]'" if others else "`tfdist horovod install`"
         raise ValueError(
             f"Nothing connects the processes that {launcher} has started. Received: "
             f"rank {member.rank} of {member.size}, without TF_CONFIG and without "
-            "Horovod. Run `tfdist horovod install`, or start the program with `tfdist "
-            "run`."
+            f"Horovod{others}. Run {advice}, or start the program with `tfdist run`."
         )
-    return is_installed
+    return "tensorflow"
+
+
+def _finds_mpi() -> bool:
+    """Return whether mpi4py is installed and can load an MPI; start nothing."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError):
+        return False
+    return True

@@ -40,8 +40,8 @@ def cluster(
         timeout_seconds: Time limit of the whole run. Default 120 seconds.
         env: Environment variables of every process. Default none.
         check: Whether to raise on failure or timeout. Default True.
-        collective: "tensorflow", or "horovod" for a Horovod job, as in `tfdist run
-            --collective horovod`. Default "tensorflow".
+        collective: "tensorflow", "mpi" or "horovod", as in `tfdist run --collective`.
+            Default "tensorflow".
 
     Returns:
         The values, logs, exit codes and errors, by rank.

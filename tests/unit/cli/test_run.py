@@ -154,7 +154,7 @@ def test_all_after_the_command_belongs_to_it(launcher, words, command):
         ("-np 2 --min-np 1 train.py", "Received: min_size=1, max_restarts=0. Give"),
         (
             "-np 2 --cycle-time-ms 0 --autotune train.py",
-            "Horovod's tuning has no effect on TensorFlow's collectives. Received: "
+            "Horovod's tuning has no effect on other collectives. Received: "
             "--cycle-time-ms, --autotune. Add --collective horovod",
         ),
         (

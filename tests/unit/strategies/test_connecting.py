@@ -38,6 +38,13 @@ class Engine:
         self._monkeypatch.setitem(sys.modules, MODULE, module)
         self._monkeypatch.setitem(sys.modules, PEERS, peers)
         self._finds(SimpleNamespace(name="horovod"))
+        self.has_mpi(False)
+
+    def has_mpi(self, is_found=True):
+        self._monkeypatch.setattr(connecting, "_finds_mpi", lambda: is_found)
+        self._monkeypatch.setattr(
+            connecting, "_connect_mpi", lambda member, **timeouts: "MPI's"
+        )
 
     def has_no_horovod(self):
         self._finds(None)
@@ -123,6 +130,41 @@ def test_the_environment_chooses_the_engine(
     assert engine.made[-1][-1] == {"timeout_seconds": 3.0}
 
 
+@pytest.mark.parametrize(
+    ("variables", "expected"), [(OPEN_MPI, "MPI"), (HOROVOD, "Horovod")]
+)
+def test_mpi_joins_what_mpirun_has_started(variables, expected, engine, monkeypatch):
+    engine.has_mpi()
+    started_by(monkeypatch, variables)
+
+    assert connect("auto") == f"{expected}'s"
+
+
+def test_a_program_that_has_started_horovod_keeps_it(engine, monkeypatch):
+    engine.has_mpi()
+    started_by(monkeypatch, OPEN_MPI)
+    monkeypatch.setattr(connecting, "started_rank", lambda: 0)
+
+    assert connect("auto") == "Horovod's"
+
+
+@pytest.mark.parametrize("variables", [{}, {"PMIX_RANK": "0"}])
+def test_mpi_joins_the_tasks_of_srun_with_pmix(variables, engine, monkeypatch):
+    engine.has_mpi()
+    task = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "n1",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_PROCID": "0",
+    }
+    for name, value in (task | variables).items():
+        monkeypatch.setenv(name, value)
+
+    assert connect("auto") == ("MPI's" if variables else "TensorFlow's")
+
+
 def test_addresses_connect_processes_of_horovodrun_without_horovod(engine, monkeypatch):
     engine.has_no_horovod()
     in_cluster(monkeypatch, "a:1", "b:1")
@@ -199,8 +241,8 @@ def test_a_job_of_another_kind_is_refused(ps, task, text, engine, monkeypatch):
         (
             "auto",
             "Nothing connects the processes that mpirun has started. Received: rank 1 "
-            "of 2, without TF_CONFIG and without Horovod. Run `tfdist horovod "
-            "install`, or start the program with `tfdist run`.",
+            "of 2, without TF_CONFIG and without Horovod and mpi4py. Run pip install "
+            "'tfdist[mpi]', or start the program with `tfdist run`.",
         ),
         (
             "tensorflow",

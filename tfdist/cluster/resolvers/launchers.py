@@ -92,6 +92,21 @@ class PMIxResolver:
         )
 
 
+def mpi_launcher(launcher: str, env: Mapping[str, str]) -> str | None:
+    """Return the launcher through which MPI connects the processes, or None."""
+    # Each name includes the MPI, in case mpi4py has loaded another one.
+    if launcher == "srun":
+        return "srun --mpi=pmix" if env.get("PMIX_RANK") else None
+    if not (
+        launcher == "mpirun" or (launcher == "tfdist run" and OPEN_MPI.recognises(env))
+    ):
+        return None
+    if not OPEN_MPI.recognises(env):
+        return "the mpirun of MPICH or Intel MPI"
+    # Open MPI 4 does not give its version.
+    return f"the mpirun of Open MPI {env.get('OMPI_VERSION', '4')}"
+
+
 def has_process_launcher(env: Mapping[str, str]) -> bool:
     """Return whether a launcher has started several processes in one container."""
     # SageMaker, Vertex AI and pod templates describe a container, so all processes that

@@ -1,0 +1,242 @@
+"""MPI under `tfdist run` and `mpirun`; most programs need only mpi4py."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.new_processes
+
+BIN = Path(sys.executable).parent
+SECONDS = 60
+ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+SHOW = """
+import os
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank + 1)
+print("rank", world.rank, "of", world.size, "is", os.environ["TFDIST_RANK"], end="; ")
+print("total", total, "cores", sorted(os.sched_getaffinity(0)), flush=True)
+"""
+WAIT = """
+import os, time
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+world.allreduce(1)
+print("pid", os.getpid(), flush=True)
+time.sleep(100)
+"""
+# Rank 1 of two is killed whenever it starts.
+SMALLER = """
+import os
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+world.allreduce(1)
+print("together", world.size, flush=True)
+if world.rank == 1:
+    os.kill(os.getpid(), 9)
+if world.size == 2:
+    world.barrier()
+"""
+STRATEGY = """
+import tfdist
+
+strategy = tfdist.strategies.AllReduceStrategy()
+print("rank", tfdist.rank(), "of", strategy.num_replicas_in_sync, flush=True)
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Return a function that writes a program, and gives its path."""
+
+    def write(text):
+        (tmp_path / "train.py").write_text(text)
+        return str(tmp_path / "train.py")
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path, monkeypatch):
+    """Let no test leave a process, or a file of MPI."""
+    folder = tmp_path / "mpi"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("OMPI_MCA_btl_sm_backing_directory", str(folder))
+    yield
+    deadline = time.monotonic() + 5
+    while left(folder) and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+    assert not left(folder)
+
+
+def left(folder):
+    """Return the files in a folder, and the processes that run there."""
+    processes = []
+    for process in psutil.process_iter(["pid"]):
+        with contextlib.suppress(psutil.Error):
+            if process.cwd() == str(folder) and process.pid != os.getpid():
+                processes.append(process)
+    # A launcher that is killed leaves its own folder.
+    files = [file for file in folder.iterdir() if not file.name.startswith("tfdist-")]
+    return [*files, *processes]
+
+
+def run(*words, env=(), command=(BIN / "tfdist", "run")):
+    """Run a job; return the exit code and both outputs."""
+    done = subprocess.run(
+        [*command, *words],
+        env={**os.environ, **dict(env)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_ranks_are_those_of_mpi(program):
+    code, out, err = run("-np", "2", "--collective", "mpi", program(SHOW))
+
+    cores = sorted(os.sched_getaffinity(0))
+    own = [f"[{core}]" for core in cores] if len(cores) == 2 else [".*", ".*"]
+    assert code == 0, err
+    for rank in range(2):
+        line = rf"^\[{rank}\] rank {rank} of 2 is {rank}; total 3 cores"
+        assert re.search(rf"{line} {re.escape(own[rank])}$", out, re.MULTILINE), out
+
+
+def test_more_ranks_than_cores(program):
+    code, out, err = run("-np", "5", "--collective", "mpi", program(SHOW))
+
+    assert code == 0, err
+    assert len(re.findall("of 5 is .; total 15", out)) == 5
+
+
+def test_a_dry_run_can_be_pasted(program):
+    job = ("-np", "2", "--collective", "mpi", "--dry-run", program(SHOW))
+    code, line, err = run(*job)
+    assert code == 0, err
+
+    code, out, err = run(command=("sh", "-c", line))
+    assert code == 0, err
+    assert sorted(re.findall(r"rank (\d) of 2 is (\d); total 3", out)) == [
+        ("0", "0"),
+        ("1", "1"),
+    ]
+
+
+@pytest.mark.parametrize("victim", ["rank", "launcher"])
+def test_after_a_kill_nothing_is_left(program, victim):
+    words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", program(WAIT)]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as launcher:
+        lines = [launcher.stdout.readline() for _ in range(2)]
+        pids = {line[1]: int(line.split()[-1]) for line in lines}
+        began = time.monotonic()
+        os.kill(pids["1"] if victim == "rank" else launcher.pid, signal.SIGKILL)
+        _, err = launcher.communicate(timeout=SECONDS)
+        seconds = time.monotonic() - began
+
+    if victim == "rank":
+        assert launcher.returncode == 128 + signal.SIGKILL
+        assert "tfdist run: rank 1 was killed by SIGKILL" in err
+        assert seconds < 4
+    deadline = time.monotonic() + 5
+    while any(map(psutil.pid_exists, pids.values())) and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+    assert not any(map(psutil.pid_exists, pids.values()))
+
+
+def test_sigterm_and_ctrl_c_end_the_ranks(program):
+    words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", program(WAIT)]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as launcher:
+            launcher.stdout.readline()
+            launcher.stdout.readline()
+            launcher.send_signal(number)
+            _, err = launcher.communicate(timeout=SECONDS)
+
+        assert launcher.returncode == 128 + number, err
+        assert signal.Signals(number).name in err
+
+
+def test_ranks_listen_at_no_port(program):
+    words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", program(WAIT)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
+        lines = [launcher.stdout.readline() for _ in range(2)]
+        ranks = [psutil.Process(int(line.split()[-1])) for line in lines]
+        listening = [
+            each.laddr
+            for rank in ranks
+            for each in rank.net_connections("inet")
+            if each.status == psutil.CONN_LISTEN
+        ]
+        launcher.terminate()
+
+    assert listening == []
+
+
+def test_a_smaller_job_goes_on(program):
+    code, out, err = run(
+        *("-np", "2", "--collective", "mpi", "--max-restarts", "2", "--min-np", "1"),
+        program(SMALLER),
+    )
+
+    assert code == 0, err
+    assert len(re.findall("together 2", out)) == 4
+    assert len(re.findall("together 1", out)) == 1
+    assert "Slot 1 stays dead and is left out: it goes on with 1 process" in err
+
+
+def test_mpirun_alone_joins_ranks_of_the_strategy(program):
+    code, out, err = run(
+        *("-np", "2", "--bind-to", "none", sys.executable, program(STRATEGY)),
+        command=(BIN / "mpirun",),
+        env=ROOT,
+    )
+
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    assert (
+        "tfdist: mpirun has started 2 processes; the collectives of MPI, which mpi4py "
+        "has found, join them." in err
+    )
+
+
+def test_two_mpis_are_named(program, tmp_path):
+    """Without these variables mpi4py's MPI takes no notice of `mpirun`."""
+    other = ("env", "-u", "PMIX_NAMESPACE", "-u", "PMIX_RANK")
+    code, _, err = run(
+        *("-np", "2", "--bind-to", "none", *other, sys.executable, program(STRATEGY)),
+        command=(BIN / "mpirun",),
+        env=ROOT,
+    )
+
+    assert code != 0
+    assert re.search(
+        r"RuntimeError: MPI does not join the processes that were started\. Received: "
+        r"rank \d of 2 from the mpirun of Open MPI 5[\d.]+, rank 0 of 1 from mpi4py, "
+        r"which has loaded Open MPI v5[\d.]+\. Start the program with",
+        err,
+    ), err
+    # Open MPI 5.0 leaves the files of a job of one.
+    shutil.rmtree(tmp_path / "mpi")
+    (tmp_path / "mpi").mkdir()
