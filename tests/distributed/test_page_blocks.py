@@ -26,7 +26,6 @@ PRELUDES = {
     "docs/horovod.md": "import tensorflow as tf",
     "docs/index.md": "from pages import build_model, dataset",
     "docs/parameter_servers.md": "import tfdist",
-    "docs/restarts.md": "from pages import dataset, model; import tfdist",
     "docs/scaling.md": "from pages import dataset, model; import tfdist",
 }
 
