@@ -200,7 +200,11 @@ def predict_equal(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -
 def fit_together(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Run `fit` with joint decisions of callbacks; resume if a callback says so."""
     hooks = hooks_of_model(self)
-    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    try:
+        given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    except TypeError:
+        # The error of Python names the function.
+        return original(self, *args, **kwargs)
     callbacks = given.get("callbacks")
     with contextlib.ExitStack() as stack:
         if hooks is not None:
