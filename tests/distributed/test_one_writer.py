@@ -26,7 +26,7 @@ def write_all(folder):
     manager = tf.train.CheckpointManager(checkpoint, own / "manager", max_to_keep=2)
     for _ in range(3):
         manager.save()
-    checkpoint.write(str(own / "written" / "checkpoint"))
+    path = checkpoint.write(own / "written" / "checkpoint")
     tf.saved_model.save(model, str(own / "saved"))
     model.export(own / "exported", verbose=False)
     iterator = iter(tf.data.Dataset.range(9))
@@ -35,6 +35,7 @@ def write_all(folder):
         "files": sorted({f.relative_to(own).parts[0] for f in own.rglob("*.*")}),
         "kept": [Path(name).name for name in manager.checkpoints],
         "latest": Path(manager.latest_checkpoint).name,
+        "is_written_path": path == str(own / "written" / "checkpoint"),
         "weights": model.get_weights(),
         "loaded": loaded,
     }
@@ -78,6 +79,8 @@ def test_only_the_chief_writes_what_the_ranks_share(written):
     assert other["files"] == ["iterator"]
     assert chief["kept"] == other["kept"] == ["ckpt-2", "ckpt-3"]
     assert chief["latest"] == other["latest"] == "ckpt-3"
+    assert chief["is_written_path"]
+    assert other["is_written_path"]
 
 
 def test_every_rank_loads_what_was_saved_just_before(written):

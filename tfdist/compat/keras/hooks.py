@@ -75,6 +75,10 @@ class GradientHooks(Protocol):
         """Sum prepared gradients over ranks."""
         return list(gradients)
 
+    def gradient_state(self, variables: Sequence[Any]) -> list[Any]:
+        """Return what the sum of these variables' gradients keeps for the next step."""
+        return []
+
     def gradients_are_reduced(self) -> AbstractContextManager[None]:
         """Mark a block in which an optimizer gets gradients that are already summed."""
         return nullcontext()

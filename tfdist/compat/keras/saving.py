@@ -89,20 +89,19 @@ def write_checkpoint_once(
     original: Any, self: Any, file_prefix: Any, options: Any = None
 ) -> Any:
     """Write a checkpoint of TensorFlow on the chief; the others only track it."""
-    hooks = _hooks_of_variables(self)
+    hooks, prefix = _hooks_of_variables(self), os.fspath(file_prefix)
     if hooks is not None and hooks.rank > 0:
         # Programs delete the folder in which a worker has written.
-        tf.io.gfile.makedirs(os.path.dirname(os.fspath(file_prefix)))
+        tf.io.gfile.makedirs(os.path.dirname(prefix))
         callbacks = getattr(options, "experimental_write_callbacks", None) or ()
         with ExitStack() as stack:
             for name in ("update_checkpoint_state_internal", "_delete_file_if_exists"):
                 nothing = holding(checkpoint_management, name, lambda *_, **__: None)
                 stack.enter_context(nothing)
             for callback in callbacks:
-                count = len(inspect.signature(callback).parameters)
-                callback(*(file_prefix,) * count)
-    _write_once(hooks, file_prefix, lambda: original(self, file_prefix, options))
-    return file_prefix
+                callback(*(prefix,) * len(inspect.signature(callback).parameters))
+    write = functools.partial(original, self, file_prefix, options)
+    return _write_once(hooks, prefix, write) or prefix
 
 
 def save_model_once(
