@@ -1,8 +1,7 @@
 """What MkDocs does for the site beside docs/: it takes in examples/ and CHANGELOG.md.
 
 In the repository docs/ and examples/ lie side by side, and their pages link to each
-other as files. On the site all of them are within docs/, whose index.md stands for
-README.md.
+other as files. On the site all of them are within docs/, whose index.md is README.md.
 """
 
 import posixpath
@@ -18,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 SHOWN = {".md", ".py", ".yaml", ".sbatch"}
 OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")
 LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)")
+LINK_TO_A_TEST = re.compile(r"\[([^\]]*)\]\(tests/[^)]*\)")
 
 
 def on_files(files: "Files", config: Any) -> "Files":
@@ -33,6 +33,8 @@ def on_files(files: "Files", config: Any) -> "Files":
     # Here, so that what is below can be tested where MkDocs is not installed.
     from mkdocs.structure.files import File
 
+    readme = str(ROOT / "README.md")
+    files.append(File.generated(config, "index.md", abs_src_path=readme))
     examples = sorted((ROOT / "examples").rglob("*"))
     for path in [*(ROOT / name for name in OF_THE_ROOT), *examples]:
         if path.suffix in SHOWN or path.name == "Dockerfile":
@@ -42,7 +44,7 @@ def on_files(files: "Files", config: Any) -> "Files":
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let the links of a page lead to where files are on the site.
+    """Let the links of a page lead to where files are on the site, or to nowhere.
 
     Args:
         markdown: The text of the page.
@@ -52,6 +54,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         The text with other links.
     """
     place = page.file.src_uri
+    markdown = LINK_TO_A_TEST.sub(r"\1", markdown)
     return LINK.sub(lambda found: found[1] + moved(found[2], place), markdown)
 
 
@@ -71,7 +74,7 @@ def moved(target: str, place: str) -> str:
         >>> moved("../docs/horovod.md", "examples/README.md")
         '../horovod.md'
     """
-    is_outside = place.startswith("examples/") or place in OF_THE_ROOT
+    is_outside = place.startswith("examples/") or place in (*OF_THE_ROOT, "index.md")
     here = place if is_outside else f"docs/{place}"
     there = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
     on_site = "index.md" if there == "README.md" else there.removeprefix("docs/")

@@ -27,6 +27,7 @@ def hooks():
         ("../README.md", "clusters.md", "index.md"),
         ("../../CHANGELOG.md", "api/index.md", "../CHANGELOG.md"),
         ("CHANGELOG.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+        ("docs/figures/scaling.svg", "index.md", "figures/scaling.svg"),
         ("slurm/README.md", "examples/README.md", "slurm/README.md"),
         ("../../docs/clusters.md", "examples/slurm/README.md", "../../clusters.md"),
     ],
@@ -42,3 +43,11 @@ def test_links_to_elsewhere_and_anchors_stay(hooks):
     moved = hooks.on_page_markdown(text, page)
 
     assert moved == "[a](https://example.org/b) [c](#d) [e](examples/README.md#f)"
+
+
+def test_tests_are_not_on_the_site(hooks):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+
+    text = "[a](tests/b.py), [c](docs/d.md)"
+
+    assert hooks.on_page_markdown(text, page) == "a, [c](d.md)"
