@@ -28,6 +28,24 @@ def test_a_launcher_that_does_not_join_horovods_processes_is_refused(hvd, monkey
         hvd.init()
 
 
+@needs_horovod
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("BroadcastGlobalVariablesHook", "callbacks.BroadcastGlobalVariablesCallback"),
+        ("broadcast_", "broadcast_variables(variables, root_rank, inplace=True)"),
+        ("broadcast_object_fn", "broadcast_object(value, root_rank)"),
+    ],
+)
+def test_names_of_tensorflow_1_say_what_to_write_instead(hvd, name, instead):
+    text = f"tfdist.horovod has no {name}. Received: hvd.{name}. Write hvd.{instead}"
+    with pytest.raises(AttributeError, match=f"^{re.escape(text)}"):
+        getattr(hvd, name)
+
+    with pytest.raises(AttributeError, match=r"^module .* has no attribute 'ranks'$"):
+        _ = hvd.ranks
+
+
 BLOCKED = """
 import importlib.abc, sys
 
