@@ -35,6 +35,7 @@ ENVIRONMENT = (
 # Tests that may call time.sleep, and why.
 SLEEPERS = {
     "tests/distributed/test_faults.py": "a rank that stays away is what is tested",
+    "tests/distributed/test_one_writer.py": "a chief that writes slowly is tested",
 }
 
 

@@ -6,6 +6,7 @@ programs that are for several processes are started on several.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -203,6 +204,20 @@ def test_the_test_of_the_quick_start_passes(tmp_path):
     printed = run(sys.executable, "-m", "pytest", *plain, ".", folder=tmp_path)
 
     assert "1 passed" in printed
+
+
+def test_the_recipes_train_on_two_processes(tmp_path):
+    blocks = blocks_of("docs/cookbook.md", "python")
+    agree = "print(sum(float(abs(w).sum()) for w in noisy.get_weights()))"
+    (tmp_path / "train.py").write_text("\n".join([b.text for b in blocks] + [agree]))
+
+    printed = run(COMMAND, "run", "-np", 2, "train.py", folder=tmp_path)
+
+    # The sums of both ranks, to the last digit.
+    assert len({*re.findall(r"^\[[01]\] ([\d.]+)$", printed, re.MULTILINE)}) == 1
+    assert len(re.findall(r"^\[[01]\] [\d.]+$", printed, re.MULTILINE)) == 2
+    assert (tmp_path / "best.keras").exists()
+    assert "loss: 0.0000e+00" not in printed
 
 
 def test_the_start_with_parameter_servers(tmp_path):

@@ -113,6 +113,8 @@ class Hub:
                 self._lose(rank, f"has ended with {message['error']}")
         elif kind == "error":
             self._lose(rank, f"has failed with {message['text']}")
+        elif kind == "told":
+            self._send_all(message)
         elif kind == "exchange":
             key = message["key"]
             values = self._values.setdefault(key, {})
@@ -124,7 +126,8 @@ class Hub:
 
     def _beat(self) -> None:
         """Send a heartbeat, and check for silent and stalled ranks."""
-        self._send_all({"kind": "beat"})
+        call = None if 0 in self._left else self._reports[0].call
+        self._send_all({"kind": "beat", "call": call})
         now = time.monotonic()
         for rank in set(self._connections) - self._left:
             if now - self._heard[rank] > SILENCE_SECONDS:
