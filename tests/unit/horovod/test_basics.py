@@ -119,3 +119,28 @@ def test_everything_of_horovods_own_interface_to_keras_is_here(hvd):
     public = {name for name in vars(theirs) if not name.startswith("_")}
 
     assert public - modules - functions - set(hvd.__all__) == set()
+
+
+# As in a script; the method of the model is looked up before the optimizer is wrapped.
+ONE_LINE = """
+import keras
+import tfdist.horovod as hvd
+
+hvd.init()
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile(
+    hvd.DistributedOptimizer(keras.optimizers.SGD()),
+    "mse",
+    experimental_run_tf_function=False,
+)
+print(model.compiled)
+"""
+
+
+@needs_horovod
+def test_a_model_is_compiled_in_one_line_with_its_first_optimizer():
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_LINE], capture_output=True, text=True, timeout=120
+    )
+
+    assert done.stdout == "True\n", done.stderr
