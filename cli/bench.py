@@ -49,7 +49,7 @@ _TRAINING = {
     "--steps N": "steps of a turn; the first is not timed",
     "--repeats N": "timed turns of each configuration",
     "--collective tensorflow|horovod": "the library that moves the gradients",
-    "--compression none|fp16|bf16": "the type in which gradients travel",
+    "--compression none|fp16|bf16|powersgd": "the form in which gradients travel",
 }
 _PARAMETER_SERVER = {
     "--workers N": "how many workers",

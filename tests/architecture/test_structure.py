@@ -35,6 +35,7 @@ ENVIRONMENT = (
 # Tests that may call time.sleep, and why.
 SLEEPERS = {
     "tests/distributed/test_faults.py": "a rank that stays away is what is tested",
+    "tests/distributed/test_one_writer.py": "a chief that writes slowly is tested",
 }
 
 
@@ -205,6 +206,19 @@ def test_every_folder_with_python_is_installed():
 
     assert packages == sorted(folders)
     assert offenders(SOURCES, lambda p: not (p.parent / "__init__.py").exists()) == []
+
+
+def test_every_other_file_of_the_library_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = {
+        path
+        for package, patterns in project["tool"]["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    there = {path for path in (ROOT / "tfdist").rglob("*") if path.is_file()}
+
+    assert listed == {path for path in there if path.suffix not in (".py", ".pyc")}
 
 
 def run_python(program, folder):

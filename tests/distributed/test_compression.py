@@ -1,6 +1,7 @@
 """Gradients that travel in two bytes an element, between real processes."""
 
 import hashlib
+import tempfile
 
 import numpy as np
 import pytest
@@ -128,6 +129,36 @@ def reduced(collective, name):
     }
 
 
+def resumed(collective, folder):
+    """Train with PowerSGD, whole and from a backup; return the bits and the sizes."""
+    import keras
+
+    inputs = np.random.default_rng(6).normal(size=(96, 30))
+    labels = inputs[:, :1] * 2
+
+    def train(name, epochs):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(1)
+        strategy = tfdist.strategies.AllReduceStrategy(
+            collective, compression="powersgd"
+        )
+        with strategy.scope():
+            model = keras.Sequential(
+                [keras.Input((30,)), keras.layers.Dense(40), keras.layers.Dense(1)]
+            )
+            model.compile(keras.optimizers.SGD(0.01, momentum=0.5), "mse")
+            backup = tfdist.callbacks.BackupAndRestore(
+                f"{folder}/{name}", save_freq=4, delete_checkpoint=False
+            )
+        history = model.fit(inputs, labels, 20, epochs, verbose=0, callbacks=[backup])
+        return bits_of(model.get_weights()), history.history["loss"]
+
+    whole, losses = train("whole", 4)
+    train("parts", 2)
+    parts, _ = train("parts", 4)
+    return {"whole": whole, "parts": parts, "losses": losses}
+
+
 def compress():
     """Make all checks in this process, and return what was found."""
     found = {}
@@ -145,6 +176,8 @@ def compress():
             "types": types_sent(collective, name),
             "reduced": reduced(collective, name),
         }
+    with tempfile.TemporaryDirectory() as folder:
+        found["powersgd"] = resumed(collective, folder)
     return found
 
 
@@ -253,3 +286,10 @@ def test_loss_scaling_skips_an_infinite_step_on_all_ranks(ranks, name):
     for its in ranks:
         assert (its[name]["loops"]["skipped"] == [0.0, 0.0, 0.0]) == skips
         assert its[name]["loops"]["scale"] == (512.0 if skips else 1024.0)
+
+
+def test_powersgd_learns_and_resumes_with_its_residuals_to_the_bit(ranks):
+    assert len({its["powersgd"]["whole"] for its in ranks}) == 1
+    for its in ranks:
+        assert its["powersgd"]["parts"] == its["powersgd"]["whole"]
+        assert its["powersgd"]["losses"][-1] < its["powersgd"]["losses"][0] / 5

@@ -319,7 +319,7 @@ VARIANTS = [
 
 
 # Their steps assign weights, which central storage keeps once.
-NOT_CENTRAL = ["teacher", "teacher, accumulated", "SpectralNormalization"]
+NOT_CENTRAL = ["teacher", "teacher, accumulated"]
 
 
 @pytest.mark.parametrize(

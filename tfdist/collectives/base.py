@@ -130,6 +130,24 @@ class Collective(ABC):
             names the peer.
         """
 
+    def tell(self, what: str) -> None:  # noqa: B027
+        """Tell the ranks that wait for the chief that it has done something.
+
+        Args:
+            what: Description, the same on every rank.
+        """
+
+    def wait_for_chief(self, what: str) -> bool:
+        """Wait until the chief has told it, without the chief waiting for this rank.
+
+        Args:
+            what: Description, the same on every rank.
+
+        Returns:
+            False if the chief went on without telling it.
+        """
+        return True
+
     def traced(self, what: str) -> None:  # noqa: B027
         """Record a collective of a graph, with an equal description on every rank.
 

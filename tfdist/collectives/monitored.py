@@ -37,6 +37,14 @@ class MonitoredCollective(TypedCollective):
         """Wait for all ranks; see `Collective.barrier`."""
         self._lifeline.exchange(f"barrier {name}", None)
 
+    def tell(self, what: str) -> None:
+        """Tell the ranks that wait for the chief; see `Collective.tell`."""
+        self._lifeline.tell(what)
+
+    def wait_for_chief(self, what: str) -> bool:
+        """Wait until the chief has told it; see `Collective.wait_for_chief`."""
+        return self._lifeline.wait_for_chief(what)
+
     def traced(self, what: str) -> None:
         """Record a collective of a graph; see `Collective.traced`."""
         self._lifeline.traced(what)

@@ -6,8 +6,9 @@ from tfdist.gradients.buckets import (
     check_bucket_bytes,
     plan_buckets,
 )
-from tfdist.gradients.compression import check_compression
+from tfdist.gradients.compression import POWERSGD_RANKS, check_compression
 from tfdist.gradients.horovod import HorovodReducer, check_horovod_options
+from tfdist.gradients.powersgd import PowerSGDReducer
 from tfdist.gradients.reducer import GradientReducer, weigh
 from tfdist.gradients.sparse import with_sums_dense
 
@@ -16,6 +17,8 @@ __all__ = [
     "GradientReducer",
     "Groups",
     "HorovodReducer",
+    "POWERSGD_RANKS",
+    "PowerSGDReducer",
     "check_bucket_bytes",
     "check_compression",
     "check_horovod_options",

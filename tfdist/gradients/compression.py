@@ -8,6 +8,8 @@ from tfdist.collectives.base import map_values
 
 _TYPES = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
 _COMPRESSED = (tf.float32, tf.float64)
+# The columns of each factor of a matrix, see `PowerSGDReducer`.
+POWERSGD_RANKS = {"powersgd-1": 1, "powersgd": 2, "powersgd-4": 4}
 
 
 class Compression:
@@ -63,8 +65,9 @@ def safe_divisor(ranks: int) -> int:
 
 def check_compression(name: str) -> None:
     """Raise `ValueError` for an unknown compression."""
-    if name not in _TYPES:
+    names = [*_TYPES, *POWERSGD_RANKS]
+    if name not in names:
         raise ValueError(
-            f"compression must be one of {', '.join(_TYPES)}. "
+            f"compression must be one of {', '.join(names)}. "
             f"Received: compression={name!r}. Use 'none' to send gradients as they are."
         )

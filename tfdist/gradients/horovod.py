@@ -148,9 +148,9 @@ def check_horovod_options(
             "groups do not go with op='adasum', which combines each gradient by "
             f"itself. Received: groups={groups!r}. Leave one of them out."
         )
-    if compression == "bf16":
+    if compression not in ("none", "fp16"):
         raise ValueError(
-            "Horovod does not move bfloat16. Received: compression='bf16'. Use 'fp16', "
-            "or collective='tensorflow'."
+            "Horovod has no compression but 'fp16'. Received: compression="
+            f"{compression!r}. Use 'fp16', or collective='tensorflow'."
         )
     check_groups(groups)

@@ -93,6 +93,11 @@ class GradientReducer:
             for total, gradient in zip(sums, [*gradients, *beside], strict=True)
         ]
 
+    def state(self, variables: Sequence[Any]) -> list[Any]:
+        """Return the Keras variables that the next call needs; none here."""
+        del variables
+        return []
+
     def _reduce(self, tensors: list[Any], beside: int, name: str) -> list[Any]:
         """Sum tensors uncompressed; the last `beside` of them are not gradients."""
         results = list(tensors)

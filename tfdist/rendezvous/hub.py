@@ -140,6 +140,9 @@ class Hub:
                 self._lose(rank, f"has ended with {message['error']}")
         elif kind == "error":
             self._lose(rank, f"has failed with {message['text']}")
+        elif kind == "told":
+            what, call = str(message["what"]), int(message["call"])
+            self._send(self._lines, {"kind": "told", "what": what, "call": call})
         elif kind == "exchange":
             key = message["key"]
             json.loads(key)[0]  # Read again when a rank has left it out.
@@ -158,9 +161,10 @@ class Hub:
 
     def _beat(self) -> None:
         """Send a heartbeat, and check for silent and stalled ranks."""
+        call = None if 0 in self._left else self._reports[0].call
         # What is being sent shows as well that rank 0 is alive.
         idle = [rank for rank, line in self._lines.items() if not line.unsent]
-        self._send(idle, {"kind": "beat"})
+        self._send(idle, {"kind": "beat", "call": call})
         now = time.monotonic()
         for rank in set(self._lines) - self._left:
             if now - self._lines[rank].heard > SILENCE_SECONDS:

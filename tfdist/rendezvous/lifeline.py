@@ -49,6 +49,10 @@ class Lifeline:
         self._arrived = threading.Condition()
         self._values: dict[str, list[Any]] = {}
         self._exchanges: Counter[str] = Counter()
+        # How often this rank has waited for rank 0, less how often rank 0 has told it,
+        # by what it told and after which joint call.
+        self._untold: Counter[tuple[str, int]] = Counter()
+        self._call_of_chief: int | None = 0
         self._call, self._what, self._inside = 0, "nothing yet", 0
         self._since = time.monotonic()
         self._plan: list[str] = []
@@ -94,6 +98,23 @@ class Lifeline:
                 self.check()
                 self._arrived.wait()
             return self._values.pop(key)
+
+    def tell(self, what: str) -> None:
+        """Tell the ranks that wait for rank 0 that it has done something."""
+        self._send({"kind": "told", "what": what, "call": self._call})
+
+    def wait_for_chief(self, what: str) -> bool:
+        """Wait until rank 0 has told it, too; return False if it will not."""
+        key = what, self._call
+        with self._arrived:
+            self._untold[key] += 1
+            while self._untold[key] > 0:
+                self.check()
+                # Rank 0 is in the next joint call, or has left.
+                if self._call_of_chief is None or self._call_of_chief > self._call:
+                    return False
+                self._arrived.wait()
+        return True
 
     def check(self) -> None:
         """Raise the failure, if there is one."""
@@ -177,6 +198,14 @@ class Lifeline:
                 self._arrived.notify_all()
         elif message["kind"] == "failure":
             self._fail(Failure(message["what"], message["text"]))
+        elif message["kind"] == "told":
+            with self._arrived:
+                self._untold[message["what"], message["call"]] -= 1
+                self._arrived.notify_all()
+        elif message["kind"] == "beat":
+            with self._arrived:
+                self._call_of_chief = message["call"]
+                self._arrived.notify_all()
 
     def _fail(self, failure: Failure) -> None:
         """Store the first failure, and wake all waiting threads."""

@@ -6,8 +6,10 @@ from typing import Any
 from tfdist.collectives import Collective, FusingCollective
 from tfdist.gradients import (
     BUCKET_BYTES,
+    POWERSGD_RANKS,
     GradientReducer,
     HorovodReducer,
+    PowerSGDReducer,
     check_bucket_bytes,
     check_compression,
     check_horovod_options,
@@ -42,9 +44,13 @@ class AllReduceStrategy(StepRunner):
             only. Default None: 25 MiB.
         sparse_as_dense: Whether to make sparse gradients (`tf.IndexedSlices`) dense and
             sum them instead of gathering them. Default False.
-        compression: The type in which float32 and float64 gradients are sent. "none"
-            keeps their own; "fp16" and "bf16" use two bytes per element. Horovod has no
-            "bf16". Default "none".
+        compression: The form in which float32 and float64 gradients are sent. "none"
+            keeps their own type; "fp16" and "bf16" use two bytes per element.
+            "powersgd-1", "powersgd" and "powersgd-4" send matrices as two factors of
+            1, 2 or 4 columns, which pays on networks below about 1 Gbit/s; each rank
+            keeps what they lack for its next step, as many bytes as the gradients.
+            With loss scaling, use a constant scale. Horovod has "none" and "fp16".
+            Default "none".
         start_timeout_seconds: How long to wait for the last process. Default: `tfdist
             run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait for the others in one call. Must
@@ -100,7 +106,9 @@ class AllReduceStrategy(StepRunner):
             reducer: GradientReducer = HorovodReducer(collective, **how)
         else:
             size = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
-            reducer = GradientReducer(collective, bucket_bytes=size, **how)
+            is_thin = compression in POWERSGD_RANKS
+            kind = PowerSGDReducer if is_thin else GradientReducer
+            reducer = kind(collective, bucket_bytes=size, **how)
         self._start(ProcessReplicaExtended(self, collective, reducer))
 
 

@@ -52,8 +52,6 @@ class MultiWorkerMirroredStrategy(
         1
     """
 
-    _collective_key_base = compat.FIRST_GROUP_KEY
-
     def __init__(
         self, cluster_resolver: Any = None, communication_options: Any = None
     ) -> None:
@@ -63,6 +61,9 @@ class MultiWorkerMirroredStrategy(
         self._cluster_resolver = cluster_resolver or resolver_of(detect())
         names = [compat.full_name(device) for device in compat.all_local_devices()]
         _check_equal_devices(names, collective)
+        # TensorFlow's own collectives join devices of one process only, but rank 0
+        # registers their groups for all.
+        self._collective_key_base = compat.FIRST_GROUP_KEY * (1 + collective.rank)
         bucket_bytes = communication_options.bytes_per_pack or BUCKET_BYTES
         self._start(of_devices(self, collective, names, bucket_bytes=bucket_bytes))
 

@@ -96,6 +96,14 @@ class RankFits:
         if decisions is not None:
             decisions.after(event)
 
+    def has_written(self, file: str) -> None:
+        """Tell the other ranks that the chief has written a file."""
+        self._collective.tell(f"the file {file}")
+
+    def wait_for_file(self, file: str) -> bool:
+        """Wait until the chief has written a file; return False if it did not."""
+        return self._collective.wait_for_chief(f"the file {file}")
+
     def epoch_ended(self, trainer: Any) -> None:
         """Average the layer state that steps have left different between ranks."""
         self._stepped.discard(trainer)

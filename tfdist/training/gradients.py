@@ -77,6 +77,10 @@ class RankGradients:
             loop_step.assign_mean(state, results[len(gradients) :])
         return results[: len(gradients)]
 
+    def gradient_state(self, variables: Sequence[Any]) -> list[Any]:
+        """Return what the reduction of these variables' gradients remembers."""
+        return self._reducer.state(variables)
+
     def applying(self) -> AbstractContextManager[None]:
         """Mark a block in which an optimizer assigns variables."""
         return holding(self, "is_applying", True)

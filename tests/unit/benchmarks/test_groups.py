@@ -109,7 +109,7 @@ def test_the_job_with_parameter_servers(started):
             lambda: run_training(
                 2, 4, steps=2, repeats=1, collective="horovod", compression="bf16"
             ),
-            "Horovod does not move bfloat16. Received: compression='bf16'. Use 'fp16'",
+            "Horovod has no compression but 'fp16'. Received: compression='bf16'",
         ),
         (lambda: JobSetup(0, 1, 4, 1), "workers must be at least 1"),
         (

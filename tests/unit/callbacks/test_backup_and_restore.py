@@ -217,6 +217,38 @@ def test_other_ways_to_train(folder, undisturbed, compiling, step, options):
     assert resumed == history
 
 
+class WithoutCall(keras.Model):
+    """A model whose step builds the optimizer, with some of its variables."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = keras.layers.Dense(4), keras.layers.Dense(1)
+        self.encoder.build((None, X.shape[1]))
+        self.decoder.build((None, 4))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.decoder(self.encoder(x)) - y))
+        trained = self.decoder.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, trained), trained)
+        return {"loss": loss}
+
+
+def test_an_optimizer_that_a_step_builds(folder, undisturbed):
+    def make():
+        keras.utils.set_random_seed(3)
+        model = WithoutCall()
+        model.compile(keras.optimizers.Adam(0.1))
+        return model
+
+    values, history = undisturbed(make, freq=1)
+    model, resumed = cut_and_resumed(folder, 8, make, freq=1)
+
+    assert_equal(model, values)
+    assert resumed == history
+
+
 def test_an_epoch_of_which_no_step_is_left_has_its_logs(folder, undisturbed):
     def make():
         keras.utils.set_random_seed(3)

@@ -1,10 +1,15 @@
-"""Where links of the repository lead to on the site."""
+"""Links on the site, commands that are copied, tables, the version."""
 
+import html
 import importlib.util
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from page_blocks import all_blocks
+
+import tfdist
 
 FILE = Path(__file__).parents[3] / "docs" / "site_hooks.py"
 
@@ -27,6 +32,7 @@ def hooks():
         ("../README.md", "clusters.md", "index.md"),
         ("../../CHANGELOG.md", "api/index.md", "../CHANGELOG.md"),
         ("CHANGELOG.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+        ("docs/figures/scaling.svg", "index.md", "figures/scaling.svg"),
         ("slurm/README.md", "examples/README.md", "slurm/README.md"),
         ("../../docs/clusters.md", "examples/slurm/README.md", "../../clusters.md"),
     ],
@@ -42,3 +48,73 @@ def test_links_to_elsewhere_and_anchors_stay(hooks):
     moved = hooks.on_page_markdown(text, page)
 
     assert moved == "[a](https://example.org/b) [c](#d) [e](examples/README.md#f)"
+
+
+def test_tests_are_not_on_the_site(hooks):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+
+    text = "[a](tests/b.py), [c](docs/d.md), [e](LICENSE)"
+
+    assert hooks.on_page_markdown(text, page) == "a, [c](d.md), e"
+
+
+def test_a_page_of_the_root_comes_late_in_a_search(hooks):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="CHANGELOG.md"), meta={})
+
+    hooks.on_page_markdown("", page)
+
+    assert page.meta["search"]["boost"] < 1
+
+
+def test_the_header_has_the_version(hooks):
+    config = hooks.on_config({"site_name": "tfdist"})
+
+    assert config["site_name"] == f"tfdist {tfdist.__version__}"
+
+
+def test_a_prompt_is_in_a_console_block_only():
+    """By this word the site knows where prompts are to be left out."""
+    others = [block for block in all_blocks() if block.language != "console"]
+
+    assert [b.name for b in others if re.search(r"^\$ ", b.text, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("block", all_blocks("console"), ids=lambda block: block.name)
+def test_commands_are_copied_without_prompts(hooks, block):
+    typed = hooks.commands(block.text)
+
+    prompts = re.findall(r"^\$ (.*)$", block.text, re.MULTILINE)
+    assert [line for line in prompts if line not in typed.splitlines()] == []
+    assert not re.search(r"^(\$|>) ", typed, re.MULTILINE)
+
+
+def test_output_is_not_copied_and_continued_commands_are(hooks):
+    block = "$ a \\\n    b\nout\n# out\n$ c='1\n  2'\nout\n\n$ d\n"
+    code = html.escape(block).replace("$ ", '<span class="gp">$ </span>')
+    console = f'<div class="language-console highlight"><code>{code}</code></div>'
+
+    changed = hooks.on_page_content(f"{console}<p>$ e</p>")
+
+    [copied] = re.findall(r'data-copy="([^"]*)"', changed)
+    assert html.unescape(copied) == "a \\\n    b\nc='1\n  2'\nd"
+    assert changed.endswith(f">{code}</code></div><p>$ e</p>")
+
+
+TABLE = """<table><thead><tr><th>you <b>have</b></th><th></th></tr></thead>
+<tbody><tr><td>{}</td><td><code>tf.dev --ps</code></td></tr></tbody></table>"""
+
+
+def test_cells_of_prose_name_their_columns(hooks):
+    prose = '<a href="#a--bc">a sentence</a> of some length'
+
+    changed = hooks.on_page_content(TABLE.format(prose))
+
+    assert f'<td data-head="you have">{prose}</td>' in changed
+    assert '<code>tf.dev <span class="option">--ps</span></code>' in changed
+    assert 'data-rows="stacked"' in changed
+
+
+def test_a_table_of_figures_stays(hooks):
+    table = TABLE.format("1.78")
+
+    assert hooks.on_page_content(table) == table

@@ -112,7 +112,8 @@ def test_what_float16_cannot_hold_becomes_infinite(are_shares):
 def test_another_name_is_refused():
     with pytest.raises(
         ValueError,
-        match=r"compression must be one of none, fp16, bf16\. Received: "
+        match=r"compression must be one of none, fp16, bf16, powersgd-1, "
+        r"powersgd, powersgd-4\. Received: "
         r"compression='fp8'\. Use 'none' to send gradients as they are\.",
     ):
         Compression("fp8", 2)

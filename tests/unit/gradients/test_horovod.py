@@ -208,8 +208,8 @@ def test_adasum_refuses_sparse_gradients_by_their_path():
         ),
         (
             {"compression": "bf16"},
-            "Horovod does not move bfloat16. Received: compression='bf16'. Use 'fp16', "
-            "or collective='tensorflow'.",
+            "Horovod has no compression but 'fp16'. Received: compression='bf16'. "
+            "Use 'fp16', or collective='tensorflow'.",
         ),
         ({"groups": 0}, "groups must be a positive number, or lists of paths"),
     ],

@@ -67,6 +67,19 @@ def test_values_come_to_all_by_rank_whoever_came_first(ranks):
     assert answers == [wanted] * 3
 
 
+def test_all_hear_what_rank_0_tells_and_where_it_is(ranks):
+    ends = ranks(2)
+    told = {"kind": "told", "what": "the file", "call": 3}
+    ends.say(0, kind="beat", report=REPORT | {"call": 3})
+    ends.say(0, **told)
+
+    assert ends.hear(1, "told") == told
+    assert ends.hear(1, "beat") == {"kind": "beat", "call": 3}
+    ends.say(0, **BYE)
+    while ends.hear(1, "beat")["call"] is not None:
+        continue
+
+
 def test_everyone_hears_of_a_rank_whose_connection_closed(ranks):
     ends = ranks(3)
     ends.ends[1].close()

@@ -137,6 +137,41 @@ def test_after_a_failure_everything_raises_it(line):
         line.lifeline.exchange("x", 0)
 
 
+@pytest.mark.parametrize(
+    ("message", "is_told"),
+    [
+        ({"kind": "told", "what": "the file", "call": 1}, True),
+        ({"kind": "beat", "call": 2}, False),
+        ({"kind": "beat", "call": None}, False),
+    ],
+    ids=["told", "in the next call", "left"],
+)
+def test_rank_0_is_waited_for_while_it_may_tell(line, message, is_told):
+    with line.lifeline.call("step"):
+        pass
+    send(line.hub, {"kind": "told", "what": "the file", "call": 1})
+    send(line.hub, {"kind": "told", "what": "another", "call": 1})
+    # Before the step.
+    send(line.hub, {"kind": "told", "what": "the file", "call": 0})
+    send(line.hub, {"kind": "beat", "call": 1})
+
+    assert line.lifeline.wait_for_chief("the file")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(line.lifeline.wait_for_chief, "the file")
+        with pytest.raises(TimeoutError):
+            waiting.result(0.2)
+        send(line.hub, message)
+        assert waiting.result(SECONDS) is is_told
+
+
+def test_what_rank_0_tells_has_the_number_of_its_last_call(line):
+    with line.lifeline.call("step"):
+        pass
+    line.lifeline.tell("the file")
+
+    assert line.hear("told") == {"kind": "told", "what": "the file", "call": 1}
+
+
 def test_the_first_failure_is_told_once(line):
     line.fail(text="first")
     send(line.hub, {"kind": "failure", "what": "lost", "text": "second"})

@@ -48,7 +48,8 @@ def compiled(**options):
         ),
         (
             {"compression": "fp8"},
-            r"compression must be one of none, fp16, bf16\. Received: "
+            r"compression must be one of none, fp16, bf16, powersgd-1, "
+            r"powersgd, powersgd-4\. Received: "
             r"compression='fp8'\. Use 'none' to send gradients as they are\.",
         ),
         (

@@ -50,7 +50,7 @@ def reducer_of(strategy):
     [
         (
             {"compression": "bf16"},
-            "Horovod does not move bfloat16. Received: compression='bf16'.",
+            "Horovod has no compression but 'fp16'. Received: compression='bf16'.",
         ),
         (
             {"op": "max"},
@@ -113,7 +113,7 @@ def test_buckets_are_not_for_horovod(connected):
 
 
 def test_all_reduce_on_horovod_refuses_what_horovod_does_not_move(connected):
-    with pytest.raises(ValueError, match=r"Horovod does not move bfloat16"):
+    with pytest.raises(ValueError, match=r"Horovod has no compression but 'fp16'"):
         AllReduceStrategy("horovod", compression="bf16")
 
 

@@ -22,6 +22,7 @@ from tfdist.callbacks.backup.state import (
 from tfdist.callbacks.learning_rate.rates import set_state_of_rates, state_of_rates
 from tfdist.collectives import Collective
 from tfdist.compat.keras.hooks import any_hooks_of_model
+from tfdist.compat.keras.learning_rates import build_from, built_from
 
 # The version of the format; increment it when the content changes.
 FORM = 1
@@ -79,7 +80,7 @@ class Snapshot:
         set_random_states(self.random_of(collective.rank)["now"])
 
     def check(self, model: keras.Model, num_batches: int | None, folder: str) -> None:
-        """Refuse a snapshot of another format, model, optimizer or data."""
+        """Build optimizers, and refuse a snapshot of another format, model or data."""
         form = self.facts.get("form")
         if form != FORM:
             raise ValueError(
@@ -87,6 +88,8 @@ class Snapshot:
                 f"Received: {folder} with states of form {form}, not {FORM}. Continue "
                 "with that version, or remove the folder to train from the beginning."
             )
+        # A step of the user's own may build them, which is too late to restore them.
+        build_from(model, self.facts.get("built", ()))
         step, length = self.facts["step"], self.facts["num_batches"]
         variables = TrainingVariables(model, with_metrics=step > 0)
         variables.check(self.variables.specs, folder)
@@ -140,6 +143,7 @@ def take(
         "form": FORM,
         "callbacks": callback_states(others, remembered),
         "rates": state_of_rates(model),
+        "built": built_from(model),
         "variables": specs,
     }
     return lambda: to_bytes(

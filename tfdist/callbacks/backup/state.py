@@ -17,8 +17,10 @@ from tfdist.compat.keras.callbacks import (
     set_state_of_callback,
     state_of_callback,
 )
+from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
+from tfdist.compat.keras.sharded import goes_by_parts
 from tfdist.training.step import state_of_layers
 
 # Variables that are equal on all ranks are saved once, others per rank: partial sums,
@@ -26,6 +28,9 @@ from tfdist.training.step import state_of_layers
 EQUAL, AVERAGED, SUMMED = "equal", "averaged", "summed"
 # The JSON key that stands for an array, which is saved separately.
 _ARRAY = "the array"
+
+# In the paths of variables of optimizers and gradients that are partial sums.
+_PARTS = ("gradient_accumulator", "powersgd_residual")
 
 # The path, shape, dtype and kind of each variable.
 Specs = Sequence[Sequence[Any]]
@@ -64,12 +69,18 @@ class TrainingVariables:
         metrics = {id(variable): variable for variable in model.metrics_variables}
         self._metrics = [*metrics.values()] if with_metrics else []
         self._others = [v for v in variables_of(model) if id(v) not in metrics]
+        hooks = any_hooks_of_model(model)
+        if hooks is not None:
+            self._others += hooks.gradient_state(model.trainable_variables)
         self._of_layers = {id(variable) for variable in state_of_layers(model)}
 
     def take(self, collective: Collective) -> tuple[Specs, Values, Values]:
         """Return specs, equal values and own values; all ranks must call it."""
         variables = [*self._others, *self._metrics]
-        values = [tf.convert_to_tensor(variable).numpy() for variable in variables]
+        values = [
+            v.numpy() if goes_by_parts(v) else tf.convert_to_tensor(v).numpy()
+            for v in variables
+        ]
         kinds = self._kinds(variables, values, collective)
         specs = [
             (*_spec_of(variable), kind)
@@ -118,7 +129,7 @@ class TrainingVariables:
             by_rank = collective.exchange("the state of layers", sums)
         kinds = []
         for variable, *of_ranks in zip(variables, *by_rank, strict=True):
-            is_part = "gradient_accumulator" in variable.path
+            is_part = any(name in variable.path for name in _PARTS)
             kind = SUMMED if is_part or id(variable) in metrics else EQUAL
             kinds.append(AVERAGED if len(set(of_ranks)) > 1 else kind)
         return kinds

@@ -75,6 +75,10 @@ class GradientHooks(Protocol):
         """Sum prepared gradients over ranks."""
         return list(gradients)
 
+    def gradient_state(self, variables: Sequence[Any]) -> list[Any]:
+        """Return what the sum of these variables' gradients keeps for the next step."""
+        return []
+
     def gradients_are_reduced(self) -> AbstractContextManager[None]:
         """Mark a block in which an optimizer gets gradients that are already summed."""
         return nullcontext()
@@ -112,6 +116,14 @@ class FitHooks(Protocol):
     def callbacks_called(self, trainer: Any, event: str) -> None:
         """Agree on the decisions of callbacks after an event of theirs."""
         return
+
+    def has_written(self, file: str) -> None:
+        """Tell the other ranks that this one, the chief, has written a file."""
+        return
+
+    def wait_for_file(self, file: str) -> bool:
+        """Wait until the chief has written a file; return False if it did not."""
+        return True
 
     def epoch_ended(self, trainer: Any) -> None:
         """Synchronize the state of layers after the last step of an epoch."""

@@ -65,6 +65,13 @@ def statistics_of(model: Any) -> list[Any]:
     ]
 
 
+def is_normalized(model: Any, variable: Any) -> bool:
+    """Return whether a layer replaces a weight by its normalized value."""
+    kind = keras.layers.SpectralNormalization
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
+    return any(variable is getattr(layer, "kernel", None) for layer in layers)
+
+
 _ADDS_UP = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14)
 
 

@@ -41,6 +41,27 @@ def optimizers_of(model: Any) -> list[Any]:
     return _held_by(model, keras.optimizers.Optimizer)
 
 
+def built_from(model: Any) -> list[list[int] | None]:
+    """Return the positions of the variables that each optimizer was built with."""
+    places = {id(variable): i for i, variable in enumerate(model.variables)}
+    return [
+        # A step may train variables that the model does not hold.
+        [places.get(id(variable), -1) for variable in one._trainable_variables]
+        if one.built
+        else None
+        for one in optimizers_of(model)
+    ]
+
+
+def build_from(model: Any, positions: Sequence[Sequence[int] | None]) -> None:
+    """Build optimizers as `built_from` found them, if the model has the variables."""
+    known = range(len(model.variables))
+    for one, places in zip(optimizers_of(model), positions, strict=False):
+        if places and not one.built and all(place in known for place in places):
+            with model.distribute_strategy.scope():
+                one.build([model.variables[place] for place in places])
+
+
 def state_of_losses(model: Any) -> list[Any]:
     """Return the variables of a model's losses, such as a running mean."""
     losses = _held_by(model, keras.losses.Loss)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from keras.src.saving import saving_api
+
 from tfdist.compat.keras import (
     callbacks,
     compile_checks,
@@ -48,7 +50,10 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "BatchNormalization._moments": layers.moments_of_all_rows,
         "Embedding.call": pure_step.look_up_rows,
     },
-    "legacy.saving.legacy_h5_format": {"save_model_to_hdf5": saving.save_once},
+    "legacy.saving.legacy_h5_format": {
+        "load_model_from_hdf5": saving.load_existing,
+        "save_model_to_hdf5": saving.save_once,
+    },
     "losses.loss": {"reduce_weighted_values": losses_and_metrics.reduce_over_ranks},
     "metrics.metric": {"Metric.__init__": losses_and_metrics.init_shared},
     "metrics.reduction_metrics": {
@@ -87,11 +92,16 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "L1L2.__call__": layers.penalty_of_all_rows,
         "L2.__call__": layers.penalty_of_all_rows,
     },
+    # The last that Keras looks for in `load_model`, since 3.13; older ones say less.
+    "saving.saving_api": dict.fromkeys(
+        {"is_orbax_checkpoint"} & set(vars(saving_api)), saving.load_existing
+    ),
     "saving.saving_lib": {
         f"{saving.ENTRY}.__getitem__": saving.read_by_parts,
         f"{saving.ENTRY}.__setitem__": saving.write_by_parts,
         "_load_state": saving.load_by_parts,
         "is_memory_sufficient": saving.is_memory_for_whole,
+        "load_weights_only": saving.load_existing_weights,
         "save_model": saving.save_once,
         "save_weights_only": saving.save_once,
     },

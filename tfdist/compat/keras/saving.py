@@ -1,8 +1,10 @@
 """Saving of models: atomic, by the chief only, and large weights by parts."""
 
+import functools
 import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
@@ -15,17 +17,24 @@ import tensorflow as tf
 from keras.src.saving import saving_lib
 from tensorflow.python.checkpoint import checkpoint_management
 
+from tfdist.cluster import facts
 from tfdist.compat.keras import sharded
-from tfdist.compat.keras.hooks import any_hooks_of_model, hooks_of
+from tfdist.compat.keras.hooks import KerasHooks, any_hooks_of_model, hooks_of
 from tfdist.compat.keras.sharded import goes_by_parts, read_parts
 from tfdist.compat.patching import holding, within
 
 _ATOMICALLY = ContextVar("atomically", default=False)
+# Whether the chief writes a file, in the course of which it may write others.
+_WRITING = ContextVar("writing", default=False)
 # Whether a model with large weights on servers is loaded; None: no model is.
 _BY_PARTS: ContextVar[bool | None] = ContextVar("by_parts", default=None)
 
 # Keras 3.8 reads and writes datasets in a class of their own.
 ENTRY = "H5Entry" if hasattr(saving_lib, "H5Entry") else "H5IOStore"
+
+
+class MissingFileError(FileNotFoundError, ValueError):
+    """Absence of a file to load; Keras raises one or the other, by the format."""
 
 
 def saved_atomically() -> AbstractContextManager[None]:
@@ -47,67 +56,122 @@ def save_once(
 ) -> Any:
     """Save like Keras, atomically and on the chief only."""
     hooks = any_hooks_of_model(model)
-    if hooks is None and not _ATOMICALLY.get():
+    is_path = isinstance(filepath, str | os.PathLike)
+    # Each rank has memory of its own to write to.
+    if not is_path or (hooks is None and not _ATOMICALLY.get()):
         return original(model, filepath, *args, **kwargs)
-    if hooks is not None and hooks.rank > 0:
-        return None
     # Keras itself writes sharded files, and files on remote storage.
-    is_file = isinstance(filepath, str | os.PathLike) and "://" not in str(filepath)
     bound = inspect.signature(original).bind(model, filepath, *args, **kwargs)
     given = bound.arguments
     is_whole = given.get("zipped", True) and not given.get("max_shard_size")
-    if not (is_file and is_whole):
-        return original(model, filepath, *args, **kwargs)
-    return write_atomically(
-        Path(filepath), lambda path: original(model, path, *args, **kwargs)
-    )
+
+    def write() -> Any:
+        if "://" in str(filepath) or not is_whole:
+            return original(model, filepath, *args, **kwargs)
+        return write_atomically(
+            Path(filepath), lambda path: original(model, path, *args, **kwargs)
+        )
+
+    return _write_once(hooks, filepath, write)
 
 
-def export_once(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+def export_once(
+    original: Any, self: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Export like Keras, on the chief only."""
     hooks = any_hooks_of_model(self)
-    if hooks is None or hooks.rank == 0:
-        return original(self, *args, **kwargs)
-    return None
+    return _write_once(
+        hooks, filepath, lambda: original(self, filepath, *args, **kwargs)
+    )
 
 
 def write_checkpoint_once(
     original: Any, self: Any, file_prefix: Any, options: Any = None
 ) -> Any:
     """Write a checkpoint of TensorFlow on the chief; the others only track it."""
-    if _is_for_chief(self):
-        return original(self, file_prefix, options)
-    # Programs delete the folder in which a worker has written.
-    tf.io.gfile.makedirs(os.path.dirname(os.fspath(file_prefix)))
-    callbacks = getattr(options, "experimental_write_callbacks", None) or ()
-    with ExitStack() as stack:
-        for name in ("update_checkpoint_state_internal", "_delete_file_if_exists"):
-            nothing = holding(checkpoint_management, name, lambda *_, **__: None)
-            stack.enter_context(nothing)
-        for callback in callbacks:
-            callback(*(file_prefix,) * len(inspect.signature(callback).parameters))
-    return file_prefix
+    hooks, prefix = _hooks_of_variables(self), os.fspath(file_prefix)
+    if hooks is not None and hooks.rank > 0:
+        # Programs delete the folder in which a worker has written.
+        tf.io.gfile.makedirs(os.path.dirname(prefix))
+        callbacks = getattr(options, "experimental_write_callbacks", None) or ()
+        with ExitStack() as stack:
+            for name in ("update_checkpoint_state_internal", "_delete_file_if_exists"):
+                nothing = holding(checkpoint_management, name, lambda *_, **__: None)
+                stack.enter_context(nothing)
+            for callback in callbacks:
+                callback(*(prefix,) * len(inspect.signature(callback).parameters))
+    write = functools.partial(original, self, file_prefix, options)
+    return _write_once(hooks, prefix, write) or prefix
 
 
 def save_model_once(
     original: Any, obj: Any, export_dir: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Write a SavedModel on the chief only."""
-    if _is_for_chief(obj):
-        return original(obj, export_dir, *args, **kwargs)
-    tf.io.gfile.makedirs(export_dir)
-    return [], {}
+    hooks = _hooks_of_variables(obj)
+    if hooks is not None and hooks.rank > 0:
+        tf.io.gfile.makedirs(export_dir)
+    write = functools.partial(original, obj, export_dir, *args, **kwargs)
+    return _write_once(hooks, export_dir, write) or ([], {})
 
 
-def _is_for_chief(root: Any) -> bool:
-    """Return whether this process writes an object, with variables of a strategy."""
+def _write_once(hooks: KerasHooks | None, path: Any, write: Callable[[], Any]) -> Any:
+    """Write on the chief, while the other ranks wait for it and return None."""
+    if hooks is None or _WRITING.get():
+        return write()
+    # Programs may number the files of ranks.
+    name = re.sub(r"\d", "", Path(path).name)
+    if hooks.rank == 0:
+        with within(_WRITING, True):
+            result = write()
+        hooks.has_written(name)
+        return result
+    if not hooks.wait_for_file(name):
+        warnings.warn(
+            f"Only the chief writes files, and it has not written this one. Received: "
+            f"{os.fspath(path)!r}, saved by rank {hooks.rank} alone. Save on every "
+            "rank, or on the chief.",
+            stacklevel=2,
+        )
+    return None
+
+
+def load_existing(original: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    """Load like Keras; if there is no file, say which ranks must save it."""
+    _check_exists(filepath)
+    return original(filepath, *args, **kwargs)
+
+
+def load_existing_weights(
+    original: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Load like Keras; if there is no file, say which ranks must save it."""
+    _check_exists(filepath)
+    return original(model, filepath, *args, **kwargs)
+
+
+def _check_exists(path: Any) -> None:
+    """Raise an error with the remedies if a file of several ranks is missing."""
+    is_local = isinstance(path, str | os.PathLike) and "://" not in str(path)
+    if facts.size() > 1 and is_local and not os.path.exists(path):
+        raise MissingFileError(
+            f"There is no such file. Received: {os.fspath(path)!r}, in a job of "
+            f"{facts.size()} processes. Check the path. If this program saves the "
+            "file, call model.save on every rank, not after `if tfdist.is_chief()`: "
+            "only the chief writes, and the others wait for it. Ranks on several hosts "
+            "need a folder that all of them share."
+        )
+
+
+def _hooks_of_variables(root: Any) -> KerasHooks | None:
+    """Return the hooks of the strategy of an object's variables, if any."""
     for found in tf.train.TrackableView(root).descendants():
         variable = getattr(found, "_value", found)
         hooks = hooks_of(getattr(variable, "_distribute_strategy", None))
         if hooks is not None:
-            return hooks.rank == 0
+            return hooks
     # Such as an iterator, of which each rank has its own.
-    return True
+    return None
 
 
 def write_atomically(path: Path, write: Callable[[str], Any]) -> Any:

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.compat.keras.layers import is_normalized
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.mirrored import (
@@ -147,7 +148,9 @@ class DeviceHooks(ReplicaHooks):
         trainer = None if self.step is None else self.step.trainer
         if trainer is not None and not is_copied(variable, self._strategy):
             weights, state = trainer.trainable_variables, state_of_layers(trainer)
-            if any(variable is one for one in [*weights, *state]):
+            # Central storage: normalizing a weight again, per device, changes nothing.
+            is_safe = self.updates_once and is_normalized(trainer, variable)
+            if any(variable is one for one in [*weights, *state]) and not is_safe:
                 others = [] if self.updates_once else weights
                 self._check_copied([variable, *others, *state])
         super().note_assigned(variable)

@@ -33,7 +33,7 @@ BEAT_SECONDS = 0.5
 # workers that is an error, since some of them may be restarted.
 REPEAT_SECONDS = 1.0
 ABSENCE_SECONDS = 5.0
-LOSS_SECONDS = 60.0
+LOSS_SECONDS = 25.0
 
 
 @dataclass(eq=False)

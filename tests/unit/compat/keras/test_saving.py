@@ -1,10 +1,14 @@
 """Files are written by the chief alone, whole or not at all, whatever the format."""
 
+import io
+import json
 import os
+import zipfile
 
 import keras
 import numpy as np
 import pytest
+from keras.src.saving import saving_lib
 from packaging.version import Version
 
 from tfdist.compat.keras import install
@@ -74,6 +78,67 @@ def test_only_the_chief_writes(name, twin, tmp_path):
     SAVERS[name](model, tmp_path / name)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_rank_writes_to_memory_of_its_own(twin):
+    with twin(1).scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    memory = io.BytesIO()
+
+    saving_lib.save_model(model, memory)
+
+    assert zipfile.is_zipfile(memory)
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_a_file_that_the_chief_does_not_write_is_named(
+    name, twin, tmp_path, monkeypatch
+):
+    strategy = twin(1)
+    monkeypatch.setattr(
+        strategy.collective, "wait_for_chief", lambda what: False, raising=False
+    )
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+
+    with pytest.warns(
+        UserWarning,
+        match=r"^Only the chief writes files, and it has not written this one\. "
+        rf"Received: '\S*{name}', saved by rank 1 alone\. Save on every rank, or on "
+        r"the chief\.$",
+    ):
+        SAVERS[name](model, tmp_path / name)
+
+
+LOADERS = {
+    "model.keras": lambda model, path: keras.models.load_model(path),
+    "model.h5": lambda model, path: keras.saving.load_model(str(path)),
+    "model.weights.h5": lambda model, path: model.load_weights(path),
+}
+
+
+@pytest.mark.skipif(
+    Version(keras.__version__) < Version("3.13"),
+    reason="older versions say themselves that a .keras file is missing",
+)
+@pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_missing_file_of_several_ranks_names_the_remedy(
+    name, kind, model, tmp_path, monkeypatch
+):
+    workers = {"worker": ["a:1", "b:1"]}
+    task = {"type": "worker", "index": 1}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": workers, "task": task}))
+
+    with pytest.raises(
+        kind,
+        match=rf"^There is no such file\. Received: '\S*{name}', in a job of 2 "
+        r"processes\. Check the path\. If this program saves the file, call "
+        r"model\.save on every rank, not after `if tfdist\.is_chief\(\)`: only the "
+        r"chief writes, and the others wait for it\. Ranks on several hosts need a "
+        r"folder that all of them share\.$",
+    ):
+        LOADERS[name](model, tmp_path / name)
 
 
 @pytest.mark.skipif(

@@ -130,14 +130,14 @@ def test_a_late_result_is_given_back_once(made, job):
 
 def test_an_error_is_raised_if_no_worker_answers(made, job):
     made.submit(work_of("never"))
-    job.silence = {0: 72.4, 1: 59.0}
+    job.silence = {0: 32.4, 1: 24.0}
     made._resubmit()
-    job.silence[1] = 60.6
+    job.silence[1] = 25.6
 
     with pytest.raises(TimeoutError) as error:
         made.take(wait=True)
     assert str(error.value) == (
-        "No worker answers any more. Received: no sign of life for 61 s from worker 0 "
+        "No worker answers any more. Received: no sign of life for 26 s from worker 0 "
         "(a:1), worker 1 (b:1). Check whether they have ended or are stopped, and "
         "start the job again."
     )
