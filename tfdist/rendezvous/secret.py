@@ -1,12 +1,24 @@
 """Secret of a job, and the proof that a process at the other end knows it."""
 
 import hmac
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from tfdist.cluster.address import is_loopback, split_address
+
+_log = logging.getLogger(__name__)
 
 SECRET_VARIABLE = "TFDIST_SECRET"
 SECRET_FILE_VARIABLE = "TFDIST_SECRET_FILE"
+
+
+_WITHOUT_SECRET = (
+    f"The ranks know each other by their addresses only, as {SECRET_VARIABLE} is not "
+    "set: any program in this network can pass for one of them. Give all processes of "
+    f"the job the same {SECRET_VARIABLE}, or {SECRET_FILE_VARIABLE}."
+)
 
 
 def new_nonce() -> str:
@@ -33,6 +45,13 @@ def shared_secret(env: Mapping[str, str] | None = None) -> str:
             "which is empty. Write one line into it: openssl rand -hex 16"
         )
     return secret
+
+
+def warn_without_secret(secret: str, addresses: Iterable[str]) -> None:
+    """Warn if any program in the network can pass for a rank."""
+    hosts = {split_address(address)[0] for address in addresses}
+    if not secret and not all(map(is_loopback, hosts)):
+        _log.warning(_WITHOUT_SECRET)
 
 
 def proof_of(secret: str, side: str, *nonces: str) -> str:

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tfdist.rendezvous import roll_call
+from tfdist.rendezvous import handshake
 from tfdist.rendezvous.lifeline import part
 from tfdist.rendezvous.roll_call import Guest, meet, open_door
 
@@ -156,7 +156,7 @@ def test_a_rank_of_another_meeting_is_not_let_in(of_ranks):
 
 
 def test_an_address_at_which_nothing_is_said_is_left_soon(of_ranks, monkeypatch):
-    monkeypatch.setattr(roll_call, "_ACKNOWLEDGE_SECONDS", 0.1)
+    monkeypatch.setattr(handshake, "_ACKNOWLEDGE_SECONDS", 0.1)
     ranks = of_ranks(2)
     with socket.create_server(("127.0.0.2", ranks.port)):
         addresses = ("127.0.0.2", "127.0.0.1")

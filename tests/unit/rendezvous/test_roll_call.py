@@ -10,8 +10,10 @@ import pytest
 
 from tfdist.cluster import Cluster, Task
 from tfdist.launch.machine import free_ports
-from tfdist.rendezvous import roll_call
-from tfdist.rendezvous.roll_call import call_roll, start_timeout
+from tfdist.rendezvous import handshake, presence
+from tfdist.rendezvous import secret as secret_module
+from tfdist.rendezvous.presence import start_timeout
+from tfdist.rendezvous.roll_call import call_roll
 from tfdist.rendezvous.secret import proof_of, shared_secret
 from tfdist.rendezvous.wire import receive, send
 
@@ -303,7 +305,7 @@ def test_a_stranger_at_the_address_of_rank_0_is_told_nothing(calls, monkeypatch)
 
 
 def test_a_crowd_of_strangers_holds_nobody_up(calls, monkeypatch):
-    monkeypatch.setattr(roll_call, "_UNPROVEN", 8)
+    monkeypatch.setattr(handshake, "_UNPROVEN", 8)
     addresses = addresses_of(2)
     chief = calls(addresses, 0)
     with ExitStack() as stack:
@@ -317,7 +319,7 @@ def test_a_crowd_of_strangers_holds_nobody_up(calls, monkeypatch):
 
 
 def test_a_silent_stranger_is_soon_hung_up_on(calls, monkeypatch):
-    monkeypatch.setattr(roll_call, "_ACKNOWLEDGE_SECONDS", 0.1)
+    monkeypatch.setattr(handshake, "_ACKNOWLEDGE_SECONDS", 0.1)
     addresses = addresses_of(2)
     chief = calls(addresses, 0)
     with knock(addresses[0]) as stranger:
@@ -339,7 +341,7 @@ def test_ranks_of_several_hosts_without_a_secret_are_warned(
 ):
     monkeypatch.setenv("TFDIST_SECRET", secret)
     monkeypatch.delenv("TFDIST_SECRET_FILE", raising=False)
-    monkeypatch.setattr(roll_call, "is_loopback", lambda host: is_local)
+    monkeypatch.setattr(secret_module, "is_loopback", lambda host: is_local)
 
     with pytest.raises(TimeoutError):
         calls(addresses_of(2), 0, start_timeout_seconds=0.1).result(SECONDS)
@@ -365,16 +367,16 @@ def test_the_secret_may_be_in_a_file(tmp_path):
 def test_more_ranks_than_files_that_may_be_open_are_refused(monkeypatch):
     changed = []
     limits = (1000, 2000)
-    monkeypatch.setattr(roll_call.resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(presence.resource, "getrlimit", lambda which: limits)
     monkeypatch.setattr(
-        roll_call.resource, "setrlimit", lambda which, given: changed.append(given)
+        presence.resource, "setrlimit", lambda which, given: changed.append(given)
     )
-    roll_call._allow_open_files(1000)
+    presence.allow_open_files(1000)
     assert changed == []
-    roll_call._allow_open_files(1500)
+    presence.allow_open_files(1500)
     assert changed == [(1500, 2000)]
     with pytest.raises(OSError, match=r"limit of 2000, where 2001 are needed\. Raise"):
-        roll_call._allow_open_files(2001)
+        presence.allow_open_files(2001)
 
 
 def test_a_stranger_that_says_nothing_is_not_waited_for(calls):
