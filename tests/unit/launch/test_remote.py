@@ -332,3 +332,9 @@ def test_a_host_that_does_not_answer(connect):
         "node2 has not answered in time. Received: Warning: slow. Try by hand: ssh"
     ):
         assert not host.hello.done()
+
+
+@pytest.mark.parametrize("ssh", ["", "  ", "ssh -i 'open"])
+def test_what_is_no_command_for_ssh_is_refused(ssh):
+    with pytest.raises(ValueError, match=r"--ssh must be a command .*Received: --ssh "):
+        ssh_command(ssh, "node1", "true")
