@@ -24,7 +24,7 @@ OLDEST_TESTS := $(PARALLEL) tests/unit/compat tests/unit/strategies \
     tests/distributed/test_strategy.py
 OLDEST_MATRIX := $(addprefix tests/distributed/test_equality_,fit.py optimizers.py)
 
-.PHONY: help demo test test-all test-slow test-oldest lint types docs bench package clean
+.PHONY: help demo test test-all test-slow test-oldest lint types docs notebook bench package clean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -66,6 +66,10 @@ types: $(VENV)/dev.installed ## check types
 # The variable silences the theme's word about its successor; CONTRIBUTING.md has it.
 docs: $(VENV)/docs.installed ## build the documentation as a site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+notebook: $(VENV)/docs.installed $(VENV)/examples.installed ## run the notebook; its page goes into site/
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter nbconvert --execute --to html \
+	    --output-dir site examples/two_processes.ipynb
 
 bench: $(VENV)/examples.installed ## measure the all-reduce and the training speed
 	$(BIN)/tfdist bench allreduce

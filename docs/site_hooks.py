@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 # What a page of examples may link to, besides pages.
-SHOWN = {".md", ".py", ".yaml", ".sbatch"}
+SHOWN = {".md", ".py", ".ipynb", ".yaml", ".sbatch"}
 OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")
 LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)")
 NOT_ON_THE_SITE = re.compile(r"\[([^\]]*)\]\((?:tests/|LICENSE)[^)]*\)")

@@ -31,7 +31,9 @@ def oldest():
 
 
 def test_the_oldest_versions_are_the_lower_bounds():
-    extras = [one for name in ("examples", "report", "test") for one in EXTRAS[name]]
+    extras = [
+        one for name in ("examples", "mpi", "report", "test") for one in EXTRAS[name]
+    ]
     required = [*PROJECT["dependencies"], *extras]
 
     assert bounds(required, ">=") == oldest()

@@ -1,4 +1,4 @@
-"""The collectives of TensorFlow and of Horovod between real processes.
+"""The collectives of TensorFlow, MPI and Horovod between real processes.
 
 TensorFlow takes seconds to start, so each group of processes makes many checks and
 hands the results over; the tests compare them with NumPy.
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 
+import horovod_jobs
 import numpy as np
 import pytest
 
@@ -17,6 +18,10 @@ import tfdist
 from tfdist.cluster import detect
 from tfdist.testing import cluster
 
+MPIRUN = (
+    os.path.join(os.path.dirname(sys.executable), "mpirun"),
+    *("--allow-run-as-root", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"),
+)
 NEEDS_HOROVOD = pytest.mark.requires("horovodrun")
 ENGINES = ("tensorflow", pytest.param("horovod", marks=NEEDS_HOROVOD))
 SECONDS = 240
@@ -31,6 +36,10 @@ def connect(**options):
         from tfdist.collectives.horovod.collective import HorovodCollective
 
         return HorovodCollective(**options)
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        from tfdist.collectives.mpi import MPICollective
+
+        return MPICollective(**options)
     from tfdist.collectives import TensorFlowCollective
 
     return TensorFlowCollective(detect(), **options)
@@ -210,6 +219,8 @@ def in_graphs(collective):
     params=[
         "tensorflow-2",
         "tensorflow-3",
+        "mpi-2",
+        "mpi-3",
         pytest.param("horovod-2", marks=NEEDS_HOROVOD),
         pytest.param("horovod-3", marks=NEEDS_HOROVOD),
     ],
@@ -217,6 +228,8 @@ def in_graphs(collective):
 def found(request):
     """Return what all ranks found, by rank, for each engine and number of processes."""
     engine, _, size = request.param.partition("-")
+    if engine == "mpi":
+        return horovod_jobs.run(all_types_and_shapes, int(size), launcher=MPIRUN)
     return cluster(
         all_types_and_shapes, size=int(size), timeout_seconds=SECONDS, collective=engine
     ).values
@@ -386,6 +399,22 @@ def test_different_calls_are_an_error_that_names_them(how, words):
         with pytest.raises(RuntimeError, match=f"^RuntimeError: The ranks .*{words}"):
             raise RuntimeError(first)
         assert later == first
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("order", r"'b' .* on ranks \[0\]; all_reduce 'a' .* on ranks \[1\]"),
+        ("shape", r"of shapes \[\(2,\)\] on .*; .* of shapes \[\(3,\)\] on"),
+    ],
+)
+def test_mpi_too_refuses_different_calls(how, words):
+    values = horovod_jobs.run(different_calls, args=(how,), launcher=MPIRUN)
+
+    for first, _ in values:
+        text = f"^RuntimeError: The ranks are in different collectives.*{words}"
+        with pytest.raises(RuntimeError, match=text):
+            raise RuntimeError(first)
 
 
 @NEEDS_HOROVOD

@@ -23,7 +23,6 @@ PRELUDES = {
     "docs/callbacks.md": "from pages import dataset, model; import keras, tfdist",
     "docs/horovod.md": "import tensorflow as tf",
     "docs/parameter_servers.md": "import tfdist",
-    "docs/restarts.md": "from pages import dataset, model; import tfdist",
     "docs/scaling.md": "from pages import dataset, model; import tfdist",
 }
 

@@ -24,10 +24,13 @@ class Collective(ABC):
     Attributes:
         rank: The rank of this process, from 0.
         size: The number of processes in the job.
+        sends_at_once: Whether gradients are sent together, after the backward pass,
+            unless the size of buckets is given.
     """
 
     rank: int
     size: int
+    sends_at_once = False
 
     @abstractmethod
     def all_reduce(

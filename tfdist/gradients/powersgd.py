@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.gradients.buckets import BUCKET_BYTES
 from tfdist.gradients.compression import POWERSGD_RANKS
 from tfdist.gradients.reducer import GradientReducer
 from tfdist.gradients.sparse import DENSE, kind_of
@@ -35,7 +34,7 @@ class PowerSGDReducer(GradientReducer):
         self,
         collective: Collective,
         *,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
         sparse_as_dense: bool = False,
         compression: str = "powersgd",
     ) -> None:

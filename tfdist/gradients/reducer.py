@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, map_values
+from tfdist.collectives.wire_format import by_dtype
 from tfdist.gradients.buckets import (
     BUCKET_BYTES,
     add_to_buckets,
@@ -27,11 +28,13 @@ class GradientReducer:
         self,
         collective: Collective,
         *,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
         sparse_as_dense: bool = False,
         compression: str = "none",
     ) -> None:
-        check_bucket_bytes(bucket_bytes)
+        check_bucket_bytes(bucket_bytes or 0)
+        if bucket_bytes is None and not collective.sends_at_once:
+            bucket_bytes = BUCKET_BYTES
         self._collective = collective
         self._bucket_bytes = bucket_bytes
         self._sparse_as_dense = sparse_as_dense
@@ -114,6 +117,8 @@ class GradientReducer:
 
     def _plan(self, tensors: list[Any], beside: int) -> list[list[int]]:
         """Plan the messages of dense tensors; the last `beside` are not gradients."""
+        if self._bucket_bytes is None:
+            return by_dtype(dict(enumerate(tensors)))
         sizes = [_size_bytes(tensor) for tensor in tensors]
         types = [tensor.dtype for tensor in tensors]
         count = len(tensors) - beside

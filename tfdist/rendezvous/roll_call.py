@@ -1,8 +1,11 @@
 """Start handshake: no rank starts before every rank has answered rank 0."""
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import psutil
 
 from tfdist.cluster.address import split_address
 from tfdist.cluster.model import Cluster
@@ -62,7 +65,7 @@ def call_roll(
 
 @dataclass(frozen=True)
 class Guest:
-    """Rank that Horovod has already connected with the others."""
+    """Rank that Horovod or MPI has already connected with the others."""
 
     rank: int  # In the whole job, even if only some of its ranks meet.
     host: str
@@ -72,6 +75,22 @@ class Guest:
     # The port of rank 0 and a secret that identifies the meeting, set on rank 0 alone.
     port: int = 0
     token: str = ""
+
+
+def introduce(
+    rank: int, number: int, *, is_local: bool
+) -> tuple[Guest, socket.socket | None]:
+    """Return the address of this process; on rank 0, listen for the others of `meet`.
+
+    `number` is the rank in the whole job.
+    """
+    host, pid = socket.gethostname(), os.getpid()
+    if rank > 0:
+        return Guest(number, host, pid), None
+    door, token = open_door(is_local=is_local)
+    addresses = ["127.0.0.1"] if is_local else [*_own_addresses(), host]
+    port = door.getsockname()[1]
+    return Guest(number, host, pid, tuple(addresses), port, token), door
 
 
 def open_door(*, is_local: bool) -> tuple[socket.socket, str]:
@@ -106,3 +125,13 @@ def meet(
 def name_of(cluster: Cluster, rank: int) -> str:
     """Return the name of a rank in errors: its number, task and address."""
     return f"rank {rank} ({cluster.task_of(rank)}, {cluster.addresses[rank]})"
+
+
+def _own_addresses() -> list[str]:
+    """Return the addresses at which other hosts may reach this one."""
+    return [
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET and not address.address.startswith("127.")
+    ]

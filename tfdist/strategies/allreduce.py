@@ -5,7 +5,6 @@ from typing import Any
 
 from tfdist.collectives import Collective, FusingCollective
 from tfdist.gradients import (
-    BUCKET_BYTES,
     POWERSGD_RANKS,
     GradientReducer,
     HorovodReducer,
@@ -36,13 +35,14 @@ class AllReduceStrategy(StepRunner):
 
     Args:
         collective: The engine that connects the processes. "tensorflow" uses
-            TensorFlow's collectives; "horovod" uses Horovod, see `HorovodStrategy`;
+            TensorFlow's collectives; "mpi" uses MPI, by mpi4py; "horovod" uses Horovod,
+            see `HorovodStrategy`;
             "auto" uses Horovod if `horovodrun` or `mpirun` has started the processes
             and Horovod is installed, and TensorFlow otherwise. Or a `Collective`.
             Default "auto".
         bucket_bytes: The size of a bucket of gradients in bytes; 0 sends each gradient
             by itself. Horovod fuses gradients by its own threshold and accepts None
-            only. Default None: 25 MiB.
+            only. Default None: 25 MiB; with MPI, all gradients together.
         sparse_as_dense: Whether to make sparse gradients (`tf.IndexedSlices`) dense and
             sum them instead of gathering them. Default False.
         compression: The form in which float32 and float64 gradients are sent. "none"
@@ -58,7 +58,7 @@ class AllReduceStrategy(StepRunner):
             exceed the longest work that one process does alone. Default 600.
 
     Raises:
-        ImportError: If Horovod is requested but not installed for this TensorFlow.
+        ImportError: If Horovod or MPI is requested but not installed.
         OSError: If this process cannot listen at its own address.
         RuntimeError: If TensorFlow has already run an operation.
         TimeoutError: If a process is missing after `start_timeout_seconds`.
@@ -106,10 +106,9 @@ class AllReduceStrategy(StepRunner):
             _check_no_buckets(bucket_bytes)
             reducer: GradientReducer = HorovodReducer(collective, **how)
         else:
-            size = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
             is_thin = compression in POWERSGD_RANKS
             kind = PowerSGDReducer if is_thin else GradientReducer
-            reducer = kind(collective, bucket_bytes=size, **how)
+            reducer = kind(collective, bucket_bytes=bucket_bytes, **how)
         self._start(ProcessReplicaExtended(self, collective, reducer))
 
 

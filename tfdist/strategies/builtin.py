@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.compat import mirrored as compat
 from tfdist.compat.keras import install, options_done_wrong
-from tfdist.gradients import BUCKET_BYTES, GradientReducer
+from tfdist.gradients import GradientReducer
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.mirrored import CentralStorageExtended, MirroredReplicasExtended
 from tfdist.strategies.process_replica import ProcessReplicaExtended
@@ -222,7 +222,7 @@ def of_devices(
     devices: Sequence[str],
     cross_device_ops: Any = None,
     *,
-    bucket_bytes: int = BUCKET_BYTES,
+    bucket_bytes: int | None = None,
     place: str | None = None,
 ) -> Any:
     """Return the implementation for devices here, with the weights at `place`."""

@@ -9,13 +9,13 @@ from tfdist.cluster.membership import Membership
 from tfdist.cluster.model import Cluster
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 
-COLLECTIVES = ("auto", "tensorflow", "horovod")
+COLLECTIVES = ("auto", "tensorflow", "mpi", "horovod")
 
 
 def connect(name: str, **options: Any) -> Collective:
     """Return the collective of that name for the job in the environment.
 
-    The options are those of `TensorFlowCollective`; Horovod takes only the timeouts.
+    The options are those of `TensorFlowCollective`; the others take only the timeouts.
     """
     if name not in COLLECTIVES:
         raise ValueError(
@@ -29,12 +29,14 @@ def connect(name: str, **options: Any) -> Collective:
         collective = _connect_horovod(member, **options)
     elif member.size == 1:
         return SingleCollective()
+    elif name == "mpi":
+        collective = _connect_mpi(member, **options)
     elif member.cluster.size == 1:
         raise ValueError(
             "collective='tensorflow' needs the addresses of all processes, which "
             f"{member.launcher} does not give. Received: rank {member.rank} of "
             f"{member.size}, without TF_CONFIG. Start the program with `tfdist run`; "
-            "horovodrun and mpirun need collective='horovod'."
+            "mpirun needs collective='mpi' or 'horovod', and horovodrun 'horovod'."
         )
     else:
         collective = TensorFlowCollective(member.cluster, **options)
@@ -88,6 +90,14 @@ def _connect_horovod(
     if start(member) == 1:
         return SingleCollective()
     return HorovodCollective(process_set, **timeouts)
+
+
+def _connect_mpi(member: Membership, **timeouts: float) -> Collective:
+    """Start MPI and return its collective."""
+    from tfdist.collectives.mpi import MPICollective, start
+
+    start(member)
+    return MPICollective(**timeouts)
 
 
 def _is_for_horovod(member: Membership) -> bool:

@@ -9,7 +9,6 @@ from tfdist.cluster.detect import detect
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.compat import mirrored as compat
 from tfdist.compat.tensorflow import cluster_resolver as resolver_of
-from tfdist.gradients import BUCKET_BYTES
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.builtin import of_devices
 from tfdist.strategies.connecting import check_trains, connect
@@ -36,16 +35,22 @@ class MultiWorkerMirroredStrategy(
             describes the job. Default None: read from the environment by
             `tfdist.cluster.detect`.
         communication_options: A `tf.distribute.experimental.CommunicationOptions`.
-            `bytes_per_pack` is the size of a bucket of gradients in bytes, 0 for 25
-            MiB; `timeout_seconds` limits the wait in one call, None for 600 seconds;
-            `implementation` selects TensorFlow's transport. Default None.
+            `bytes_per_pack` is the size of a bucket of gradients in bytes, 0 for the
+            default of `AllReduceStrategy`; `timeout_seconds` limits the wait in one
+            call, None for 600 seconds; `implementation` selects TensorFlow's transport.
+            Default None.
+        collective: The engine that connects the processes: "tensorflow", or "mpi" for
+            processes with one device each, see `AllReduceStrategy`. Default
+            "tensorflow".
 
     Raises:
         OSError: If this process cannot listen at its own address.
         RuntimeError: If TensorFlow has already run an operation, or if the processes
             have different numbers of devices.
         TimeoutError: If a process is missing after 300 seconds.
-        ValueError: If the cluster is invalid, or NCCL is requested without a GPU.
+        ImportError: If MPI is requested but not installed.
+        ValueError: If the cluster is invalid, or an option conflicts with another or
+            with the devices.
 
     Example:
         >>> MultiWorkerMirroredStrategy().num_replicas_in_sync
@@ -53,19 +58,25 @@ class MultiWorkerMirroredStrategy(
     """
 
     def __init__(
-        self, cluster_resolver: Any = None, communication_options: Any = None
+        self,
+        cluster_resolver: Any = None,
+        communication_options: Any = None,
+        *,
+        collective: str = "tensorflow",
     ) -> None:
         if communication_options is None:
             communication_options = tf.distribute.experimental.CommunicationOptions()
-        collective = _connect(cluster_resolver, communication_options)
+        joined = _connect(cluster_resolver, communication_options, collective)
         self._cluster_resolver = cluster_resolver or resolver_of(detect())
         names = [compat.full_name(device) for device in compat.all_local_devices()]
-        _check_equal_devices(names, collective)
+        if collective == "mpi":
+            _check_one_device(names)
+        _check_equal_devices(names, joined)
         # TensorFlow's own collectives join devices of one process only, but rank 0
         # registers their groups for all.
-        self._collective_key_base = compat.FIRST_GROUP_KEY * (1 + collective.rank)
-        bucket_bytes = communication_options.bytes_per_pack or BUCKET_BYTES
-        self._start(of_devices(self, collective, names, bucket_bytes=bucket_bytes))
+        self._collective_key_base = compat.FIRST_GROUP_KEY * (1 + joined.rank)
+        bucket_bytes = communication_options.bytes_per_pack or None
+        self._start(of_devices(self, joined, names, bucket_bytes=bucket_bytes))
 
     @property
     def cluster_resolver(self) -> Any:
@@ -73,9 +84,17 @@ class MultiWorkerMirroredStrategy(
         return self._cluster_resolver
 
 
-def _connect(cluster_resolver: Any, options: Any) -> Collective:
+def _connect(cluster_resolver: Any, options: Any, collective: str) -> Collective:
     """Connect the processes of a resolver, or of the environment."""
     implementation = options.implementation.value
+    if collective == "mpi":
+        _check_for_mpi(cluster_resolver, implementation)
+        return connect("mpi", **_timeout_of(options))
+    if collective != "tensorflow":
+        raise ValueError(
+            "collective must be 'tensorflow' or 'mpi'. Received: "
+            f"collective={collective!r}. Use AllReduceStrategy for the others."
+        )
     if implementation == "NCCL" and not tf.config.list_physical_devices("GPU"):
         raise ValueError(
             "communication_options wants NCCL, which needs GPUs. Received: "
@@ -85,9 +104,8 @@ def _connect(cluster_resolver: Any, options: Any) -> Collective:
     how: dict[str, Any] = {
         "communication": implementation.lower(),
         "takes_all_gpus": True,
+        **_timeout_of(options),
     }
-    if options.timeout_seconds is not None:
-        how["timeout_seconds"] = options.timeout_seconds
     if cluster_resolver is None:
         return connect("tensorflow", **how)
     cluster = detect({"TF_CONFIG": _tf_config_of(cluster_resolver)})
@@ -95,6 +113,33 @@ def _connect(cluster_resolver: Any, options: Any) -> Collective:
     if cluster.size == 1:
         return SingleCollective()
     return TensorFlowCollective(cluster, **how)
+
+
+def _timeout_of(options: Any) -> dict[str, Any]:
+    """Return the timeout in options, if any, as an argument."""
+    seconds = options.timeout_seconds
+    return {} if seconds is None else {"timeout_seconds": seconds}
+
+
+def _check_for_mpi(cluster_resolver: Any, implementation: str) -> None:
+    """Raise `ValueError` for arguments that collective='mpi' does not go with."""
+    if cluster_resolver is not None or implementation != "AUTO":
+        raise ValueError(
+            "collective='mpi' joins the processes that the launcher of MPI has "
+            f"started, by MPI. Received: cluster_resolver={cluster_resolver}, "
+            f"implementation={implementation}. Leave both out, or use "
+            "collective='tensorflow'."
+        )
+
+
+def _check_one_device(devices: list[str]) -> None:
+    """Raise `ValueError` unless this process has one device, as MPI needs."""
+    if len(devices) > 1:
+        raise ValueError(
+            "collective='mpi' joins processes with one device each. Received: "
+            f"{len(devices)} devices in this process. Start a process for each device, "
+            "or use collective='tensorflow'."
+        )
 
 
 def _tf_config_of(cluster_resolver: Any) -> str:

@@ -28,9 +28,9 @@ def compiled(**options):
     ("options", "text"),
     [
         (
-            {"collective": "mpi"},
-            r"collective must be one of auto, tensorflow, horovod, or a Collective\. "
-            r"Received: collective='mpi'\.",
+            {"collective": "gloo"},
+            r"collective must be one of auto, tensorflow, mpi, horovod, or a "
+            r"Collective\. Received: collective='gloo'\.",
         ),
         (
             {"bucket_bytes": -1},

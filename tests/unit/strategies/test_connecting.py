@@ -154,10 +154,10 @@ def test_the_chief_tells_the_engine_that_auto_chose(
 # Refusals.
 
 
-@pytest.mark.parametrize("name", ["mpi", None])
+@pytest.mark.parametrize("name", ["gloo", None])
 def test_an_unknown_name_is_refused(name):
     text = (
-        "collective must be one of auto, tensorflow, horovod, or a Collective. "
+        "collective must be one of auto, tensorflow, mpi, horovod, or a Collective. "
         f"Received: collective={name!r}. Use 'auto' for what fits the environment."
     )
     with pytest.raises(ValueError, match=re.escape(text)):
@@ -206,8 +206,8 @@ def test_a_job_of_another_kind_is_refused(ps, task, text, engine, monkeypatch):
             "tensorflow",
             "collective='tensorflow' needs the addresses of all processes, which "
             "mpirun does not give. Received: rank 1 of 2, without TF_CONFIG. Start the "
-            "program with `tfdist run`; horovodrun and mpirun need "
-            "collective='horovod'.",
+            "program with `tfdist run`; mpirun needs collective='mpi' or 'horovod', "
+            "and horovodrun 'horovod'.",
         ),
     ],
 )

@@ -8,13 +8,12 @@ import threading
 from typing import Any
 
 import horovod.tensorflow as hvd
-import psutil
 
 from tfdist.cluster.membership import Membership
 from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.roll_call import Guest, meet, open_door
+from tfdist.rendezvous.roll_call import Guest, introduce, meet
 
 # Gloo waits 30 seconds before it considers a peer lost.
 _STOP_SECONDS = 40.0
@@ -63,7 +62,8 @@ def gather_guests(
     """Return the addresses of all ranks, and on rank 0 the listening socket."""
     rank, size = process_set.rank(), process_set.size()
     # Without a timeout, Horovod would wait forever for a rank that does not join.
-    guest, door = _introduce(rank)
+    is_local = hvd.size() == hvd.local_size()
+    guest, door = introduce(rank, hvd.rank(), is_local=is_local)
     reason = (
         "Not every rank takes part in the training. Received: nothing from some of the "
         f"{size} ranks after {timeout_seconds:g} s, on rank {hvd.rank()}. Make the "
@@ -126,25 +126,3 @@ def stop_at_exit() -> None:
         faulthandler.dump_traceback_later(_STOP_SECONDS, exit=True)
         hvd.shutdown()
         faulthandler.cancel_dump_traceback_later()
-
-
-def _introduce(rank: int) -> tuple[Guest, socket.socket | None]:
-    """Return the address of this process; on rank 0, listen for the others."""
-    host, pid = socket.gethostname(), os.getpid()
-    if rank > 0:
-        return Guest(hvd.rank(), host, pid), None
-    is_local = hvd.size() == hvd.local_size()
-    door, token = open_door(is_local=is_local)
-    addresses = ["127.0.0.1"] if is_local else [*_own_addresses(), host]
-    port = door.getsockname()[1]
-    return Guest(hvd.rank(), host, pid, tuple(addresses), port, token), door
-
-
-def _own_addresses() -> list[str]:
-    """Return the addresses at which other hosts may reach this one."""
-    return [
-        address.address
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family == socket.AF_INET and not address.address.startswith("127.")
-    ]

@@ -1,0 +1,174 @@
+"""MPI's collectives: shared memory within a host, the cluster's network between."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.cluster.membership import Membership
+from tfdist.collectives.monitored import MonitoredCollective
+from tfdist.collectives.mpi_transfers import Transfers
+from tfdist.devices import pin
+from tfdist.rendezvous.hub import Hub
+from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.rendezvous.presence import start_timeout
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, introduce, meet
+
+
+class MPICollective(MonitoredCollective):
+    """A collective of processes started by `mpirun`, `srun --mpi` or `tfdist run`.
+
+    Each operation waits, in Python, until all ranks have begun the same one; MPI then
+    moves the data. Operations run in the order of tracing, one at a time.
+    """
+
+    # MPI works in the thread that calls it, so it would delay the backward pass.
+    sends_at_once = True
+    _PEER_ERRORS = (tf.errors.UnknownError,)
+
+    def __init__(
+        self,
+        *,
+        start_timeout_seconds: float | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self._transfers = Transfers(load().COMM_WORLD)
+        lifeline, hub = _connect(
+            self._transfers, start_timeout(start_timeout_seconds), timeout_seconds
+        )
+        self._transfers.check = lifeline.check
+        self._raised: Exception | None = None
+        rank, size = self._transfers.rank, self._transfers.size
+        super().__init__(rank, size, lifeline, hub)
+
+    @contextmanager
+    def call(self, what: str) -> Iterator[None]:
+        """Mark a section in which ranks may wait; see `Collective.call`."""
+        with super().call(what):
+            try:
+                yield
+            except tf.errors.OpError as error:
+                raised, self._raised = self._raised, None
+                if raised is None:
+                    raise
+                # TensorFlow's error holds the text of this one, and its traceback.
+                raise raised from error
+
+    def _leave(self, hub: Hub | None) -> None:
+        has_failed = hasattr(sys, "last_value") or self._lifeline.failure is not None
+        super()._leave(hub)
+        # It waits for all ranks; after a failure, the launcher ends the others.
+        if not has_failed:
+            self._transfers.finalize()
+
+    def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
+        what = f"all_reduce {name!r} ({reduction}, {tensors[0].dtype.name})"
+
+        def reduce(*arrays: Any) -> list[Any]:
+            return self._transfers.reduce(what, arrays, reduction)
+
+        return self._run(what, reduce, tensors, [tensor.shape for tensor in tensors])
+
+    def _gather(self, tensor: Any, name: str) -> Any:
+        what = f"all_gather {name!r} ({tensor.dtype.name})"
+
+        def gather(array: Any) -> list[Any]:
+            return [self._transfers.gather(what, array)]
+
+        return self._run(what, gather, [tensor], [[None, *tensor.shape[1:]]])[0]
+
+    def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
+        what = f"broadcast {name!r} from rank {root_rank} ({tensors[0].dtype.name})"
+
+        def broadcast(*arrays: Any) -> list[Any]:
+            return self._transfers.broadcast(what, arrays, root_rank)
+
+        return self._run(what, broadcast, tensors, [tensor.shape for tensor in tensors])
+
+    def _run(
+        self,
+        what: str,
+        transfer: Callable[..., list[Any]],
+        tensors: list[Any],
+        shapes: Sequence[Any],
+    ) -> list[Any]:
+        """Run a transfer, or add it to the graph."""
+
+        def run(*arrays: Any) -> list[Any]:
+            try:
+                return transfer(*map(np.asarray, arrays))
+            except Exception as error:
+                self._raised = error
+                raise
+
+        what = f"{what} of shapes {[tensor.shape for tensor in tensors]}"
+        if tf.executing_eagerly():
+            with self.call(what), tf.device("CPU:0"):
+                results = transfer(*[np.asarray(each.numpy()) for each in tensors])
+                return [tf.convert_to_tensor(result) for result in results]
+        self.traced(what)
+        types = [tensor.dtype for tensor in tensors]
+        # XLA cannot compile the operation. A `tf.function` runs it, like others with
+        # side effects, in the order of tracing, which is the same on all ranks.
+        apart = tf.xla.experimental.jit_scope(compile_ops=False)
+        with tf.device("CPU:0"), apart:
+            results = tf.numpy_function(run, tensors, types)
+        return [tf.ensure_shape(*each) for each in zip(results, shapes, strict=True)]
+
+
+def load() -> Any:
+    """Start MPI if the program has not, and return the module `MPI` of mpi4py."""
+    try:
+        import mpi4py
+
+        # Its own end of MPI would wait for ranks that have failed.
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except Exception as error:
+        raise ImportError(
+            "collective='mpi' needs mpi4py and an MPI that it can load. Received: "
+            f"{type(error).__name__}: {error}. Install both with `pip install "
+            "'tfdist[mpi]'`, or mpi4py alone beside the MPI of the cluster."
+        ) from error
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    return MPI
+
+
+def start(member: Membership) -> int:
+    """Start MPI, and return its number of processes, which the launcher's must equal.
+
+    On a host with several GPUs, a process uses the GPU of its local rank.
+    """
+    mpi = load()
+    rank, size = mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
+    if (rank, size) != (member.rank, member.size):
+        library = mpi.Get_library_version().split(",")[0].strip("\0\n ")
+        raise RuntimeError(
+            "MPI does not join the processes that were started. Received: rank "
+            f"{member.rank} of {member.size} from {member.launcher or 'no launcher'}, "
+            f"rank {rank} of {size} from mpi4py, which has loaded {library}. Start the "
+            "program with the `mpirun` of that MPI."
+        )
+    pin(member.local_rank, member.local_size)
+    return int(size)
+
+
+def _connect(
+    transfers: Transfers, start_timeout_seconds: float, timeout_seconds: float
+) -> tuple[Lifeline, Hub | None]:
+    """Connect this rank to rank 0; on rank 0, return the hub, too."""
+    transfers.wait_for_all(start_timeout_seconds)
+    rank = transfers.rank
+    guest, door = introduce(rank, rank, is_local=transfers.is_local())
+    return meet(
+        rank,
+        transfers.gather_objects(guest),
+        door,
+        transfers.stop,
+        start_timeout_seconds=start_timeout_seconds,
+        timeout_seconds=timeout_seconds,
+    )
