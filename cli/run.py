@@ -21,7 +21,7 @@ from tfdist.launch import (
     run_job,
     tuning_variables,
 )
-from tfdist.rendezvous.roll_call import START_TIMEOUT_VARIABLE
+from tfdist.rendezvous.presence import START_TIMEOUT_VARIABLE
 from tfdist_cli.options import (
     Commands,
     add_command,

@@ -14,7 +14,8 @@ from tfdist.collectives.mpi_transfers import Transfers
 from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, introduce, meet, start_timeout
+from tfdist.rendezvous.presence import start_timeout
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, introduce, meet
 
 
 class MPICollective(MonitoredCollective):
