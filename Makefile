@@ -24,7 +24,7 @@ OLDEST_TESTS := $(PARALLEL) tests/unit/compat tests/unit/strategies \
     tests/distributed/test_strategy.py
 OLDEST_MATRIX := $(addprefix tests/distributed/test_equality_,fit.py optimizers.py)
 
-.PHONY: help demo test test-all test-slow test-oldest lint types docs bench clean
+.PHONY: help demo test test-all test-slow test-oldest lint types docs notebook bench package clean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -67,9 +67,25 @@ types: $(VENV)/dev.installed ## check types
 docs: $(VENV)/docs.installed ## build the documentation as a site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+notebook: $(VENV)/docs.installed $(VENV)/examples.installed ## run the notebook; its page goes into site/
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter nbconvert --execute --to html \
+	    --output-dir site examples/two_processes.ipynb
+
 bench: $(VENV)/examples.installed ## measure the all-reduce and the training speed
 	$(BIN)/tfdist bench allreduce
 	$(BIN)/tfdist bench training
+
+# In an empty environment, with the first program of the README.
+package: $(VENV)/dev.installed ## build wheel and sdist, install the wheel and train with it
+	rm -rf build dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	"$(PYTHON)" -m venv build/venv
+	build/venv/bin/python -m pip install --quiet dist/*.whl
+	awk '/^```/ { inside = /python/ && !n++; next } inside' README.md >build/train.py
+	cd build && venv/bin/tfdist --version
+	cd build && venv/bin/tfdist config build -H node1:4,node2:4 --to sbatch
+	cd build && venv/bin/tfdist run -np 2 train.py
 
 clean: ## delete .venv and every cache
 	rm -rf $(VENV) .venv-oldest build dist site *.egg-info .mypy_cache .ruff_cache \

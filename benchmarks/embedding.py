@@ -70,7 +70,7 @@ def _make_dataset(batch_size):
 
 
 def measure_all(args):
-    """Measure the optimizers, and those of a step's rows with a sharded table too."""
+    """Measure all optimizers, and without the last two also with a sharded table."""
     setup = JobSetup(args.workers, args.ps, args.steps, args.repeats)
     figures = []
     for is_sharded in (False, True):

@@ -25,8 +25,8 @@ from tfdist_cli.table import format_table
 _DESCRIPTION = """\
 Print the facts that a bug report needs: versions, the system, cores, memory, limits,
 GPUs, the network, the relevant variables, and the cluster that a program started here
-would see. Values of variables whose names look like secrets are hidden; read the rest
-before you publish it.
+would see. Values of variables that are unknown, or whose names look like secrets, are
+hidden; read the rest before you publish it.
 """
 
 _EPILOG = """\

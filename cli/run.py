@@ -21,7 +21,7 @@ from tfdist.launch import (
     run_job,
     tuning_variables,
 )
-from tfdist.rendezvous.roll_call import START_TIMEOUT_VARIABLE
+from tfdist.rendezvous.presence import START_TIMEOUT_VARIABLE
 from tfdist_cli.options import (
     Commands,
     add_command,
@@ -82,7 +82,8 @@ _OPTIONS = {
     f"together (default: {DEFAULT_RESTARTS}); after that the run goes on without them, "
     "as long as one is left",
     "--max-restarts N": "how many times the whole job is started again after a "
-    "failure, to go on from a backup of tfdist.callbacks.BackupAndRestore",
+    "failure, to go on from a backup of tfdist.callbacks.BackupAndRestore; not after a "
+    "TypeError, ValueError, ImportError or the like before any state is saved",
     "--min-np N": "with --max-restarts: go on with as few processes as this, without "
     "places of the job that have failed first twice in a row without progress "
     "(default: the value of -np)",

@@ -1,8 +1,7 @@
 """MkDocs's hooks: examples/ and CHANGELOG.md on the site, copied commands, tables.
 
 In the repository docs/ and examples/ lie side by side, and their pages link to each
-other as files. On the site all of them are within docs/, whose index.md stands for
-README.md.
+other as files. On the site all of them are within docs/, whose index.md is README.md.
 """
 
 import html
@@ -16,9 +15,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 # What a page of examples may link to, besides pages.
-SHOWN = {".md", ".py", ".yaml", ".sbatch"}
+SHOWN = {".md", ".py", ".ipynb", ".yaml", ".sbatch"}
 OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")
 LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)")
+NOT_ON_THE_SITE = re.compile(r"\[([^\]]*)\]\((?:tests/|LICENSE)[^)]*\)")
 CONSOLE = re.compile(r'(<div class="language-console highlight")(>.*?</div>)', re.S)
 TABLE = re.compile(r"<table>.*?</table>", re.S)
 ROW = re.compile(r"<tr[ >].*?</tr>", re.S)
@@ -53,6 +53,8 @@ def on_files(files: "Files", config: Any) -> "Files":
     # Here, so that what is below can be tested where MkDocs is not installed.
     from mkdocs.structure.files import File
 
+    readme = str(ROOT / "README.md")
+    files.append(File.generated(config, "index.md", abs_src_path=readme))
     examples = sorted((ROOT / "examples").rglob("*"))
     for path in [*(ROOT / name for name in OF_THE_ROOT), *examples]:
         if path.suffix in SHOWN or path.name == "Dockerfile":
@@ -62,7 +64,7 @@ def on_files(files: "Files", config: Any) -> "Files":
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let the links of a page lead to where files are on the site.
+    """Let the links of a page lead to where files are on the site, or to nowhere.
 
     Args:
         markdown: The text of the page.
@@ -72,6 +74,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         The text with other links.
     """
     place = page.file.src_uri
+    markdown = NOT_ON_THE_SITE.sub(r"\1", markdown)
     if place in OF_THE_ROOT:
         # These have every word; a search is for the page that explains it.
         page.meta["search"] = {"boost": 0.2}
@@ -94,7 +97,7 @@ def moved(target: str, place: str) -> str:
         >>> moved("../docs/horovod.md", "examples/README.md")
         '../horovod.md'
     """
-    is_outside = place.startswith("examples/") or place in OF_THE_ROOT
+    is_outside = place.startswith("examples/") or place in (*OF_THE_ROOT, "index.md")
     here = place if is_outside else f"docs/{place}"
     there = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
     on_site = "index.md" if there == "README.md" else there.removeprefix("docs/")

@@ -40,6 +40,7 @@ OTHERS = {
     "mpirun": "tests/distributed/test_horovod_launchers.py runs it",
     "pip": "would install; the Makefile does",
     "python": "options of examples are looked up below",
+    "python3": "makes an environment; the Makefile does the same",
     "salloc": "needs Slurm; tests/distributed/test_slurm.py runs the like",
     "sbatch": "tests/distributed/test_slurm.py runs it",
     "source": "of the shell",

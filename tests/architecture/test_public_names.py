@@ -30,8 +30,9 @@ tfdist.horovod: Adasum Average Compression DistributedGradientTape
     ccl_built cross_rank cross_size cuda_built ddl_built elastic global_process_set
     gloo_built gloo_enabled grouped_allgather grouped_allreduce
     grouped_reducescatter init is_homogeneous is_initialized join load_model
-    local_rank local_size mpi_built mpi_enabled mpi_threads_supported nccl_built
-    rank reducescatter remove_process_set rocm_built shutdown size start_timeline
+    local_rank local_rank_op local_size local_size_op mpi_built mpi_enabled
+    mpi_threads_supported nccl_built process_set_included_op rank rank_op
+    reducescatter remove_process_set rocm_built shutdown size size_op start_timeline
     stop_timeline
 tfdist.learning_rate: exponential_multiplier scale scale_factor warmup_multiplier
 tfdist.mixed_precision: LossScaleOptimizer loss_scale set_policy

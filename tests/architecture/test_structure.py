@@ -208,6 +208,19 @@ def test_every_folder_with_python_is_installed():
     assert offenders(SOURCES, lambda p: not (p.parent / "__init__.py").exists()) == []
 
 
+def test_every_other_file_of_the_library_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = {
+        path
+        for package, patterns in project["tool"]["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    there = {path for path in (ROOT / "tfdist").rglob("*") if path.is_file()}
+
+    assert listed == {path for path in there if path.suffix not in (".py", ".pyc")}
+
+
 def run_python(program, folder):
     """Run a program in a process of its own, and return its output."""
     done = subprocess.run(

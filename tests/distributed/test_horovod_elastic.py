@@ -32,8 +32,14 @@ PASSES = 1
 wrapped = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=PASSES)
 model.compile(wrapped, "mse")
 state = hvd.elastic.KerasState(model, batch=0, epoch=0)
-state.register_reset_callbacks([lambda: note(event="reset")])
+state.register_reset_callbacks([lambda: on_reset()])
 x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+
+
+def on_reset():
+    # As in Horovod's examples.
+    keras.backend.set_value(model.optimizer.lr, 0.01)
+    note(event="reset")
 
 
 def note(**values):

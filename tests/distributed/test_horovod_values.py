@@ -23,6 +23,7 @@ def reduced_values(hvd):
     ops = {"Sum": hvd.Sum, "Min": hvd.Min, "Max": hvd.Max, "Product": hvd.Product}
     seen |= {name: float(hvd.allreduce(one, op=op)) for name, op in ops.items()}
     seen["average=False"] = float(hvd.allreduce(one, average=False))
+    seen["False second"] = float(hvd.allreduce(one, False))
     seen["scaled"] = float(
         hvd.allreduce(one, prescale_factor=2.0, postscale_factor=5.0)
     )
@@ -44,6 +45,7 @@ REDUCED = {
     "Max": 2.0,
     "Product": 2.0,
     "average=False": 3.0,
+    "False second": 3.0,
     "scaled": 15.0,
     "fp16": 1.5,
     "slices": [[1.0], [2.0]],

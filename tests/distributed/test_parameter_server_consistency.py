@@ -109,6 +109,7 @@ SYNC = {
     "accumulation": test_equality_optimizers.ROWS["accumulation, use_ema"],
     "adapted in the scope": test_equality_programs.ROWS["adapted in the scope"],
     "own apply": test_equality_programs.ROWS["apply of a user's own"],
+    "compiled by a callback": test_equality_programs.ROWS["compiled by a callback"],
 }
 IN_TURN = {
     "dropout and normalization": of_many(

@@ -46,7 +46,40 @@ _RELEVANT = re.compile(
     r"|(?i:(grpc|http|https|no|no_grpc)_proxy)",
     re.DOTALL,
 )
-_SECRET = re.compile("TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|JWT")
+# Values are shown of variables that are known, as any other may hold a secret.
+_KNOWN_WORDS = {
+    "TF": "CONFIG CPP NUM FORCE ENABLE DISABLE USE XLA GPU CUDNN DETERMINISTIC",
+    "HOROVOD": "RANK SIZE LOCAL CROSS HOSTNAME GLOO CONTROLLER CPU GPU WITH WITHOUT "
+    "FUSION CYCLE CACHE TIMELINE STALL AUTOTUNE LOG NCCL MPI CMAKE CUDA NUM THREAD "
+    "HIERARCHICAL BATCH ELASTIC ADASUM DISABLE ENABLE",
+    "SLURM": "JOB JOBID JOB[A-Z]* STEP STEPID NODEID NODELIST NNODES NTASKS NPROCS "
+    "TASK TASKS CPU CPUS MEM GPU GPUS GTIDS PROCID LOCALID DIST DISTRIBUTION RESTART "
+    "CLUSTER SUBMIT TOPOLOGY LAUNCH PRIO SRUN UMASK CONF TRES THREADS HET",
+    "OMPI": "COMM MCA UNIVERSE FIRST APP ARGV NUM FILE",
+    "PMI": "RANK SIZE FD PORT SPAWNED",
+    "PMIX": "RANK NAMESPACE VERSION HOSTNAME",
+    "MPI": "LOCALRANKID LOCALNRANKS",
+    "NCCL": "DEBUG SOCKET IB NET P2P SHM ALGO PROTO NTHREADS BUFFSIZE MIN MAX "
+    "TOPO CROSS COLLNET NVLS LAUNCH COMM IGNORE ASYNC BLOCKING",
+    "CUDA": "VISIBLE DEVICE LAUNCH HOME PATH CACHE MODULE VERSION",
+    "NVIDIA": "VISIBLE DRIVER REQUIRE TF32 PRODUCT",
+    "UCX": "TLS NET LOG IB RNDV",
+    "KERAS": "BACKEND HOME TORCH NNX",
+    "GRPC": "VERBOSITY TRACE DNS POLL ENABLE FORK",
+}
+_KNOWN = re.compile(
+    "|".join(
+        f"{prefix}_({words.replace(' ', '|')})(_.*)?"
+        for prefix, words in _KNOWN_WORDS.items()
+    )
+    + r"|(TF2|TFDIST|OMP|KMP|MKL|GLOG|I_MPI|HYDRA)_.*|GROUP_RANK"
+    r"|KUBERNETES_SERVICE_HOST|LD_(LIBRARY_PATH|PRELOAD)|MASTER_(ADDR|PORT)"
+    r"|PYTHON(HASHSEED|PATH)|XLA_FLAGS|(?i:(grpc|http|https|no|no_grpc)_proxy)",
+    re.DOTALL,
+)
+_SECRET = re.compile(
+    "TOKEN|KEY|SECRET|PASS|PWD|CREDENTIAL|AUTH|JWT|COOKIE|PRIVATE|(^|_)PAT(_|$)"
+)
 _PASSWORD_IN_URL = re.compile(r"(?<=://)[^/\s]+(?=@)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # An exported bash function spans several lines; clusters often export "module".
@@ -60,7 +93,7 @@ def relevant_variables(
     """Return the variables that affect a job, by name, with likely secrets hidden."""
     named = FACTS.keys() | {*others}
     return {
-        name: _shown(name, env[name])
+        name: _shown(name, env[name], is_known=name in named)
         for name in sorted(env)
         if name in named or _RELEVANT.fullmatch(name)
     }
@@ -110,9 +143,10 @@ def _read_line(line: str, here: str) -> tuple[str, str]:
     return name, unquoted[0]
 
 
-def _shown(name: str, value: str) -> str:
+def _shown(name: str, value: str, *, is_known: bool) -> str:
     """Return a value with its secrets hidden."""
-    if value and _SECRET.search(name.upper()):
+    is_known = is_known or _KNOWN.fullmatch(name) is not None
+    if value and (not is_known or _SECRET.search(name.upper())):
         return HIDDEN
     # The URL of a proxy may lack "http://".
     if name.lower().endswith("_proxy") and "://" not in value and "@" in value:

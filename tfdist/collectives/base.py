@@ -101,6 +101,18 @@ class Collective(ABC):
             The values by rank.
         """
 
+    def gather_values(self, name: str, value: Any) -> list[Any]:
+        """Gather a value of some KB from all ranks on rank 0, outside of any graph.
+
+        Args:
+            name: Name of the exchange, the same on every rank.
+            value: A value that JSON can hold.
+
+        Returns:
+            The values by rank on rank 0; on other ranks this list may be empty.
+        """
+        return self.exchange(name, value)
+
     @abstractmethod
     def barrier(self, name: str = "barrier") -> None:
         """Wait until every rank has reached this call.

@@ -29,6 +29,10 @@ class MonitoredCollective(TypedCollective):
         """Gather a small value from all ranks; see `Collective.exchange`."""
         return self._lifeline.exchange(name, value, joint=joint)
 
+    def gather_values(self, name: str, value: Any) -> list[Any]:
+        """Gather values on rank 0; see `Collective.gather_values`."""
+        return self._lifeline.exchange(name, value, to_chief=True)
+
     def barrier(self, name: str = "barrier") -> None:
         """Wait for all ranks; see `Collective.barrier`."""
         self._lifeline.exchange(f"barrier {name}", None)

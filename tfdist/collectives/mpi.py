@@ -14,8 +14,9 @@ from tfdist.collectives.mpi_transfers import Transfers
 from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.progress import note_meeting
-from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, introduce, meet, start_timeout
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, introduce, meet
 
 
 class MPICollective(MonitoredCollective):

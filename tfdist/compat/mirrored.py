@@ -23,7 +23,7 @@ from tfdist.compat.patching import within
 MirroredExtended = _mirrored_strategy.MirroredExtended
 MirroredReplicaContext = _mirrored_run._MirroredReplicaContext
 
-# First group key of TensorFlow's own collectives; tfdist uses smaller ones.
+# First group key of TensorFlow's own collectives on rank 0; tfdist uses smaller ones.
 FIRST_GROUP_KEY = 1000
 
 

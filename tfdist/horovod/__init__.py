@@ -5,6 +5,7 @@ with its own shard of the data, and a wrapped optimizer.
 """
 
 # First, because it explains how to install a missing Horovod.
+from tfdist.horovod.native import __getattr__ as __getattr__
 from tfdist.horovod.native import init
 
 # isort: split
@@ -36,16 +37,21 @@ from horovod.tensorflow import (
     is_initialized,
     join,
     local_rank,
+    local_rank_op,
     local_size,
+    local_size_op,
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
     nccl_built,
+    process_set_included_op,
     rank,
+    rank_op,
     remove_process_set,
     rocm_built,
     shutdown,
     size,
+    size_op,
     start_timeline,
     stop_timeline,
 )
@@ -103,17 +109,22 @@ __all__ = [
     "join",
     "load_model",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "process_set_included_op",
     "rank",
+    "rank_op",
     "reducescatter",
     "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
+    "size_op",
     "start_timeline",
     "stop_timeline",
 ]

@@ -3,6 +3,8 @@
 from typing import Any
 
 from tfdist.cluster.detect import detect_membership
+from tfdist.compat.keras import install
+from tfdist.compat.keras_2 import accept_names_of_keras_2
 
 try:
     import horovod.tensorflow as _horovod
@@ -22,12 +24,30 @@ except Exception as problem:
 # Horovod has no types.
 native: Any = _horovod
 
+# Names of `horovod.tensorflow` that need TensorFlow 1 -> the code to write instead.
+_OF_TENSORFLOW_1 = {
+    "BroadcastGlobalVariablesHook": "callbacks.BroadcastGlobalVariablesCallback(0)",
+    "broadcast_": "broadcast_variables(variables, root_rank, inplace=True)",
+    "broadcast_object_fn": "broadcast_object(value, root_rank)",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Name what replaces a function of TensorFlow 1 in `tfdist.horovod` (PEP 562)."""
+    if name not in _OF_TENSORFLOW_1:
+        raise AttributeError(f"module 'tfdist.horovod' has no attribute {name!r}")
+    raise AttributeError(
+        f"tfdist.horovod has no {name}. Received: hvd.{name}. Write hvd."
+        f"{_OF_TENSORFLOW_1[name]} instead."
+    )
+
 
 def init(*args: Any, **kwargs: Any) -> None:
     """Start Horovod and connect to the other processes of the job.
 
     Call it first. As in Horovod, it does not assign GPUs: next, give each process the
-    GPU of its local rank with `tf.config.set_visible_devices`.
+    GPU of its local rank with `tf.config.set_visible_devices`. From now on, Keras
+    accepts some names of Keras 2, such as `optimizer.lr`, in this process.
 
     Args:
         *args: Horovod's arguments: `comm`, the ranks or MPI communicators of the job.
@@ -43,6 +63,9 @@ def init(*args: Any, **kwargs: Any) -> None:
     Raises:
         RuntimeError: If each of several processes would be a job of its own.
     """
+    # Before the script looks up `model.compile`, for example.
+    install(is_alone=True)
+    accept_names_of_keras_2()
     native.init(*args, **kwargs)
     place = detect_membership()
     if native.size() == 1 < place.size and place.horovod_launcher is None:

@@ -22,6 +22,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     op: Any = None,
     compression: Any = native.Compression.none,
+    **options: Any,
 ) -> Any:
     """Reduce a value over all ranks, by default to its average.
 
@@ -31,18 +32,21 @@ def allreduce(
     Args:
         value: A number, array, tensor, variable or `tf.IndexedSlices`, of floats or of
             integers except uint64, with the same shape on all ranks.
-        name: Name of the operation in graphs. Default None: a generated one.
+        name: Name of the operation in graphs. Default None: a generated one. A bool
+            here is `average`, which is second in `horovod.tensorflow`.
         average: The old name of `op`: True for `Average`, False for `Sum`.
         prescale_factor: The factor before the reduction. Default 1.
         postscale_factor: The factor after the reduction. Default 1.
         op: `Average`, `Sum`, `Min`, `Max`, `Product` or `Adasum`. Default `Average`.
         compression: `Compression.none` or `Compression.fp16`. Default none.
+        **options: `process_set`, `device_dense`, `device_sparse` and
+            `ignore_name_scope`, as in `horovod.tensorflow`.
 
     Returns:
         A tensor of the same shape and dtype, equal on all ranks.
 
     Raises:
-        TypeError: If the value has another dtype.
+        TypeError: If the value has another dtype, or an option is unknown.
 
     Example:
         >>> import tfdist.horovod as hvd
@@ -50,6 +54,8 @@ def allreduce(
         >>> float(hvd.allreduce(2.0, op=hvd.Sum))
         2.0
     """
+    if isinstance(name, bool):
+        name, average = None, name
     tensor = to_tensor(value)
     reduced = native.allreduce(
         _to_reduce(tensor),
@@ -59,17 +65,19 @@ def allreduce(
         compression=compression,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
+        **options,
     )
     return tf.cast(reduced, tensor.dtype)
 
 
-def allgather(value: Any, name: str | None = None) -> Any:
+def allgather(value: Any, name: str | None = None, **options: Any) -> Any:
     """Concatenate the rows of a value over all ranks.
 
     Args:
         value: An array, tensor or variable, of the same shape on all ranks except for
             the number of rows.
         name: Name of the operation in graphs. Default None: a generated one.
+        **options: `process_set` and `ignore_name_scope`, as in `horovod.tensorflow`.
 
     Returns:
         A tensor of the same dtype with the rows of rank 0, then of rank 1, and so on.
@@ -84,16 +92,20 @@ def allgather(value: Any, name: str | None = None) -> Any:
         TensorShape([1, 2])
     """
     tensor = tf.convert_to_tensor(value)
-    return from_move(native.allgather(to_move(tensor), name=name), tensor.dtype)
+    gathered = native.allgather(to_move(tensor), name=name, **options)
+    return from_move(gathered, tensor.dtype)
 
 
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+def broadcast(
+    value: Any, root_rank: int, name: str | None = None, **options: Any
+) -> Any:
     """Send one rank's value to all ranks.
 
     Args:
         value: A number, array, tensor or variable, of the same shape on all ranks.
         root_rank: The rank that sends its value.
         name: Name of the operation in graphs. Default None: a generated one.
+        **options: `process_set` and `ignore_name_scope`, as in `horovod.tensorflow`.
 
     Returns:
         A tensor of the same shape and dtype, equal on all ranks.
@@ -108,11 +120,13 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
         7
     """
     tensor = tf.convert_to_tensor(value)
-    moved = native.broadcast(to_move(tensor), root_rank, name=name)
+    moved = native.broadcast(to_move(tensor), root_rank, name=name, **options)
     return from_move(moved, tensor.dtype)
 
 
-def reducescatter(value: Any, name: str | None = None, op: Any = native.Average) -> Any:
+def reducescatter(
+    value: Any, name: str | None = None, op: Any = native.Average, **options: Any
+) -> Any:
     """Reduce a value over all ranks, and give each rank its part of the rows.
 
     Args:
@@ -120,6 +134,8 @@ def reducescatter(value: Any, name: str | None = None, op: Any = native.Average)
             the same shape on all ranks.
         name: Name of the operation in graphs. Default None: a generated one.
         op: `Average` or `Sum`. Default `Average`.
+        **options: `process_set`, `compression`, `device_dense`, `prescale_factor`,
+            `postscale_factor` and `ignore_name_scope`, as in `horovod.tensorflow`.
 
     Returns:
         A tensor of the same dtype with the rows of this rank.
@@ -140,7 +156,7 @@ def reducescatter(value: Any, name: str | None = None, op: Any = native.Average)
             "reducescatter needs a value with rows, and op=Average or op=Sum. "
             f"Received: the shape {tensor.shape} and op={op!r}. Use allreduce."
         )
-    reduced = native.reducescatter(_to_reduce(tensor), name=name, op=op)
+    reduced = native.reducescatter(_to_reduce(tensor), name=name, op=op, **options)
     return tf.cast(reduced, tensor.dtype)
 
 

@@ -35,7 +35,6 @@ class ReducingOptimizer(OwnReduction):
     name: str
     built: bool
     iterations: Any
-    learning_rate: Any
     build: Callable[[Sequence[Any]], None]
     _trainable_variables: Sequence[Any]
 
@@ -44,15 +43,6 @@ class ReducingOptimizer(OwnReduction):
         passes = self.reduction.options.backward_passes_per_step
         self._accumulation = Accumulation(passes) if passes > 1 else None
         self._local_keys: frozenset[Hashable] = frozenset()
-
-    @property
-    def lr(self) -> Any:
-        """The learning rate, by its name in Keras 2."""
-        return self.learning_rate
-
-    @lr.setter
-    def lr(self, rate: Any) -> None:
-        self.learning_rate = rate
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a Keras or TensorFlow variable local to this rank."""

@@ -178,7 +178,7 @@ class ProcessSpec:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether TensorFlow prints errors only, unless the user has set a level."""
+        """True if TensorFlow prints errors only, unless the user has set a level."""
         return self.env.get(LEVEL_VARIABLE) == ERRORS_ONLY
 
     @property

@@ -26,6 +26,7 @@ from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_saved_step
+from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
 
 
 def run(
@@ -81,7 +82,8 @@ def run_job(
             with _placed(job, hosts, slots, signals) as (specs, remote):
                 progress = folder / str(len(attempts))
                 progress.touch()
-                specs = [_noting(one, progress) for one in specs]
+                given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
+                specs = [replace(one, env={**given, **one.env}) for one in specs]
                 result = run_once(specs, out, limit, signals, remote)
             if result.reason == "timeout":
                 # Report the limit of the whole job, which is what the user set.
@@ -91,9 +93,11 @@ def run_job(
     return tuple(attempts)
 
 
-def _noting(spec: ProcessSpec, progress: Path) -> ProcessSpec:
-    """Let a process note in a file which step it has saved."""
-    return replace(spec, env={**spec.env, PROGRESS_VARIABLE: str(progress)})
+def secret_of(hosts: Hosts | Pods | None) -> dict[str, str]:
+    """Return a new secret for a job, unless it has one or other launchers share it."""
+    if isinstance(hosts, Pods) or shared_secret():
+        return {}
+    return {SECRET_VARIABLE: new_nonce()}
 
 
 def run_once(

@@ -5,19 +5,18 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
-from tfdist.rendezvous.wire import Message, Reader, send
+from tfdist.rendezvous.wire import CHUNK_BYTES, Message, Reader, pack
 
 BEAT_SECONDS = 1.0
 # One call may hold Python's lock for long. The connection of a dead process closes at
 # once, so only a cut network or a stopped process is silent for this long.
 SILENCE_SECONDS = 60.0
-_SEND_SECONDS = 10.0
 # Reports are seconds old, so a difference must last before it counts.
 _BELIEVED_SECONDS = 3.0
 
@@ -42,6 +41,32 @@ class Failure:
     text: str
 
 
+class _Line:
+    """Rank 0's end of the lifeline of one rank."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        # A rank that reads nothing must not delay messages to the others.
+        connection.setblocking(False)
+        self.connection = connection
+        self.reader = Reader()
+        self.unsent: deque[memoryview] = deque()
+        self.heard = time.monotonic()
+
+    def send(self) -> None:
+        """Send as much as the connection takes."""
+        try:
+            while self.unsent:
+                count = self.connection.send(self.unsent[0])
+                if count < len(self.unsent[0]):
+                    self.unsent[0] = self.unsent[0][count:]
+                else:
+                    self.unsent.popleft()
+        except BlockingIOError:
+            return
+        except OSError:  # The next read finds the connection closed and reports it.
+            self.unsent.clear()
+
+
 class Hub:
     """Thread of rank 0 that serves the lifelines of all ranks, its own included."""
 
@@ -51,19 +76,14 @@ class Hub:
         names: Mapping[int, str],
         timeout_seconds: float,
     ) -> None:
-        self._connections = dict(connections)
-        for connection in self._connections.values():
-            # A rank that reads nothing must not delay messages to the others.
-            connection.settimeout(_SEND_SECONDS)
+        self._lines = {rank: _Line(each) for rank, each in connections.items()}
         self._names = names
         self._timeout_seconds = timeout_seconds
-        now = time.monotonic()
-        self._readers = {rank: Reader() for rank in connections}
-        self._heard = dict.fromkeys(connections, now)
         self._reports = {rank: Report() for rank in connections}
         self._left: set[int] = set()
         self._values: dict[str, dict[int, Any]] = {}
         self._failed = False
+        self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -73,40 +93,47 @@ class Hub:
 
     def _serve(self) -> None:
         """Serve all connections until the last one closes."""
-        with selectors.DefaultSelector() as selector:
-            for rank, connection in self._connections.items():
-                selector.register(connection, selectors.EVENT_READ, rank)
+        with self._selector as selector:
+            for rank, line in self._lines.items():
+                selector.register(line.connection, selectors.EVENT_READ, rank)
             next_beat = time.monotonic()
-            while self._connections:
+            while self._lines:
                 wait = max(0.0, next_beat - time.monotonic())
-                for key, _ in selector.select(wait):
-                    if not self._read(key.data):
-                        selector.unregister(key.fileobj)
+                for key, events in selector.select(wait):
+                    if events & selectors.EVENT_WRITE:
+                        self._send([key.data])
+                    if events & selectors.EVENT_READ:
+                        self._read(key.data)
                 if time.monotonic() >= next_beat:
                     next_beat = time.monotonic() + BEAT_SECONDS
                     self._beat()
 
-    def _read(self, rank: int) -> bool:
-        """Read from a rank; return whether its connection is open."""
+    def _read(self, rank: int) -> None:
+        """Read from a rank; its lifeline ends with the connection or with nonsense."""
+        line = self._lines[rank]
+        how = "is gone: its connection closed"
         try:
-            data = self._connections[rank].recv(1 << 16)
-            messages = self._readers[rank].feed(data)
-        except (OSError, ValueError):
-            data, messages = b"", []
-        self._heard[rank] = time.monotonic()
-        for message in messages:
-            self._handle(rank, message)
+            data = line.connection.recv(CHUNK_BYTES)
+            line.heard = time.monotonic()
+            for message in line.reader.feed(data):
+                self._handle(rank, message)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+            data, how = b"", "has sent a malformed message"
         if not data:
-            self._connections.pop(rank).close()
+            self._selector.unregister(line.connection)
+            self._lines.pop(rank).connection.close()
             if rank not in self._left:
-                self._lose(rank, "is gone: its connection closed")
-        return bool(data)
+                self._lose(rank, how)
 
     def _handle(self, rank: int, message: Message) -> None:
         """Act on a message from a rank."""
         kind = message["kind"]
         if kind in ("beat", "bye"):
-            self._reports[rank] = Report(**message["report"])
+            self._reports[rank] = _report(**message["report"])
         if kind == "bye":
             self._left.add(rank)
             if message["error"]:
@@ -114,23 +141,33 @@ class Hub:
         elif kind == "error":
             self._lose(rank, f"has failed with {message['text']}")
         elif kind == "told":
-            self._send_all(message)
+            what, call = str(message["what"]), int(message["call"])
+            self._send(self._lines, {"kind": "told", "what": what, "call": call})
         elif kind == "exchange":
             key = message["key"]
+            json.loads(key)[0]  # Read again when a rank has left it out.
             values = self._values.setdefault(key, {})
             values[rank] = message["value"]
             if len(values) == len(self._names):
                 del self._values[key]
-                ordered = [values[rank] for rank in sorted(values)]
-                self._send_all({"kind": "values", "key": key, "values": ordered})
+                answer = {"kind": "values", "key": key, "values": []}
+                here = set(self._lines)
+                getting = here & {0} if message.get("to_chief") else here
+                self._send(here - getting, answer)
+                answer["values"] = [values[rank] for rank in sorted(values)]
+                self._send(getting, answer)
+        elif kind != "beat":
+            raise LookupError(kind)
 
     def _beat(self) -> None:
         """Send a heartbeat, and check for silent and stalled ranks."""
         call = None if 0 in self._left else self._reports[0].call
-        self._send_all({"kind": "beat", "call": call})
+        # What is being sent shows as well that rank 0 is alive.
+        idle = [rank for rank, line in self._lines.items() if not line.unsent]
+        self._send(idle, {"kind": "beat", "call": call})
         now = time.monotonic()
-        for rank in set(self._connections) - self._left:
-            if now - self._heard[rank] > SILENCE_SECONDS:
+        for rank in set(self._lines) - self._left:
+            if now - self._lines[rank].heard > SILENCE_SECONDS:
                 self._lose(rank, f"has been silent for {SILENCE_SECONDS:.0f} s")
         for key, values in self._values.items():
             for rank in self._left - set(values):
@@ -155,19 +192,29 @@ class Hub:
         if not self._failed:
             self._failed = True
             what, text = failure.kind, failure.text
-            self._send_all({"kind": "failure", "what": what, "text": text})
+            self._send(self._lines, {"kind": "failure", "what": what, "text": text})
 
-    def _send_all(self, message: Message) -> None:
-        """Send a message to every rank that is still connected."""
-        for connection in self._connections.values():
-            try:
-                send(connection, message)
-            except TimeoutError:
-                # Half a message was sent; the next would look like the other half.
-                with suppress(OSError):  # The rank may be gone.
-                    connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # The next read finds the connection closed and reports it.
+    def _send(self, ranks: Iterable[int], message: Message | None = None) -> None:
+        """Send a message, and what is left of earlier ones, without waiting."""
+        data = None if message is None else memoryview(pack(message))
+        for line in [self._lines[rank] for rank in ranks]:
+            if data is not None:
+                line.unsent.append(data)
+            line.send()
+            events = selectors.EVENT_READ
+            if line.unsent:
+                events |= selectors.EVENT_WRITE
+            key = self._selector.get_key(line.connection)
+            if events != key.events:
+                self._selector.modify(line.connection, events, key.data)
+
+
+def _report(
+    call: int, what: str, inside: bool, seconds: float, plan: Sequence[str]
+) -> Report:
+    """Return a report of the right types; raise for anything else."""
+    plan = tuple(map(str, plan))
+    return Report(int(call), str(what), bool(inside), float(seconds), plan)
 
 
 def find_failure(
@@ -182,12 +229,16 @@ def find_failure(
         for rank, report in sorted(reports.items())
         if report.inside and report.seconds >= _BELIEVED_SECONDS and rank not in left
     }
+    gone = min(sorted(left), key=lambda rank: reports[rank].call, default=None)
     for rank, report in waiting.items():
-        for gone in sorted(left):
-            if reports[gone].call < report.call:
-                return _ended(names[gone], f"{names[rank]} waits", report.what)
-    for (rank, report), (other, its) in combinations(waiting.items(), 2):
-        if report.call == its.call and report.what != its.what:
+        if gone is not None and reports[gone].call < report.call:
+            return _ended(names[gone], f"{names[rank]} waits", report.what)
+    # A rank is compared with the first of its call, since pairs would be too many.
+    first: dict[int, int] = {}
+    for other, its in waiting.items():
+        rank = first.setdefault(its.call, other)
+        report = waiting[rank]
+        if report.what != its.what:
             text = (
                 f"The ranks are in different calls: {names[rank]} is in {report.what}, "
                 f"{names[other]} in {its.what} (joint call {report.call} on both). "

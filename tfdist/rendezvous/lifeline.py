@@ -81,13 +81,16 @@ class Lifeline:
         """Add a collective to the plan of the graphs that this rank has traced."""
         self._plan.append(what)
 
-    def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
+    def exchange(
+        self, name: str, value: Any, *, joint: bool = True, to_chief: bool = False
+    ) -> list[Any]:
         """Return the values of all ranks in the nth exchange of a name, by rank."""
         # After a failure even an exchange that could still complete must raise.
         self.check()
         key = json.dumps([name, self._exchanges[name]])
         self._exchanges[name] += 1
-        self._send({"kind": "exchange", "key": key, "value": value})
+        message = {"kind": "exchange", "key": key, "value": value}
+        self._send({**message, "to_chief": True} if to_chief else message)
         # Exchanges of parallel threads have no common order, so they are not joint.
         here = self.call(f"the exchange of {name}") if joint else nullcontext()
         with here, self._arrived:

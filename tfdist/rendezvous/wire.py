@@ -10,7 +10,8 @@ Message = dict[str, Any]
 
 _LENGTH = struct.Struct("!I")
 # Far above any message of tfdist; other protocols decode to larger lengths.
-_MAX_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
+CHUNK_BYTES = 1 << 16
 
 
 def pack(message: Message) -> bytes:
@@ -27,36 +28,48 @@ def send(connection: socket.socket, message: Message) -> None:
 class Reader:
     """Incremental decoder of the bytes that arrive on one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
         """Return the messages that `data` completes; ValueError for foreign data."""
         self._bytes += data
         messages = []
-        while len(self._bytes) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._bytes)
-            if length > _MAX_BYTES:
-                raise _foreign(self._bytes[:16])
-            if len(self._bytes) < _LENGTH.size + length:
-                break
-            body = self._bytes[_LENGTH.size : _LENGTH.size + length]
-            del self._bytes[: _LENGTH.size + length]
-            message = json.loads(body)
+        while len(self._bytes) >= _LENGTH.size and self.missing <= 0:
+            end = len(self._bytes) + self.missing
+            body = self._bytes[_LENGTH.size : end]
+            del self._bytes[:end]
+            try:
+                message = json.loads(body)
+            except RecursionError:
+                message = None
             if not isinstance(message, dict):
                 raise _foreign(body[:40])
             messages.append(message)
         return messages
 
+    @property
+    def missing(self) -> int:
+        """The bytes that complete the length or the message, negative for more."""
+        if len(self._bytes) < _LENGTH.size:
+            return _LENGTH.size - len(self._bytes)
+        (length,) = _LENGTH.unpack_from(self._bytes)
+        if length > self.max_bytes:
+            raise _foreign(self._bytes[:16])
+        return _LENGTH.size + int(length) - len(self._bytes)
 
-def receive(connection: socket.socket, timeout_seconds: float) -> Message:
+
+def receive(
+    connection: socket.socket, timeout_seconds: float, max_bytes: int = MAX_BYTES
+) -> Message:
     """Wait for one message; raise OSError or ValueError if none arrives in time."""
     deadline = time.monotonic() + timeout_seconds
-    reader = Reader()
+    reader = Reader(max_bytes)
     while (left := deadline - time.monotonic()) > 0:
         connection.settimeout(left)
-        # Byte by byte, so that nothing of the next message is consumed.
-        data = connection.recv(1)
+        # No more than this message, so that nothing of the next one is consumed.
+        data = connection.recv(min(reader.missing, CHUNK_BYTES))
         if not data:
             raise ConnectionError("The peer closed the connection.")
         if messages := reader.feed(data):

@@ -13,7 +13,8 @@ from tfdist.gradients import (
     check_compression,
     check_horovod_options,
 )
-from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
+from tfdist.rendezvous.presence import start_timeout
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended

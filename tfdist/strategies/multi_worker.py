@@ -57,8 +57,6 @@ class MultiWorkerMirroredStrategy(
         1
     """
 
-    _collective_key_base = compat.FIRST_GROUP_KEY
-
     def __init__(
         self,
         cluster_resolver: Any = None,
@@ -74,6 +72,9 @@ class MultiWorkerMirroredStrategy(
         if collective == "mpi":
             _check_one_device(names)
         _check_equal_devices(names, joined)
+        # TensorFlow's own collectives join devices of one process only, but rank 0
+        # registers their groups for all.
+        self._collective_key_base = compat.FIRST_GROUP_KEY * (1 + joined.rank)
         bucket_bytes = communication_options.bytes_per_pack or None
         self._start(of_devices(self, joined, names, bucket_bytes=bucket_bytes))
 

@@ -42,12 +42,12 @@ class ReplicaHooks(RankGradients):
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other replica."""
+        """True if there is no other replica."""
         return self._collective.size == 1
 
     @property
     def in_step(self) -> bool:
-        """Whether a step of Keras is being traced, or run eagerly."""
+        """True if a step of Keras is being traced, or run eagerly."""
         return self.step is not None
 
     def make_step(
@@ -151,12 +151,12 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
 
     @property
     def has_peers(self) -> bool:
-        """Whether other processes make the same Keras calls on their own rows."""
+        """True if other processes make the same Keras calls on their own rows."""
         return self._collective.size > 1
 
     @property
     def is_called(self) -> bool:
-        """Whether Keras, not a custom loop, calls `Strategy.run`."""
+        """True if Keras, not a custom loop, calls `Strategy.run`."""
         return self._call is not None
 
     def distribute(self, adapter: Any) -> tf.data.Dataset:

@@ -43,12 +43,12 @@ class Step:
 
     @property
     def is_joint(self) -> bool:
-        """Whether all ranks run this step together."""
+        """True if all ranks run this step together."""
         return self._collective is not None
 
     @property
     def is_certain(self) -> bool:
-        """Whether the code being traced runs in every step, not in a branch."""
+        """True if the code being traced runs in every step, not in a branch."""
         return self._graph is _current_graph()
 
     def compiled(self) -> AbstractContextManager[Any]:
@@ -194,7 +194,8 @@ class Step:
 class LoopStep:
     """One rank's part of a call of `Strategy.run` in a custom loop.
 
-    `args` are those of the call; the rows of the first tensor weigh this rank's state.
+    It gets the arguments of the call; the rows of their first tensor weigh this rank's
+    state.
     """
 
     def __init__(self, args: Any) -> None:

@@ -1,5 +1,6 @@
 """Verification of a script: run it as one process and as several, and compare."""
 
+import ast
 import json
 import sys
 import tempfile
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 LONE_OPTION = "--lone"
 _CHILD = "tfdist.verify.child"
 _COULD_NOT_RUN = 2
+# Names by which the ranks of a Horovod script add up gradients of their own batches.
+_OF_HOROVOD = {"DistributedGradientTape", "DistributedOptimizer"}
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def verify(
             "timeout_seconds must be positive. Received: "
             f"timeout_seconds={timeout_seconds}. Leave it out for no limit."
         )
+    _refuse_horovod_script(orders)
     if orders.collective == "horovod":
         # Before the run of one process, which would otherwise be wasted.
         check_installed()
@@ -90,6 +94,26 @@ def verify(
             runs.append(_record(folder, specs, deadline, logs))
     [one], many = runs
     return judge(one, many)
+
+
+def _refuse_horovod_script(orders: Orders) -> None:
+    """Refuse a script without global batches, which one process could train on too."""
+    path = Path(orders.command[0])
+    if orders.module or not path.is_file():
+        return
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:
+        return  # Running the script reports it.
+    for node in ast.walk(tree):
+        name = getattr(node, "attr", getattr(node, "id", None))
+        if name in _OF_HOROVOD:
+            raise VerifyError(
+                "tfdist verify does not take Horovod scripts: each rank has batches of "
+                "its own, so there is no global batch to give to one process. "
+                f"Received: {name} in {path}. Train with the plain optimizer under "
+                "tfdist.strategies.HorovodStrategy, and verify that."
+            )
 
 
 def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:

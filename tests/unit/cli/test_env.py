@@ -142,7 +142,7 @@ def test_horovod(show, monkeypatch, tmp_path):
 
 
 def test_cells(show):
-    out = show({"XLA_FLAGS": "a|b\nc", "TF_LONG": "x" * 301})
+    out = show({"XLA_FLAGS": "a|b\nc", "TF_CPP_LONG": "x" * 301})
 
     assert r"| a\|b\nc " in out
     assert f"| {'x' * 300} ... |" in out

@@ -18,7 +18,9 @@ FUNCTION = "BASH_FUNC_module%%=() {  eval $(modulecmd bash $*)\n}"
 def test_relevant_variables_are_in_order():
     shown = {
         "HTTP_PROXY": "p:1",
+        "NCCL_SOCKET_IFNAME": "eth0",
         "RANK": "1",
+        "SLURM_JOB_ID": "7",
         "TFDIST_RANK": "0",
         "TF_CONFIG": '{"cluster":{"worker":["me@a:1"]}}',
         "XLA_FLAGS": "--x\ny",
@@ -34,7 +36,8 @@ def test_relevant_variables_are_in_order():
 @pytest.mark.parametrize(
     "name",
     ["HOROVOD_SECRET_KEY", "SLURM_JWT", "TF_API_TOKEN", "TF_password", "NCCL_PASSWD"]
-    + ["OMPI_CREDENTIALS", "TF_AUTH"],
+    + ["OMPI_CREDENTIALS", "TF_AUTH", "NCCL_PWD", "SLURM_PASS", "TF_PAT"]
+    + ["TFDIST_SECRET", "HOROVOD_GLOO_PASS", "SLURM_JOB_COOKIE", "TF_OURS", "NCCL_X"],
 )
 def test_secrets_are_hidden(name):
     assert relevant_variables({name: "x"}) == {name: HIDDEN}

@@ -45,8 +45,8 @@ class Line:
     def close(self):
         self.told.append("close")
 
-    def exchange(self, name, value, *, joint=True):
-        self.told.append(f"exchange {name} {joint}")
+    def exchange(self, name, value, *, joint=True, to_chief=False):
+        self.told.append(f"exchange {name} {joint}{to_chief * ' to the chief'}")
         return [value, value]
 
 
@@ -119,3 +119,8 @@ def test_it_says_goodbye(engine, line, at_exit):
     leave(hub)
 
     assert line.told == ["wait for all", "close"]
+
+
+def test_values_for_the_chief_go_nowhere_else(engine, line):
+    assert engine.gather_values("a", 1) == [1, 1]
+    assert line.told == ["exchange a True to the chief"]

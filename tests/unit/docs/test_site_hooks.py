@@ -32,6 +32,7 @@ def hooks():
         ("../README.md", "clusters.md", "index.md"),
         ("../../CHANGELOG.md", "api/index.md", "../CHANGELOG.md"),
         ("CHANGELOG.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+        ("docs/figures/scaling.svg", "index.md", "figures/scaling.svg"),
         ("slurm/README.md", "examples/README.md", "slurm/README.md"),
         ("../../docs/clusters.md", "examples/slurm/README.md", "../../clusters.md"),
     ],
@@ -47,6 +48,14 @@ def test_links_to_elsewhere_and_anchors_stay(hooks):
     moved = hooks.on_page_markdown(text, page)
 
     assert moved == "[a](https://example.org/b) [c](#d) [e](examples/README.md#f)"
+
+
+def test_tests_are_not_on_the_site(hooks):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+
+    text = "[a](tests/b.py), [c](docs/d.md), [e](LICENSE)"
+
+    assert hooks.on_page_markdown(text, page) == "a, [c](d.md), e"
 
 
 def test_a_page_of_the_root_comes_late_in_a_search(hooks):

@@ -28,6 +28,24 @@ def test_a_launcher_that_does_not_join_horovods_processes_is_refused(hvd, monkey
         hvd.init()
 
 
+@needs_horovod
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("BroadcastGlobalVariablesHook", "callbacks.BroadcastGlobalVariablesCallback"),
+        ("broadcast_", "broadcast_variables(variables, root_rank, inplace=True)"),
+        ("broadcast_object_fn", "broadcast_object(value, root_rank)"),
+    ],
+)
+def test_names_of_tensorflow_1_say_what_to_write_instead(hvd, name, instead):
+    text = f"tfdist.horovod has no {name}. Received: hvd.{name}. Write hvd.{instead}"
+    with pytest.raises(AttributeError, match=f"^{re.escape(text)}"):
+        getattr(hvd, name)
+
+    with pytest.raises(AttributeError, match=r"^module .* has no attribute 'ranks'$"):
+        _ = hvd.ranks
+
+
 BLOCKED = """
 import importlib.abc, sys
 
@@ -101,3 +119,28 @@ def test_everything_of_horovods_own_interface_to_keras_is_here(hvd):
     public = {name for name in vars(theirs) if not name.startswith("_")}
 
     assert public - modules - functions - set(hvd.__all__) == set()
+
+
+# As in a script; the method of the model is looked up before the optimizer is wrapped.
+ONE_LINE = """
+import keras
+import tfdist.horovod as hvd
+
+hvd.init()
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile(
+    hvd.DistributedOptimizer(keras.optimizers.SGD()),
+    "mse",
+    experimental_run_tf_function=False,
+)
+print(model.compiled)
+"""
+
+
+@needs_horovod
+def test_a_model_is_compiled_in_one_line_with_its_first_optimizer():
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_LINE], capture_output=True, text=True, timeout=120
+    )
+
+    assert done.stdout == "True\n", done.stderr

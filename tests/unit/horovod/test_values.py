@@ -40,6 +40,21 @@ def test_types_that_horovod_does_not_know_are_reduced(hvd, dtype):
         assert tf.cast(result, tf.int32).numpy().tolist() == [1, 2]
 
 
+def test_options_of_horovod_tensorflow_are_taken(hvd):
+    of_all = {"process_set": hvd.global_process_set, "ignore_name_scope": True}
+    for call, more in (
+        (hvd.allreduce, {"device_dense": "/cpu:0", "device_sparse": "/cpu:0"}),
+        (hvd.allgather, {}),
+        (lambda value, **options: hvd.broadcast(value, 0, **options), {}),
+        (hvd.reducescatter, {"device_dense": "/cpu:0", "prescale_factor": 1.0}),
+    ):
+        assert call([1.0, 2.0], **more, **of_all).numpy().tolist() == [1.0, 2.0]
+        with pytest.raises(TypeError, match="unexpected keyword argument 'devices'"):
+            call([1.0], devices=1)
+    with pytest.raises(ValueError, match="op parameter supersedes average"):
+        hvd.allreduce([1.0], False, op=hvd.Sum)
+
+
 @pytest.mark.parametrize("value", [True, "text", 1j, tf.constant(1, tf.uint64)])
 def test_what_cannot_be_reduced_is_refused(hvd, value):
     for reduce in (hvd.allreduce, hvd.reducescatter):

@@ -29,14 +29,6 @@ def test_alone_it_does_what_the_plain_optimizer_does(hvd):
         np.testing.assert_allclose(own, plain, rtol=1e-6)
 
 
-def test_the_learning_rate_has_its_name_of_keras_2_too(hvd):
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5))
-    assert float(optimizer.lr) == 0.5
-
-    optimizer.lr = 0.125
-    assert float(optimizer.learning_rate) == 0.125
-
-
 def test_several_optimizers_in_one_are_wrapped_together(hvd):
     if not hasattr(keras.optimizers, "MultiOptimizer"):
         pytest.skip("Keras has MultiOptimizer since 3.15")

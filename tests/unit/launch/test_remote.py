@@ -257,7 +257,7 @@ def test_output_that_is_not_read_stops_nothing_else(start):
 def test_the_command_of_ssh_and_of_slurm():
     command = ssh_command("ssh -i 'my key'", "[fd00::1]", "cd / && true")
     assert command == [
-        *("ssh", "-i", "my key", "-T", "-o", "BatchMode=yes", "fd00::1"),
+        *("ssh", "-i", "my key", "-T", "-o", "BatchMode=yes", "--", "fd00::1"),
         "cd / && true",
     ]
     command = ssh_command("/opt/bin/srun --mem=0", "n8", "cd / && true")
@@ -332,3 +332,9 @@ def test_a_host_that_does_not_answer(connect):
         "node2 has not answered in time. Received: Warning: slow. Try by hand: ssh"
     ):
         assert not host.hello.done()
+
+
+@pytest.mark.parametrize("ssh", ["", "  ", "ssh -i 'open"])
+def test_what_is_no_command_for_ssh_is_refused(ssh):
+    with pytest.raises(ValueError, match=r"--ssh must be a command .*Received: --ssh "):
+        ssh_command(ssh, "node1", "true")

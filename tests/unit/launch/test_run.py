@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from tfdist.cluster import Cluster
 from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import ProcessSpec, plan_here, run
-from tfdist.launch.hosts import Hosts
+from tfdist.launch.hosts import Hosts, Pods
 from tfdist.launch.job import Job, Limits
 from tfdist.launch.output import Output
 from tfdist.launch.restarts import Restarts
-from tfdist.launch.runner import run_job
+from tfdist.launch.runner import run_job, secret_of
 
 QUIET = Output(console=False)
 
@@ -228,3 +229,33 @@ def test_the_last_saved_step_of_each_start_is_read(tmp_path):
     attempts = run_job(job, Restarts(1), output=QUIET)
 
     assert [attempt.saved_step for attempt in attempts] == [57, 57]
+
+
+@pytest.mark.parametrize("own", ["", "of the user"])
+def test_each_start_of_a_job_has_a_secret_that_ps_does_not_show(
+    tmp_path, monkeypatch, own
+):
+    monkeypatch.setenv("TFDIST_SECRET", own)
+    out = tmp_path / "secrets"
+    seen = tmp_path / "seen"
+    job = shell(f"echo $TFDIST_SECRET >> {out}; ps -ef >> {seen}; exit 3", size=1)
+
+    run_job(job, Restarts(1), output=QUIET)
+
+    first, second = out.read_text().splitlines()
+    shown = seen.read_text()
+    assert "ps -ef" in shown
+    assert first not in shown
+    assert second not in shown
+    if own:
+        assert first == second == own
+    else:
+        assert len(first) == len(second) == 32
+        assert first != second
+
+
+def test_pods_get_their_secret_from_the_user():
+    cluster = Cluster(workers=("a:1", "b:1"))
+
+    assert secret_of(Pods(cluster)) == {}
+    assert secret_of(None).keys() == {"TFDIST_SECRET"}

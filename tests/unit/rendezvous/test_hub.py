@@ -160,17 +160,59 @@ def test_the_first_failure_is_the_only_one(ranks):
     assert set(kinds) == {"beat"}
 
 
-def test_a_rank_that_takes_nothing_is_lost_to_the_others(monkeypatch, ranks):
-    monkeypatch.setattr(hub_module, "_SEND_SECONDS", 1.0)
+def test_a_rank_that_takes_nothing_delays_no_other(ranks):
     ends = ranks(2)
-    # More than the connection to rank 1 holds, which reads nothing.
-    ends.hub._connections[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    large = "x" * 2**16
+    # More than the connection to rank 1 holds, which reads nothing yet.
+    ends.ends[1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    large = "x" * 2**24
     ends.say(0, kind="exchange", key='["a", 0]', value=large)
     ends.say(1, kind="exchange", key='["a", 0]', value="")
 
     assert ends.hear(0, "values")["values"] == [large, ""]
-    assert "rank 1" in ends.hear(0, "failure")["text"]
+    for _ in range(3):
+        ends.hear(0, "beat")
+    assert ends.hear(1, "values")["values"] == [large, ""]
+
+
+def test_values_for_the_chief_come_to_it_alone(ranks):
+    ends = ranks(3)
+    for rank in (2, 0, 1):
+        ends.say(rank, kind="exchange", key='["a", 0]', value=rank, to_chief=True)
+
+    assert [ends.hear(rank, "values")["values"] for rank in range(3)] == [
+        [0, 1, 2],
+        [],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"kind": []},
+        {"kind": "beat", "report": None},
+        {"kind": "beat", "report": {**REPORT, "call": float("inf")}},
+        {"kind": "beat", "report": {**REPORT, "seconds": "long"}},
+        {"kind": "bye"},
+        {"kind": "exchange", "key": [], "value": 1},
+        {"kind": "exchange", "key": "a", "value": 1},
+        {"kind": "exchange", "key": "[" * 10**5, "value": 1},
+        b"[" * 10**6,
+    ],
+    ids=range(10),
+)
+def test_a_malformed_message_ends_its_rank_and_not_the_hub(ranks, message):
+    ends = ranks(2)
+    if isinstance(message, bytes):
+        ends.ends[1].sendall(len(message).to_bytes(4, "big") + message)
+    else:
+        ends.say(1, **message)
+
+    text = ends.hear(0, "failure")["text"]
+
+    assert text.startswith("rank 1 (worker 1, h:1) has sent a malformed message. Look")
+    ends.hear(0, "beat")
 
 
 NAMES = {rank: f"rank {rank} (worker {rank}, h{rank}:1)" for rank in range(3)}

@@ -89,6 +89,16 @@ def test_an_exchange_sends_a_value_and_returns_those_of_all(line):
             assert values.result(SECONDS) == ["a", [1]]
 
 
+def test_only_the_chief_gets_what_is_for_it(ranks):
+    with ThreadPoolExecutor() as pool:
+        values = [
+            pool.submit(line.exchange, "a", rank, to_chief=True)
+            for rank, line in enumerate(ranks)
+        ]
+
+        assert [its.result(SECONDS) for its in values] == [[0, 1, 2], [], []]
+
+
 @pytest.mark.parametrize("joint", [True, False])
 def test_only_a_joint_exchange_is_a_call(line, joint):
     with ThreadPoolExecutor() as pool:

@@ -1,4 +1,3 @@
-import json
 import re
 import socket
 import socketserver
@@ -11,11 +10,15 @@ import pytest
 
 from tfdist.cluster import Cluster, Task
 from tfdist.launch.machine import free_ports
-from tfdist.rendezvous.roll_call import call_roll, start_timeout
+from tfdist.rendezvous import handshake, presence
+from tfdist.rendezvous import secret as secret_module
+from tfdist.rendezvous.presence import start_timeout
+from tfdist.rendezvous.roll_call import call_roll
+from tfdist.rendezvous.secret import proof_of, shared_secret
 from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 20
-HELLO = {"kind": "hello", "run_id": "", "pid": 77, "host": "there"}
+NONCE = "0" * 32
 
 
 def addresses_of(size):
@@ -65,13 +68,18 @@ def is_hung_up(connection):
         return True
 
 
-def hello(addresses, rank, **others):
-    return {
-        **HELLO,
-        "rank": rank,
-        "addresses": list(addresses),
-        **others,
-    }
+def hello(connection, secret="\0"):
+    """Answer the challenge of rank 0; return its reply."""
+    theirs = receive(connection, SECONDS)["nonce"]
+    proof = proof_of(secret, "caller", NONCE, theirs)
+    send(connection, {"kind": "hello", "nonce": NONCE, "proof": proof})
+    return receive(connection, SECONDS)
+
+
+def confirm(connection, addresses, rank):
+    addresses = list(addresses)
+    who = {"rank": rank, "addresses": addresses, "pid": 77, "host": "there"}
+    send(connection, {"kind": "confirm", **who})
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
@@ -142,7 +150,7 @@ def test_another_program_at_the_address_of_the_chief_is_no_answer(calls):
 
     class Server(socketserver.BaseRequestHandler):
         def handle(self):
-            self.request.sendall(self.request.recv(1 << 16))
+            self.request.sendall(framed(b'{"kind": "welcome"}'))
 
     with socketserver.TCPServer(("127.0.0.1", port), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -159,9 +167,8 @@ def test_two_processes_of_one_rank_are_an_error_on_all(calls):
     addresses = addresses_of(4)
     futures = [calls(addresses, 0)]
     with knock(addresses[0]) as third:
-        send(third, hello(addresses, 3))
-        assert receive(third, SECONDS)["kind"] == "present"
-        send(third, hello(addresses, 3, kind="confirm"))
+        assert hello(third)["kind"] == "present"
+        confirm(third, addresses, 3)
         futures += [calls(addresses, 1), calls(addresses, 1)]
 
         text = (
@@ -194,8 +201,10 @@ def test_a_process_of_another_run_is_sent_away_and_the_roll_call_goes_on(calls):
     chief = calls(addresses, 0, run_id="mine")
     with pytest.raises(
         RuntimeError,
-        match=rf"rank 0 at {addresses[0]} belongs to another run\. Received: rank 1 "
-        r"\(process \d+ on .*\)\. Give each run ports of its own",
+        match=rf"rank 0 \(worker 0, {addresses[0]}\) belongs to another run, or has "
+        r"another TFDIST_SECRET\. Received: no proof of it for rank 1 \(worker 1, "
+        rf"{addresses[1]}\), process \d+ on .*\. Give each run ports of its own, and "
+        "all processes of a run the same secret",
     ):
         calls(addresses, 1, run_id="other").result(SECONDS)
 
@@ -229,23 +238,145 @@ def framed(body):
         b"GET / HTTP/1.1\r\n\r\n",
         framed(b"\xff\xfe"),
         framed(b'{"kind": "hello"}'),
-        framed(json.dumps(HELLO | {"rank": 2, "addresses": []}).encode()),
-        framed(json.dumps(HELLO | {"rank": {}, "addresses": []}).encode()),
+        framed(b"[" * 4000),
+        framed(b'{"nonce":' * 400),
+        struct.pack("!I", 4097),
     ],
+    ids=["http", "no text", "no proof", "brackets", "braces", "large"],
 )
 def test_a_stranger_does_not_end_the_roll_call(calls, data):
     addresses = addresses_of(2)
-    if b"addresses" in data:
-        body = data[4:].replace(b"[]", str(list(addresses)).replace("'", '"').encode())
-        data = framed(body)
     chief = calls(addresses, 0)
     with knock(addresses[0]) as stranger:
+        assert receive(stranger, SECONDS)["kind"] == "challenge"
         stranger.sendall(data)
         assert is_hung_up(stranger)
 
     calls(addresses, 1).result(SECONDS)
 
     assert chief.result(SECONDS)[1] is not None
+
+
+@pytest.mark.parametrize("rank", [2, {}, None])
+def test_a_rank_that_does_not_exist_is_sent_away(calls, rank):
+    addresses = addresses_of(2)
+    chief = calls(addresses, 0)
+    with knock(addresses[0]) as caller:
+        assert hello(caller)["proof"]
+        confirm(caller, addresses, rank)
+        assert is_hung_up(caller)
+
+    calls(addresses, 1).result(SECONDS)
+
+    assert chief.result(SECONDS)[1] is not None
+
+
+def test_who_does_not_know_the_secret_is_not_let_in(calls, monkeypatch):
+    monkeypatch.setenv("TFDIST_SECRET", "ours")
+    addresses = addresses_of(2)
+    chief = calls(addresses, 0, run_id="run")
+    for secret in ("", "theirs", "\0run", "theirs\0run"):
+        with knock(addresses[0]) as stranger:
+            assert hello(stranger, secret) == {"kind": "present", "proof": ""}
+            assert is_hung_up(stranger)
+
+    calls(addresses, 1, run_id="run").result(SECONDS)
+
+    assert chief.result(SECONDS)[1] is not None
+
+
+def test_a_stranger_at_the_address_of_rank_0_is_told_nothing(calls, monkeypatch):
+    monkeypatch.setenv("TFDIST_SECRET", "ours")
+    addresses = addresses_of(2)
+    host, port = addresses[0].split(":")
+    with socket.create_server((host, int(port))) as stranger:
+        caller = calls(addresses, 1, run_id="run")
+        connection, _ = stranger.accept()
+        send(connection, {"kind": "challenge", "nonce": NONCE})
+        told = receive(connection, SECONDS)
+        # What the caller has proved is no proof of rank 0.
+        send(connection, {"kind": "present", "proof": told["proof"]})
+        assert is_hung_up(connection)
+        connection.close()
+
+    assert told.keys() == {"kind", "nonce", "proof"}
+    with pytest.raises(RuntimeError, match=r"belongs to another run, or has another"):
+        caller.result(SECONDS)
+
+
+def test_a_crowd_of_strangers_holds_nobody_up(calls, monkeypatch):
+    monkeypatch.setattr(handshake, "_UNPROVEN", 8)
+    addresses = addresses_of(2)
+    chief = calls(addresses, 0)
+    with ExitStack() as stack:
+        for _ in range(100):
+            stranger = stack.enter_context(knock(addresses[0]))
+        assert receive(stranger, SECONDS)["kind"] == "challenge"
+
+        calls(addresses, 1).result(SECONDS)
+
+    assert chief.result(SECONDS)[1] is not None
+
+
+def test_a_silent_stranger_is_soon_hung_up_on(calls, monkeypatch):
+    monkeypatch.setattr(handshake, "_ACKNOWLEDGE_SECONDS", 0.1)
+    addresses = addresses_of(2)
+    chief = calls(addresses, 0)
+    with knock(addresses[0]) as stranger:
+        assert receive(stranger, SECONDS)["kind"] == "challenge"
+        assert is_hung_up(stranger)
+    monkeypatch.undo()
+
+    calls(addresses, 1).result(SECONDS)
+
+    assert chief.result(SECONDS)[1] is not None
+
+
+@pytest.mark.parametrize(
+    ("is_local", "secret", "warns"),
+    [(True, "", False), (False, "", True), (False, "x", False)],
+)
+def test_ranks_of_several_hosts_without_a_secret_are_warned(
+    calls, monkeypatch, caplog, is_local, secret, warns
+):
+    monkeypatch.setenv("TFDIST_SECRET", secret)
+    monkeypatch.delenv("TFDIST_SECRET_FILE", raising=False)
+    monkeypatch.setattr(secret_module, "is_loopback", lambda host: is_local)
+
+    with pytest.raises(TimeoutError):
+        calls(addresses_of(2), 0, start_timeout_seconds=0.1).result(SECONDS)
+
+    said = any("as TFDIST_SECRET is not set: any program" in m for m in caplog.messages)
+    assert said is warns
+
+
+def test_the_secret_may_be_in_a_file(tmp_path):
+    file = tmp_path / "secret"
+    env = {"TFDIST_SECRET": "a", "TFDIST_SECRET_FILE": str(file)}
+    with pytest.raises(OSError, match=r"must name a file .*Received: .*/secret \(\["):
+        shared_secret(env)
+    file.write_text(" \n")
+    with pytest.raises(ValueError, match=r"must name a file with a secret\. Received"):
+        shared_secret(env)
+    file.write_text("of all\n")
+    assert shared_secret(env) == "of all"
+    assert shared_secret({"TFDIST_SECRET": "a"}) == "a"
+    assert shared_secret({}) == ""
+
+
+def test_more_ranks_than_files_that_may_be_open_are_refused(monkeypatch):
+    changed = []
+    limits = (1000, 2000)
+    monkeypatch.setattr(presence.resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(
+        presence.resource, "setrlimit", lambda which, given: changed.append(given)
+    )
+    presence.allow_open_files(1000)
+    assert changed == []
+    presence.allow_open_files(1500)
+    assert changed == [(1500, 2000)]
+    with pytest.raises(OSError, match=r"limit of 2000, where 2001 are needed\. Raise"):
+        presence.allow_open_files(2001)
 
 
 def test_a_stranger_that_says_nothing_is_not_waited_for(calls):
@@ -264,7 +395,7 @@ def test_a_caller_that_goes_away_may_come_back(calls):
     addresses = addresses_of(3)
     chief = calls(addresses, 0)
     with knock(addresses[0]) as first:
-        send(first, hello(addresses, 1))
+        hello(first)
     futures = [calls(addresses, rank) for rank in (1, 2)]
 
     for future in futures:

@@ -40,8 +40,10 @@ def test_messages_arrive_one_by_one(pair):
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         bytes.fromhex("1603010200010001fc0303"),
         framed(b"[1, 2]"),
+        framed(b"[" * 10**6),
+        framed(b'{"a":' * 10**5),
     ],
-    ids=["http", "grpc", "tls", "list"],
+    ids=["http", "grpc", "tls", "list", "brackets", "braces"],
 )
 def test_what_is_no_message_of_ours_is_refused(data):
     with pytest.raises(

@@ -110,3 +110,29 @@ def test_numbers_that_verify_nothing_are_refused():
         Orders(("a.py",), steps=0)
     with pytest.raises(ValueError, match="timeout_seconds must be positive. Received"):
         verify(ORDERS, timeout_seconds=0)
+
+
+@pytest.mark.parametrize(
+    "line", ["hvd.DistributedOptimizer(optimizer)", "DistributedGradientTape(tape)"]
+)
+def test_a_horovod_script_is_refused_before_it_runs(launcher, tmp_path, line):
+    script = tmp_path / "train.py"
+    script.write_text(f"# DistributedOptimizer\n{line}\n")
+
+    with pytest.raises(
+        VerifyError,
+        match=r"^tfdist verify does not take Horovod scripts: .* Received: Distributed"
+        r"\w+ in .*train\.py\. Train with the plain optimizer under tfdist\.strateg",
+    ) as caught:
+        verify(Orders((str(script),)))
+
+    assert caught.value.exit_code == 2
+    assert launcher.calls == []
+
+
+@pytest.mark.parametrize("text", ["# hvd.DistributedOptimizer\nx = 1\n", "def :\n"])
+def test_other_scripts_are_run(launcher, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(text)
+
+    assert verify(ORDERS).passed

@@ -160,19 +160,17 @@ def take(
 
 
 def gather_bytes(collective: Collective, content: bytes, name: str) -> list[bytes]:
-    """Return the content of every rank, by rank."""
+    """Return the content of every rank on rank 0, by rank; elsewhere anything."""
     if collective.size == 1:
         return [content]
-    is_small = len(content) <= _SMALL_BYTES
-    text = base64.b64encode(content).decode() if is_small else None
-    given = collective.exchange(name, [len(content), text])
-    texts = [text for _, text in given if text is not None]
-    if len(texts) == collective.size:
+    lengths = collective.exchange(f"the lengths of {name}", len(content))
+    if max(lengths) <= _SMALL_BYTES:
+        texts = collective.gather_values(name, base64.b64encode(content).decode())
         return [base64.b64decode(text) for text in texts]
     joined = collective.all_gather(_tensor(content), name=name).numpy().tobytes()
-    ends = np.cumsum([length for length, _ in given]).tolist()
+    ends = np.cumsum(lengths).tolist()
     return [
-        joined[end - length : end] for end, (length, _) in zip(ends, given, strict=True)
+        joined[end - length : end] for end, length in zip(ends, lengths, strict=True)
     ]
 
 

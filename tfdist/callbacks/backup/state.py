@@ -20,6 +20,7 @@ from tfdist.compat.keras.callbacks import (
 from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
+from tfdist.compat.keras.sharded import goes_by_parts
 from tfdist.training.step import state_of_layers
 
 # Variables that are equal on all ranks are saved once, others per rank: partial sums,
@@ -76,7 +77,10 @@ class TrainingVariables:
     def take(self, collective: Collective) -> tuple[Specs, Values, Values]:
         """Return specs, equal values and own values; all ranks must call it."""
         variables = [*self._others, *self._metrics]
-        values = [tf.convert_to_tensor(variable).numpy() for variable in variables]
+        values = [
+            v.numpy() if goes_by_parts(v) else tf.convert_to_tensor(v).numpy()
+            for v in variables
+        ]
         kinds = self._kinds(variables, values, collective)
         specs = [
             (*_spec_of(variable), kind)

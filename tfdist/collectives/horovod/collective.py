@@ -15,7 +15,8 @@ from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.wire_format import prevent_constant_folding, without_bfloat16
 from tfdist.compat.tensorflow import local_device, run_always
 from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, start_timeout
+from tfdist.rendezvous.presence import start_timeout
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 
 # A function that adds an operation on tensors to the graph, under a name.
 _Operation = Callable[[list[Any], str], list[Any]]

@@ -45,13 +45,18 @@ def build_equal(
     else:
         spec = iterator._distributed_dataset.element_spec
         spec = spec.data if isinstance(spec, Shard) else spec
-    with self.distribute_strategy.scope():
-        for optimizer in optimizers_of(self):
-            adopt(optimizer)
-            sum_before_overrides(optimizer)
-        _build(self, spec)
+    build(self, spec)
     if hooks is not None and iterator is not None and not hooks.is_alone:
         hooks.build(self, is_single_step=False)
+
+
+def build(model: Any, spec: Any) -> None:
+    """Build a model, and what its compilation has made, for batches of a spec."""
+    with model.distribute_strategy.scope():
+        for optimizer in optimizers_of(model):
+            adopt(optimizer)
+            sum_before_overrides(optimizer)
+        _build(model, spec)
 
 
 def _build(model: Any, spec: Any) -> None:
@@ -200,7 +205,11 @@ def predict_equal(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -
 def fit_together(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Run `fit` with joint decisions of callbacks; resume if a callback says so."""
     hooks = hooks_of_model(self)
-    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    try:
+        given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    except TypeError:
+        # The error of Python names the function.
+        return original(self, *args, **kwargs)
     callbacks = given.get("callbacks")
     with contextlib.ExitStack() as stack:
         if hooks is not None:

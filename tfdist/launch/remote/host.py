@@ -292,10 +292,25 @@ class RemoteProcess(RankProcess):
 
 def ssh_command(ssh: str, host: str, line: str) -> list[str]:
     """Return the command that runs a line on a host, through ssh or Slurm's srun."""
-    words = shlex.split(ssh)
+    words = split_ssh(ssh)
     if PurePath(words[0]).name == "srun":
         return [*words, *_SRUN_OPTIONS, f"--nodelist={host}", "sh", "-c", line]
-    return [*words, *_SSH_OPTIONS, host.strip("[]"), line]
+    # What follows -- is no option, even if it begins with a dash.
+    return [*words, *_SSH_OPTIONS, "--", host.strip("[]"), line]
+
+
+def split_ssh(ssh: str) -> list[str]:
+    """Return the words of the command that reaches the hosts."""
+    try:
+        words, problem = shlex.split(ssh), ""
+    except ValueError as error:
+        words, problem = [], f" ({error})"
+    if not words:
+        raise ValueError(
+            "--ssh must be a command that reaches the hosts. Received: "
+            f"--ssh {ssh!r}{problem}. Leave it out for ssh, or write --ssh 'ssh -p 22'."
+        )
+    return words
 
 
 def agent_line(folder: str, python: str, pythonpath: str | None, slots: int) -> str:

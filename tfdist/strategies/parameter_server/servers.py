@@ -13,8 +13,12 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from tfdist.cluster.model import Cluster
-from tfdist.rendezvous.presence import check_own_port, wait_for_chief, watch_chief
-from tfdist.rendezvous.roll_call import start_timeout
+from tfdist.rendezvous.presence import (
+    check_own_port,
+    start_timeout,
+    wait_for_chief,
+    watch_chief,
+)
 from tfdist.rendezvous.watchdog import SILENCE_SECONDS, start_watchdog
 
 _log = logging.getLogger(__name__)

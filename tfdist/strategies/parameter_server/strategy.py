@@ -9,8 +9,7 @@ from tfdist.cluster import Cluster, detect
 from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect
-from tfdist.rendezvous.presence import check_own_port, wait_for_servers
-from tfdist.rendezvous.roll_call import start_timeout
+from tfdist.rendezvous.presence import check_own_port, start_timeout, wait_for_servers
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks

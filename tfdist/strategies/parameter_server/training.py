@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.keras.trainer import build
 from tfdist.data.sharding import cut_rows
 from tfdist.strategies.parameter_server.batch_codec import (
     as_tensors,
@@ -257,6 +258,8 @@ class Training:
         """Return the update for batches of a spec, as `spec_of` returns it."""
         kind = str(spec)
         if kind not in self._updates:
+            # A callback may have compiled the model, whose new metrics need servers.
+            build(self._trainer, spec)
             step = PureStep(self._strategy, self._trainer, self._step, spec)
             self._updates[kind] = Update(self._strategy, step)
         return self._updates[kind]

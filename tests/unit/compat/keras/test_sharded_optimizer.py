@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.callbacks.backup.state import SavedVariables, TrainingVariables
+from tfdist.collectives import SingleCollective
 from tfdist.compat.keras import install, sharded
 from tfdist.compat.keras.sharded import ShardedValue, shards_of, split_gradient
 from tfdist.compat.keras.sharded_optimizer import apply_arguments
@@ -259,3 +261,21 @@ def test_what_was_saved_of_shards_is_loaded_in_others(
         np.testing.assert_array_equal(found.numpy(), expected.numpy())
     momentum = loaded.optimizer.variables[2]
     assert [v.shape[0] for v in shards_of(momentum)] == [2, 3, 2]
+
+
+def test_a_backup_takes_and_restores_shards_by_parts(cut, monkeypatch):
+    monkeypatch.setattr(sharded, "PART_BYTES", 24)
+    with cut():
+        layers = [keras.Input((2,), dtype="int32"), keras.layers.Embedding(7, 3)]
+        model = keras.Sequential(layers)
+    before = model.get_weights()[0]
+    variables = TrainingVariables(model, with_metrics=False)
+    for name in "read_value", "assign":
+        monkeypatch.setattr(ShardedValue, name, fail)
+    specs, equal, own = variables.take(SingleCollective())
+    model.set_weights([0 * before])
+    saved = SavedVariables(specs, equal, [own])
+    variables.restore(saved, SingleCollective(), metrics=False)
+
+    np.testing.assert_array_equal(model.get_weights()[0], before)
+    assert before.any()

@@ -19,6 +19,16 @@ def lazy(strategy, *layers, **options):
     return model
 
 
+def test_an_argument_that_fit_lacks_is_an_error_of_fit():
+    model = lazy(AllReduceStrategy())
+
+    with pytest.raises(
+        TypeError,
+        match=r"^\S*fit\(\) got an unexpected keyword argument 'no_such'$",
+    ):
+        model.fit(X, Y, no_such=1)
+
+
 def ragged():
     return tf.ragged.constant([[1.0], [2.0, 3.0]]), np.ones((2, 1), "float32")
 

@@ -234,19 +234,22 @@ def fit_teacher(strategy, **options):
 def test_a_shared_weight_is_not_assigned_by_each_device(two_cpus):
     with pytest.raises(ValueError, match=r"Received: \S*mean \(2,\), made outside of"):
         fit_teacher(CentralStorageStrategy(two_cpus), trainable=True)
-    found = fit_teacher(CentralStorageStrategy(two_cpus), trainable=False)
-
-    right = fit_teacher(tf.distribute.get_strategy(), trainable=False)
-    np.testing.assert_allclose(found, right, rtol=1e-6)
 
 
-def test_state_is_assigned_under_mixed_precision(strategy):
-    options = {"trainable": False, "dtype": "mixed_bfloat16"}
+@pytest.mark.parametrize(
+    ("kind", "dtype", "rtol"),
+    [
+        (CentralStorageStrategy, "float32", 1e-6),
+        (MirroredStrategy, "mixed_bfloat16", 0.02),
+    ],
+)
+def test_state_is_assigned_as_on_one_device(two_cpus, kind, dtype, rtol):
+    options = {"trainable": False, "dtype": dtype}
 
-    found = fit_teacher(strategy, **options)
+    found = fit_teacher(kind(two_cpus), **options)
 
     right = fit_teacher(tf.distribute.get_strategy(), **options)
-    np.testing.assert_allclose(found, right, rtol=0.02)
+    np.testing.assert_allclose(found, right, rtol=rtol)
 
 
 @pytest.mark.parametrize("kind", [MirroredStrategy, CentralStorageStrategy])
