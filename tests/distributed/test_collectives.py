@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 
-import horovod_jobs
 import numpy as np
 import pytest
 
@@ -18,10 +17,6 @@ import tfdist
 from tfdist.cluster import detect
 from tfdist.testing import cluster
 
-MPIRUN = (
-    os.path.join(os.path.dirname(sys.executable), "mpirun"),
-    *("--allow-run-as-root", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"),
-)
 NEEDS_HOROVOD = pytest.mark.requires("horovodrun")
 ENGINES = ("tensorflow", pytest.param("horovod", marks=NEEDS_HOROVOD))
 SECONDS = 240
@@ -228,8 +223,6 @@ def in_graphs(collective):
 def found(request):
     """Return what all ranks found, by rank, for each engine and number of processes."""
     engine, _, size = request.param.partition("-")
-    if engine == "mpi":
-        return horovod_jobs.run(all_types_and_shapes, int(size), launcher=MPIRUN)
     return cluster(
         all_types_and_shapes, size=int(size), timeout_seconds=SECONDS, collective=engine
     ).values
@@ -409,9 +402,11 @@ def test_different_calls_are_an_error_that_names_them(how, words):
     ],
 )
 def test_mpi_too_refuses_different_calls(how, words):
-    values = horovod_jobs.run(different_calls, args=(how,), launcher=MPIRUN)
+    result = cluster(
+        different_calls, args=(how,), timeout_seconds=SECONDS, collective="mpi"
+    )
 
-    for first, _ in values:
+    for first, _ in result.values:
         text = f"^RuntimeError: The ranks are in different collectives.*{words}"
         with pytest.raises(RuntimeError, match=text):
             raise RuntimeError(first)
