@@ -99,13 +99,15 @@ def stopped(strategy):
 
     made, found, progress = [], [], threading.Condition()
 
-    def further_steps(seconds):
+    def further_steps(seconds, count=20):
         first = len(made)
         with progress:
-            progress.wait_for(lambda: len(made) >= first + 20, seconds)
+            progress.wait_for(lambda: len(made) >= first + count, seconds)
         return len(made) - first
 
     def stop_in_turn():
+        # A trace would wait for a stopped worker; by then both have made their first.
+        further_steps(60, 200)
         for number in range(STOPS):
             further_steps(60)
             pid = pid_of(WORKERS[number % 2])
