@@ -1,4 +1,4 @@
-"""Steps of training between two hosts on a slow network, by engine and compression.
+"""Steps of training between two hosts on a slow network, by compression.
 
 The hosts are network namespaces of this machine, joined by a cable of the given rate
 (`tc tbf`): needs root, iproute2 and openssh-server.
@@ -29,7 +29,7 @@ _TFDIST = "import sys; from tfdist_cli.main import main; sys.exit(main())"
 
 
 class _Turn:
-    """A turn that is always there: the engines run one after the other."""
+    """A turn that is always there: the jobs run one after the other."""
 
     def take(self):
         """Begin."""
@@ -42,11 +42,11 @@ class _Timer(StepTimer, keras.callbacks.Callback):
     """`StepTimer` as a callback of Keras 3."""
 
 
-def train(engine, compression, batch_size, steps, file):
+def train(compression, batch_size, steps, file):
     """Train on one rank; the chief writes the seconds of each step."""
     import tfdist
 
-    strategy = tfdist.strategies.AllReduceStrategy(engine, compression=compression)
+    strategy = tfdist.strategies.AllReduceStrategy(compression=compression)
     with strategy.scope():
         model = build_cnn(keras)
     timer = _Timer(_Turn(), steps + _WARM_UP_STEPS)
@@ -60,39 +60,35 @@ def train(engine, compression, batch_size, steps, file):
         Path(file).write_text(json.dumps(timer.blocks[0][_WARM_UP_STEPS - 1 :]))
 
 
-def measure(hosts, engine, compression, args):
+def measure(hosts, compression, args):
     """Return the median step in ms of a job on both hosts."""
     file = hosts.folder / "seconds.json"
-    words = [engine, compression, str(args.batch_size), str(args.steps), str(file)]
+    words = [compression, str(args.batch_size), str(args.steps), str(file)]
     command = [
         *(sys.executable, "-c", _TFDIST, "run", "-H", ",".join(ADDRESSES)),
-        *("--ssh", hosts.ssh, "--collective", engine, "--threads-per-process", "1"),
+        *("--ssh", hosts.ssh, "--threads-per-process", "1"),
         *(sys.executable, __file__, "--train", *words),
     ]
     done = subprocess.run(
         hosts.inside(0, *command), capture_output=True, text=True, timeout=_SECONDS
     )
     if done.returncode:
-        raise RuntimeError(f"{engine}, {compression}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{compression}: {done.stderr[-2000:]}")
     return 1e3 * statistics.median(json.loads(file.read_text()))
 
 
 def measure_all(args):
-    """Measure every engine with every compression that it has, at each rate."""
+    """Measure each compression at each rate."""
     rates = args.rates.split(",")
     rows, figures = [], {}
     with tempfile.TemporaryDirectory() as folder, two_hosts(Path(folder)) as hosts:
-        for engine in args.engines.split(","):
-            for compression in args.compressions.split(","):
-                if engine == "horovod" and compression not in ("none", "fp16"):
-                    continue
-                found = {}
-                for rate in rates:
-                    _limit(hosts, rate)
-                    found[rate] = measure(hosts, engine, compression, args)
-                figures[f"{engine}, {compression}"] = found
-                steps = [f"{found[rate]:.0f} ms" for rate in rates]
-                rows.append([f"{engine}, {compression}", *steps])
+        for compression in args.compressions.split(","):
+            found = {}
+            for rate in rates:
+                _limit(hosts, rate)
+                found[rate] = measure(hosts, compression, args)
+            figures[compression] = found
+            rows.append([compression, *(f"{found[rate]:.0f} ms" for rate in rates)])
     return figures, format_table([f"batch {args.batch_size} each", *rates], rows)
 
 
@@ -106,14 +102,13 @@ def _limit(hosts, rate):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--train"]:
-        engine, compression, batch_size, steps, file = sys.argv[2:]
-        train(engine, compression, int(batch_size), int(steps), file)
+        compression, batch_size, steps, file = sys.argv[2:]
+        train(compression, int(batch_size), int(steps), file)
     else:
         run_script(
             __doc__,
             [
                 ("--rates", "1gbit,100mbit", "rates of the network"),
-                ("--engines", "tensorflow,mpi,horovod", "what moves the gradients"),
                 ("--compressions", "none,fp16,bf16,powersgd", "forms of gradients"),
                 ("--batch-size", 64, "examples in a step of one process"),
                 ("--steps", 20, "timed steps"),

@@ -139,8 +139,8 @@ def load() -> Any:
     return MPI
 
 
-def start(member: Membership) -> int:
-    """Start MPI, and return its number of processes, which the launcher's must equal.
+def start(member: Membership) -> None:
+    """Start MPI, whose number of processes must equal the launcher's.
 
     On a host with several GPUs, a process uses the GPU of its local rank.
     """
@@ -157,7 +157,6 @@ def start(member: Membership) -> int:
             "collective='tensorflow'."
         )
     pin(member.local_rank, member.local_size)
-    return int(size)
 
 
 def _connect(

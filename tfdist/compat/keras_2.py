@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.compat.patching import wrap
 
 _LEGACY_OPTIMIZERS = ("Adagrad", "Adam", "Ftrl", "RMSprop", "SGD")
-# Arguments for the threads that read a generator; now those of a PyDataset.
+# Arguments for the threads that read a generator; Keras 3 has them in PyDataset.
 _OF_READERS = ("max_queue_size", "workers", "use_multiprocessing")
 # Method of a Keras 2 model -> arguments after the generator, in order.
 _OF_GENERATORS = {

@@ -46,7 +46,7 @@ _Place = tuple[str, int]
 
 
 class _StrangerError(ValueError):
-    """What answers as rank 0 does not prove that it knows the secret."""
+    """An answer in the name of rank 0, without a proof of the secret."""
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ _NAMES = {
 def connect(name: str, **options: Any) -> Collective:
     """Return the collective of that name for the job in the environment.
 
-    The options are those of `TensorFlowCollective`; the others take only the timeouts.
+    `TensorFlowCollective` takes all options; the others take only the timeouts.
     """
     if name not in COLLECTIVES:
         raise ValueError(

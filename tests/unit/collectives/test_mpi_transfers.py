@@ -1,4 +1,4 @@
-"""Transfers by MPI without MPI; `tests/distributed` has those of real ranks."""
+"""Transfers by MPI, on a communicator made for the test."""
 
 import sys
 import threading

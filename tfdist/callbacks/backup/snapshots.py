@@ -160,7 +160,7 @@ def take(
 
 
 def gather_bytes(collective: Collective, content: bytes, name: str) -> list[bytes]:
-    """Return the content of every rank on rank 0, by rank; elsewhere anything."""
+    """Return the content of every rank, by rank, on rank 0 only."""
     if collective.size == 1:
         return [content]
     lengths = collective.exchange(f"the lengths of {name}", len(content))
