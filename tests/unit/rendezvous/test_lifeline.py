@@ -267,3 +267,27 @@ def test_a_rank_that_left_ends_the_exchange_of_the_others(ranks):
                 match="rank 2 has ended .* while others wait for it in a",
             ):
                 values.result(SECONDS)
+
+
+def steps_until_stop(lifeline, step, wish):
+    """Run steps, which no rank ends before all have begun; wish to stop after some."""
+    for number in range(1, 500):
+        step.wait(SECONDS)
+        if lifeline.stops_here(number >= wish):
+            return number
+    raise AssertionError
+
+
+@pytest.mark.parametrize("wishes", [(60, 999, 999), (999, 999, 60), (60, 61, 60)])
+def test_all_ranks_stop_after_the_same_step(ranks, wishes):
+    step = threading.Barrier(3)
+
+    with ThreadPoolExecutor() as pool:
+        running = [
+            pool.submit(steps_until_stop, line, step, wish)
+            for line, wish in zip(ranks, wishes, strict=True)
+        ]
+        ended = {one.result(SECONDS) for one in running}
+
+    assert len(ended) == 1
+    assert ended <= {60, 61}
