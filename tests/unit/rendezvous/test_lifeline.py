@@ -1,7 +1,7 @@
 import socket
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -291,3 +291,18 @@ def test_all_ranks_stop_after_the_same_step(ranks, wishes):
 
     assert len(ended) == 1
     assert ended <= {60, 61}
+
+
+def test_a_rank_that_told_its_next_step_waits_there(line):
+    assert not line.lifeline.stops_here(wishes=False)
+    send(line.hub, {"kind": "stop"})
+    told = line.hear("exchange")
+
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(line.lifeline.stops_here, wishes=False)
+        assert not wait([second], 0.2).done
+        send(line.hub, {"kind": "values", "key": told["key"], "values": [3, 2]})
+        assert not second.result(SECONDS)
+
+    assert told["value"] == 2
+    assert line.lifeline.stops_here(wishes=False)
