@@ -172,7 +172,11 @@ def _keep_to_loopback(process_id: int) -> None:
     """Let only this host reach the ports of `mpirun`, which opens them for others."""
     # Open MPI 5.0 has no option for it. The ports stay as they are where the kernel is
     # older than Linux 5.7, or a container forbids this call.
-    libc, handle = ctypes.CDLL(None), os.pidfd_open(process_id)
+    libc = ctypes.CDLL(None)
+    try:
+        handle = os.pidfd_open(process_id)
+    except OSError:
+        return
     for number in os.listdir(f"/proc/{process_id}/fd"):
         copy = libc.syscall(_SYS_PIDFD_GETFD, handle, int(number), 0)
         if copy < 0:
