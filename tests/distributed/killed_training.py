@@ -1,6 +1,6 @@
 """A training that kills its own job, processes and all, in the midst of things.
 
-python killed_training.py FOLDER KILLS [PRECISION]
+python killed_training.py FOLDER KILLS [PRECISION [SIGNAL]]
 """
 
 import os
@@ -50,6 +50,25 @@ class KillTheJob(keras.callbacks.Callback):
             os.kill(pid, signal.SIGKILL)
 
 
+class StopTheJob(keras.callbacks.Callback):
+    """Sends one process a signal in some step; the job is to save, and to stop.
+
+    Args:
+        pid: Of the process.
+        name: Of the signal.
+    """
+
+    def __init__(self, pid, name):
+        super().__init__()
+        self._pid, self._number = pid, signal.Signals[name]
+        self._steps = 13
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._steps -= 1
+        if self._steps == 0:
+            os.kill(self._pid, self._number)
+
+
 def trained(strategy, precision, callbacks):
     keras.utils.set_random_seed(1)
     keras.mixed_precision.set_global_policy(precision)
@@ -87,12 +106,14 @@ def check_readable(folder):
         h5py.File(best).close()
 
 
-def main(folder, kills, precision):
+def main(folder, kills, precision, stop=None):
     check_readable(folder)
     strategy = tfdist.strategies.AllReduceStrategy()
     pids = strategy.collective.exchange("processes", os.getpid())
     callbacks = [
-        tfdist.callbacks.BackupAndRestore(folder / "states", save_freq=2),
+        tfdist.callbacks.BackupAndRestore(
+            folder / "states", save_freq=100 if stop else 2
+        ),
         tfdist.callbacks.ModelCheckpoint(
             folder / "best.weights.h5",
             monitor="loss",
@@ -109,7 +130,12 @@ def main(folder, kills, precision):
             file.write("started\n")
         start = len(starts.read_text().splitlines())
         if start <= kills:
-            callbacks.append(KillTheJob(pids, start))
+            # The launcher passes SIGTERM on; SIGUSR1 comes to one rank alone.
+            launcher = int(os.environ["LAUNCHER"])
+            target = launcher if stop == "SIGTERM" else pids[-1]
+            callbacks.append(
+                StopTheJob(target, stop) if stop else KillTheJob(pids, start)
+            )
     model, history = trained(strategy, precision, callbacks)
     if strategy.collective.rank == 0:
         variables = [*model.weights, *model.optimizer.variables]

@@ -1,5 +1,6 @@
 """Jobs that are killed and started again end as if nothing had been."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +10,18 @@ import pytest
 from killed_training import EPOCHS
 
 SCRIPT = Path(__file__).with_name("killed_training.py")
-TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
+MAIN = (
+    "import os; os.environ['LAUNCHER'] = str(os.getpid()); "
+    "from tfdist_cli.main import main; exit(main())"
+)
+TFDIST = (sys.executable, "-c", MAIN, "run")
 
 
-def started(folder, processes, kills, *, restarts=0, precision="mixed_float16"):
+def started(folder, processes, kills, *stop, restarts=0, precision="mixed_float16"):
     """Run a job whose first starts are killed, and say how the last one ended."""
     folder.mkdir(exist_ok=True)
     (folder / "starts").unlink(missing_ok=True)
-    program = [str(SCRIPT), str(folder), str(kills), precision]
+    program = [str(SCRIPT), str(folder), str(kills), precision, *stop]
     return subprocess.run(
         [*TFDIST, "-np", str(processes), f"--max-restarts={restarts}", *program],
         capture_output=True,
@@ -73,3 +78,24 @@ def test_other_numbers_of_processes_go_on_to_the_same_weights(tmp_path):
     assert right.keys() == found.keys()
     for name, value in right.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_signals_stop_all_ranks_after_a_saved_step(tmp_path):
+    right, _ = ended(tmp_path / "right", 2)
+    folder = tmp_path / "stopped"
+    steps = []
+    for name in ("SIGTERM", "SIGUSR1"):
+        done = started(folder, 2, 1, name)
+        assert done.returncode == 143, done.stderr[-3000:]
+        # With save_freq=100, no step of the 60 is saved for another reason.
+        said = re.findall(r"tfdist: .*: stopped after (\d+) steps, ", done.stderr)
+        # The launcher repeats the last lines of the first rank that ended.
+        (made,) = set(said)
+        steps.append(int(made))
+    found, said = ended(folder, 2)
+
+    # One rank may have begun the next step.
+    assert steps[0] in (13, 14)
+    assert steps[1] - steps[0] in (13, 14)
+    assert f"tfdist: goes on after {steps[1]} steps, " in said
+    assert {n for n in right if not np.array_equal(right[n], found[n])} == set()

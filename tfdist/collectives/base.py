@@ -151,6 +151,20 @@ class Collective(ABC):
         """
         return True
 
+    def stops_here(self, wishes: bool) -> bool:
+        """Pass a point, such as the end of a step, at which all ranks may stop.
+
+        No rank waits for the others unless one wishes to stop. Then all stop at the
+        same point, which may be the next one.
+
+        Args:
+            wishes: Whether this rank wishes to stop.
+
+        Returns:
+            Whether all ranks stop at this point.
+        """
+        return wishes if self.size == 1 else any(self.exchange("stop", wishes))
+
     def traced(self, what: str) -> None:  # noqa: B027
         """Record a collective of a graph, with an equal description on every rank.
 

@@ -45,6 +45,10 @@ class MonitoredCollective(TypedCollective):
         """Wait until the chief has told it; see `Collective.wait_for_chief`."""
         return self._lifeline.wait_for_chief(what)
 
+    def stops_here(self, wishes: bool) -> bool:
+        """Agree on where to stop; see `Collective.stops_here`."""
+        return self._lifeline.stops_here(wishes)
+
     def traced(self, what: str) -> None:
         """Record a collective of a graph; see `Collective.traced`."""
         self._lifeline.traced(what)

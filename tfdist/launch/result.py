@@ -111,6 +111,8 @@ def how_it_ended(code: int) -> str:
     """Describe an exit code, as in "failed with exit code 3"."""
     if code == 0:
         return "ended well"
+    if code == EXIT_CODE_OF_SIGNAL + signal.SIGTERM:
+        return f"was asked to stop, and ended with exit code {code}"
     if code > 0:
         return f"failed with exit code {code}"
     try:

@@ -139,6 +139,8 @@ class Supervisor:
                 self._send(signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGSTOP)
             else:
+                # Ranks that save their state and stop at SIGUSR1 are not started again.
+                self._was_interrupted |= number == signal.SIGUSR1
                 self._send(signal.Signals(number))
 
     def _on_report(self, process: RankProcess) -> None:

@@ -143,6 +143,8 @@ class Hub:
         elif kind == "told":
             what, call = str(message["what"]), int(message["call"])
             self._send(self._lines, {"kind": "told", "what": what, "call": call})
+        elif kind == "stop":
+            self._send(self._lines, {"kind": "stop"})
         elif kind == "exchange":
             key = message["key"]
             json.loads(key)[0]  # Read again when a rank has left it out.

@@ -26,6 +26,7 @@ _SEND_PLAN_SECONDS = 3.0
 _REASON_SECONDS = 10.0
 _LONGEST_TEXT = 2000
 _FAREWELL_SECONDS = 1.0
+_STOP = json.dumps(["the choice of the step to stop after", 0])
 
 
 class Lifeline:
@@ -53,6 +54,7 @@ class Lifeline:
         # by what it told and after which joint call.
         self._untold: Counter[tuple[str, int]] = Counter()
         self._call_of_chief: int | None = 0
+        self._points, self._must_ask = 0, False
         self._call, self._what, self._inside = 0, "nothing yet", 0
         self._since = time.monotonic()
         self._plan: list[str] = []
@@ -115,6 +117,20 @@ class Lifeline:
                     return False
                 self._arrived.wait()
         return True
+
+    def stops_here(self, wishes: bool) -> bool:
+        """Pass a point at which all ranks may stop; return whether they do."""
+        # Once a rank wishes to stop, each tells its next point, from the thread that
+        # listens, and waits there for the others': a rank that waits in a step is not
+        # waited for. All stop at the last of these points.
+        if wishes and not self._must_ask:
+            self._send({"kind": "stop"})
+        with self._arrived:
+            while (wishes or self._must_ask) and _STOP not in self._values:
+                self.check()
+                self._arrived.wait()
+            self._points += 1
+            return _STOP in self._values and self._points >= max(self._values[_STOP])
 
     def check(self) -> None:
         """Raise the failure, if there is one."""
@@ -202,6 +218,11 @@ class Lifeline:
             with self._arrived:
                 self._untold[message["what"], message["call"]] -= 1
                 self._arrived.notify_all()
+        elif message["kind"] == "stop":
+            with self._arrived:
+                if not self._must_ask:
+                    self._must_ask, point = True, self._points + 1
+                    self._send({"kind": "exchange", "key": _STOP, "value": point})
         elif message["kind"] == "beat":
             with self._arrived:
                 self._call_of_chief = message["call"]

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 
 import keras
 import numpy as np
@@ -438,3 +439,62 @@ def test_a_folder_must_be_named(backup_dir):
         r"bucket to use it\.$",
     ):
         BackupAndRestore(backup_dir)
+
+
+class Signals(keras.callbacks.Callback):
+    """Sends this process a signal in a batch, or in the validation after an epoch."""
+
+    def __init__(self, number, *, batch=None):
+        super().__init__()
+        self._number, self._batch = number, batch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == self._batch:
+            os.kill(os.getpid(), self._number)
+
+    def on_test_begin(self, logs=None):
+        if self._batch is None:
+            os.kill(os.getpid(), self._number)
+
+
+@pytest.mark.parametrize(
+    ("number", "batch", "freq"),
+    [
+        (signal.SIGTERM, 2, 100),
+        (signal.SIGUSR1, 0, "epoch"),
+        (signal.SIGTERM, STEPS - 1, "epoch"),
+        (signal.SIGTERM, None, 100),
+    ],
+)
+def test_a_signal_saves_the_step_and_ends_the_program(
+    folder, undisturbed, capsys, number, batch, freq
+):
+    step = 0 if batch is None else batch + 1
+    options = {"freq": freq, "validation_data": (X, Y)}
+    values, history = undisturbed(**options)
+    with pytest.raises(SystemExit) as raised:
+        train(made(), folder, Signals(number, batch=batch), **options)
+    keras.utils.clear_session()
+    facts = newest(folder)
+    model = made()
+    resumed = train(model, folder, **options)
+
+    assert raised.value.code == 143
+    assert (facts["step"], facts["made"]) == (step, step or STEPS)
+    assert (
+        f"tfdist: {number.name} to rank 0: stopped after {step or STEPS} steps, whose "
+        f"state is in {folder}. Start the program again to resume.\n"
+    ) in capsys.readouterr().err
+    assert_equal(model, values)
+    assert resumed.history == history
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_handler_of_the_program_stays(folder):
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda *_: received.append(1))
+    try:
+        assert train(made(), folder, Signals(signal.SIGTERM, batch=0)) is not None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(received) == EPOCHS

@@ -20,6 +20,7 @@ TASKS = (
     [
         (0, "rank 2 ended well after 1.5 s"),
         (3, "rank 2 failed with exit code 3 after 1.5 s"),
+        (143, "rank 2 was asked to stop, and ended with exit code 143 after 1.5 s"),
         (-15, "rank 2 was killed by SIGTERM after 1.5 s"),
         (-40, "rank 2 was killed by signal 40 after 1.5 s"),
     ],

@@ -1,7 +1,7 @@
 import socket
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -267,3 +267,42 @@ def test_a_rank_that_left_ends_the_exchange_of_the_others(ranks):
                 match="rank 2 has ended .* while others wait for it in a",
             ):
                 values.result(SECONDS)
+
+
+def steps_until_stop(lifeline, step, wish):
+    """Run steps, which no rank ends before all have begun; wish to stop after some."""
+    for number in range(1, 500):
+        step.wait(SECONDS)
+        if lifeline.stops_here(number >= wish):
+            return number
+    raise AssertionError
+
+
+@pytest.mark.parametrize("wishes", [(60, 999, 999), (999, 999, 60), (60, 61, 60)])
+def test_all_ranks_stop_after_the_same_step(ranks, wishes):
+    step = threading.Barrier(3)
+
+    with ThreadPoolExecutor() as pool:
+        running = [
+            pool.submit(steps_until_stop, line, step, wish)
+            for line, wish in zip(ranks, wishes, strict=True)
+        ]
+        ended = {one.result(SECONDS) for one in running}
+
+    assert len(ended) == 1
+    assert ended <= {60, 61}
+
+
+def test_a_rank_that_told_its_next_step_waits_there(line):
+    assert not line.lifeline.stops_here(wishes=False)
+    send(line.hub, {"kind": "stop"})
+    told = line.hear("exchange")
+
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(line.lifeline.stops_here, wishes=False)
+        assert not wait([second], 0.2).done
+        send(line.hub, {"kind": "values", "key": told["key"], "values": [3, 2]})
+        assert not second.result(SECONDS)
+
+    assert told["value"] == 2
+    assert line.lifeline.stops_here(wishes=False)

@@ -6,13 +6,17 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
 
 from tfdist.callbacks.backup import snapshots
 from tfdist.callbacks.backup.files import StateFiles, StateWriter
+from tfdist.callbacks.backup.preemption import (
+    STOPPED_EXIT_CODE,
+    received_stop_signals,
+)
 from tfdist.callbacks.backup.state import random_states, set_random_states
 from tfdist.callbacks.ranks import collective_of
 from tfdist.collectives import Collective
@@ -35,6 +39,9 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
     Give it to `fit` on every rank. Only the chief writes, in a thread, to a temporary
     file that is renamed once it is complete and on disk. If a checksum shows that a
     file is damaged, the previous state is used, and a message says so.
+
+    SIGTERM and SIGUSR1 to any rank, unless the program handles them, make all ranks
+    finish the same step, save the state and exit with code 143.
 
     To return to its position in the data, `fit` reads the first batch of each completed
     epoch and all seen batches of the last one. With `steps_per_epoch`, generators, or
@@ -70,6 +77,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
     _collective: Collective
     _files: StateFiles
     _writer: StateWriter
+    _received: list[str]
     # The seed and generators of this rank at the start of training.
     _began: Mapping[str, Any]
 
@@ -106,8 +114,11 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             set_random_states(self._began)
         self._position = Position(self._began["seed"])
         self._writer = StateWriter(self._files)
+        # Parameter servers end at the signal, so their chief cannot save any more.
+        can_stop = not hasattr(model.distribute_strategy, "workers")
         try:
-            yield self._position
+            with received_stop_signals(can_stop=can_stop) as self._received:
+                yield self._position
         finally:
             self._writer.close()
             if self._progress is not None:
@@ -154,15 +165,21 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self._made += done - self._step
         self._step = done
         length = self._position.reader.num_batches
+        stops = self._stops_here()
         # `epoch_ended` saves after the last step of an epoch.
-        if self._is_due() and (length is None or done < length):
+        if stops or (self._is_due() and (length is None or done < length)):
             self._save(self._epoch, done, logs)
+        if stops:
+            self._stop()
 
     def epoch_ended(self, epoch: int) -> None:
         """Save the state if due; `fit` calls this after all callbacks."""
         self._step = 0
-        if self.save_freq == "epoch" or self._is_due():
+        stops = self._stops_here()
+        if stops or self.save_freq == "epoch" or self._is_due():
             self._save(epoch + 1, 0, None)
+        if stops:
+            self._stop()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Wait until the last state is on disk, or remove all states."""
@@ -179,6 +196,24 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         """Return whether `save_freq` batches have passed since the last state."""
         unsaved = self._made - self._saved
         return self.save_freq != "epoch" and unsaved >= int(self.save_freq)
+
+    def _stops_here(self) -> bool:
+        """Return whether all ranks stop now, because one has received a signal."""
+        return self._collective.stops_here(bool(self._received))
+
+    def _stop(self) -> NoReturn:
+        """End the program on all ranks, once the state is on disk."""
+        self._writer.wait()
+        by_rank = self._collective.exchange("signals to stop", self._received[:1])
+        if self._collective.rank == 0:
+            rank = next((rank for rank, names in enumerate(by_rank) if names), 0)
+            cause = "".join(f" {name} to rank {rank}:" for name in by_rank[rank])
+            print(
+                f"tfdist:{cause} stopped after {self._made} steps, whose state is in "
+                f"{self.backup_dir}. Start the program again to resume.",
+                file=sys.stderr,
+            )
+        sys.exit(STOPPED_EXIT_CODE)
 
     def _begin_with(self, state: snapshots.Snapshot) -> None:
         """Resume a `fit` from a state."""
