@@ -57,6 +57,14 @@ strategy = tfdist.strategies.AllReduceStrategy()
 print("rank", tfdist.rank(), "of", strategy.num_replicas_in_sync, flush=True)
 """
 
+ALONE = """
+import os
+import tfdist
+
+if os.environ["TFDIST_RANK"] == "0":
+    tfdist.strategies.AllReduceStrategy(start_timeout_seconds=3)
+"""
+
 
 @pytest.fixture
 def program(tmp_path):
@@ -251,6 +259,17 @@ def test_mpirun_alone_joins_ranks_of_the_strategy(program):
         "tfdist: mpirun has started 2 processes; the collectives of MPI, which mpi4py "
         "has found, join them." in err
     )
+
+
+def test_a_missing_rank_does_not_hang_the_others(program):
+    """MPI itself waits for it, whatever Python does."""
+    code, _, err = run("-np", "2", "--collective", "mpi", program(ALONE))
+
+    assert code == 1
+    assert (
+        "TimeoutError: Not every process that was started starts MPI. Received: no end "
+        "of MPI_Init after 3 s. Look at the logs of the others" in err
+    ), err
 
 
 def test_two_mpis_are_named(program, tmp_path):

@@ -1,6 +1,8 @@
 """MPI's collectives: shared memory within a host, the cluster's network between."""
 
+import ctypes
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -36,10 +38,9 @@ class MPICollective(MonitoredCollective):
         start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        self._transfers = Transfers(load().COMM_WORLD)
-        lifeline, hub = _connect(
-            self._transfers, start_timeout(start_timeout_seconds), timeout_seconds
-        )
+        seconds = start_timeout(start_timeout_seconds)
+        self._transfers = Transfers(load(seconds).COMM_WORLD)
+        lifeline, hub = _connect(self._transfers, seconds, timeout_seconds)
         self._transfers.check = lifeline.check
         self._raised: Exception | None = None
         rank, size = self._transfers.rank, self._transfers.size
@@ -120,13 +121,13 @@ class MPICollective(MonitoredCollective):
         return [tf.ensure_shape(*each) for each in zip(results, shapes, strict=True)]
 
 
-def load() -> Any:
+def load(timeout_seconds: float) -> Any:
     """Start MPI if the program has not, and return the module `MPI` of mpi4py."""
     try:
         import mpi4py
 
         # Its own end of MPI would wait for ranks that have failed.
-        mpi4py.rc.finalize = False
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
     except Exception as error:
         raise ImportError(
@@ -135,16 +136,34 @@ def load() -> Any:
             "'tfdist[mpi]'`, or mpi4py alone beside the MPI of the cluster."
         ) from error
     if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        _initialize(MPI, timeout_seconds)
     return MPI
 
 
-def start(member: Membership) -> None:
+def _initialize(mpi: Any, timeout_seconds: float) -> None:
+    """Start MPI, which waits until every rank does so."""
+    # mpi4py would hold Python's lock meanwhile, even against Ctrl-C.
+    begin, given = ctypes.CDLL(mpi.__file__).MPI_Init_thread, ctypes.c_int()
+    arguments = None, None, mpi.THREAD_MULTIPLE, ctypes.byref(given)
+    thread = threading.Thread(target=begin, args=arguments, daemon=True)
+    thread.start()
+    thread.join(timeout_seconds)
+    if thread.is_alive():
+        raise TimeoutError(
+            "Not every process that was started starts MPI. Received: no end of "
+            f"MPI_Init after {timeout_seconds:g} s. Look at the logs of the others, "
+            "and let all of them run the same program."
+        )
+    for world in (mpi.COMM_WORLD, mpi.COMM_SELF):
+        world.Set_errhandler(mpi.ERRORS_RETURN)
+
+
+def start(member: Membership, timeout_seconds: float | None = None) -> None:
     """Start MPI, whose number of processes must equal the launcher's.
 
     On a host with several GPUs, a process uses the GPU of its local rank.
     """
-    mpi = load()
+    mpi = load(start_timeout(timeout_seconds))
     rank, size = mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
     if (rank, size) != (member.rank, member.size):
         library = mpi.Get_library_version().split(",")[0].strip("\0\n ")

@@ -102,7 +102,7 @@ def _connect_mpi(member: Membership, **timeouts: float) -> Collective:
     """Start MPI and return its collective."""
     from tfdist.collectives.mpi import MPICollective, start
 
-    start(member)
+    start(member, timeouts.get("start_timeout_seconds"))
     return MPICollective(**timeouts)
 
 
