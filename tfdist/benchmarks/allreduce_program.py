@@ -1,5 +1,6 @@
 """Program that measures the all-reduce in one process."""
 
+import atexit
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,8 @@ def _with_torch() -> Callable[[int], Functions]:
         rank=cluster.rank,
         world_size=cluster.size,
     )
+    # Its threads would abort the process.
+    atexit.register(distributed.destroy_process_group)
 
     def make(size_bytes: int) -> Functions:
         # The sum overwrites the tensor; zeros never overflow.
