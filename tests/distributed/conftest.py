@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "cells" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(MATRIX_SECONDS))
-            # Elsewhere TensorFlow takes its place.
+            # Elsewhere the other engines take its place.
             if os.environ.get("CI") == "true":
                 item.add_marker(pytest.mark.requires("horovodrun"))
 

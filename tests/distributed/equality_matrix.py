@@ -10,9 +10,9 @@ A module of the matrix holds its rows by name in `ROWS`, and its tests take the 
 `cells`. To add a row, add it there. In `make test` a row runs in one place: on two or
 three processes, on two devices of one, with central storage or on the devices of
 several processes, in turn. In `make test-all` it runs on two processes, on two devices,
-and in turn in the other places; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow and
+and in turn in the other places; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow, MPI and
 Horovod join the processes in turn. Little of a row depends on what joins them, and that
-has tests of its own on two and three of each. Without Horovod, TensorFlow joins all.
+has tests of its own on two and three of each. Horovod has no turn if not installed.
 
 Rows share their processes, also those of several modules, because starting those takes
 longer than training. A row that raises does not disturb the others, as long as all
@@ -37,7 +37,7 @@ SLOW = (pytest.mark.slow,)
 # For tests of what a row ends with, beside the comparison.
 on_sizes = pytest.mark.parametrize("column", [2, pytest.param(3, marks=SLOW)])
 # What joins them in turn. Horovod is where the marker `requires` looks for it.
-COLLECTIVES = ["tensorflow"]
+COLLECTIVES = ["tensorflow", "mpi"]
 if shutil.which("horovodrun", path=os.path.dirname(sys.executable)):
     COLLECTIVES.append("horovod")
 # Where rows run on several devices: of one process, and of each of several, in turn.
@@ -47,7 +47,7 @@ DEVICES = {
     "workers": [
         Place(2, "tensorflow", "MultiWorkerMirroredStrategy", 2),
         Place(3, "tensorflow", "MultiWorkerMirroredStrategy", 1),
-        Place(2, "tensorflow", "MultiWorkerMirroredStrategy", 1),
+        Place(2, "mpi", "MultiWorkerMirroredStrategy", 1),
         Place(3, "tensorflow", "MultiWorkerMirroredStrategy", 2),
     ],
 }
@@ -164,7 +164,7 @@ def everywhere(rows, *, variants=(), not_central=()):
     chosen = []
     for number, row in enumerate(rows):
         columns = {2: True, "mirrored": True}
-        # An odd one, which TensorFlow joins, and an even one, which Horovod does.
+        # In eight rows two, at a distance that no engine's turns divide.
         columns[3] = EVERY_ROW or number % 8 in (1, 4)
         columns["central"] = (EVERY_ROW or number % 4 == 3) and row not in not_central
         columns["workers"] = EVERY_ROW or number % 8 == 2

@@ -58,6 +58,24 @@ def test_training():
     assert 0 <= column["waiting_share"]["median"] < 1
 
 
+def test_the_all_reduce_of_all_that_is_installed():
+    [row] = bench(
+        *("allreduce", "--collective", "all", "--sizes", "1KiB", "--repeats", "2")
+    )
+
+    assert {"single_ring", "tensorflow", "mpi"} <= row["seconds"].keys()
+    assert min(row["seconds"].values()) > 0
+    # MPI against the others.
+    assert row["bandwidth_against"].keys() == row["seconds"].keys() - {"mpi"}
+
+
+def test_training_over_mpi():
+    tiny = ("--batch-sizes", "4", "--steps", "2", "--repeats", "1")
+    [column] = bench("training", "--collective", "mpi", *tiny)
+
+    assert column["weak_efficiency"]["median"] > 0
+
+
 @pytest.mark.requires("horovodrun")
 def test_the_all_reduce_on_horovod():
     [row] = bench(

@@ -10,6 +10,7 @@ from equality_rows import Absent, of_keras
 
 import tfdist
 
+ENGINES = ["tensorflow", "mpi", "horovod"]
 VALUE = np.array([1.0, np.nan, 3.0])
 
 
@@ -50,19 +51,19 @@ def raises_on_one_rank(strategy):
     return meet(strategy)
 
 
-# By turns those of one collective and of the other. A row that raises and the one that
-# follows it in the same processes are therefore two apart.
+# The three engines join rows in turn. A row that raises and the one that follows it in
+# the same processes are therefore three apart.
 ROWS = {
     "equal": meet,
     "rounded": rounded,
     "raises everywhere": raises_everywhere,
     "other than one process": other_than_one_process,
-    "equal after a row that raised": meet,
     "other count": other_count,
+    "equal after a row that raised": meet,
     "raises on one rank": raises_on_one_rank,
     "other bits": other_bits,
-    "equal after ranks were out of step": meet,
     "one key less": one_key_less,
+    "equal after ranks were out of step": meet,
 }
 
 
@@ -100,11 +101,11 @@ def test_planted_faults_fail(cells, column, row, message):
 @pytest.mark.parametrize(
     ("row", "column", "place"),
     [
-        ("first", 2, (2, "tensorflow")),
-        ("first", 3, (3, "horovod")),
-        ("second", 2, (2, "horovod")),
-        ("second", 3, (3, "tensorflow")),
-        ("third", 2, (2, "tensorflow")),
+        ("first", 2, (2, "horovod")),
+        ("first", 3, (3, "tensorflow")),
+        ("second", 2, (2, "tensorflow")),
+        ("second", 3, (3, "mpi")),
+        ("third", 2, (2, "mpi")),
         ("second", 1, (1, "tensorflow")),
         ("second", PLAIN, (1, "plain", "")),
         ("first", "mirrored", (1, "tensorflow", "MirroredStrategy", 2)),
@@ -112,12 +113,12 @@ def test_planted_faults_fail(cells, column, row, message):
     ],
 )
 def test_the_collectives_join_rows_in_turn(monkeypatch, row, column, place):
-    monkeypatch.setattr("equality_matrix.COLLECTIVES", ["tensorflow", "horovod"])
+    monkeypatch.setattr("equality_matrix.COLLECTIVES", ENGINES)
 
     assert place_of(["first", "second", "third"], row, column) == Place(*place)
 
 
-def test_without_horovod_tensorflow_joins_all(monkeypatch):
+def test_a_single_engine_joins_all(monkeypatch):
     monkeypatch.setattr("equality_matrix.COLLECTIVES", ["tensorflow"])
 
     for row in ROWS:

@@ -44,11 +44,12 @@ def is_alive(pid):
         return False
 
 
-def test_a_killed_rank_ends_the_run_and_is_named(tmp_path):
+@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
+def test_a_killed_rank_ends_the_run_and_is_named(tmp_path, collective):
     program = tmp_path / "train.py"
     program.write_text(TRAIN)
     with subprocess.Popen(
-        [COMMAND, "run", "-np", "2", program],
+        [COMMAND, "run", "-np", "2", "--collective", collective, program],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -184,15 +185,23 @@ def test_a_rank_that_raises_in_an_epoch_is_named():
     assert result.exit_codes[0] != 0
 
 
+CALLS = r"RuntimeError: The ranks are in different calls: rank 0 .*"
+WAITS = r"TimeoutError: rank 0 .* has waited \d+ s in train_step"
+
+
 @pytest.mark.parametrize(
-    ("mistake", "error"),
+    ("mistake", "collective", "error"),
     [
-        (evaluates_alone, r"RuntimeError: The ranks are in different calls: rank 0 .*"),
-        (steps_alone, r"TimeoutError: rank 0 .* has waited \d+ s in train_step"),
+        (evaluates_alone, "tensorflow", CALLS),
+        (evaluates_alone, "mpi", CALLS),
+        (steps_alone, "tensorflow", WAITS),
+        (steps_alone, "mpi", WAITS),
     ],
 )
-def test_a_rank_elsewhere_is_named(mistake, error):
-    result = tfdist.testing.cluster(mistake, check=False, timeout_seconds=100)
+def test_a_rank_elsewhere_is_named(mistake, collective, error):
+    result = tfdist.testing.cluster(
+        mistake, collective=collective, check=False, timeout_seconds=100
+    )
 
     told = result.errors[0]
     assert re.match(error, f"{told.type}: {told.message}"), result.logs[0]

@@ -140,16 +140,26 @@ def test_a_dry_run_can_be_pasted(program):
     ]
 
 
-@pytest.mark.parametrize("victim", ["rank", "launcher"])
-def test_after_a_kill_nothing_is_left(program, victim):
+@pytest.mark.parametrize("victim", ["rank", "launcher", "mpirun"])
+def test_after_a_kill_nothing_is_left(program, victim, monkeypatch):
+    monkeypatch.delenv("OMPI_MCA_btl_sm_backing_directory")
     words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", program(WAIT)]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as launcher:
         lines = [launcher.stdout.readline() for _ in range(2)]
         pids = {line[1]: int(line.split()[-1]) for line in lines}
+        rank = psutil.Process(pids["1"])
+        files = Path(rank.environ()["OMPI_MCA_btl_sm_backing_directory"])
+        assert any(files.glob("sm_segment*"))
         began = time.monotonic()
-        os.kill(pids["1"] if victim == "rank" else launcher.pid, signal.SIGKILL)
+        victims = {"rank": pids["1"], "launcher": launcher.pid}
+        for process in psutil.Process(launcher.pid).children():
+            if process.name() in ("prterun", "mpirun"):
+                victims["mpirun"] = process.pid
+        os.kill(victims[victim], signal.SIGKILL)
+        if victim == "mpirun":
+            os.kill(launcher.pid, signal.SIGINT)
         _, err = launcher.communicate(timeout=SECONDS)
         seconds = time.monotonic() - began
 
@@ -157,10 +167,20 @@ def test_after_a_kill_nothing_is_left(program, victim):
         assert launcher.returncode == 128 + signal.SIGKILL
         assert "tfdist run: rank 1 was killed by SIGKILL" in err
         assert seconds < 4
+    if victim == "mpirun":
+        assert "tfdist run: mpirun, which MPI needs, was killed by SIGKILL." in err
     deadline = time.monotonic() + 5
-    while any(map(psutil.pid_exists, pids.values())) and time.monotonic() < deadline:
+    while remaining(files, pids) and time.monotonic() < deadline:
         threading.Event().wait(0.05)
-    assert not any(map(psutil.pid_exists, pids.values()))
+    assert not remaining(files, pids)
+    if victim == "launcher":
+        files.rmdir()
+    assert not files.exists()
+
+
+def remaining(files, pids):
+    """Return the files of MPI and the ranks that are left."""
+    return [*files.glob("*"), *filter(psutil.pid_exists, pids.values())]
 
 
 def test_sigterm_and_ctrl_c_end_the_ranks(program):
@@ -178,20 +198,32 @@ def test_sigterm_and_ctrl_c_end_the_ranks(program):
         assert signal.Signals(number).name in err
 
 
-def test_ranks_listen_at_no_port(program):
+@pytest.mark.requires("ss")
+def test_nothing_listens_for_other_hosts(program):
+    """The ranks at no port, and `mpirun` on the device `lo` alone."""
     words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", program(WAIT)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
-        lines = [launcher.stdout.readline() for _ in range(2)]
-        ranks = [psutil.Process(int(line.split()[-1])) for line in lines]
-        listening = [
-            each.laddr
-            for rank in ranks
-            for each in rank.net_connections("inet")
-            if each.status == psutil.CONN_LISTEN
-        ]
+        ranks = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
+        job = [launcher.pid, *psutil.Process(launcher.pid).children(recursive=True)]
+        pids = [getattr(process, "pid", process) for process in job]
+        sockets = subprocess.run(
+            ["ss", "-Hltnp"],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=True,
+        ).stdout.splitlines()
         launcher.terminate()
 
-    assert listening == []
+    listening = {pid: [] for pid in pids}
+    for line in sockets:
+        for pid in map(int, re.findall(r"pid=(\d+)", line)):
+            listening.setdefault(pid, []).append(line.split()[3])
+    assert set(ranks) <= set(pids)
+    assert [listening[rank] for rank in ranks] == [[], []]
+    addresses = [address for pid in pids for address in listening[pid]]
+    assert addresses
+    assert all("%lo:" in address for address in addresses), addresses
 
 
 def test_a_smaller_job_goes_on(program):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from tfdist.benchmarks.figures import Calls, medians, ratio, seconds_by_call
@@ -9,6 +10,7 @@ from tfdist.benchmarks.processes import Group, check_at_least, start
 from tfdist.benchmarks.training import HOROVOD_ENV
 from tfdist.scaling import bus_bandwidth
 
+_ENV = {"horovod": HOROVOD_ENV, "torch": {"GLOO_SOCKET_IFNAME": "lo"}}
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE = re.compile(r"(\d+)\s*([A-Za-z]*)")
 
@@ -20,34 +22,56 @@ def run_allreduce(
     repeats: int,
     collective: str = "tensorflow",
 ) -> list[dict[str, Any]]:
-    """Measure tfdist's all-reduce and that of TensorFlow or Horovod, for each size."""
+    """Measure tfdist's all-reduce and that of its library, or all, for each size."""
     # `sizes_bytes` are multiples of 4, `repeats` the timed calls of each size.
     check_at_least(2, size=size)
     check_at_least(1, repeats=repeats)
-    [ranks] = start([allreduce_group(size, sizes_bytes, repeats, collective)])
-    by_size = zip(sizes_bytes, zip(*ranks, strict=True), strict=True)
-    return [allreduce_figures(size_bytes, by_rank) for size_bytes, by_rank in by_size]
+    names = [collective]
+    if collective == "all":
+        modules = {"mpi4py": "mpi", "horovod": "horovod", "torch": "torch"}
+        names = ["tensorflow", *(modules[name] for name in filter(find_spec, modules))]
+    settings = {"sizes_bytes": [*sizes_bytes], "repeats": repeats}
+    reports = start([_group(name, size, settings) for name in names])
+    # By size, the reports of each library by rank.
+    by_size = zip(*(zip(*ranks, strict=True) for ranks in reports), strict=True)
+    if collective != "all":
+        pairs = zip(sizes_bytes, by_size, strict=True)
+        return [allreduce_figures(each, ranks) for each, [ranks] in pairs]
+    base = "mpi" if "mpi" in names else "tensorflow"
+    figures = []
+    for size_bytes, of_size in zip(sizes_bytes, by_size, strict=True):
+        by_rank: list[dict[str, Any]] = [
+            {"single_ring": of_rank[0]["single_ring"]}
+            | {
+                name: its.get("tfdist") or its[name]
+                for name, its in zip(names, of_rank, strict=True)
+            }
+            for of_rank in zip(*of_size, strict=True)
+        ]
+        figures.append(allreduce_figures(size_bytes, by_rank, base))
+    return figures
 
 
-def allreduce_group(
-    size: int, sizes_bytes: Sequence[int], repeats: int, collective: str
-) -> Group:
-    """Return the group of processes that measures the all-reduce."""
+def _group(collective: str, size: int, settings: dict[str, Any]) -> Group:
+    """Return the group of processes that measures one library."""
+    is_torch = collective == "torch"
     return Group(
-        "all-reduce",
+        f"all-reduce, {collective}",
         "tfdist.benchmarks.allreduce_program",
-        {"collective": collective, "sizes_bytes": [*sizes_bytes], "repeats": repeats},
+        {"collective": collective, **settings},
         size,
-        collective=collective,
-        env=HOROVOD_ENV if collective == "horovod" else {},
+        collective="tensorflow" if is_torch else collective,
+        env=_ENV.get(collective, {}),
     )
 
 
-def allreduce_figures(size_bytes: int, by_rank: Calls) -> dict[str, Any]:
-    """Return the figures of one size, and tfdist's bandwidth against the others."""
+def allreduce_figures(
+    size_bytes: int, by_rank: Calls, base: str = "tfdist"
+) -> dict[str, Any]:
+    """Return the figures of one size, and one bandwidth against the others."""
     calls = {name: seconds_by_call(by_rank, name) for name in by_rank[0]}
     seconds = medians(calls)
-    ours = calls.pop("tfdist")
+    ours = calls.pop(base)
     return {
         "bytes": size_bytes,
         "seconds": seconds,

@@ -24,8 +24,14 @@ def measure(
 ) -> list[dict[str, list[float]]]:
     """Return the seconds of each all-reduce by name, for each size."""
     # "tfdist" alternates with the baselines: TensorFlow's own ring on the whole tensor
-    # ("single_ring"), or `hvd.allreduce` in a `tf.function` ("graph") and "eager".
-    make = {"tensorflow": _with_tensorflow, "horovod": _with_horovod}[collective]
+    # ("single_ring"), or `hvd.allreduce` in a `tf.function` ("graph") and "eager". MPI
+    # has no baseline. torch, another baseline, has a group of its own.
+    make = {
+        "tensorflow": _with_tensorflow,
+        "mpi": _with_mpi,
+        "horovod": _with_horovod,
+        "torch": _with_torch,
+    }[collective]
     return time_sizes(turn, sizes_bytes, repeats, make())
 
 
@@ -45,6 +51,35 @@ def _with_tensorflow() -> Callable[[int], Functions]:
             "tfdist": _reducer(collective, tensor),
             "single_ring": reduce_by_ring,
         }
+
+    return make
+
+
+def _with_mpi() -> Callable[[int], Functions]:
+    """Return the factory of the timed function with MPI."""
+    from tfdist.collectives.mpi import MPICollective
+
+    collective = MPICollective()
+    return lambda size: {"tfdist": _reducer(collective, _make_tensor(size))}
+
+
+def _with_torch() -> Callable[[int], Functions]:
+    """Return the factory of the timed function with torch over Gloo."""
+    import torch
+    from torch import distributed
+
+    cluster = detect()
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"tcp://{cluster.addresses[0]}",
+        rank=cluster.rank,
+        world_size=cluster.size,
+    )
+
+    def make(size_bytes: int) -> Functions:
+        # The sum overwrites the tensor; zeros never overflow.
+        tensor = torch.zeros(size_bytes // _FLOAT_BYTES)
+        return {"torch": lambda: distributed.all_reduce(tensor)}
 
     return make
 

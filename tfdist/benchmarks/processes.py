@@ -3,8 +3,8 @@
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from tfdist.benchmarks.turns import Turn, TurnKeeper
 from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
 from tfdist.launch.machine import available_cores
+from tfdist.launch.mpi import places
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,15 @@ class Group:
             for position, spec in enumerate(planned)
         ]
 
+    @contextmanager
+    def placed(self) -> Iterator[list[ProcessSpec]]:
+        """Plan its processes, with places in a job of MPI if that joins them."""
+        specs = self.plan()
+        is_mpi = self.collective == "mpi" and self.joined and self.size > 1
+        with places(specs) if is_mpi else nullcontext(specs) as placed:
+            # The launcher must not hold places for the processes of all groups.
+            yield [replace(spec, collective="") for spec in placed]
+
 
 class BenchmarkError(RuntimeError):
     """A benchmark did not finish."""
@@ -85,6 +95,7 @@ def start(
         tempfile.TemporaryDirectory(prefix="tfdist-") as name,
         TurnKeeper([group.reporters for group in groups]) as keeper,
         beside(Path(name)),
+        ExitStack() as stack,
     ):
         specs: list[ProcessSpec] = []
         labels: list[str] = []
@@ -92,7 +103,7 @@ def start(
         for number, group in enumerate(groups):
             orders = {"port": keeper.port, "group": number, "folder": name}
             firsts.append(len(specs))
-            for planned in group.plan():
+            for planned in stack.enter_context(group.placed()):
                 # Without a task, so that the failure of any process ends the benchmark:
                 # a job could continue without a worker, but the figures would be wrong.
                 argv = _command(group, orders | {"process": len(specs)})

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,16 @@ from typing import IO
 
 from tfdist.launch import placeholder
 from tfdist.launch.job import ProcessSpec
+from tfdist.launch.result import how_it_ended
 
 _FOREIGN = ("OMPI_", "PMI_", "PMIX_", "PRTE_", "SLURM")
 _START_SECONDS = 60.0
 _END_SECONDS = 5.0
+# <linux/prctl.h> and <asm/unistd.h>
 _PR_SET_PDEATHSIG = 1
+_SYS_PIDFD_GETFD = 438
+_MEMORY = "/dev/shm"
+_FILES_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
 
 
 @contextlib.contextmanager
@@ -36,10 +42,14 @@ def places(
     holder = [sys.executable, "-I", "-S", placeholder.__file__]
     command = _command([holder] * len(specs))
     launcher = os.getpid()
-    with tempfile.TemporaryFile() as errors:
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with (
+        tempfile.TemporaryDirectory(prefix="tfdist-mpi-", dir=memory) as folder,
+        tempfile.TemporaryFile() as errors,
+    ):
         process = subprocess.Popen(
             command,
-            env=_environment(),
+            env=_environment() | {"TMPDIR": folder},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -48,9 +58,16 @@ def places(
         )
         try:
             found = _reports(process, len(specs), errors, signals)
+            _keep_to_loopback(process.pid)
+            # `mpirun` that is killed removes neither its files nor those of the ranks.
+            files = {} if _FILES_VARIABLE in os.environ else {_FILES_VARIABLE: folder}
             yield [
-                replace(spec, env={**spec.env, **found[spec.rank]}) for spec in specs
+                replace(spec, env={**files, **spec.env, **found[spec.rank]})
+                for spec in specs
             ]
+            if process.poll() is not None:
+                how = how_it_ended(process.returncode)
+                print(f"tfdist run: mpirun, which MPI needs, {how}.", file=sys.stderr)
         finally:
             _end(process)
 
@@ -149,6 +166,24 @@ def _reports(
                 "Use --collective tensorflow, which needs no MPI."
             )
     return found
+
+
+def _keep_to_loopback(process_id: int) -> None:
+    """Let only this host reach the ports of `mpirun`, which opens them for others."""
+    # Open MPI 5.0 has no option for it. The ports stay as they are where the kernel is
+    # older than Linux 5.7, or a container forbids this call.
+    libc, handle = ctypes.CDLL(None), os.pidfd_open(process_id)
+    for number in os.listdir(f"/proc/{process_id}/fd"):
+        copy = libc.syscall(_SYS_PIDFD_GETFD, handle, int(number), 0)
+        if copy < 0:
+            continue
+        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+            os.close(copy)
+            continue
+        with socket.socket(fileno=copy) as port, contextlib.suppress(OSError):
+            if port.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                port.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+    os.close(handle)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

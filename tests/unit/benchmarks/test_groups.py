@@ -30,7 +30,7 @@ def started(monkeypatch):
 @pytest.mark.parametrize("collective", ["tensorflow", "horovod"])
 def test_the_all_reduce_of_each_size(collective, started):
     groups, reports = started
-    reports["all-reduce"] = [
+    reports[f"all-reduce, {collective}"] = [
         {"tfdist": [0.5], "other": [1.0]},
         {"tfdist": [2.0], "other": [1.0]},
     ]
@@ -49,6 +49,36 @@ def test_the_all_reduce_of_each_size(collective, started):
     assert (group.collective, group.size) == (collective, 2)
     is_horovod = collective == "horovod"
     assert ("HOROVOD_GLOO_TIMEOUT_SECONDS" in group.env) == is_horovod
+
+
+@pytest.mark.parametrize(
+    ("modules", "against"),
+    [
+        ((), {"single_ring": 2.0}),
+        (("horovod",), {"single_ring": 2.0, "horovod": 4.0}),
+        (
+            ("mpi4py", "horovod", "torch"),
+            {"single_ring": 4.0, "tensorflow": 2.0, "horovod": 8.0, "torch": 6.0},
+        ),
+    ],
+)
+def test_all_libraries_that_are_installed(modules, against, started, monkeypatch):
+    groups, reports = started
+    monkeypatch.setattr(allreduce, "find_spec", modules.__contains__)
+    own = {"tensorflow": 1.0, "mpi": 0.5, "horovod": 4.0}
+    for name, seconds in own.items():
+        reports[f"all-reduce, {name}"] = [{"single_ring": [2.0], "tfdist": [seconds]}]
+    reports["all-reduce, torch"] = [{"torch": [3.0]}]
+
+    [row] = run_allreduce(2, [1024], repeats=1, collective="all")
+
+    # MPI against the others, or TensorFlow where MPI is missing.
+    found = row["bandwidth_against"]
+    assert {name: ratio["median"] for name, ratio in found.items()} == against
+    names = {"mpi4py": "mpi"}
+    engines = ["tensorflow", *(names.get(name, name) for name in modules)]
+    assert [group.settings["collective"] for group in groups] == engines
+    assert {group.collective for group in groups} == {*engines} - {"torch"}
 
 
 @pytest.mark.parametrize("collective", ["tensorflow", "horovod"])

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,34 @@ def test_horovod_jobs_are_stopped_between_their_turns(launcher):
     assert [spec.env["HOROVOD_SIZE"] for spec in both] == ["2", "2"]
     assert [spec.env.get("OF_ALL") for spec in launcher.specs] == [None, "x", "x"]
     assert [orders["is_stopped"] for orders in launcher.orders] == [False, True, True]
+
+
+def test_ranks_joined_by_mpi_have_places_in_a_job_of_its_own(launcher, monkeypatch):
+    held = []
+
+    @contextlib.contextmanager
+    def places(specs):
+        held.append([spec.rank for spec in specs])
+        yield [replace(spec, env={**spec.env, "PLACE": "mpi"}) for spec in specs]
+        held.append([spec.rank for spec in launcher.specs])
+
+    monkeypatch.setattr(processes, "places", places)
+    names = ("one", "two", "apart")
+    settings = {"batch_size": 2}
+    groups = [
+        Group(name, "m", settings, size, joined, "mpi")
+        for name, size, joined in zip(
+            names, (1, 2, 2), (True, True, False), strict=True
+        )
+    ]
+
+    start(groups)
+
+    # Until all processes have ended; a process that is alone needs no MPI.
+    assert held == [[0, 1], [0, 1, 2, 3, 4]]
+    found = [spec.env.get("PLACE") for spec in launcher.specs]
+    assert found == [None, "mpi", "mpi", None, None]
+    assert not any(spec.collective for spec in launcher.specs)
 
 
 def test_each_job_with_servers_is_a_cluster_of_its_own(launcher):
