@@ -1,6 +1,7 @@
 """Signals by which a launcher or scheduler asks a training run to stop."""
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,8 +19,17 @@ def received_stop_signals(*, can_stop: bool) -> Iterator[list[str]]:
     # A handler of the program stays. Python sets handlers in the main thread only.
     can_stop &= threading.current_thread() is threading.main_thread()
     ours = [n for n in _SIGNALS if can_stop and signal.getsignal(n) is signal.SIG_DFL]
+    process = os.getpid()
+
+    def receive(number: int, frame: object) -> None:
+        received.append(signal.Signals(number).name)
+        if os.getpid() != process:
+            # A pool ends its forked workers, of the input for example, by SIGTERM.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
     for each in ours:
-        signal.signal(each, lambda n, _: received.append(signal.Signals(n).name))
+        signal.signal(each, receive)
     try:
         yield received
     finally:
