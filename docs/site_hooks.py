@@ -1,4 +1,4 @@
-"""MkDocs's hooks: examples/ and CHANGELOG.md on the site, copied commands, tables.
+"""MkDocs's hooks: pages from outside of docs/ on the site, copied commands, tables.
 
 In the repository docs/ and examples/ lie side by side, and their pages link to each
 other as files. On the site all of them are within docs/, whose index.md is README.md.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 # What a page of examples may link to, besides pages.
 SHOWN = {".md", ".py", ".ipynb", ".yaml", ".sbatch"}
-OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")
+OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)")
 NOT_ON_THE_SITE = re.compile(r"\[([^\]]*)\]\((?:tests/|LICENSE)[^)]*\)")
 CONSOLE = re.compile(r'(<div class="language-console highlight")(>.*?</div>)', re.S)
