@@ -44,8 +44,18 @@ def is_alive(pid):
         return False
 
 
-@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
-def test_a_killed_rank_ends_the_run_and_is_named(tmp_path, collective):
+@pytest.mark.parametrize(
+    ("collective", "number"),
+    [
+        ("tensorflow", signal.SIGKILL),
+        ("mpi", signal.SIGKILL),
+        # Its watchdog kills it.
+        ("tensorflow", signal.SIGSTOP),
+    ],
+)
+def test_a_killed_or_stopped_rank_ends_the_run_and_is_named(
+    tmp_path, collective, number
+):
     program = tmp_path / "train.py"
     program.write_text(TRAIN)
     with subprocess.Popen(
@@ -62,7 +72,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(tmp_path, collective):
             output += line
             if found := re.search(r"\[(\d)\].*pid (\d+)", line):
                 pids[int(found[1])] = int(found[2])
-        os.kill(pids[1], signal.SIGKILL)
+        os.kill(pids[1], number)
         killed_at = time.monotonic()
         output += launcher.communicate(timeout=60)[0]
         seconds = time.monotonic() - killed_at

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist.collectives.wire_format import TypedCollective
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline, part
+from tfdist.rendezvous.watchdog import STOPPED_SECONDS, start_watchdog
 
 
 class MonitoredCollective(TypedCollective):
@@ -23,6 +24,7 @@ class MonitoredCollective(TypedCollective):
     ) -> None:
         self.rank, self.size = rank, size
         self._lifeline = lifeline
+        start_watchdog(f"rank {rank}", STOPPED_SECONDS, if_stopped=True)
         atexit.register(self._leave, hub)
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:

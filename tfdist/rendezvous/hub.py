@@ -15,7 +15,8 @@ from tfdist.rendezvous.wire import CHUNK_BYTES, Message, Reader, pack
 
 BEAT_SECONDS = 1.0
 # One call may hold Python's lock for long. The connection of a dead process closes at
-# once, so only a cut network or a stopped process is silent for this long.
+# once, and its watchdog kills a stopped one, so only a host that is cut off or stopped
+# as a whole is silent for this long.
 SILENCE_SECONDS = 60.0
 # Reports are seconds old, so a difference must last before it counts.
 _BELIEVED_SECONDS = 3.0

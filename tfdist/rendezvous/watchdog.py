@@ -1,4 +1,4 @@
-"""Watchdog of a process: a child that kills the process if it hangs."""
+"""Watchdog of a process: a child that kills the process if it hangs or is stopped."""
 
 import os
 import select
@@ -8,21 +8,28 @@ import sys
 import threading
 
 # Peers wait for a hung process as if it were slow, but notice at once if it ends. The
-# watchdog is started by path, as `python -I -S watchdog.py PARENT TICKS NAME`, to run
-# within milliseconds and import nothing of tfdist. Each byte on its standard input is a
-# heartbeat; end of file means that the parent is gone. It counts only ticks in which it
-# could run itself, so it spares a machine, container or job that is stopped as a whole.
+# watchdog is started by path, as `python -I -S watchdog.py PARENT TICKS WHAT NAME`, to
+# run within milliseconds and import nothing of tfdist. Each byte on its standard input
+# is a heartbeat; end of file means that the parent is gone. It counts only ticks in
+# which it could run itself, so it spares a machine, container or job that is stopped as
+# a whole.
 TICK_SECONDS = 1.0
 # Other work on the machine may starve a process for long.
 SILENCE_SECONDS = 30.0
+# A process that a signal has stopped cannot be mistaken for a slow one.
+STOPPED_SECONDS = 15.0
 # The parent handles these signals; the watchdog ends with it.
 _FOR_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-def start_watchdog(name: str, silence_seconds: float) -> None:
-    """Start the watchdog, which kills this process if its Python stalls."""
-    ticks = max(1, round(silence_seconds / TICK_SECONDS))
-    command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(ticks), name]
+def start_watchdog(name: str, seconds: float, *, if_stopped: bool = False) -> None:
+    """Start the watchdog, which kills this process if its Python stalls.
+
+    With `if_stopped` it spares a process that no signal has stopped.
+    """
+    ticks = max(1, round(seconds / TICK_SECONDS))
+    orders = [str(os.getpid()), str(ticks), "stopped" if if_stopped else "silent", name]
+    command = [sys.executable, "-I", "-S", __file__, *orders]
     # The watchdog inherits the mask, so that an early Ctrl-C does not end it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_PARENT)
     try:
@@ -47,14 +54,14 @@ def _beat(dog: "subprocess.Popen[bytes]") -> None:
         threading.Event().wait(TICK_SECONDS / 2)
 
 
-def watch(parent: int, ticks: int, name: str) -> None:
-    """Wait until the parent ends, or kill it after `ticks` silent ticks."""
+def watch(parent: int, ticks: int, what: str, name: str) -> None:
+    """Wait until the parent ends, or kill it after `ticks` ticks of silence."""
     silent = 0
-    while silent < ticks:
+    while silent < ticks and os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], TICK_SECONDS)
         if ready and not os.read(0, 4096):
             return
-        silent = 0 if ready or _is_traced(parent) else silent + 1
+        silent = silent + 1 if not ready and has_stalled(parent, what) else 0
     # While it is still our parent, no other process can have its ID.
     if os.getppid() == parent:
         message = (
@@ -65,15 +72,17 @@ def watch(parent: int, ticks: int, name: str) -> None:
         os.kill(parent, signal.SIGKILL)
 
 
-def _is_traced(process: int) -> bool:
-    """Return whether a debugger holds a process."""
+def has_stalled(process: int, what: str) -> bool:
+    """Return whether a silent process counts: not if a debugger holds it."""
     try:
         with open(f"/proc/{process}/status") as file:
-            lines = [line.split() for line in file if line.startswith("TracerPid:")]
+            fields = (line.partition(":") for line in file)
+            status = {name: value.strip() for name, _, value in fields}
     except OSError:
-        return False
-    return any(line[1] != "0" for line in lines)
+        return what == "silent"
+    is_stopped = status["State"].startswith("T")
+    return status["TracerPid"] == "0" and (is_stopped or what == "silent")
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    watch(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -17,7 +17,7 @@ START = """
 import os, signal, sys
 from tfdist.rendezvous.watchdog import start_watchdog
 
-start_watchdog("worker 3", float(sys.argv[1]))
+start_watchdog("worker 3", float(sys.argv[1]), if_stopped=sys.argv[2] == "True")
 print("up", flush=True)
 """
 
@@ -27,9 +27,15 @@ def start():
     """Start a program that has a watchdog, in a process group of their own."""
     processes = []
 
-    def start(program, silence_seconds):
+    def start(program, silence_seconds, *, if_stopped=False):
         process = subprocess.Popen(
-            [sys.executable, "-c", START + program, str(silence_seconds)],
+            [
+                sys.executable,
+                "-c",
+                START + program,
+                str(silence_seconds),
+                str(if_stopped),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -52,16 +58,16 @@ def waits(process, seconds):
     return not select.select([process.stdout], [], [], seconds)[0]
 
 
+STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
+# A call that holds the lock of Python.
+SLEEP = "import ctypes; ctypes.PyDLL(None).sleep({})"
+
+
 @pytest.mark.parametrize(
-    "hang",
-    [
-        "os.kill(os.getpid(), signal.SIGSTOP)",
-        # A call that holds the lock of Python.
-        "import ctypes; ctypes.PyDLL(None).sleep(600)",
-    ],
+    ("hang", "if_stopped"), [(STOP, False), (STOP, True), (SLEEP.format(600), False)]
 )
-def test_a_process_that_hangs_is_killed(start, hang):
-    process = start(hang, silence_seconds=2)
+def test_a_process_that_hangs_is_killed(start, hang, if_stopped):
+    process = start(hang, silence_seconds=2, if_stopped=if_stopped)
     _, errors = process.communicate(timeout=SECONDS)
 
     assert process.returncode == -signal.SIGKILL
@@ -69,6 +75,14 @@ def test_a_process_that_hangs_is_killed(start, hang):
         "tfdist: worker 3 has not run for 2 s, as if it were stopped. It is killed, so "
         "that its peers need not wait for it.\n"
     )
+
+
+def test_a_process_that_is_busy_can_be_spared(start):
+    program = f"{SLEEP.format(5)}; sys.exit(5)"
+    process = start(program, silence_seconds=1, if_stopped=True)
+
+    assert process.communicate(timeout=SECONDS) == ("", "")
+    assert process.returncode == 5
 
 
 def test_a_process_that_waits_or_is_stopped_as_a_whole_is_left_alone(start):
@@ -108,6 +122,6 @@ def test_a_process_that_a_debugger_holds_is_known():
     ) as process:
         process.stdout.readline()
 
-        assert watchdog._is_traced(process.pid)
-        assert not watchdog._is_traced(os.getpid())
+        assert not watchdog.has_stalled(process.pid, "silent")
+        assert watchdog.has_stalled(os.getpid(), "silent")
         process.kill()
