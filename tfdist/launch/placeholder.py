@@ -16,7 +16,7 @@ _POLL_SECONDS = 0.5
 def main() -> None:
     """Report the variables in one line, and wait until `mpirun` is gone."""
     parent = os.getppid()
-    prefixes = ("OMPI_", "PMIX_", "PRTE_")
+    prefixes = ("OMPI_", "OPAL_", "PMIX_", "PRTE_")
     found = {n: v for n, v in os.environ.items() if n.startswith(prefixes)}
     # Short enough to be passed on in one piece.
     packed = base64.b64encode(zlib.compress(json.dumps(found).encode()))
