@@ -193,6 +193,34 @@ def test_a_link_that_is_cut_in_mid_epoch_ends_the_run(start, hosts, tmp_path):
     assert f"{B} is lost to this run: nothing has come for 15 s" in err
 
 
+def test_ranks_without_a_launcher_name_each_other_when_the_link_is_cut(hosts, tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(TRAIN)
+    workers = [f"{address}:5555" for address in ADDRESSES]
+    ranks = []
+    for index in range(2):
+        task = {"type": "worker", "index": index}
+        tf_config = json.dumps({"cluster": {"worker": workers}, "task": task})
+        words = ("env", f"TF_CONFIG={tf_config}", sys.executable, program, "100000")
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        ranks.append(subprocess.Popen(hosts.inside(index, *words), text=True, **pipes))
+    try:
+        for rank in ranks:
+            while "in its midst" not in rank.stdout.readline():
+                assert rank.poll() is None
+        cut = time.monotonic()
+        hosts.cut()
+        for rank, other in zip(ranks, (1, 0), strict=True):
+            error = re.compile(rf"rank {other} \(.* is gone: its connection closed")
+            assert any(map(error.search, iter(rank.stdout.readline, "")))
+        assert time.monotonic() - cut < LOST_SECONDS
+    finally:
+        hosts.join()
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -34,6 +34,8 @@ from tfdist.rendezvous.wire import (
 
 # Rank 0 acknowledges a caller at once; a slower listener is another program.
 _ACKNOWLEDGE_SECONDS = 5.0
+# A network that is cut for longer loses the ranks behind it.
+_CUT_SECONDS = 15.0
 # A caller may have started its clock later than rank 0.
 _EXTRA_SECONDS = 10.0
 _REFUSALS = {"absent": TimeoutError, "refused": RuntimeError}
@@ -119,7 +121,7 @@ class Handshake:
             )
             self._end(TimeoutError(text))
         for connection in self._present.values():
-            send(_without_delay(connection), {"kind": "welcome"})
+            send(_for_heartbeats(connection), {"kind": "welcome"})
         return self._present
 
     def _accept(
@@ -169,7 +171,7 @@ class Handshake:
                     reasons[place] = str(error) or type(error).__name__
                     continue
                 if reply["kind"] == "welcome":
-                    return _without_delay(connection)
+                    return _for_heartbeats(connection)
                 connection.close()
                 raise _REFUSALS[reply["kind"]](reply["text"])
             time.sleep(min(RETRY_SECONDS, left))
@@ -285,7 +287,11 @@ class Handshake:
         return "; ".join(missing)
 
 
-def _without_delay(connection: socket.socket) -> socket.socket:
-    """Disable Nagle's algorithm, so that small messages leave at once."""
+def _for_heartbeats(connection: socket.socket) -> socket.socket:
+    """Let small messages leave at once, and a cut network close the connection."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # The kernel of a busy or stopped process still acknowledges heartbeats.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = round(1000 * _CUT_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return connection

@@ -15,8 +15,8 @@ from tfdist.rendezvous.wire import CHUNK_BYTES, Message, Reader, pack
 
 BEAT_SECONDS = 1.0
 # One call may hold Python's lock for long. The connection of a dead process closes at
-# once, and its watchdog kills a stopped one, so only a host that is cut off or stopped
-# as a whole is silent for this long.
+# once, its watchdog kills a stopped one, and the kernel notices a cut network, so only
+# a container that is stopped as a whole is silent for this long.
 SILENCE_SECONDS = 60.0
 # Reports are seconds old, so a difference must last before it counts.
 _BELIEVED_SECONDS = 3.0

@@ -197,8 +197,10 @@ class Lifeline:
             while data := self._connection.recv(1 << 16):
                 for message in self._reader.feed(data):
                     self._handle(message)
-        except TimeoutError:
-            how = f"has been silent for {SILENCE_SECONDS:.0f} s"
+        except TimeoutError as error:
+            # Behind a cut network, the kernel has closed the connection.
+            if error.errno is None:
+                how = f"has been silent for {SILENCE_SECONDS:.0f} s"
         except (OSError, ValueError):
             pass
         if not self._closed:
