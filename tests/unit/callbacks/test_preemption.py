@@ -7,18 +7,21 @@ import signal
 from tfdist.callbacks.backup.preemption import received_stop_signals
 
 SECONDS = 10
+# Enough that some are ended before they have run a line of Python.
+FORKS = 50
 
 
 def test_forked_workers_still_end_at_sigterm():
     with received_stop_signals(can_stop=True) as received:
-        worker = multiprocessing.get_context("fork").Process(target=signal.pause)
-        worker.start()
-        try:
-            worker.terminate()
-            worker.join(SECONDS)
-            assert worker.exitcode == -signal.SIGTERM
-        finally:
-            worker.kill()
+        for _ in range(FORKS):
+            worker = multiprocessing.get_context("fork").Process(target=signal.pause)
+            worker.start()
+            try:
+                worker.terminate()
+                worker.join(SECONDS)
+                assert worker.exitcode == -signal.SIGTERM
+            finally:
+                worker.kill()
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert received == ["SIGTERM"]
