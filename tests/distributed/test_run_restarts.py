@@ -345,3 +345,43 @@ def test_a_lost_server_starts_the_job_again(script, tmp_path):
 
     assert code == 0
     assert "restart 1: ps 0 failed with exit code 9; started again on" in lines[-2]
+
+
+LOSES_ITS_SERVER = """\
+import os, pathlib, signal, threading, time
+import keras, numpy as np, tfdist
+
+mark = pathlib.Path(MARK)
+
+def die():
+    while not mark.exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if tfdist.cluster.detect().task.type == "ps" and not mark.exists():
+    threading.Thread(target=die, daemon=True).start()
+strategy = tfdist.strategies.ParameterServerStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x = np.ones((64_000, 8), "float32")
+begins = keras.callbacks.LambdaCallback(on_epoch_begin=lambda n, _: n and mark.touch())
+model.fit(x, x[:, :1], batch_size=64, epochs=3, verbose=0, callbacks=[begins])
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_a_server_prints_little(tmp_path):
+    path = tmp_path / "train.py"
+    mark = tmp_path / "mark"
+    path.write_text(LOSES_ITS_SERVER.replace("MARK", repr(str(mark))))
+
+    arguments = ("--workers", "1", "--ps", "2", "--max-restarts", "1", str(path))
+    with started(tmp_path, *arguments) as process:
+        out, err = process.communicate(timeout=SECONDS)
+
+    printed = out + err
+    assert process.returncode == 0, printed
+    assert "started again on 4 processes" in err
+    assert "is lost, and the variables that it held" in err
+    assert len(printed.splitlines()) <= 15, printed

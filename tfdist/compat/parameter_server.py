@@ -1,5 +1,6 @@
 """Private symbols of TensorFlow's parameter servers."""
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,19 @@ class _Closure(_cluster_coordinator.Closure):  # type: ignore[misc]
         dispatch = _coordinator_context.with_dispatch_context(worker)
         with tf.device(worker.device_name), dispatch:
             self._function()
+
+
+RETRY_MESSAGE = "Remote function on worker %s failed with"
+
+
+def silence_retries() -> None:
+    """Keep TensorFlow from logging errors that `schedule` hands over as results."""
+    # Deletable with `schedule`.
+    tf.get_logger().addFilter(_is_no_retry)
+
+
+def _is_no_retry(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(RETRY_MESSAGE)
 
 
 def take_error(coordinator: Any) -> Exception | None:

@@ -5,6 +5,7 @@ import re
 import selectors
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 STDOUT, STDERR = 1, 2
 # Longer lines are split, in bytes.
@@ -25,7 +26,13 @@ _NOISE = re.compile(
     rb"(failed call to cuInit: |BaseCollectiveExecutor::StartAbort )"
     rb"|To enable the following instructions: "
 )
-_TRACEBACK = b"Traceback (most recent call last)"
+# A SyntaxError of the script itself begins with the place in its file.
+_TRACEBACK = re.compile(
+    rb'Traceback \(most recent call last\)|  File "[^"\n]+", line \d+\s*$'
+)
+_FRAME = b'  File "'
+# A frame of this library.
+_OWN_FRAME = _FRAME + os.fsencode(Path(__file__).parents[1]) + b"/"
 # A traceback is held until no other has begun for this long, but not for longer than
 # the second, because ranks raise the same error at nearly the same time.
 _HOLD_SECONDS, _LONGEST_HOLD_SECONDS = 1.0, 3.0
@@ -49,6 +56,8 @@ class Console:
         # The terminal whose current line is a progress bar.
         self._unfinished: int | None = None
         self._errors = Errors(clock)
+        # Whether to print the frames of this library as well.
+        self.is_verbose = False
 
     def show(self, descriptor: int, tag: str, lines: list[bytes]) -> None:
         """Print lines of one process; the launcher's own tag is empty."""
@@ -63,7 +72,8 @@ class Console:
     def show_errors(self, *, now: bool = False) -> None:
         """Print the tracebacks that are due, or all, each once for all its ranks."""
         for tag, lines, notice in self._errors.release(now=now):
-            self._print(STDERR, tag, lines)
+            shown = lines if self.is_verbose else without_own_frames(lines)
+            self._print(STDERR, tag, shown)
             if notice:
                 self._print(STDERR, "", [b"tfdist run: %s\n" % notice.encode()])
 
@@ -171,7 +181,7 @@ def _order(tag: str) -> tuple[int, str]:
 
 def starts_traceback(line: bytes) -> bool:
     """Return whether Python prints a traceback from this line on."""
-    return line.startswith(_TRACEBACK)
+    return bool(_TRACEBACK.match(line))
 
 
 def error_lines(lines: Sequence[bytes]) -> Sequence[bytes]:
@@ -182,6 +192,23 @@ def error_lines(lines: Sequence[bytes]) -> Sequence[bytes]:
         if lines[number].strip() and not lines[number].startswith(b" "):
             return lines[number:]
     return ()
+
+
+def without_own_frames(lines: Sequence[bytes]) -> list[bytes]:
+    """Return tracebacks without frames of this library, but for those that raised."""
+    shown: list[bytes] = []
+    frame: list[bytes] = []
+    for line in lines:
+        if line.startswith(_FRAME):
+            if frame and not frame[0].startswith(_OWN_FRAME):
+                shown += frame
+            frame = [line]
+        elif frame and line.startswith(b"    "):
+            frame.append(line)
+        else:
+            shown += [*frame, line]
+            frame = []
+    return shown + frame
 
 
 class LineSplitter:

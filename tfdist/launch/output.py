@@ -74,6 +74,7 @@ class OutputPump:
             spec.tag, log, append=self._output.append, is_quiet=spec.is_quiet
         )
         self._ranks[spec.rank] = rank
+        self._console.is_verbose |= not spec.is_quiet
         for console in (STDOUT, STDERR):
             self._add_pipe(rank, console)
 

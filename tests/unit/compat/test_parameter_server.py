@@ -1,6 +1,7 @@
 """What tfdist needs of TensorFlow's parameter servers is there, and does that."""
 
 import inspect
+import logging
 import threading
 from types import SimpleNamespace
 
@@ -140,3 +141,15 @@ def test_a_late_value_is_what_it_is_set_to_wherever_the_function_is_called():
     assert function(tf.constant(2.0)).numpy().tolist() == [3.0, 5.0]
     variable.assign([5.0, 6.0])
     assert caller().numpy().tolist() == [16.0, 19.0]
+
+
+def test_only_retries_are_silenced():
+    assert compat.RETRY_MESSAGE in inspect.getsource(cluster_coordinator)
+    records = [
+        logging.LogRecord("tensorflow", logging.ERROR, "", 0, message, ("0",), None)
+        for message in (compat.RETRY_MESSAGE, "Worker %s failed")
+    ]
+
+    compat.silence_retries()
+
+    assert [bool(tf.get_logger().filter(each)) for each in records] == [False, True]

@@ -4,15 +4,18 @@ import os
 import pty
 import threading
 import tty
+from pathlib import Path
 
 import pytest
 
+import tfdist
 from tfdist.launch.console import (
     LONGEST_LINE,
     Console,
     Errors,
     LineSplitter,
     is_noise,
+    without_own_frames,
     write_all,
 )
 
@@ -235,3 +238,41 @@ def test_other_errors_are_shown_each_by_itself_and_within_three_seconds():
         ("3", other[:1], ""),
     ]
     assert errors.hold("0", [b"text\n"]) == [b"text\n"]
+
+
+def test_frames_of_tfdist_are_left_out_unless_they_raised():
+    own = f'  File "{Path(tfdist.__file__).parent}/training/fit.py", line 7, in fit\n'
+    lines = [
+        "before\n",
+        "Traceback (most recent call last):\n",
+        '  File "/home/me/tfdist/train.py", line 2, in <module>\n',
+        "    model.fit(x)\n",
+        own,
+        "    return original(self)\n",
+        "           ^^^^^^^^^^^^^^\n",
+        '  File "/keras/trainer.py", line 3, in fit\n',
+        "    step()\n",
+        own,
+        "    raise ValueError(\n",
+        "ValueError: no\n",
+        "    batch\n",
+    ]
+
+    shown = without_own_frames([line.encode() for line in lines])
+
+    assert [line.decode() for line in shown] == lines[:4] + lines[7:]
+
+
+def test_a_syntax_error_of_the_script_is_held_as_a_traceback():
+    error = [
+        b'  File "train.py", line 3\n',
+        b"    fit(\n",
+        b"       ^\n",
+        b"SyntaxError: '(' was never closed\n",
+    ]
+    errors = Errors(Clock())
+
+    passed = [errors.hold(tag, [b"epoch\n", *error]) for tag in ("0", "1")]
+
+    assert passed == [[b"epoch\n"]] * 2
+    assert errors.release(now=True) == [("0", error, "[0] and [1] raised this error.")]
