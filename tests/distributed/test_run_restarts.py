@@ -371,7 +371,9 @@ model.fit(x, x[:, :1], batch_size=64, epochs=3, verbose=0, callbacks=[begins])
 
 
 @pytest.mark.slow
-def test_a_run_that_loses_a_server_prints_little(tmp_path):
+def test_a_run_that_loses_a_server_prints_little(tmp_path, monkeypatch):
+    # The tests set it, and then all of TensorFlow's lines are shown.
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     path = tmp_path / "train.py"
     mark = tmp_path / "mark"
     path.write_text(LOSES_ITS_SERVER.replace("MARK", repr(str(mark))))

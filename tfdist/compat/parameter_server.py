@@ -55,17 +55,20 @@ class _Closure(_cluster_coordinator.Closure):  # type: ignore[misc]
             self._function()
 
 
-RETRY_MESSAGE = "Remote function on worker %s failed with"
+LOGGED_ERRORS = (
+    "Remote function on worker %s failed with",
+    " /job:worker/task:%d encountered the following error",
+)
 
 
-def silence_retries() -> None:
-    """Keep TensorFlow from logging errors that `schedule` hands over as results."""
+def silence_errors() -> None:
+    """Keep TensorFlow from logging errors of functions, which are raised as well."""
     # Deletable with `schedule`.
-    tf.get_logger().addFilter(_is_no_retry)
+    tf.get_logger().addFilter(_is_no_error)
 
 
-def _is_no_retry(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith(RETRY_MESSAGE)
+def _is_no_error(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(LOGGED_ERRORS)
 
 
 def take_error(coordinator: Any) -> Exception | None:

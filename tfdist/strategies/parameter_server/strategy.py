@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, detect
 from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
-from tfdist.compat.parameter_server import connect, silence_retries
+from tfdist.compat.parameter_server import connect, silence_errors
 from tfdist.rendezvous.presence import check_own_port, start_timeout, wait_for_servers
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
@@ -106,7 +106,7 @@ class ParameterServerStrategy(
         extended = ParameterServerExtended(self, resolver, hooks, variable_partitioner)
         tf.distribute.Strategy.__init__(self, extended)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
-        silence_retries()
+        silence_errors()
         self.heartbeat = Heartbeat(cluster.workers)
         install(is_alone=False)
 
