@@ -68,6 +68,10 @@ exit code:
   0 if all is well, that of the process that failed first (128 and the number of a
   signal), 124 when the time is up, 130 after Ctrl-C. Ctrl-C twice kills at once. Of
   several starts the last counts.
+
+signals:
+  SIGTERM and SIGUSR1 reach the ranks; SIGUSR2 prints what each rank does, and its
+  stacks, and ends nothing: kill -USR2 PID.
 """
 
 
@@ -295,6 +299,10 @@ def _last_lines(result: RunResult) -> list[str]:
     if result.failed_rank is None:
         return []
     failed = result.exit_of(result.failed_rank)
+    if failed.rank in result.ended_ranks:
+        # It has held up the others, which say so.
+        others = (one for one in result.exits if one.rank not in result.ended_ranks)
+        failed = next(others, failed)
     shown = [f"    {_shortened(line)}" for line in failed.tail]
     return [f"the last lines of {failed.name}:", *shown] if shown else []
 

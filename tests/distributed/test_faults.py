@@ -83,6 +83,57 @@ def test_a_killed_or_stopped_rank_ends_the_run_and_is_named(
     assert not any(is_alive(pid) for pid in pids.values())
 
 
+READS_SLOWLY = """
+import time
+import keras, numpy as np, tensorflow as tf, tfdist
+
+strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=10)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+
+def rows():
+    for number in range(1000):
+        if number == 40 and tfdist.rank() == 1:
+            print("sleeps", flush=True)
+            time.sleep(100)
+        yield np.ones(4), np.ones(1)
+
+signature = tf.TensorSpec((4,)), tf.TensorSpec((1,))
+data = tf.data.Dataset.from_generator(rows, output_signature=signature)
+model.fit(data.batch(4), verbose=0)
+"""
+
+
+def test_a_stall_is_explained_by_what_each_rank_does(tmp_path):
+    """First on demand, which ends nothing; then because the others wait too long."""
+    program = tmp_path / "train.py"
+    program.write_text(READS_SLOWLY)
+    with subprocess.Popen(
+        [COMMAND, "run", "-np", "2", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as launcher:
+        output = ""
+        for awaited in ("sleeps", "Stack of rank 1"):
+            while awaited not in output:
+                line = launcher.stdout.readline()
+                assert line, output
+                output += line
+            if awaited == "sleeps":
+                launcher.send_signal(signal.SIGUSR2)
+        output += launcher.communicate(timeout=60)[0]
+
+    reads = r"rank 1 reads input, `rows\(\)` at line 14 of train.py; rank 0 waits in "
+    reads += r"train_step \(joint call \d+\), for \d+ s\."
+    assert len(re.findall(rf"^\[0\] tfdist: {reads}$", output, re.MULTILINE)) == 2
+    assert re.search(rf"TimeoutError: .* Seen now: {reads} The stacks of all ", output)
+    last = output.splitlines()[-1]
+    assert "rank 1 held up the others; rank 1 was still running and was ended." in last
+    assert launcher.returncode == 1
+
+
 def test_a_lone_worker_calls_the_roll_and_ends(tmp_path):
     """Worker 0 of 2, started by hand."""
     assert_roll_call_fails(tmp_path, index=0, present="rank 0", missing="rank 1")

@@ -202,7 +202,8 @@ def test_a_slot_that_stays_dead_is_left_out(script, tmp_path):
     assert sorted(who[:6]) == sorted([(0, 3, 0), (1, 3, 1), (2, 3, 2)] * 2)
     assert sorted(who[6:]) == [(0, 2, 0), (1, 2, 2)]
     assert lines[-4].endswith(
-        "Slot 1 stays dead and is left out: it goes on with 2 processes."
+        "Slot 1 stays dead and is left out: it goes on with 2 processes. It starts in "
+        "1 s."
     )
     assert lines[-3:] == [
         "restart 1: rank 1 was killed by SIGKILL; started again on 3 processes; "

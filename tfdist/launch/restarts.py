@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from tfdist.launch.job import Job
 from tfdist.launch.result import RunResult, how_it_ended
 
+# The first restart is at once; what fails again may need others to recover.
+_LONGEST_PAUSE_SECONDS = 60.0
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -77,6 +80,14 @@ class Restarts:
             return last.slots
         return tuple(slot for slot in last.slots if slot != last.failed_slot)
 
+    def pause_seconds(self, attempts: Sequence[Attempt]) -> float:
+        """Return the wait before the next attempt: 0, 1, 2, 4, ... without progress."""
+        steps = [_step(attempt) for attempt in attempts]
+        in_vain = 0
+        while in_vain + 1 < len(steps) and steps[-1] <= max(steps[: -1 - in_vain]):
+            in_vain += 1
+        return min(2.0 ** (in_vain - 1), _LONGEST_PAUSE_SECONDS) if in_vain else 0.0
+
     def notice(self, attempts: Sequence[Attempt], slots: Sequence[int]) -> str:
         """Return one line on why the job restarts, and without which slots."""
         last = attempts[-1]
@@ -85,6 +96,8 @@ class Restarts:
         for slot in set(last.slots) - set(slots):
             count = _processes(slots)
             line += f" Slot {slot} stays dead and is left out: it goes on with {count}."
+        if pause := self.pause_seconds(attempts):
+            line += f" It starts in {pause:g} s."
         return line
 
     def report(self, attempts: Sequence[Attempt]) -> list[str]:

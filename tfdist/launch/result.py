@@ -71,10 +71,12 @@ class RunResult:
     @property
     def exit_code(self) -> int:
         """The exit code of the launcher, by the rules of a shell."""
-        if self.failed_rank is not None:
+        if self.failed_rank is not None and self.failed_rank not in self.ended_ranks:
             code = self.exit_of(self.failed_rank).code
             return code if code >= 0 else EXIT_CODE_OF_SIGNAL - code
         match self.reason:
+            case "failed":
+                return 1
             case "timeout":
                 return EXIT_CODE_OF_TIMEOUT
             case "signal":
@@ -92,7 +94,10 @@ class RunResult:
         match self.reason:
             case "failed":
                 assert self.failed_rank is not None
-                what = self.exit_of(self.failed_rank).describe()
+                failed = self.exit_of(self.failed_rank)
+                what = failed.describe()
+                if self.failed_rank in self.ended_ranks:
+                    what = f"{failed.name} held up the others"
             case "timeout":
                 what = f"the run did not end within {self.detail} s"
             case "signal":

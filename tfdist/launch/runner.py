@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import select
 import shlex
 import socket
 import sys
@@ -74,10 +75,13 @@ def run_job(
         while slots and (time.monotonic() < deadline or not attempts):
             if attempts:
                 on_restart(attempts[-1].result, restarts.notice(attempts, slots))
+                until = time.monotonic() + restarts.pause_seconds(attempts)
+                # A signal ends the wait, and then the next attempt as it starts.
+                select.select([signals], [], [], _seconds_to(min(until, deadline)))
             # The log of an earlier attempt explains the restart.
             out = replace(output or Output(), append=bool(attempts))
-            left = deadline - time.monotonic()
-            limit = replace(limits, timeout_seconds=left if left < math.inf else None)
+            left = _seconds_to(deadline) if limits.timeout_seconds else None
+            limit = replace(limits, timeout_seconds=left)
             # Each attempt has its own ports and run id, so leftovers cannot join.
             with _placed(job, hosts, slots, signals) as (specs, remote):
                 progress = folder / str(len(attempts))
@@ -85,12 +89,16 @@ def run_job(
                 given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
                 specs = [replace(one, env={**given, **one.env}) for one in specs]
                 result = run_once(specs, out, limit, signals, remote)
-            if result.reason == "timeout":
-                # Report the limit of the whole job, which is what the user set.
+            if result.reason == "timeout":  # Report the limit that the user set.
                 result = replace(result, detail=f"{limits.timeout_seconds:g}")
             attempts.append(Attempt(result, slots, read_saved_step(progress)))
             slots = restarts.next_slots(attempts)
     return tuple(attempts)
+
+
+def _seconds_to(deadline: float) -> float:
+    """Return the time that is left."""
+    return max(0.0, deadline - time.monotonic())
 
 
 def secret_of(hosts: Hosts | Pods | None) -> dict[str, str]:

@@ -7,14 +7,20 @@ import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tfdist.launch.events import ENDING_SIGNALS, Timers, WakeUp
-from tfdist.launch.job import Limits, ProcessSpec
+from tfdist.launch.job import Limits, ProcessSpec, name_of
 from tfdist.launch.output import Output, OutputPump
 from tfdist.launch.policy import Action, Policy
 from tfdist.launch.process import GuardedProcess, RankProcess
 from tfdist.launch.remote.host import RemoteHost, RemoteProcess
 from tfdist.launch.result import Exit, RunResult
+from tfdist.rendezvous.progress import (
+    PROGRESS_VARIABLE,
+    ask_for_stacks,
+    read_culprit,
+)
 
 # Output events share a socket with signals; neither number is a signal that we catch.
 _OUTPUT_ENDED = 0
@@ -26,6 +32,8 @@ _SETTLE_SECONDS = 1.0
 # A process may notice the chief's exit before the launcher does. The notice of an early
 # exit waits this long for the chief's.
 _NOTICE_SECONDS = 5.0
+# Rank 0 looks every second whether it is asked for stacks.
+_STACKS_SECONDS = 3.0
 # Kubernetes and Slurm allow this long for a checkpoint after SIGTERM.
 _PREEMPTION_SECONDS = 30.0
 # A traceback older than this at the exit did not cause the failure.
@@ -135,6 +143,8 @@ class Supervisor:
                 self._end_because("output", str(self._pump.error), signal.SIGTERM)
             elif number in ENDING_SIGNALS:
                 self._interrupt(signal.Signals(number))
+            elif number == signal.SIGUSR2:
+                self._ask_for_stacks()
             elif number == signal.SIGTSTP:
                 self._send(signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGSTOP)
@@ -142,6 +152,26 @@ class Supervisor:
                 # Ranks that save their state and stop at SIGUSR1 are not started again.
                 self._was_interrupted |= number == signal.SIGUSR1
                 self._send(signal.Signals(number))
+
+    def _ask_for_stacks(self) -> None:
+        """Let rank 0 print what all ranks do, and say if it does not."""
+        progress = self._progress()
+        question = None if progress is None else ask_for_stacks(progress)
+
+        def check() -> None:
+            if question is None or question.exists():
+                self._announce(
+                    "no rank has answered SIGUSR2. Ranks do so once all have made "
+                    "their strategy, with rank 0 on this machine and without "
+                    "parameter servers."
+                )
+
+        self._timers.add(_STACKS_SECONDS, check)
+
+    def _progress(self) -> Path | None:
+        """Return the file of the last saved step, if the run has one."""
+        name = self._processes[min(self._processes)].spec.env.get(PROGRESS_VARIABLE)
+        return Path(name) if name else None
 
     def _on_report(self, process: RankProcess) -> None:
         """React to the exit of a rank, then to the end of its descendants."""
@@ -248,11 +278,7 @@ class Supervisor:
 
     def _result(self) -> RunResult:
         """Return the result of the run."""
-        failed_rank = None
-        if self._reason == "failed":
-            # The others followed.
-            suspects = self._policy.suspects(self._culprits)
-            failed_rank = min(sorted(suspects), key=self._failed_seconds)
+        failed_rank = self._failed_rank() if self._reason == "failed" else None
         exits = [
             Exit(
                 process.rank,
@@ -272,6 +298,16 @@ class Supervisor:
             self._ended_ranks,
             self._was_interrupted,
         )
+
+    def _failed_rank(self) -> int:
+        """Return the rank that failed first or held up the others; they followed."""
+        progress = self._progress()
+        culprit = "" if progress is None else read_culprit(progress)
+        for rank, process in self._processes.items():
+            if name_of(rank, process.spec.task) == culprit and process.exit_code:
+                return rank
+        suspects = self._policy.suspects(self._culprits)
+        return min(sorted(suspects), key=self._failed_seconds)
 
     def _last_lines(self, process: RankProcess) -> tuple[str, ...]:
         """Return the error of a process that ended in one, or its last lines."""

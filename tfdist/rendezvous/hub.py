@@ -3,6 +3,7 @@
 import json
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
 
+from tfdist.rendezvous.progress import is_asked_for_stacks, note_culprit
+from tfdist.rendezvous.stacks import Snapshot, describe, list_stacks
 from tfdist.rendezvous.wire import CHUNK_BYTES, Message, Reader, pack
 
 BEAT_SECONDS = 1.0
@@ -20,6 +23,8 @@ BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 60.0
 # Reports are seconds old, so a difference must last before it counts.
 _BELIEVED_SECONDS = 3.0
+# A rank answers from a thread of its own, unless Python does not run there.
+_ANSWER_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,17 @@ class Failure:
 
     kind: str
     text: str
+    # The rank that the others have waited for in vain, if it is a single one.
+    culprit: int | None = None
+
+
+@dataclass
+class _Survey:
+    """A question to all ranks for their stacks, before a failure or on demand."""
+
+    failure: Failure | None
+    deadline: float
+    snapshots: dict[int, Snapshot]
 
 
 class _Line:
@@ -84,6 +100,7 @@ class Hub:
         self._left: set[int] = set()
         self._values: dict[str, dict[int, Any]] = {}
         self._failed = False
+        self._survey: _Survey | None = None
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -136,9 +153,7 @@ class Hub:
         if kind in ("beat", "bye"):
             self._reports[rank] = _report(**message["report"])
         if kind == "bye":
-            self._left.add(rank)
-            if message["error"]:
-                self._lose(rank, f"has ended with {message['error']}")
+            self._leave(rank, message["error"])
         elif kind == "error":
             self._lose(rank, f"has failed with {message['text']}")
         elif kind == "told":
@@ -146,21 +161,33 @@ class Hub:
             self._send(self._lines, {"kind": "told", "what": what, "call": call})
         elif kind == "stop":
             self._send(self._lines, {"kind": "stop"})
+        elif kind == "stacks":
+            self._answer(rank, message)
         elif kind == "exchange":
-            key = message["key"]
-            json.loads(key)[0]  # Read again when a rank has left it out.
-            values = self._values.setdefault(key, {})
-            values[rank] = message["value"]
-            if len(values) == len(self._names):
-                del self._values[key]
-                answer = {"kind": "values", "key": key, "values": []}
-                here = set(self._lines)
-                getting = here & {0} if message.get("to_chief") else here
-                self._send(here - getting, answer)
-                answer["values"] = [values[rank] for rank in sorted(values)]
-                self._send(getting, answer)
+            self._exchange(rank, message)
         elif kind != "beat":
             raise LookupError(kind)
+
+    def _leave(self, rank: int, error: Any) -> None:
+        """Expect no more from a rank, and fail if it has ended with an error."""
+        self._left.add(rank)
+        if error:
+            self._lose(rank, f"has ended with {error}")
+
+    def _exchange(self, rank: int, message: Message) -> None:
+        """Store a value, and send those of all ranks once they are there."""
+        key = message["key"]
+        json.loads(key)[0]  # Read again when a rank has left it out.
+        values = self._values.setdefault(key, {})
+        values[rank] = message["value"]
+        if len(values) == len(self._names):
+            del self._values[key]
+            answer = {"kind": "values", "key": key, "values": []}
+            here = set(self._lines)
+            getting = here & {0} if message.get("to_chief") else here
+            self._send(here - getting, answer)
+            answer["values"] = [values[rank] for rank in sorted(values)]
+            self._send(getting, answer)
 
     def _beat(self) -> None:
         """Send a heartbeat, and check for silent and stalled ranks."""
@@ -171,6 +198,7 @@ class Hub:
         now = time.monotonic()
         for rank in set(self._lines) - self._left:
             if now - self._lines[rank].heard > SILENCE_SECONDS:
+                note_culprit(_short(self._names[rank]))
                 self._lose(rank, f"has been silent for {SILENCE_SECONDS:.0f} s")
         for key, values in self._values.items():
             for rank in self._left - set(values):
@@ -180,6 +208,45 @@ class Hub:
         failure = find_failure(reports, self._left, self._names, seconds)
         if failure is not None:
             self._fail(failure)
+        if self._survey is not None:
+            self._end_survey(self._survey)
+        elif is_asked_for_stacks():
+            self._begin_survey()
+
+    def _begin_survey(self, failure: Failure | None = None) -> None:
+        """Ask all ranks for their stacks."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        self._survey = _Survey(failure, deadline, {})
+        self._send(self._lines, {"kind": "stacks"})
+
+    def _answer(self, rank: int, message: Message) -> None:
+        """Store what a rank does."""
+        stacks = tuple(map(str, message["stacks"]))
+        if self._survey is not None:
+            self._survey.snapshots[rank] = Snapshot(str(message["doing"]), stacks)
+
+    def _end_survey(self, survey: _Survey) -> None:
+        """Print what the ranks do, once all have answered or time is up."""
+        asked = {rank: Snapshot() for rank in set(self._lines) - self._left}
+        if set(asked) > set(survey.snapshots) and time.monotonic() < survey.deadline:
+            return
+        self._survey = None
+        asked |= survey.snapshots
+        waiting = {
+            rank: f"{its.what} (joint call {its.call}), for {its.seconds:.0f} s"
+            for rank in asked
+            if (its := self._reports[rank]).inside
+        }
+        names = {rank: _short(self._names[rank]) for rank in asked}
+        sentence = describe(asked, waiting, names)
+        print(f"tfdist: {sentence}\n{list_stacks(asked, names)}", file=sys.stderr)
+        failure = survey.failure
+        if failure is not None:
+            readers = [rank for rank, its in asked.items() if its.reads_input]
+            if failure.culprit is None and len(readers) == 1:
+                note_culprit(names[readers[0]])
+            text = f"{failure.text} Seen now: {sentence} The stacks of all are in the "
+            self._tell(failure.kind, f"{text}output of {_short(self._names[0])}.")
 
     def _lose(self, rank: int, how: str) -> None:
         """Fail because a rank is gone."""
@@ -194,8 +261,16 @@ class Hub:
         """Send the first failure, and only this one, to every rank."""
         if not self._failed:
             self._failed = True
-            what, text = failure.kind, failure.text
-            self._send(self._lines, {"kind": "failure", "what": what, "text": text})
+            if failure.culprit is not None:
+                note_culprit(_short(self._names[failure.culprit]))
+            if failure.kind == "stalled":
+                self._begin_survey(failure)
+            else:
+                self._tell(failure.kind, failure.text)
+
+    def _tell(self, kind: str, text: str) -> None:
+        """Send a failure to every rank."""
+        self._send(self._lines, {"kind": "failure", "what": kind, "text": text})
 
     def _send(self, ranks: Iterable[int], message: Message | None = None) -> None:
         """Send a message, and what is left of earlier ones, without waiting."""
@@ -292,11 +367,15 @@ def _stall(
     where = "; ".join(_position(reports[other], names[other]) for other in behind)
     text = (
         f"{names[late]} has waited {report.seconds:.0f} s in {report.what}. "
-        f"{where or 'All ranks are in it'}. Find out what holds them up; if it is work "
-        "that takes so long, raise timeout_seconds of the strategy (now "
-        f"{timeout_seconds:g})."
+        f"{where or 'All ranks are in it'}. If it is work that takes so long, raise "
+        f"timeout_seconds of the strategy (now {timeout_seconds:g})."
     )
-    return Failure("stalled", text)
+    return Failure("stalled", text, behind[0] if len(behind) == 1 else None)
+
+
+def _short(name: str) -> str:
+    """Return the name of a rank without its address: "rank 3"."""
+    return name.partition(" (")[0]
 
 
 def _position(report: Report, name: str) -> str:

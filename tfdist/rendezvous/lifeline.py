@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS, Failure, Hub, Report
+from tfdist.rendezvous.stacks import take_snapshot
 from tfdist.rendezvous.wire import Reader, send
 
 _ERRORS: dict[str, type[Exception]] = {
@@ -225,6 +226,8 @@ class Lifeline:
                 if not self._must_ask:
                     self._must_ask, point = True, self._points + 1
                     self._send({"kind": "exchange", "key": _STOP, "value": point})
+        elif message["kind"] == "stacks":
+            self._send({"kind": "stacks", **asdict(take_snapshot())})
         elif message["kind"] == "beat":
             with self._arrived:
                 self._call_of_chief = message["call"]

@@ -1,9 +1,10 @@
-"""Last saved step of a job, in a file for its launcher."""
+"""What a job and its launcher tell each other, in files."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+# The file of the last saved step; the other files have names that begin with its name.
 PROGRESS_VARIABLE = "TFDIST_PROGRESS_FILE"
 
 # A fixed width, so that each number overwrites the previous one completely.
@@ -48,3 +49,44 @@ def read_saved_step(path: Path) -> int | None:
     """Return the last saved step of a start of a job, None if its ranks never met."""
     text = path.read_text()
     return int(text) if text else None
+
+
+def note_culprit(name: str) -> None:
+    """Tell the launcher which rank the others have waited for in vain."""
+    path = _file("culprit")
+    # Another host may have no such folder.
+    if path is not None and path.parent.exists():
+        path.write_text(name)
+
+
+def read_culprit(progress: Path) -> str:
+    """Return the name of the rank that holds up the others, or nothing."""
+    path = _beside(progress, "culprit")
+    return path.read_text() if path.exists() else ""
+
+
+def ask_for_stacks(progress: Path) -> Path:
+    """Ask rank 0 for the stacks of all ranks; it removes this file when it begins."""
+    path = _beside(progress, "ask")
+    path.touch()
+    return path
+
+
+def is_asked_for_stacks() -> bool:
+    """Return whether the launcher asks, once for each question."""
+    path = _file("ask")
+    if path is None or not path.exists():
+        return False
+    path.unlink()
+    return True
+
+
+def _file(what: str) -> Path | None:
+    """Return a file of the launcher that has started this process, if any."""
+    name = os.environ.get(PROGRESS_VARIABLE)
+    return _beside(Path(name), what) if name else None
+
+
+def _beside(progress: Path, what: str) -> Path:
+    """Return another file of the same attempt."""
+    return progress.with_name(f"{progress.name}.{what}")

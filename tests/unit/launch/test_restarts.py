@@ -92,7 +92,27 @@ def test_a_restart_is_announced_with_its_cause():
 
     line = Restarts(3).notice(attempts, (0, 1))
 
-    assert line == "restart 2 of 3: rank 0 failed with exit code 3 after 1.0 s."
+    assert line == (
+        "restart 2 of 3: rank 0 failed with exit code 3 after 1.0 s. It starts in 1 s."
+    )
+
+
+@pytest.mark.parametrize(
+    ("saved_steps", "seconds"),
+    [
+        ([None], 0),
+        ([None, None], 1),
+        ([None, 0, None], 2),
+        ([None] * 20, 60),
+        ([10, 20], 0),
+        ([10, 20, 20], 1),
+        ([10, 20, 20, None, 30], 0),
+    ],
+)
+def test_what_fails_again_without_progress_waits_longer(saved_steps, seconds):
+    attempts = [failed(1, saved_step=step) for step in saved_steps]
+
+    assert Restarts(99).pause_seconds(attempts) == seconds
 
 
 @pytest.mark.parametrize(
@@ -103,9 +123,8 @@ def test_a_slot_that_is_left_out_is_announced(slots, count):
 
     line = Restarts(3, min_size=1).notice([before, before], slots)
 
-    assert line.endswith(
-        f" Slot 1 stays dead and is left out: it goes on with {count}."
-    )
+    out = f" Slot 1 stays dead and is left out: it goes on with {count}."
+    assert line.endswith(f"{out} It starts in 1 s.")
 
 
 def test_restarts_are_reported_in_the_end():

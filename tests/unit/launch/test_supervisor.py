@@ -11,6 +11,7 @@ from tfdist.cluster import Task
 from tfdist.launch.job import Limits, ProcessSpec
 from tfdist.launch.output import Output
 from tfdist.launch.supervisor import Supervisor, failed_seconds
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 
 @pytest.fixture
@@ -25,12 +26,12 @@ def supervise():
         output=None,
         tasks=None,
         restarts=0,
-        signals=None,
+        **given,
     ):
         supervisor = Supervisor(
             output or Output(console=False),
             Limits(timeout_seconds, grace_seconds, restarts),
-            signals=signals,
+            signals=given.get("signals"),
         )
         supervisors.append(supervisor)
         supervisor.start(
@@ -38,7 +39,7 @@ def supervise():
                 ProcessSpec(
                     rank,
                     ("/bin/bash", "-c", script),
-                    {},
+                    given.get("env", {}),
                     task=None if tasks is None else tasks[rank],
                 )
                 for rank, script in enumerate(scripts)
@@ -87,6 +88,42 @@ def test_peers_may_fail_by_themselves_before_they_are_ended(supervise, meet):
     assert codes_of(result) == [9, 3]
     assert (result.failed_rank, result.ended_ranks) == (1, ())
     assert result.exits[0].tail == ("rank 1 is gone",)
+
+
+def test_the_rank_that_held_up_the_others_is_to_blame(supervise, tmp_path):
+    """Rank 0 fails since rank 1 has not come; `culprit` is what its hub has noted."""
+    (tmp_path / "0.culprit").write_text("rank 1")
+    env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
+
+    result = supervise("echo rank 1 is late; exit 1", FOREVER, env=env).wait()
+
+    assert (result.failed_rank, result.exit_code) == (1, 1)
+    assert result.headline() == (
+        "rank 1 held up the others; rank 1 was still running and was ended."
+    )
+
+
+def test_a_culprit_that_ended_well_is_none(supervise, tmp_path):
+    (tmp_path / "0.culprit").write_text("rank 1")
+    env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
+
+    result = supervise("exit 1", "exit 0", env=env).wait()
+
+    assert (result.failed_rank, result.exit_code) == (0, 1)
+
+
+def test_a_question_that_no_rank_answers_is_reported(supervise, tmp_path, capfd):
+    ours, theirs = socket.socketpair()
+    env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
+    with ours, theirs:
+        ours.send(bytes([signal.SIGUSR2]))
+        script = f"while [ ! -e {tmp_path}/0.ask ]; do sleep 0.1; done; sleep 4"
+        result = supervise(script, env=env, signals=theirs, output=Output()).wait()
+
+    assert result.exit_code == 0
+    assert "no rank has answered SIGUSR2. Ranks do so once all have made their" in (
+        capfd.readouterr().err
+    )
 
 
 def test_a_traceback_comes_before_a_lengthy_exit(supervise, meet):

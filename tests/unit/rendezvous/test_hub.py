@@ -4,6 +4,11 @@ import pytest
 
 from tfdist.rendezvous import hub as hub_module
 from tfdist.rendezvous.hub import Failure, Hub, Report, find_failure
+from tfdist.rendezvous.progress import (
+    PROGRESS_VARIABLE,
+    ask_for_stacks,
+    read_culprit,
+)
 from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 10
@@ -148,6 +153,57 @@ def test_ranks_that_wait_in_different_calls_all_hear_it(ranks):
         assert "is in all_reduce 'a', rank 1" in failure["text"]
 
 
+ANSWER = {"kind": "stacks", "doing": "runs `f()` at line 3 of a.py", "stacks": ["  s"]}
+
+
+def test_a_stall_is_explained_by_what_the_ranks_do(
+    ranks, monkeypatch, tmp_path, capsys
+):
+    """Rank 2 does not answer."""
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
+    monkeypatch.setattr(hub_module, "_ANSWER_SECONDS", 0.2)
+    ends = ranks(3, timeout_seconds=5.0)
+    waits = {"call": 1, "what": "train_step", "inside": True, "seconds": 6.0}
+    for rank in (0, 2):
+        ends.say(rank, kind="beat", report=REPORT | waits)
+    for rank in (0, 1):
+        ends.hear(rank, "stacks")
+        ends.say(rank, **ANSWER)
+
+    failure = ends.hear(1, "failure")
+
+    assert failure["what"] == "stalled"
+    seen = (
+        "rank 1 runs `f()` at line 3 of a.py; each of rank 0 and rank 2 waits in "
+        "train_step (joint call 1), for 6 s."
+    )
+    assert (
+        f"Seen now: {seen} The stacks of all are in the output of rank 0."
+        in (failure["text"])
+    )
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"tfdist: {seen}\nStack of rank 0 and rank 1, ")
+    assert read_culprit(tmp_path / "0") == "rank 1"
+
+
+def test_the_launcher_may_ask_what_the_ranks_do(ranks, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
+    ends = ranks(2)
+    ask_for_stacks(tmp_path / "0")
+    for rank in (0, 1):
+        ends.hear(rank, "stacks")
+        ends.say(rank, **ANSWER)
+    text = ""
+    while "Stack of" not in text:
+        text += capsys.readouterr().err
+    seen = {receive(ends.ends[0], SECONDS)["kind"] for _ in range(5)}
+
+    assert text.startswith(
+        "tfdist: each of rank 0 and rank 1 runs `f()` at line 3 of a.py."
+    )
+    assert seen == {"beat"}
+
+
 def test_the_first_failure_is_the_only_one(ranks):
     ends = ranks(3)
     ends.ends[1].close()
@@ -195,12 +251,13 @@ def test_values_for_the_chief_come_to_it_alone(ranks):
         {"kind": "beat", "report": {**REPORT, "call": float("inf")}},
         {"kind": "beat", "report": {**REPORT, "seconds": "long"}},
         {"kind": "bye"},
+        {"kind": "stacks", "doing": ""},
         {"kind": "exchange", "key": [], "value": 1},
         {"kind": "exchange", "key": "a", "value": 1},
         {"kind": "exchange", "key": "[" * 10**5, "value": 1},
         b"[" * 10**6,
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_malformed_message_ends_its_rank_and_not_the_hub(ranks, message):
     ends = ranks(2)
@@ -262,9 +319,9 @@ def test_who_waits_too_long_is_told_who_is_behind():
     assert failure == Failure(
         "stalled",
         "rank 0 (worker 0, h0:1) has waited 61 s in fit. rank 1 (worker 1, h1:1) is in "
-        "no joint call; its last was evaluate, for 62 s. Find out what holds them up; "
-        "if it is work that takes so long, raise timeout_seconds of the strategy "
-        "(now 60).",
+        "no joint call; its last was evaluate, for 62 s. If it is work that takes so "
+        "long, raise timeout_seconds of the strategy (now 60).",
+        culprit=1,
     )
 
 
@@ -307,7 +364,7 @@ def test_a_rank_that_may_still_come_is_waited_for(reports, left):
         (
             [inside(2, "b", 61, PLANS[0]), inside(1, "a", 40, PLANS[1])],
             "stalled",
-            "rank 1 (worker 1, h1:1) is in a, for 40 s. Find out what holds them up",
+            "rank 1 (worker 1, h1:1) is in a, for 40 s. If it is work",
         ),
         ([inside(2, seconds=61, plan=("a",)), inside(2)], "stalled", "All ranks are"),
         ([inside(2, seconds=61), outside(2)], "stalled", "h1:1) is in no joint call; "),

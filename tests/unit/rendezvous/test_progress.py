@@ -7,7 +7,15 @@ import sys
 
 import pytest
 
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, Progress, read_saved_step
+from tfdist.rendezvous.progress import (
+    PROGRESS_VARIABLE,
+    Progress,
+    ask_for_stacks,
+    is_asked_for_stacks,
+    note_culprit,
+    read_culprit,
+    read_saved_step,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +46,26 @@ def test_a_killed_process_leaves_its_last_step(tmp_path):
 
     assert done.returncode == -signal.SIGKILL
     assert read_saved_step(path) == 8
+
+
+def test_a_launcher_asks_for_stacks_and_hears_of_a_culprit(tmp_path, monkeypatch):
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
+    assert not is_asked_for_stacks()
+    assert read_culprit(tmp_path / "0") == ""
+
+    question = ask_for_stacks(tmp_path / "0")
+    note_culprit("rank 3")
+
+    assert is_asked_for_stacks()
+    assert not question.exists()
+    assert not is_asked_for_stacks()
+    assert read_culprit(tmp_path / "0") == "rank 3"
+
+
+@pytest.mark.parametrize("value", ["", "/no/such/folder/0"])
+def test_without_a_launcher_nobody_asks_and_nothing_is_noted(value, monkeypatch):
+    monkeypatch.setenv(PROGRESS_VARIABLE, value)
+
+    note_culprit("rank 3")
+
+    assert not is_asked_for_stacks()
