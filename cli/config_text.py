@@ -4,6 +4,9 @@ import os
 import sys
 from pathlib import Path
 
+# Far above any of these files; a device may have no end.
+_LONGEST = 2**24
+
 
 def read_file(
     file: str, *, option: str = "FILE", holds: str = "the value of TF_CONFIG"
@@ -12,7 +15,11 @@ def read_file(
     if file == "-":
         return sys.stdin.buffer.read().decode(errors="surrogateescape")
     try:
-        return Path(file).read_text(encoding="utf-8", errors="surrogateescape")
+        with Path(file).open(encoding="utf-8", errors="surrogateescape") as source:
+            text = source.read(_LONGEST + 1)
+        if len(text) > _LONGEST:
+            raise ValueError(f"more than {_LONGEST:,} characters")
+        return text
     # A null byte in the name raises ValueError.
     except (OSError, ValueError) as error:
         raise OSError(

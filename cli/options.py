@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -115,10 +116,18 @@ def without_dashes(words: list[str]) -> list[str]:
 
 def check_json(file: Path | None, option: str = "--json") -> None:
     """Refuse an output file that cannot be written, before minutes of work."""
-    if file is not None and not file.parent.is_dir():
+    if file is None or file == TO_STDOUT:
+        return
+    if not file.parent.is_dir():
         raise FileNotFoundError(
             f"{option} must be a file in a folder that exists. "
             f"Received: {file}. Make the folder {file.parent} first."
+        )
+    place = file if file.exists() else file.parent
+    if file.is_dir() or not os.access(place, os.W_OK):
+        raise PermissionError(
+            f"{option} must be a file that can be written. "
+            f"Received: {file}. Choose another place."
         )
 
 

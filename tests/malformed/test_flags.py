@@ -7,7 +7,7 @@ import pytest
 RUN = [
     ("true", "A job needs size (-np), or both workers and ps (--workers, --ps)."),
     ("-np", "argument -np: expected one argument"),
-    ("-np 0 true", "size (-np) must be at least 1."),
+    ("-np 0 true", "size (-np) must be from 1 to 65535."),
     ("-np 1.5 true", "argument -np: invalid int value: '1.5'"),
     ("-np 2", "The command is missing."),
     ("-np 2 missing.py", "The script to run does not exist."),
@@ -21,7 +21,7 @@ RUN = [
         "--ps 1 true",
         "A job needs size (-np), or both workers and ps (--workers, --ps).",
     ),
-    ("--workers 1 --ps 0 true", "ps (--ps) must be at least 1."),
+    ("--workers 1 --ps 0 true", "ps (--ps) must be from 1 to 65535."),
     (
         "--workers 1 --ps 1 --collective horovod true",
         "collective='horovod' joins ranks that are all alike.",
@@ -33,7 +33,7 @@ RUN = [
     ),
     (
         "-np 2 --threads-per-process 0 true",
-        "threads_per_process (--threads-per-process) must be at least 1.",
+        "threads_per_process (--threads-per-process) must be from 1 to",
     ),
     ("-np 2 --env X true", "argument --env: it must be a name and a value."),
     ("-np 2 --env =1 true", "env must map names of variables to their values."),
@@ -58,7 +58,7 @@ RUN = [
     ),
     (
         "-np 2 --collective horovod --cycle-time-ms inf true",
-        "--cycle-time-ms must not be negative, nor infinite.",
+        "--cycle-time-ms must be from 0 to 1,000,000.",
     ),
     (
         "-np 2 --collective horovod --timeline-mark-cycles true",
@@ -78,6 +78,13 @@ RUN = [
     ("-H a,localhost true", "A host among several needs a name by which the others"),
     ("-H a --hostfile b true", "argument --hostfile: not allowed with "),
     ("--hostfile no_such_file true", "--hostfile must be a file"),
+    ("--hostfile /dev/zero true", "--hostfile must be a file"),
+    ("-np 99999999 true", "size (-np) must be from 1 to 65535."),
+    ("-np 2 --timeout inf true", "argument --timeout: it must be a positive number "),
+    (
+        "-np 2 --collective horovod --fusion-threshold-mb 99999999999 true",
+        "--fusion-threshold-mb must be from 0 to 1,000,000.",
+    ),
     ("-H a,b --collective horovod true", "--collective horovod starts its processes"),
     ("-H a,b --collective mpi true", "--collective mpi starts its processes"),
     (

@@ -1,5 +1,6 @@
 """Processes of a job: their addresses, and the task of this process."""
 
+import functools
 from dataclasses import dataclass, field
 
 from tfdist.cluster.address import split_address
@@ -90,7 +91,7 @@ class Cluster:
     def __post_init__(self) -> None:
         """Check the addresses and the task."""
         _check_types(self)
-        check_addresses(self.jobs)
+        _check_jobs(tuple(self.jobs.items()))
         refuse_first(wrong_task(self.task.type, self.task.index, self.jobs))
 
     @property
@@ -183,7 +184,7 @@ class Cluster:
     def _ranks_on_this_host(self) -> list[int]:
         """Return the ranks on this process's host, its own included."""
         rank = self.rank
-        hosts = [split_address(address)[0] for address in self.addresses] or ["alone"]
+        hosts = _hosts(self.addresses) or ["alone"]
         return [other for other, host in enumerate(hosts) if host == hosts[rank]]
 
 
@@ -196,6 +197,19 @@ def cluster_from_jobs(jobs: Jobs, task: Task) -> Cluster:
         evaluators=jobs.get("evaluator", ()),
         task=task,
     )
+
+
+# A launcher describes the same addresses to every process, which may be thousands.
+@functools.lru_cache(maxsize=1)
+def _check_jobs(jobs: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
+    """Raise ValueError for wrong addresses, by job type."""
+    check_addresses(dict(jobs))
+
+
+@functools.lru_cache(maxsize=1)
+def _hosts(addresses: tuple[str, ...]) -> list[str]:
+    """Return the host of each address."""
+    return [split_address(address)[0] for address in addresses]
 
 
 def _check_types(cluster: Cluster) -> None:

@@ -97,8 +97,8 @@ def check_programs(env: Mapping[str, str]) -> None:
     path = env.get("PATH")
     # Programs that CMake finds; a variable that names a compiler may hold its options.
     for names in (
-        shlex.split(env.get("CXX", ""))[:1] or ("c++", "g++", "clang++"),
-        shlex.split(env.get("CC", ""))[:1] or ("cc", "gcc", "clang"),
+        _program_in(env, "CXX") or ("c++", "g++", "clang++"),
+        _program_in(env, "CC") or ("cc", "gcc", "clang"),
         ("make",),
     ):
         if not any(which(name, path=path) for name in names):
@@ -107,6 +107,18 @@ def check_programs(env: Mapping[str, str]) -> None:
                 f"{' or '.join(names)} on PATH ({path}). {_COMPILER}",
                 COULD_NOT_START,
             )
+
+
+def _program_in(env: Mapping[str, str], name: str) -> list[str]:
+    """Return the program of a variable that holds a command, or nothing."""
+    try:
+        return shlex.split(env.get(name, ""))[:1]
+    except ValueError as error:
+        raise BuildError(
+            f"{name} must be a command. Received: {name}={env[name]} ({error}). "
+            f"Correct it, or unset {name}.",
+            COULD_NOT_START,
+        ) from None
 
 
 def check_target(env: Mapping[str, str]) -> None:

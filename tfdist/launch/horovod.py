@@ -1,7 +1,6 @@
 """Horovod jobs as `horovodrun` starts them: identity, rendezvous server and tuning."""
 
 import contextlib
-import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -36,6 +35,8 @@ IDENTITY_VARIABLES = (
 )
 
 _POLL_SECONDS = 0.05
+# A terabyte, a quarter of an hour, eleven days; Horovod's numbers overflow in silence.
+_MOST = 10**6
 
 # The options of `horovodrun` and their variables.
 _VARIABLES = {
@@ -136,9 +137,9 @@ def tuning_variables(options: Mapping[str, Any]) -> dict[str, str]:
         if value is None or value is False:
             continue
         option = _option(name)
-        if isinstance(value, int | float) and not 0 <= value < math.inf:
+        if isinstance(value, int | float) and not 0 <= value <= _MOST:
             raise ValueError(
-                f"{option} must not be negative, nor infinite. "
+                f"{option} must be from 0 to {_MOST:,}. "
                 f"Received: {option} {value}. Leave it out for Horovod's default."
             )
         if name in _NEEDS and not options.get(_NEEDS[name]):

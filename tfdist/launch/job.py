@@ -24,6 +24,8 @@ RESERVED_VARIABLES = (
     "TFDIST_SLOT",
     "TFDIST_TASK",
 )
+# As many as a machine has ports.
+_MOST = 65_535
 # An MPI in which the launcher itself runs gives each process a rank, too.
 _PREFIXES_OF_MPI = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 
@@ -63,10 +65,10 @@ class Job:
         self._check_roles()
         for name, option in _COUNTS.items():
             count = getattr(self, name)
-            if count is not None and count < 1:
+            if count is not None and not 1 <= count <= _MOST:
                 raise ValueError(
-                    f"{name} ({option}) must be at least 1. "
-                    f"Received: {name}={count}. Give a positive number."
+                    f"{name} ({option}) must be from 1 to {_MOST}. "
+                    f"Received: {name}={count}. Give another number."
                 )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:

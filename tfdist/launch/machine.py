@@ -68,19 +68,19 @@ def free_ports(
     """Return unused ports: random ones, or the first unused ones of `within`."""
     # The port is bound seconds later. Random ports below the ephemeral range make a
     # collision unlikely.
-    ports: list[int] = []
+    ports: dict[int, None] = {}
     for port in _candidates(count) if within is None else within:
         if len(ports) == count:
             break
         if port not in ports and _can_bind(host, port):
-            ports.append(port)
+            ports[port] = None
     if len(ports) < count:
         raise OSError(
             f"There are not enough free ports on {host}. "
             f"Received: {count} wanted, {len(ports)} found. "
             "End some of the programs that listen there, or start fewer processes."
         )
-    return ports
+    return [*ports]
 
 
 def is_this_machine(host: str) -> bool:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_saved_step
 from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
+
+_LOOK_UPS_AT_A_TIME = 32
 
 
 def run(
@@ -136,7 +139,11 @@ def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> lis
         shlex.join([sys.executable, "-c", code.format(size, port)])
         for port, size in _rendezvous_sizes(specs).items()
     ]
-    return servers + [_shell_line(spec, hosts) for spec in specs]
+    names = [*{spec.host for spec in specs if hosts is not None and spec.host}]
+    with ThreadPoolExecutor(_LOOK_UPS_AT_A_TIME) as pool:
+        are_here = [*pool.map(is_this_machine, names)]
+    remote = {name for name, here in zip(names, are_here, strict=True) if not here}
+    return servers + [_shell_line(spec, hosts, remote) for spec in specs]
 
 
 def _placed(
@@ -149,10 +156,10 @@ def _placed(
     return contextlib.nullcontext((specs, {}))
 
 
-def _shell_line(spec: ProcessSpec, hosts: Hosts | None) -> str:
+def _shell_line(spec: ProcessSpec, hosts: Hosts | None, remote: set[str]) -> str:
     """Return a process as a shell line, through ssh if it runs on another host."""
     line = spec.shell_line()
-    if hosts is None or spec.host is None or is_this_machine(spec.host):
+    if hosts is None or spec.host not in remote:
         return line
     there = f"cd {shlex.quote(os.getcwd())} && exec {line}"
     return shlex.join(ssh_command(hosts.ssh, spec.host, there))

@@ -5,7 +5,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 FORMAT = "tfdist throughput"
@@ -77,6 +76,10 @@ def text_of_run(run: Run) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
+_LONGEST = 2**26
+_WRONG = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError)
+
+
 def read_run(file: str | os.PathLike[str]) -> Run:
     """Read the file of a run.
 
@@ -92,8 +95,10 @@ def read_run(file: str | os.PathLike[str]) -> Run:
         ValueError: If the file cannot be read, or is invalid.
     """
     try:
-        run = _run_of(json.loads(Path(file).read_text()))
-    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        with open(file) as source:
+            # A device may have no end, and a cut text is no JSON.
+            run = _run_of(json.loads(source.read(_LONGEST)))
+    except _WRONG as error:
         raise ValueError(
             "A file must be one that Throughput wrote. "
             f"Received: {file} ({type(error).__name__}: {error}). "

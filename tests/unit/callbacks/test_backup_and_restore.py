@@ -405,7 +405,7 @@ def test_a_loop_of_one_s_own_is_refused(folder):
 
 FULL = (
     r"^BackupAndRestore could not write the state of the training\. Received: no space "
-    r"left\. The state before it is kept\. Free some space, or choose another "
+    r"left\. No earlier state exists\. Free some space, or choose another "
     r"backup_dir, and start again\.$"
 )
 

@@ -1,6 +1,10 @@
 """Files of saved states: whole or known to be damaged, and the previous one used."""
 
 import os
+import re
+import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -139,3 +143,42 @@ def test_strays_of_killed_writers_are_removed_and_other_files_are_kept(two, fold
     assert number_in(two.newest()) == 2
     two.clear()
     assert names(folder) == sorted(others)
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from tfdist.callbacks.backup.files import StateFiles
+files = StateFiles(Path(sys.argv[1]), kept=2)
+files.lock()
+print("locked", flush=True)
+input()
+"""
+
+
+def test_two_jobs_cannot_save_in_one_folder(files, folder):
+    """A killed job leaves the file of its lock, and no lock."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout.readline() == "locked\n"
+        owner = f"process {other.pid} on {socket.gethostname()}"
+        message = (
+            "Another job that runs saves its states in backup_dir. Received: "
+            f"{folder}, in use by {owner}. End that job, or give each job a folder of "
+            "its own."
+        )
+        with pytest.raises(OSError, match=f"^{re.escape(message)}$"):
+            files.lock()
+        other.kill()
+        other.wait()
+    assert names(folder) == ["lock"]
+
+    files.lock()
+    files.write(state(1))
+    files.unlock()
+
+    assert names(folder) == ["state-00000001.npys"]

@@ -173,6 +173,7 @@ def test_json_in_place_of_the_table(calls, capsys, arguments, processes):
         ("allreduce --sizes 8MB", "argument --sizes: A size must be a positive mult"),
         ("training --batch-sizes 64,0", "hold positive whole numbers. Received: '0'."),
         ("training --compression zip", "argument --compression: invalid choice: 'zip'"),
+        ("training --json /tmp", "--json must be a file that can be written. Received"),
         ("training --json no/such/f.json", "--json must be a file in a folder that ex"),
         ("parameter-server --workers 0", "workers must be at least 1. Received: work"),
     ],

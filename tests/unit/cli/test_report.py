@@ -164,6 +164,14 @@ def test_a_file_of_something_else(folder, capsys):
     ) in error_of(capsys, "notes.txt")
 
 
+def test_a_file_without_an_end_or_a_floor(folder, capsys):
+    (folder / "deep.json").write_text("[" * 10**6)
+    for file in ("deep.json", "/dev/zero"):
+        assert f"A file must be one that Throughput wrote. Received: {file} " in (
+            error_of(capsys, file)
+        )
+
+
 @pytest.mark.parametrize("option", ["--plot", "--json"])
 def test_a_folder_that_does_not_exist(option, dgx_1, capsys):
     assert (

@@ -143,7 +143,7 @@ def test_all_after_the_command_belongs_to_it(launcher, words, command):
             "for the program. Received: tfdist run train.py --epochs 3 -np 2 -x. "
             "Write: tfdist run -np 2 train.py --epochs 3 -x",
         ),
-        ("-np 0 train.py", "size (-np) must be at least 1"),
+        ("-np 0 train.py", "size (-np) must be from 1 to"),
         ("-np 2 --env A train.py", "Received: A. Write it as A=VALUE"),
         ("-np 2 --output-dir train.py/x train.py", "Received: train.py/x (Not a dir"),
         (

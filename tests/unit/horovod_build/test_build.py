@@ -165,6 +165,14 @@ def test_a_named_compiler_may_have_options(tmp_path):
         check_programs({"PATH": str(tmp_path), "CXX": "icpc", "CC": "icc -O2"})
 
 
+def test_a_compiler_with_an_open_quote():
+    message = (
+        r"^CXX must be a command\. Received: CXX=g\+\+ \"x \(No closing quotation\)"
+    )
+    with pytest.raises(BuildError, match=message):
+        check_programs({"PATH": "/bin", "CXX": 'g++ "x'})
+
+
 def test_an_environment_that_pip_must_not_change(tmp_path, monkeypatch):
     (tmp_path / "EXTERNALLY-MANAGED").touch()
     monkeypatch.setattr(build.sysconfig, "get_path", lambda name: str(tmp_path))

@@ -60,7 +60,8 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
     Raises:
         ValueError: If an argument is invalid; in `fit`, if the states belong to another
             model, optimizer or data, or if there are two of these callbacks.
-        OSError: In `fit`, if no state can be read, or one cannot be written.
+        OSError: In `fit`, if no state can be read, one cannot be written, or another
+            job that runs saves there.
         RuntimeError: In `fit`, without a strategy, if `fit` was looked up before the
             callback was created.
 
@@ -121,6 +122,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
                 yield self._position
         finally:
             self._writer.close()
+            self._files.unlock()
             if self._progress is not None:
                 self._progress.close()
             self._state = self._progress = None

@@ -1,13 +1,16 @@
 """Files of saved states: atomic, checksummed, and written in a thread."""
 
+import fcntl
 import io
 import os
 import re
+import socket
 import sys
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -25,11 +28,47 @@ class StateFiles:
     def __init__(self, folder: Path, kept: int) -> None:
         self._folder = folder
         self._kept = kept
+        self._lock_path = folder / "lock"
+        self._lock: IO[str] | None = None
+
+    def lock(self) -> None:
+        """Keep other jobs out of the folder, until `unlock` or the process ends."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # Appending, so that the name of another owner is still there.
+        self._lock = self._lock_path.open("a+")
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            owner = self._lock.read().strip()
+            self._lock.close()
+            self._lock = None
+            raise BlockingIOError(
+                "Another job that runs saves its states in backup_dir. Received: "
+                f"{self._folder}, in use by {owner}. End that job, or give each job "
+                "a folder of its own."
+            ) from None
+        except OSError:  # This file system has no locks.
+            return
+        self._lock.truncate(0)
+        self._lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self._lock.flush()
+
+    def unlock(self) -> None:
+        """Let other jobs into the folder."""
+        if self._lock is not None:
+            self._lock_path.unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
 
     def tidy(self) -> None:
         """Remove partial files that killed processes have left."""
         for path in strays_of(self._folder / "state-{number}.npys"):
             path.unlink(missing_ok=True)
+
+    def is_empty(self) -> bool:
+        """Return whether there is no state."""
+        return not self._paths()
 
     def newest(self) -> bytes | None:
         """Return the newest undamaged state, or None without any."""
@@ -70,6 +109,7 @@ class StateFiles:
         self.tidy()
         for path in self._paths():
             path.unlink(missing_ok=True)
+        self.unlock()
         if self._folder.is_dir() and not any(self._folder.iterdir()):
             self._folder.rmdir()
 
@@ -99,10 +139,13 @@ class StateWriter:
             if last is not None:
                 last.result()
         except OSError as error:
+            kept = "The state before it is kept"
+            if self._files.is_empty():
+                kept = "No earlier state exists"
             raise OSError(
                 "BackupAndRestore could not write the state of the training. Received: "
-                f"{error}. The state before it is kept. Free some space, or choose "
-                "another backup_dir, and start again."
+                f"{error}. {kept}. Free some space, or choose another backup_dir, and "
+                "start again."
             ) from error
 
     def close(self) -> None:

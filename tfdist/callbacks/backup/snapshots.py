@@ -107,6 +107,7 @@ def read_newest(files: StateFiles, collective: Collective) -> Snapshot | None:
     content, problem = None, None
     if collective.rank == 0:
         try:
+            files.lock()
             files.tidy()
             content = files.newest()
         except OSError as error:
