@@ -17,6 +17,7 @@ from tfdist.launch import (
     Output,
     Restarts,
     RunResult,
+    isolate_network,
     resolve_command,
     run_job,
     tuning_variables,
@@ -105,6 +106,9 @@ _OPTIONS = {
     "process's share of the cores, or with --workers that of a worker; "
     "TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS keep the "
     "values that you have set)",
+    "--isolate-network": "give the processes a network in which there is this machine "
+    "alone, as TensorFlow's servers let in whoever reaches them; for programs that "
+    "read no data over the network",
     "--collective tensorflow|mpi|horovod": "the library that connects the processes; "
     "with mpi, mpirun holds their places in an MPI job, and with horovod they get what "
     "horovodrun --gloo would give them too",
@@ -164,9 +168,16 @@ def run(args: argparse.Namespace) -> int:
         restarts.check(job)
         if hosts is not None:
             hosts.check(job, restarts)
+        if args.isolate_network and hosts is not None:
+            raise ValueError(
+                "--isolate-network is for processes on one machine. Received: other "
+                "hosts. Leave it out, and keep strangers out with a firewall."
+            )
         if args.dry_run:
-            print(*_remarks(restarts), *dry_lines(job, hosts), sep="\n")
+            print(*_remarks(args, restarts), *dry_lines(job, hosts), sep="\n")
             return 0
+        if args.isolate_network:
+            isolate_network()
         attempts = run_job(
             job,
             restarts,
@@ -229,14 +240,15 @@ def _limits(args: argparse.Namespace) -> Limits:
     return Limits(timeout_seconds=args.timeout, worker_restarts=args.restarts)
 
 
-def _remarks(restarts: Restarts) -> list[str]:
-    """Return a shell comment on restarts for a dry run, empty without any."""
-    if not restarts.max_restarts:
-        return []
-    line = f"# after a failure: all of them again, up to {restarts.max_restarts} times"
+def _remarks(args: argparse.Namespace, restarts: Restarts) -> list[str]:
+    """Return shell comments for a dry run on what its lines do not say."""
+    lines = ["# in a shell of: unshare -rn"] if args.isolate_network else []
+    if restarts.max_restarts:
+        times = f"up to {restarts.max_restarts} times"
+        lines.append(f"# after a failure: all of them again, {times}")
     if restarts.min_size is not None:
-        line += f", with -np {restarts.min_size} at least"
-    return [line]
+        lines[-1] += f", with -np {restarts.min_size} at least"
+    return lines
 
 
 def _output(args: argparse.Namespace) -> Output:

@@ -6,6 +6,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 
@@ -439,6 +440,19 @@ def test_other_signals_are_passed_on_without_ending_anything():
 
     assert (process.returncode, err) == (0, "")
     assert sorted(out.splitlines()) == ["[0] usr1", "[1] usr1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"), [((), "reached"), (("--isolate-network",), "refused")]
+)
+def test_isolated_processes_reach_nothing_else(options, answer):
+    """A port of this machine stands for another host."""
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        place = f"/dev/tcp/127.0.0.1/{outside.getsockname()[1]}"
+        script = f"echo > {place} && echo reached || echo refused"
+        done = run("-np", "2", *options, "bash", "-c", f"({script}) 2> /dev/null")
+
+    assert by_rank(done.stdout) == {0: [answer], 1: [answer]}, done.stderr
 
 
 def test_ctrl_z_stops_the_ranks_and_fg_wakes_them():

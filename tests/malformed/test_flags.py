@@ -74,6 +74,7 @@ RUN = [
     ),
     ("-np 2 --evaluator true", "evaluator (--evaluator) is for a job with parameter"),
     ("-np 2 --ssh rsh true", "--ssh has no effect without hosts."),
+    ("-H a,b --isolate-network true", "--isolate-network is for processes on one"),
     ("-H a:2 -np 3 true", "The hosts have too few slots for the processes of the job."),
     ("-H a,localhost true", "A host among several needs a name by which the others"),
     ("-H a --hostfile b true", "argument --hostfile: not allowed with "),

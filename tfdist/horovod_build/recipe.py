@@ -9,6 +9,8 @@ from pathlib import Path
 from tfdist.horovod_build.installed import COULD_NOT_START, BuildError, TensorFlow
 
 HOROVOD_VERSION = "0.28.1"
+# Of the source archive on PyPI, which never changes.
+_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
 # Defaults, each dropped if the environment sets its opposite.
 _DEFAULTS = {
@@ -72,7 +74,11 @@ def tools_command(folder: Path) -> list[str]:
 
 
 def wheel_command(folder: Path) -> list[str]:
-    """Return the command that compiles Horovod into a wheel."""
+    """Return the command that compiles Horovod into a wheel, from the known source."""
+    folder.mkdir(exist_ok=True)
+    # pip reads hashes from files alone.
+    source = folder / "horovod.txt"
+    source.write_text(f"horovod=={HOROVOD_VERSION} --hash=sha256:{_SHA256}\n")
     return [
         # Use no cached or published wheel: its name lacks the TensorFlow version.
         *_pip("wheel"),
@@ -83,7 +89,7 @@ def wheel_command(folder: Path) -> list[str]:
         "--no-cache-dir",
         "--no-binary=horovod",
         f"--wheel-dir={folder}",
-        f"horovod=={HOROVOD_VERSION}",
+        f"--requirement={source}",
     ]
 
 

@@ -3,6 +3,7 @@
 from tfdist.launch.command import resolve_command
 from tfdist.launch.horovod import TUNING_OPTIONS, tuning_variables
 from tfdist.launch.hosts import Hosts, Pods, plan_in_pod, plan_unconnected
+from tfdist.launch.isolation import isolate_network
 from tfdist.launch.job import DEFAULT_RESTARTS, LEVEL_VARIABLE, Job, Limits, ProcessSpec
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
@@ -25,6 +26,7 @@ __all__ = [
     "Restarts",
     "RunResult",
     "TUNING_OPTIONS",
+    "isolate_network",
     "plan_here",
     "plan_in_pod",
     "plan_unconnected",

@@ -11,7 +11,12 @@ import pytest
 from tfdist.horovod_build import HOROVOD_VERSION, BuildError, build, default_log
 from tfdist.horovod_build.build import check_programs, check_target, install
 from tfdist.horovod_build.installed import Installed, TensorFlow
-from tfdist.horovod_build.recipe import build_environment, unfulfilled, write_headers
+from tfdist.horovod_build.recipe import (
+    build_environment,
+    unfulfilled,
+    wheel_command,
+    write_headers,
+)
 
 ROOT = Path(__file__).parents[3]
 OLD = "tensorflow/compiler/xla"
@@ -26,7 +31,7 @@ NAMES = (
 PIP = """#!/bin/sh
 echo "$3 $MAKEFLAGS $HOROVOD_WITH_GLOO"
 for word; do case $word in --wheel-dir=*)
-  mkdir ${word#*=}; touch ${word#*=}/horovod-0.whl
+  mkdir -p ${word#*=}; touch ${word#*=}/horovod-0.whl
 esac; done
 [ "$3" = "$FAILING" ] && echo "a.cc:1:1: fatal error: mpi.h: No such file" && exit 1
 exit 0
@@ -99,9 +104,21 @@ def test_the_steps_in_their_order(call, tmp_path):
     assert commands[0].startswith(f"$ {tmp_path}/pip -m pip install ")
     # A cached wheel may be for another TensorFlow.
     assert " --no-cache-dir --no-binary=horovod " in commands[2]
-    assert commands[2].endswith(f" horovod=={HOROVOD_VERSION}")
+    assert commands[2].endswith("/horovod.txt")
     assert " --force-reinstall --no-deps " in commands[4]
     assert commands[6].endswith("""'setuptools; python_version >= "3.12"'""")
+
+
+def test_another_source_than_the_known_one_is_not_built(tmp_path):
+    """A changed hash stands for a changed archive."""
+    command = wheel_command(tmp_path / "wheels")
+    source = tmp_path / "wheels/horovod.txt"
+    source.write_text(source.read_text().replace("sha256:92", "sha256:00"))
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "DO NOT MATCH THE HASHES" in done.stderr
 
 
 def test_nothing_is_built_where_horovod_works(call, tmp_path):
