@@ -138,9 +138,9 @@ class Hub:
         if kind == "bye":
             self._left.add(rank)
             if message["error"]:
-                self._lose(rank, f"has ended with {message['error']}")
+                self._lose(rank, f"has ended with {message['error'].rstrip('.')}")
         elif kind == "error":
-            self._lose(rank, f"has failed with {message['text']}")
+            self._lose(rank, f"has failed with {message['text'].rstrip('.')}")
         elif kind == "told":
             what, call = str(message["what"]), int(message["call"])
             self._send(self._lines, {"kind": "told", "what": what, "call": call})
