@@ -86,6 +86,9 @@ def test_variables_is_a_method_too(make):
     optimizer = keras.optimizers.SGD(0.5)
     if make is keras.optimizers.LossScaleOptimizer:
         optimizer = make(optimizer)
+    with told("optimizer.variables()", "optimizer.variables") as caught:
+        tf.function(lambda: len(optimizer.variables()))()
+    assert caught[0].filename == __file__
     with told("optimizer.variables()", "optimizer.variables"):
         variables = optimizer.variables()
 
