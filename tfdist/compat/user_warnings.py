@@ -18,6 +18,6 @@ def warn_user(message: str) -> None:
 
 def _is_written_by_the_user(frame: FrameType) -> bool:
     """Return whether a frame is of no library, nor of a function that it has made."""
-    module = str(frame.f_globals["__name__"])
+    module = str(frame.f_globals.get("__name__"))
     is_made = "__autograph_generated_file" in frame.f_code.co_filename
     return module.split(".")[0] not in _LIBRARIES and not is_made
