@@ -1,6 +1,5 @@
 """The ranks that train a model, and a line that the chief prints per epoch."""
 
-import warnings
 from typing import Any
 
 import keras
@@ -9,6 +8,7 @@ import tensorflow as tf
 from tfdist.cluster.detect import detect_membership
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.collectives.horovod.current import started_collective, started_rank
+from tfdist.compat.user_warnings import warn_user
 
 
 def collective_of(model: keras.Model) -> Collective:
@@ -53,12 +53,11 @@ def _warn_if_apart(strategy: tf.distribute.Strategy) -> None:
         return
     place = detect_membership()
     if place.trains and place.is_chief and place.size > 1:
-        warnings.warn(
+        warn_user(
             f"Each of the {place.size} processes trains a model of its own, because "
             "the model was made outside of a strategy. Make one first of all, "
             "strategy = tfdist.strategies.AllReduceStrategy(), and the model in its "
-            "scope().",
-            stacklevel=3,
+            "scope()."
         )
 
 

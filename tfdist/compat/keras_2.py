@@ -1,13 +1,14 @@
 """Names of Keras 2 that scripts for Horovod use, on Keras 3."""
 
 import functools
-import warnings
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdist.cluster import facts
 from tfdist.compat.patching import wrap
+from tfdist.compat.user_warnings import warn_user
 
 _LEGACY_OPTIMIZERS = ("Adagrad", "Adam", "Ftrl", "RMSprop", "SGD")
 # Arguments for the threads that read a generator; Keras 3 has them in PyDataset.
@@ -59,7 +60,7 @@ def _init_with_old_arguments(
     name = type(self).__name__
     if "lr" in kwargs:
         learning_rate = kwargs.pop("lr")
-        _warn(f"{name}(lr=...)", f"{name}(learning_rate=...)", level=5)
+        _warn(f"{name}(lr=...)", f"{name}(learning_rate=...)")
     if decay := kwargs.pop("decay", None):
         raise ValueError(
             "Optimizers of Keras 3 have no decay of the learning rate. Received: "
@@ -127,9 +128,7 @@ def _refuse_legacy_optimizer(original: Any, *args: Any, **kwargs: Any) -> None:
     )
 
 
-def _warn(old: str, new: str, level: int = 3) -> None:
-    """Name the line to change."""
-    warnings.warn(
-        f"Keras 3 has no {old}. It is now {new}: write that instead.",
-        stacklevel=level,
-    )
+def _warn(old: str, new: str) -> None:
+    """Name the line to change, on the chief."""
+    if facts.is_chief():
+        warn_user(f"Keras 3 has no {old}. It is now {new}: write that instead.")

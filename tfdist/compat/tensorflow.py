@@ -77,8 +77,9 @@ def local_device() -> str:
 
 def abort_collectives(message: str) -> None:
     """Abort all pending and later collectives of this process with an error."""
-    # Deletable with `start_collectives`.
-    _context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+    # TensorFlow logs it, in one line. Deletable with `start_collectives`.
+    line = " ".join(message.split())
+    _context.context().abort_collective_ops(tf.errors.UNAVAILABLE, line)
 
 
 def run_independently(operation: tf.Operation) -> None:

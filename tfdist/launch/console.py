@@ -17,13 +17,13 @@ _ERASE_LINE = b"\r\x1b[K"
 # A terminal truncates the text between these to one line.
 _NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"
 # Messages of TensorFlow's C++ code that TF_CPP_MIN_LOG_LEVEL=2 leaves: information and
-# warnings written before it reads the level, the absence of a GPU, which it calls an
-# error, and the reason of ended collectives, which Python raises too.
+# warnings written before it reads the level, the absence of a GPU or of fast float16,
+# which it calls errors, and the reason of ended collectives, which Python raises too.
 _NOISE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog"
     rb"|[IW]\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "
     rb"|E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "
-    rb"(failed call to cuInit: |BaseCollectiveExecutor::StartAbort )"
+    rb"(failed call to cuInit: |oneDNN supports |BaseCollectiveExecutor::StartAbort )"
     rb"|To enable the following instructions: "
 )
 # A SyntaxError of the script itself begins with the place in its file.

@@ -5,6 +5,7 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from tfdist.rendezvous.progress import (
     PROGRESS_VARIABLE,
     ask_for_stacks,
     read_culprit,
+    read_saved_step,
 )
 
 # Output events share a socket with signals; neither number is a signal that we catch.
@@ -41,6 +43,8 @@ _TEARDOWN_SECONDS = 10.0
 # The kernel closes the connections of a killed process before its exit is reported. On
 # a busy machine peers fail in between.
 _UNNOTICED_SECONDS = 1.0
+# Ranks that make a strategy have met by then, unless the machine is slow.
+_MEETING_SECONDS = 60.0
 
 
 class Supervisor:
@@ -89,6 +93,9 @@ class Supervisor:
         self._pump.start()
         if self._limits.timeout_seconds is not None:
             self._timers.set_stage(self._limits.timeout_seconds, self._time_out)
+        if may_stay_apart(specs):
+            notice = functools.partial(self._announce_no_meeting, specs)
+            self._timers.add(_MEETING_SECONDS, notice)
 
     def wait(self) -> RunResult:
         """Wait until all processes are gone and their output is passed on."""
@@ -215,6 +222,15 @@ class Supervisor:
         if self._reason == "done" and not self._policy.is_done:
             self._pump.announce(f"tfdist run: {notice}")
 
+    def _announce_no_meeting(self, specs: Sequence[ProcessSpec]) -> None:
+        """Print a notice if no rank has made a strategy until now."""
+        if read_saved_step(Path(specs[0].env[PROGRESS_VARIABLE])) is None:
+            self._announce(
+                f"the {len(specs)} processes have not met after {_MEETING_SECONDS:.0f} "
+                "s. If none of them makes a strategy of tfdist, each runs by itself. "
+                "Put this first: strategy = tfdist.strategies.AllReduceStrategy()"
+            )
+
     def _interrupt(self, number: signal.Signals) -> None:
         """Forward a signal that ends the run; kill everything at the second one."""
         self._was_interrupted = True
@@ -322,6 +338,14 @@ class Supervisor:
         )
         traceback = self._pump.traceback_seconds(rank)
         return failed_seconds(process.ended_seconds, traceback, was_killed=was_killed)
+
+
+def may_stay_apart(specs: Sequence[ProcessSpec]) -> bool:
+    """Return whether ranks may run a Python program without a strategy unnoticed."""
+    first = specs[0]
+    is_for_tfdist = first.argv[0] == sys.executable and first.collective != "horovod"
+    is_watched = PROGRESS_VARIABLE in first.env and first.host is None
+    return len(specs) > 1 and first.task is None and is_for_tfdist and is_watched
 
 
 def failed_seconds(

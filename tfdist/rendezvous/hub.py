@@ -155,7 +155,7 @@ class Hub:
         if kind == "bye":
             self._leave(rank, message["error"])
         elif kind == "error":
-            self._lose(rank, f"has failed with {message['text']}")
+            self._lose(rank, f"has failed with {message['text'].rstrip('.')}")
         elif kind == "told":
             what, call = str(message["what"]), int(message["call"])
             self._send(self._lines, {"kind": "told", "what": what, "call": call})
@@ -168,11 +168,11 @@ class Hub:
         elif kind != "beat":
             raise LookupError(kind)
 
-    def _leave(self, rank: int, error: Any) -> None:
+    def _leave(self, rank: int, error: str) -> None:
         """Expect no more from a rank, and fail if it has ended with an error."""
         self._left.add(rank)
         if error:
-            self._lose(rank, f"has ended with {error}")
+            self._lose(rank, f"has ended with {error.rstrip('.')}")
 
     def _exchange(self, rank: int, message: Message) -> None:
         """Store a value, and send those of all ranks once they are there."""

@@ -1,6 +1,5 @@
 """A `fit` on all ranks: its start, callback decisions and ends of epochs."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import check_root_rank
 from tfdist.compat.keras.compile_checks import caveats, check_stateless
 from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
+from tfdist.compat.user_warnings import warn_user
 from tfdist.training.metrics import MetricsOfRanks
 from tfdist.training.state import average_state, start_equal
 from tfdist.training.step import state_of_layers
@@ -37,7 +37,7 @@ class RankFits:
     def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
         """Mark a `fit` of a model, which all ranks run together."""
         if warning := self._late_tf_config.warning():
-            warnings.warn(warning, stacklevel=2)
+            warn_user(warning)
         check_root_rank(root_rank, self._collective.size)
         # A callback of a `fit` may fit the same model.
         outer = {trainer: self._fits[trainer]} if trainer in self._fits else {}
@@ -58,7 +58,7 @@ class RankFits:
             return
         if trainer not in self._started and self._collective.rank == 0:
             for caveat in caveats(trainer):
-                warnings.warn(f"{caveat} See docs/guarantees.md.", stacklevel=2)
+                warn_user(f"{caveat} See docs/guarantees.md.")
         self._started[trainer] = ref(start)
         self.synchronize(trainer)
 

@@ -1,12 +1,13 @@
 """The ranks that train a model, and the line that their chief prints."""
 
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
-from tfdist.callbacks import ranks
+from tfdist.callbacks import Throughput, ranks
 from tfdist.callbacks.ranks import (
     EpochLine,
     collective_of,
@@ -69,6 +70,17 @@ def test_processes_that_train_models_of_their_own_are_told(plain, rank, monkeypa
         "tfdist.strategies.AllReduceStrategy(), and the model in its scope()."
     )
     assert [str(one.message) for one in caught] == ([] if rank else [text])
+
+
+def test_a_fit_without_a_strategy_is_told_once_at_its_line(fit, monkeypatch):
+    place = SimpleNamespace(trains=True, is_chief=True, size=2)
+    monkeypatch.setattr(ranks, "detect_membership", lambda: place)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        fit(Throughput(), epochs=2)
+
+    assert [Path(one.filename).name for one in caught] == ["conftest.py"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Names of Keras 2 on Keras 3, after `accept_names_of_keras_2`."""
 
+import json
 import re
+import warnings
 
 import keras
 import numpy as np
@@ -44,6 +46,15 @@ def test_lr_is_the_learning_rate():
     assert float(optimizer.learning_rate) == 0.125
 
 
+def test_other_ranks_say_nothing(monkeypatch):
+    cluster = {"worker": ["a:1", "b:1"]}
+    place = {"cluster": cluster, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(place))
+
+    with warnings.catch_warnings(action="error"):
+        assert keras.optimizers.SGD(lr=0.5).lr == 0.5
+
+
 def test_the_rate_of_a_schedule_is_what_it_is_now():
     schedule = keras.optimizers.schedules.InverseTimeDecay(0.5, 1, 0.1)
 
@@ -75,6 +86,9 @@ def test_variables_is_a_method_too(make):
     optimizer = keras.optimizers.SGD(0.5)
     if make is keras.optimizers.LossScaleOptimizer:
         optimizer = make(optimizer)
+    with told("optimizer.variables()", "optimizer.variables") as caught:
+        tf.function(lambda: len(optimizer.variables()))()
+    assert caught[0].filename == __file__
     with told("optimizer.variables()", "optimizer.variables"):
         variables = optimizer.variables()
 

@@ -4,6 +4,7 @@ import os
 import selectors
 import signal
 import socket
+import sys
 
 import pytest
 
@@ -68,6 +69,28 @@ FOREVER = "while :; do sleep 1000 & wait $!; done"
 
 def codes_of(result):
     return [exit_.code for exit_ in result.exits]
+
+
+@pytest.mark.parametrize("progress", ["", "0"])
+def test_ranks_that_have_not_met_are_told_while_they_run(
+    progress, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr("tfdist.launch.supervisor._MEETING_SECONDS", 0.0)
+    path = tmp_path / "progress"
+    path.write_text(progress)
+    command = sys.executable, "-c", "input()"
+    env = {PROGRESS_VARIABLE: str(path)}
+    supervisor = Supervisor(Output(), Limits())
+    supervisor.start([ProcessSpec(rank, command, env) for rank in (0, 1)])
+    supervisor.wait()
+    supervisor.close()
+
+    text = (
+        "tfdist run: the 2 processes have not met after 0 s. If none of them makes a "
+        "strategy of tfdist, each runs by itself. Put this first: strategy = "
+        "tfdist.strategies.AllReduceStrategy()"
+    )
+    assert (text in capfd.readouterr().err.splitlines()) is not bool(progress)
 
 
 def test_a_failure_ends_the_others(supervise):

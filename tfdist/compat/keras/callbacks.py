@@ -1,7 +1,6 @@
 """Callbacks: joint decisions of ranks, output by the chief only, and saved states."""
 
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from keras.src.utils.python_utils import is_default
 from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
 from tfdist.compat.keras.optimizer import log_scale
 from tfdist.compat.keras.positions import Resumes, current_position
+from tfdist.compat.user_warnings import warn_user
 
 # Methods of callbacks, by the event at which they may decide something.
 _BATCH_METHODS = {
@@ -173,12 +173,11 @@ def _warn_of_lost_rates(callbacks: list[Any]) -> None:
     found = [innermost(one) for one in callbacks]
     rates = sorted({type(one).__name__ for one in found if isinstance(one, SetsRate)})
     if rates and any(isinstance(one, LearningRateScheduler) for one in found):
-        warnings.warn(
+        warn_user(
             "LearningRateScheduler sets the learning rate in each epoch, and undoes "
             f"{', '.join(rates)}. Received: both. Let its function return the final "
             f"rate and leave {', '.join(rates)} out, or use "
-            "tfdist.callbacks.LearningRateSchedule, whose factors are multiplied.",
-            stacklevel=2,
+            "tfdist.callbacks.LearningRateSchedule, whose factors are multiplied."
         )
 
 

@@ -1,15 +1,16 @@
 """Compilation of models: loss scaling, XLA, rejected options, and caveats."""
 
 import inspect
-import warnings
 from typing import Any
 
 import keras
 
+from tfdist.cluster import facts
 from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import optimizers_in, reduces_by_itself
+from tfdist.compat.user_warnings import warn_user
 
 _OF_KERAS_2 = "experimental_run_tf_function"
 
@@ -18,12 +19,11 @@ def compile_for_strategy(
     original: Any, self: Any, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any
 ) -> None:
     """Compile with tfdist's loss scaling, then let the strategy check the model."""
-    if kwargs.pop(_OF_KERAS_2, None) is not None:
-        warnings.warn(
+    if kwargs.pop(_OF_KERAS_2, None) is not None and facts.is_chief():
+        warn_user(
             f"Keras 3 has no {_OF_KERAS_2}. Received: {_OF_KERAS_2} in compile, as in "
             "scripts of Horovod for Keras 2. Leave it out: a wrapped optimizer always "
-            "reduces gradients.",
-            stacklevel=3,
+            "reduces gradients."
         )
     hooks = any_hooks_of_model(self)
     if hooks is not None:

@@ -246,8 +246,9 @@ def test_a_schedule_that_undoes_the_scaled_rate_is_told_to_the_chief(twin):
         "whose factors are multiplied."
     )
 
-    with pytest.warns(UserWarning, match=text):
+    with pytest.warns(UserWarning, match=text) as caught:
         CallbackList([scaling, undoing], model=chief)
+    assert caught[0].filename == __file__
     with warnings.catch_warnings(action="error"):
         CallbackList([undoing], model=chief)
         CallbackList([scaling], model=chief)

@@ -1,3 +1,6 @@
+import json
+import warnings
+
 import keras
 import pytest
 
@@ -108,7 +111,7 @@ def test_loss_scaling_and_what_is_inside_of_it_are_found():
     assert options_done_wrong(model) == ["loss scaling", "clipnorm=1.0"]
 
 
-def test_an_argument_of_keras_2_is_left_out_with_a_warning(two_cpus):
+def test_an_argument_of_keras_2_is_left_out_with_a_warning(two_cpus, monkeypatch):
     text = (
         "Keras 3 has no experimental_run_tf_function. Received: "
         "experimental_run_tf_function in compile, as in scripts of Horovod for Keras 2."
@@ -117,8 +120,13 @@ def test_an_argument_of_keras_2_is_left_out_with_a_warning(two_cpus):
         made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         with pytest.warns(UserWarning, match=text):
             made.compile("sgd", "mse", experimental_run_tf_function=False)
-
-    assert made.compiled
+        assert made.compiled
+        # Once in a job, on its chief.
+        place = {"cluster": {"worker": ["a:1", "b:1"]}}
+        place["task"] = {"type": "worker", "index": 1}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(place))
+        with warnings.catch_warnings(action="error"):
+            made.compile("sgd", "mse", experimental_run_tf_function=False)
 
 
 def test_layers_that_keep_a_state_for_each_row_are_refused():
