@@ -89,10 +89,9 @@ class WeightOwners:
     def move(self, variable: Any) -> tf.Tensor:
         """Return the owner's value of a variable; all ranks must call it."""
         owner = owner_of(variable)
-        is_mine = owner == self.rank
-        value = (
-            tf.convert_to_tensor(variable._value)
-            if is_mine
-            else tf.zeros(variable.shape, variable.dtype)
-        )
+        assert owner is not None, "every rank has its own value"
+        if owner == self.rank:
+            value = tf.convert_to_tensor(variable._value)
+        else:
+            value = tf.zeros(variable.shape, variable.dtype)
         return self._collective.broadcast([value], owner, name="an owned variable")[0]

@@ -104,8 +104,7 @@ class AllReduceStrategy(StepRunner):
         check_bucket_bytes(bucket_bytes or 0)
         check_compression(compression)
         if collective == "horovod":
-            _check_no_buckets(bucket_bytes)
-            _check_not_sharded(shard_optimizer)
+            _check_not_for_horovod(bucket_bytes, shard_optimizer)
             check_horovod_options(compression=compression)
         if isinstance(collective, Collective):
             _check_unused(timeouts)
@@ -116,15 +115,14 @@ class AllReduceStrategy(StepRunner):
             "compression": compression,
         }
         if isinstance(collective, FusingCollective):
-            _check_no_buckets(bucket_bytes)
-            _check_not_sharded(shard_optimizer)
+            _check_not_for_horovod(bucket_bytes, shard_optimizer)
             reducer: GradientReducer = HorovodReducer(collective, **how)
         else:
             is_thin = compression in POWERSGD_RANKS
             kind = PowerSGDReducer if is_thin else GradientReducer
             reducer = kind(collective, bucket_bytes=bucket_bytes, **how)
-        is_sharded = shard_optimizer and collective.size > 1
-        owners = WeightOwners(collective) if is_sharded else None
+        is_divided = shard_optimizer and collective.size > 1
+        owners = WeightOwners(collective) if is_divided else None
         self._start(ProcessReplicaExtended(self, collective, reducer, owners=owners))
 
 
@@ -153,17 +151,14 @@ def _check_unused(timeouts: dict[str, float]) -> None:
         )
 
 
-def _check_not_sharded(shard_optimizer: bool) -> None:
-    """Raise `ValueError` if `shard_optimizer` is given for Horovod."""
+def _check_not_for_horovod(bucket_bytes: int | None, shard_optimizer: bool) -> None:
+    """Raise `ValueError` for arguments that Horovod does not take."""
     if shard_optimizer:
         raise ValueError(
             "shard_optimizer=True is not for Horovod. Received: Horovod as the "
             "collective. Use collective='tensorflow' or 'mpi', or leave it out."
         )
 
-
-def _check_no_buckets(bucket_bytes: int | None) -> None:
-    """Raise `ValueError` if `bucket_bytes` is given for Horovod."""
     if bucket_bytes is not None:
         raise ValueError(
             "bucket_bytes is not for Horovod, which joins the gradients that are there "

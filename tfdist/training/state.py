@@ -26,7 +26,7 @@ _BROADCAST_BYTES = 8 * 2**20
 
 
 def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> None:
-    """Broadcast a model's and its optimizer's variables from one rank, but owned ones."""
+    """Broadcast the variables that all ranks keep, of a model and its optimizer."""
     # Each rank holds its own part of these sums.
     parts = {id(variable) for variable in trainer.metrics_variables}
     variables = [

@@ -112,6 +112,7 @@ def save_model_once(
 ) -> Any:
     """Write a SavedModel on the chief only."""
     hooks = _hooks_of_variables(obj)
+    _check_none_is_owned(obj)
     if hooks is not None and hooks.rank > 0:
         tf.io.gfile.makedirs(export_dir)
     write = functools.partial(original, obj, export_dir, *args, **kwargs)
@@ -196,9 +197,9 @@ def _check_none_is_owned(root: Any) -> None:
     owned = [v.path for v in found if owner_of(v) is not None and hasattr(v, "path")]
     if owned:
         raise RuntimeError(
-            "A checkpoint of TensorFlow cannot hold an optimizer of "
+            "Checkpoints of TensorFlow and SavedModels cannot hold an optimizer of "
             f"shard_optimizer=True. Received: {owned[0]}, which one rank keeps. Use "
-            "model.save, or a checkpoint without the optimizer."
+            "model.save, model.export, or a checkpoint without the optimizer."
         )
 
 
