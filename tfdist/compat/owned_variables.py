@@ -132,9 +132,7 @@ def add_owned(
     owner = by_key[self._var_key(reference_variable)]
     with within(_ELSEWHERE, owner != owners.rank):
         variable = original(self, reference_variable, name, *args, **kwargs)
-    if is_elsewhere(variable):
-        variable.owners = owners
-    _mark(variable, owner)
+    _leave_to(owner, variable, owners)
     return variable
 
 
@@ -142,7 +140,6 @@ def make_stand_in(variable: Any) -> bool:
     """Make a variable that is being created a stand-in, if another rank keeps it."""
     if not _ELSEWHERE.get():
         return False
-    variable.__class__ = KeptElsewhere
     variable._value = None
     return True
 
@@ -225,8 +222,8 @@ def _owned_here(optimizer: Any, variables: Sequence[Any]) -> list[int]:
 
 
 def _mark_slots(optimizer: Any) -> None:
-    """Mark the owners of variables that were created without reference to a weight."""
-    _, by_key = vars(optimizer)[_OWNERS]
+    """Leave to owners what was created without reference to a weight."""
+    all_owners, by_key = vars(optimizer)[_OWNERS]
     owners = [by_key[optimizer._var_key(v)] for v in optimizer._trainable_variables]
     tracked = {id(variable) for variable in optimizer.variables}
     for name, slots in vars(optimizer).items():
@@ -235,12 +232,15 @@ def _mark_slots(optimizer: Any) -> None:
         if not is_by_weight or name in ("_variables", "_accumulated_gradients"):
             continue
         for slot, owner in zip(slots, owners, strict=True):
-            if id(slot) in tracked:
-                _mark(slot, owner)
+            if id(slot) in tracked and owner_of(slot) is None:
+                _leave_to(owner, slot, all_owners)
 
 
-def _mark(variable: Any, owner: int) -> None:
-    """Note the owner of an optimizer's variable."""
+def _leave_to(owner: int, variable: Any, owners: Any) -> None:
+    """Leave an optimizer's variable to an owner; elsewhere it becomes a stand-in."""
     setattr(variable, _OWNER, owner)
-    if not is_elsewhere(variable):
+    if variable._value is not None:
         setattr(variable._value, _OWNER, owner)
+    if owner != owners.rank:
+        variable.__class__, variable._value = KeptElsewhere, None
+        variable.owners = owners
