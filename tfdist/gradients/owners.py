@@ -40,6 +40,15 @@ class WeightOwners:
 
     def share(self, weights: Sequence[Any], owners: Sequence[int]) -> None:
         """Assign the owners' values of weights on all other ranks."""
+        if tf.executing_eagerly():
+            self._share(weights, owners)
+            return
+        # XLA would join what waits for one owner to what another owner waits for.
+        with tf.xla.experimental.jit_scope(compile_ops=False):
+            self._share(weights, owners)
+
+    def _share(self, weights: Sequence[Any], owners: Sequence[int]) -> None:
+        """Assign the owners' values of weights, without XLA."""
         sizes = [w.shape.num_elements() * w.dtype.size for w in weights]
         kinds = [(o, w.dtype) for o, w in zip(owners, weights, strict=True)]
         for bucket in plan_buckets(sizes, kinds, BUCKET_BYTES, BUCKET_BYTES):
