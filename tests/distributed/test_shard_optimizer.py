@@ -22,6 +22,12 @@ def adam():
     return keras.optimizers.Adam(0.01, global_clipnorm=0.5, weight_decay=0.1)
 
 
+def sgd():
+    import keras
+
+    return keras.optimizers.SGD(0.1, momentum=0.9, clipvalue=0.01)
+
+
 def lamb():
     import keras
 
@@ -56,7 +62,8 @@ def compiled(optimizer=adam, **options):
             layers.Dense(1),
         ]
     )
-    model.compile(optimizer(), "mse", **{"jit_compile": False, **options})
+    loss = keras.losses.MeanSquaredError()
+    model.compile(optimizer(), loss, **{"jit_compile": False, **options})
     return model
 
 
@@ -134,7 +141,8 @@ def shard(folder):
     for make, options in (
         (adam, {}),
         (adam, {"jit_compile": True}),
-        *((make, {}) for make in (lamb, scaled, lars)),
+        (adam, {"run_eagerly": True}),
+        *((make, {}) for make in (sgd, lamb, scaled, lars)),
     ):
         bits = [
             bits_of(trained(strategy(is_), optimizer=make, **options).get_weights())

@@ -53,6 +53,20 @@ class Collective(ABC):
             ValueError: If the reduction is unknown, or not possible for the type.
         """
 
+    def reduce(self, tensors: Sequence[Any], root_rank: int, *, name: str) -> list[Any]:
+        """Sum tensors over all ranks on one of them.
+
+        Args:
+            tensors: As in `all_reduce`, but dense.
+            root_rank: The rank that needs the sums.
+            name: Name of the operation, the same on every rank.
+
+        Returns:
+            The sums on that rank; on other ranks, tensors of the same shapes.
+        """
+        check_root_rank(root_rank, self.size)
+        return self.all_reduce(tensors, "sum", name=name)
+
     @abstractmethod
     def all_gather(self, tensor: Any, *, name: str) -> Any:
         """Concatenate the rows of all ranks, in the order of the ranks.

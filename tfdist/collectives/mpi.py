@@ -74,6 +74,16 @@ class MPICollective(MonitoredCollective):
 
         return self._run(what, reduce, tensors, [tensor.shape for tensor in tensors])
 
+    def reduce(self, tensors: Sequence[Any], root_rank: int, *, name: str) -> list[Any]:
+        """Sum tensors of one type on one rank; see `Collective.reduce`."""
+        what = f"reduce {name!r} to rank {root_rank} ({tensors[0].dtype.name})"
+
+        def reduce(*arrays: Any) -> list[Any]:
+            return self._transfers.reduce(what, arrays, "sum", root_rank)
+
+        tensors = list(tensors)
+        return self._run(what, reduce, tensors, [tensor.shape for tensor in tensors])
+
     def _gather(self, tensor: Any, name: str) -> Any:
         what = f"all_gather {name!r} ({tensor.dtype.name})"
 

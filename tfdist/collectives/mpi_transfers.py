@@ -92,8 +92,14 @@ class Transfers:
             )
             os._exit(1)
 
-    def reduce(self, what: str, arrays: Sequence[Any], reduction: str) -> list[Any]:
-        """Combine arrays of one type over all ranks; "mean" gives the sum."""
+    def reduce(
+        self,
+        what: str,
+        arrays: Sequence[Any],
+        reduction: str,
+        root_rank: int | None = None,
+    ) -> list[Any]:
+        """Combine arrays of one type on all ranks, or on one; "mean" gives the sum."""
         with self._agreed(what, [array.shape for array in arrays]):
             operation, kind = self._operation(reduction, arrays[0].dtype)
             # The small ones first, so that they are neighbours in the output.
@@ -108,13 +114,17 @@ class Transfers:
                 result = flat[start:end].view(array.dtype)
                 if _is_alone(array):
                     mine = array.reshape(-1).view(np.uint8)
-                    self._reduce_pieces(mine, flat[start:end], operation, kind)
+                    self._reduce_pieces(
+                        mine, flat[start:end], operation, kind, root_rank
+                    )
                 else:
                     result[...] = array.reshape(-1)
                     packed = end
                 results[i] = result.reshape(array.shape)
             packed = -(-packed // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-            self._reduce_pieces(None, flat[:packed], operation, kind)
+            self._reduce_pieces(None, flat[:packed], operation, kind, root_rank)
+            if root_rank not in (None, self.rank):
+                return list(arrays)
             return [results[i] for i in range(len(arrays))]
 
     def gather(self, what: str, array: Any) -> Any:
@@ -138,7 +148,7 @@ class Transfers:
         with self._agreed(what, [array.shape for array in arrays]):
             is_root = self.rank == root_rank
             # The root gives its own arrays back.
-            sent = [array if is_root else np.empty_like(array) for array in arrays]
+            sent = [array if is_root else _empty_like(array) for array in arrays]
             for array in sent:
                 flat = array.reshape(-1).view(np.uint8)
                 for start in range(0, flat.size, _PIECE_BYTES):
@@ -146,12 +156,21 @@ class Transfers:
                     self._comm.Bcast([piece, self._mpi.BYTE], root_rank)
             return sent
 
-    def _reduce_pieces(self, mine: Any, result: Any, operation: Any, kind: Any) -> None:
-        """Combine bytes over all ranks, in place if `mine` is None."""
+    def _reduce_pieces(
+        self, mine: Any, result: Any, operation: Any, kind: Any, root: int | None
+    ) -> None:
+        """Combine bytes on all ranks or one, in place if `mine` is None."""
         for start in range(0, result.size, _PIECE_BYTES):
             piece = slice(start, start + _PIECE_BYTES)
             sent = self._mpi.IN_PLACE if mine is None else [mine[piece], kind]
-            self._comm.Allreduce(sent, [result[piece], kind], operation)
+            received = [result[piece], kind]
+            if root is None:
+                self._comm.Allreduce(sent, received, operation)
+            elif root == self.rank:
+                self._comm.Reduce(sent, received, operation, root)
+            else:
+                own = received if mine is None else sent
+                self._comm.Reduce(own, None, operation, root)
 
     def _operation(self, reduction: str, dtype: Any) -> tuple[Any, Any]:
         """Return MPI's operation and type for a reduction of a NumPy type."""
@@ -232,6 +251,12 @@ def _aligned(buffer: Any, size_bytes: int) -> Any:
     """Return the first aligned bytes of a buffer, as a view."""
     start = -buffer.ctypes.data % _ALIGNMENT_BYTES
     return buffer[start : start + size_bytes]
+
+
+def _empty_like(array: Any) -> Any:
+    """Return an aligned array of the same shape and type."""
+    buffer = np.empty(array.nbytes + _ALIGNMENT_BYTES, np.uint8)
+    return _aligned(buffer, array.nbytes).view(array.dtype).reshape(array.shape)
 
 
 def _offsets(sizes_bytes: Sequence[int]) -> tuple[list[int], int]:

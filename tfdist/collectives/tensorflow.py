@@ -1,5 +1,6 @@
 """TensorFlow's own collectives: a ring over gRPC, or NCCL on GPUs."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -20,6 +21,16 @@ class FlatCollective(TypedCollective):
 
     def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
         return unpack(self._ops.reduce(pack(tensors), reduction, name), tensors)
+
+    def reduce(self, tensors: Sequence[Any], root_rank: int, *, name: str) -> list[Any]:
+        """Sum tensors on one rank; see `Collective.reduce`."""
+        if self.size != 2:
+            return super().reduce(tensors, root_rank, name=name)
+        # Half the bytes of an all-reduce.
+        theirs = self.broadcast(tensors, 1 - root_rank, name=name)
+        if self.rank != root_rank:
+            return list(tensors)
+        return [own + other for own, other in zip(tensors, theirs, strict=True)]
 
     def _gather(self, tensor: Any, name: str) -> Any:
         """Gather rows, padded for the transfer to the same number on all ranks."""

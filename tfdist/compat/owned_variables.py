@@ -19,6 +19,8 @@ _PER_WEIGHT = (
 # The attributes of an optimizer that hold the owners of its weights, and of a variable
 # that hold its own owner.
 _OWNERS, _OWNER = "_tfdist_owners", "_tfdist_owner"
+# The attribute that holds the owners of the weights that it updates now.
+_APPLIED = "_tfdist_applied"
 # Whether the variable that is created now is one that another rank keeps.
 _ELSEWHERE = ContextVar("elsewhere", default=False)
 _CHIEF_ALONE = ContextVar("chief alone", default=False)
@@ -142,6 +144,22 @@ def make_stand_in(variable: Any) -> bool:
         return False
     variable._value = None
     return True
+
+
+def apply_to_owned(
+    original: Any, self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any]
+) -> None:
+    """Apply gradients, of which each owner needs those of its weights."""
+    _, by_key = vars(self).get(_OWNERS, (None, {}))
+    owners = [by_key[self._var_key(v)] for v in trainable_variables] if by_key else []
+    with holding(self, _APPLIED, owners):
+        original(self, grads, trainable_variables)
+
+
+def owners_applied(optimizer: Any) -> list[int]:
+    """Return the owners of the weights that an optimizer updates now, if it shards."""
+    owners: list[int] = vars(optimizer).get(_APPLIED, [])
+    return owners
 
 
 def update_own(

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist.compat.keras.hooks import KerasHooks, any_hooks_of, current_hooks
 from tfdist.compat.keras.learning_rates import inner_optimizers
 from tfdist.compat.keras.own_reduction import OwnReduction
-from tfdist.compat.owned_variables import share_updates
+from tfdist.compat.owned_variables import owners_applied, share_updates
 from tfdist.compat.patching import holding
 
 
@@ -181,7 +181,8 @@ def reduce_then_clip(original: Any, self: Any, grads: Sequence[Any]) -> Any:
     hooks = current_hooks()
     # Outside of replicas, a gradient is already that of all.
     if hooks is not None and not tf.distribute.in_cross_replica_context():
-        grads = hooks.reduce_gradients(grads)
+        owners = () if self.global_clipnorm else owners_applied(self)
+        grads = hooks.reduce_gradients(grads, *([owners] if owners else []))
     return original(self, grads)
 
 
