@@ -162,7 +162,8 @@ def summed_on_one(collective):
         for name in ("float16", "float32", "float64"):
             # The second is too large to be packed.
             tensors = [tf.fill([n], tf.cast(rank + 0.5, name)) for n in (3, 2**18)]
-            results = collective.reduce(tensors, root, name=f"{name} on {root}")
+            roots = [root, root]
+            results = collective.reduce(tensors, roots, name=f"{name} on {root}")
             on_root = [sorted({*t.numpy().tolist()}) for t in results]
             shapes = [tuple(t.shape) for t in results]
             found["sum", root, name] = shapes, on_root if rank == root else None

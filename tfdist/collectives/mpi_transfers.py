@@ -15,6 +15,10 @@ import numpy as np
 _PIECE_BYTES = 2**20
 # From this size on, an array is reduced where it is, instead of being packed.
 _ALONE_BYTES = 2**18
+# So many bytes of arrays are received before they are added.
+_CHUNK_BYTES = 2**24
+# MPI counts by integers of four bytes.
+_MESSAGE_BYTES = 2**30
 # The alignment of tensors, without which TensorFlow would copy the results.
 _ALIGNMENT_BYTES = 64
 # A rank that waits for others polls for so long, and then sleeps between polls: even
@@ -92,14 +96,8 @@ class Transfers:
             )
             os._exit(1)
 
-    def reduce(
-        self,
-        what: str,
-        arrays: Sequence[Any],
-        reduction: str,
-        root_rank: int | None = None,
-    ) -> list[Any]:
-        """Combine arrays of one type on all ranks, or on one; "mean" gives the sum."""
+    def reduce(self, what: str, arrays: Sequence[Any], reduction: str) -> list[Any]:
+        """Combine arrays of one type over all ranks; "mean" gives the sum."""
         with self._agreed(what, [array.shape for array in arrays]):
             operation, kind = self._operation(reduction, arrays[0].dtype)
             # The small ones first, so that they are neighbours in the output.
@@ -114,18 +112,76 @@ class Transfers:
                 result = flat[start:end].view(array.dtype)
                 if _is_alone(array):
                     mine = array.reshape(-1).view(np.uint8)
-                    self._reduce_pieces(
-                        mine, flat[start:end], operation, kind, root_rank
-                    )
+                    self._reduce_pieces(mine, flat[start:end], operation, kind)
                 else:
                     result[...] = array.reshape(-1)
                     packed = end
                 results[i] = result.reshape(array.shape)
             packed = -(-packed // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-            self._reduce_pieces(None, flat[:packed], operation, kind, root_rank)
-            if root_rank not in (None, self.rank):
-                return list(arrays)
+            self._reduce_pieces(None, flat[:packed], operation, kind)
             return [results[i] for i in range(len(arrays))]
+
+    def reduce_to(
+        self, what: str, arrays: Sequence[Any], roots: Sequence[int]
+    ) -> list[Any]:
+        """Sum each array on one rank; the others get back their own."""
+        with self._agreed(what, [array.shape for array in arrays]):
+            results = list(arrays)
+            for chunk in _chunks([array.nbytes for array in arrays]):
+                self._sum_chunk(results, {i: roots[i] for i in chunk})
+            return results
+
+    def share(
+        self, what: str, arrays: Sequence[Any], roots: Sequence[int]
+    ) -> list[Any]:
+        """Send each array from one rank to all."""
+        with self._agreed(what, [array.shape for array in arrays]):
+            results, requests = [], []
+            for array, root in zip(arrays, roots, strict=True):
+                is_root = self.rank == root
+                # The root gives its own array back.
+                results.append(array if is_root else _empty_like(array))
+                requests += (
+                    self._send(array, self._others())
+                    if is_root
+                    else self._receive(results[-1], root)
+                )
+            self._mpi.Request.Waitall(requests)
+            return results
+
+    def _sum_chunk(self, results: list[Any], roots: dict[int, int]) -> None:
+        """Replace those arrays that this rank needs by their sums."""
+        requests, received = [], []
+        for i, root in roots.items():
+            if root != self.rank:
+                requests += self._send(results[i], [root])
+                continue
+            for rank in self._others():
+                received.append((i, np.empty_like(results[i])))
+                requests += self._receive(received[-1][1], rank)
+            own = results[i]
+            flat = self._outputs.take(own.nbytes).view(own.dtype)
+            results[i] = flat.reshape(own.shape)
+            results[i][...] = own
+        self._mpi.Request.Waitall(requests)
+        for i, theirs in received:
+            results[i] += theirs
+
+    def _others(self) -> list[int]:
+        """Return the other ranks."""
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def _send(self, array: Any, ranks: Sequence[int]) -> list[Any]:
+        """Begin to send an array to ranks."""
+        parts = _messages(array)
+        byte = self._mpi.BYTE
+        return [self._comm.Isend([part, byte], r) for r in ranks for part in parts]
+
+    def _receive(self, array: Any, rank: int) -> list[Any]:
+        """Begin to receive an array from a rank."""
+        return [
+            self._comm.Irecv([part, self._mpi.BYTE], rank) for part in _messages(array)
+        ]
 
     def gather(self, what: str, array: Any) -> Any:
         """Concatenate the rows of all ranks."""
@@ -156,21 +212,12 @@ class Transfers:
                     self._comm.Bcast([piece, self._mpi.BYTE], root_rank)
             return sent
 
-    def _reduce_pieces(
-        self, mine: Any, result: Any, operation: Any, kind: Any, root: int | None
-    ) -> None:
-        """Combine bytes on all ranks or one, in place if `mine` is None."""
+    def _reduce_pieces(self, mine: Any, result: Any, operation: Any, kind: Any) -> None:
+        """Combine bytes over all ranks, in place if `mine` is None."""
         for start in range(0, result.size, _PIECE_BYTES):
             piece = slice(start, start + _PIECE_BYTES)
             sent = self._mpi.IN_PLACE if mine is None else [mine[piece], kind]
-            received = [result[piece], kind]
-            if root is None:
-                self._comm.Allreduce(sent, received, operation)
-            elif root == self.rank:
-                self._comm.Reduce(sent, received, operation, root)
-            else:
-                own = received if mine is None else sent
-                self._comm.Reduce(own, None, operation, root)
+            self._comm.Allreduce(sent, [result[piece], kind], operation)
 
     def _operation(self, reduction: str, dtype: Any) -> tuple[Any, Any]:
         """Return MPI's operation and type for a reduction of a NumPy type."""
@@ -257,6 +304,28 @@ def _empty_like(array: Any) -> Any:
     """Return an aligned array of the same shape and type."""
     buffer = np.empty(array.nbytes + _ALIGNMENT_BYTES, np.uint8)
     return _aligned(buffer, array.nbytes).view(array.dtype).reshape(array.shape)
+
+
+def _messages(array: Any) -> list[Any]:
+    """Return the bytes of an array in parts that MPI can count."""
+    flat = array.reshape(-1).view(np.uint8)
+    return [
+        flat[start : start + _MESSAGE_BYTES]
+        for start in range(0, flat.size, _MESSAGE_BYTES)
+    ]
+
+
+def _chunks(sizes_bytes: Sequence[int]) -> list[list[int]]:
+    """Return the positions of arrays in groups that are received at a time."""
+    chunks: list[list[int]] = [[]]
+    size = 0
+    for i, size_bytes in enumerate(sizes_bytes):
+        if size >= _CHUNK_BYTES:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(i)
+        size += size_bytes
+    return chunks
 
 
 def _offsets(sizes_bytes: Sequence[int]) -> tuple[list[int], int]:

@@ -49,17 +49,33 @@ class WeightOwners:
 
     def _share(self, weights: Sequence[Any], owners: Sequence[int]) -> None:
         """Assign the owners' values of weights, without XLA."""
-        sizes = [w.shape.num_elements() * w.dtype.size for w in weights]
-        kinds = [(o, w.dtype) for o, w in zip(owners, weights, strict=True)]
-        for bucket in plan_buckets(sizes, kinds, BUCKET_BYTES, BUCKET_BYTES):
+        for bucket in self._plan(weights, owners):
             group = [weights[i] for i in bucket]
-            owner = owners[bucket[0]]
-            values = self._collective.broadcast(
-                group, owner, name=name_in_graph("weights of their owner")
+            ranks = [owners[i] for i in bucket]
+            values = self._collective.share(
+                group, ranks, name=name_in_graph("weights of their owners")
             )
-            if self.rank != owner:
-                for weight, value in zip(group, values, strict=True):
+            for weight, value, rank in zip(group, values, ranks, strict=True):
+                if rank != self.rank:
                     weight.assign(value)
+
+    def _plan(self, weights: Sequence[Any], owners: Sequence[int]) -> list[list[int]]:
+        """Return the positions of the weights that go together."""
+        sizes = [w.shape.num_elements() * w.dtype.size for w in weights]
+        if not self._collective.sends_at_once:
+            kinds = [(o, w.dtype) for o, w in zip(owners, weights, strict=True)]
+            return plan_buckets(sizes, kinds, BUCKET_BYTES, BUCKET_BYTES)
+        # Ranks send at the same time, so that a bucket has weights of several owners.
+        buckets: list[list[int]] = []
+        filled = BUCKET_BYTES
+        for i, size in enumerate(sizes):
+            is_other = bool(i) and weights[i].dtype != weights[i - 1].dtype
+            if filled >= BUCKET_BYTES or is_other:
+                buckets.append([])
+                filled = 0
+            buckets[-1].append(i)
+            filled += size
+        return buckets
 
     @contextmanager
     def reading(self, variables: Sequence[Any]) -> Iterator[None]:

@@ -116,11 +116,12 @@ class GradientReducer:
         )
         messages = sparse + [[dense[n] for n in bucket] for bucket in buckets]
         for number, positions in enumerate(messages):
-            group, rank = [tensors[i] for i in positions], ranks[positions[0]]
-            if rank is None or positions in sparse:
+            group = [tensors[i] for i in positions]
+            roots = [rank for i in positions if (rank := ranks[i]) is not None]
+            if not roots or positions in sparse:
                 sums = self._sum(group, f"{name}/b{number}")
             else:
-                sums = self._collective.reduce(group, rank, name=f"{name}/b{number}")
+                sums = self._collective.reduce(group, roots, name=f"{name}/b{number}")
             for i, total in zip(positions, sums, strict=True):
                 results[i] = total
         return results
@@ -129,12 +130,13 @@ class GradientReducer:
         self, tensors: list[Any], ranks: list[int | None], beside: int
     ) -> list[list[int]]:
         """Plan the messages of dense tensors; the last `beside` are not gradients."""
-        types = [(t.dtype, rank) for t, rank in zip(tensors, ranks, strict=True)]
         if self._bucket_bytes is None:
+            # What all ranks need goes apart from what one needs.
             groups: dict[Any, list[int]] = {}
-            for i, key in enumerate(types):
-                groups.setdefault(key, []).append(i)
+            for i, tensor in enumerate(tensors):
+                groups.setdefault((tensor.dtype, ranks[i] is None), []).append(i)
             return list(groups.values())
+        types = [(t.dtype, rank) for t, rank in zip(tensors, ranks, strict=True)]
         sizes = [_size_bytes(tensor) for tensor in tensors]
         count = len(tensors) - beside
         buckets = plan_buckets(sizes[:count], types[:count], self._bucket_bytes)
