@@ -103,6 +103,7 @@ def in_file(path, *, weights_only=False):
         model.load_weights(path)
     else:
         model = keras.models.load_model(path)
+    assert isinstance(model.optimizer, keras.optimizers.Adam)
     return bits_of(model.optimizer.variables)
 
 
@@ -111,7 +112,6 @@ def save_in_every_way(model, folder):
     import keras
 
     model.save(f"{folder}/model.keras")
-    model.save(f"{folder}/model.h5")
     model.save_weights(f"{folder}/model.weights.h5")
     checkpoints = [
         tfdist.callbacks.ModelCheckpoint(f"{folder}/epoch.keras"),
@@ -125,6 +125,8 @@ def save_in_every_way(model, folder):
         save_weights_only=True,
     )
     fitted(model, *checkpoints, best, epochs=1)
+    # Last: files that Keras saves after it say nothing of how to compile the model.
+    model.save(f"{folder}/model.h5")
 
 
 def shard(folder):
