@@ -96,6 +96,7 @@ def all_types_and_shapes():
 
     found |= gathered(collective)
     found |= broadcasted(collective)
+    found |= summed_on_one(collective)
     found |= sliced(collective)
     found |= in_graphs(collective)
     found["exchange"] = [collective.exchange("x", {"rank": rank}) for _ in range(3)]
@@ -148,6 +149,24 @@ def broadcasted(collective):
         ]
         results = collective.broadcast(tensors, root, name="tensors")
         found["broadcast", root] = [t.numpy().tobytes() for t in results]
+    return found
+
+
+def summed_on_one(collective):
+    """Sum small and large tensors of each float type on every rank in turn."""
+    import tensorflow as tf
+
+    rank = collective.rank
+    found = {}
+    for root in range(collective.size):
+        for name in ("float16", "float32", "float64"):
+            # The second is too large to be packed.
+            tensors = [tf.fill([n], tf.cast(rank + 0.5, name)) for n in (3, 2**18)]
+            roots = [root, root]
+            results = collective.reduce(tensors, roots, name=f"{name} on {root}")
+            on_root = [sorted({*t.numpy().tolist()}) for t in results]
+            shapes = [tuple(t.shape) for t in results]
+            found["sum", root, name] = shapes, on_root if rank == root else None
     return found
 
 
@@ -286,6 +305,16 @@ def test_a_broadcast_gives_the_bits_of_every_root(found):
         assert np.frombuffer(bools, "bool").tolist() == [True, False]
         assert np.frombuffer(large, "uint64").tolist() == [2**64 - 1 - root]
         assert nothing == b""
+
+
+def test_a_sum_reaches_the_rank_that_needs_it(found):
+    total = sum(rank + 0.5 for rank in range(len(found)))
+    for root in range(len(found)):
+        for name in ("float16", "float32", "float64"):
+            for rank, its in enumerate(found):
+                shapes, sums = its["sum", root, name]
+                assert shapes == [(3,), (2**18,)]
+                assert sums == ([[total]] * 2 if rank == root else None)
 
 
 def test_sparse_rows_add_up(found):

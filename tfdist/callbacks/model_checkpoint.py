@@ -1,5 +1,7 @@
 """ModelCheckpoint: model files that the chief writes atomically."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy as np
 
 from tfdist.callbacks.ranks import collective_of, is_chief_of
 from tfdist.compat.keras import install
-from tfdist.compat.keras.saving import saved_atomically, strays_of
+from tfdist.compat.keras.saving import lending, saved_atomically, strays_of
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
@@ -67,16 +69,22 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Save if due."""
-        if is_chief_of(self.model):
-            with saved_atomically():
-                super().on_train_batch_end(batch, logs)
+        save = partial(super().on_train_batch_end, batch, logs)
+        # Else no batch saves, and no rank waits for the others.
+        if self.save_freq != "epoch":
+            self._save_on_chief(save)
+        elif is_chief_of(self.model):
+            save()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Save if due, and share the best value with all ranks."""
-        if is_chief_of(self.model):
-            with saved_atomically():
-                super().on_epoch_end(epoch, logs)
+        self._save_on_chief(partial(super().on_epoch_end, epoch, logs))
         if self.save_best_only:
             best = None if self.best is None else float(np.asarray(self.best))
             collective = collective_of(self.model)
             self.best = collective.exchange("the best of ModelCheckpoint", best)[0]
+
+    def _save_on_chief(self, save: Callable[[], None]) -> None:
+        """Save on the chief, to which the others lend what only they have."""
+        with saved_atomically():
+            lending(self.model, save if is_chief_of(self.model) else None)

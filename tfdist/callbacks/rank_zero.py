@@ -8,6 +8,7 @@ import keras
 from tfdist.callbacks.ranks import collective_of, is_chief_of, is_on_its_own
 from tfdist.compat.keras.callbacks import Wraps
 from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
+from tfdist.compat.owned_variables import chief_alone
 
 # Hooks in which ranks without a strategy exchange decisions, except in the first, in
 # which a later BroadcastVariables may still send another learning rate.
@@ -91,7 +92,8 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
             self._decide(self._pending)
             self._pending = None
         if is_chief_of(self.model):
-            hook(*args)
+            with chief_alone():
+                hook(*args)
         if is_on_its_own(self.model):
             collective = collective_of(self.model)
             by_rank = collective.exchange("decisions of RankZero", self._decisions())
@@ -104,7 +106,8 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
             if not is_chief_of(self.model):
                 return
             before = self._decisions()
-            getattr(self.callback, name)(*args, **kwargs)
+            with chief_alone():
+                getattr(self.callback, name)(*args, **kwargs)
             after = self._decisions()
             if after != before and is_on_its_own(self.model):
                 # The other ranks do not know it yet.

@@ -53,6 +53,42 @@ class Collective(ABC):
             ValueError: If the reduction is unknown, or not possible for the type.
         """
 
+    def reduce(
+        self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
+    ) -> list[Any]:
+        """Sum each tensor over all ranks on one of them.
+
+        Args:
+            tensors: Dense tensors of one float type, of the same shapes on every rank.
+            root_ranks: The ranks that need the sums, one for each tensor.
+            name: Name of the operation, the same on every rank.
+
+        Returns:
+            The sums that this rank needs; in place of others, tensors of their shapes.
+        """
+        del root_ranks
+        return self.all_reduce(tensors, "sum", name=name)
+
+    def share(
+        self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
+    ) -> list[Any]:
+        """Send each tensor from one rank to all.
+
+        Args:
+            tensors: As in `broadcast`.
+            root_ranks: The ranks that send, one for each tensor.
+            name: Name of the operation, the same on every rank.
+
+        Returns:
+            The senders' tensors, bit for bit.
+        """
+        results = dict(enumerate(tensors))
+        for root in sorted({*root_ranks}):
+            sent = [i for i, rank in enumerate(root_ranks) if rank == root]
+            group = self.broadcast([tensors[i] for i in sent], root, name=name)
+            results.update(zip(sent, group, strict=True))
+        return list(results.values())
+
     @abstractmethod
     def all_gather(self, tensor: Any, *, name: str) -> Any:
         """Concatenate the rows of all ranks, in the order of the ranks.

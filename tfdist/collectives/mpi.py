@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist.cluster.membership import Membership
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.mpi_transfers import Transfers
+from tfdist.collectives.wire_format import from_move, to_move
 from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
@@ -73,6 +74,38 @@ class MPICollective(MonitoredCollective):
             return self._transfers.reduce(what, arrays, reduction)
 
         return self._run(what, reduce, tensors, [tensor.shape for tensor in tensors])
+
+    def reduce(
+        self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
+    ) -> list[Any]:
+        """Sum each tensor on one rank; see `Collective.reduce`."""
+        return self._move(
+            self._transfers.reduce_to, "reduce", tensors, root_ranks, name
+        )
+
+    def share(
+        self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
+    ) -> list[Any]:
+        """Send each tensor from one rank to all; see `Collective.share`."""
+        moved = [to_move(tf.convert_to_tensor(tensor)) for tensor in tensors]
+        shared = self._move(self._transfers.share, "share", moved, root_ranks, name)
+        return [from_move(s, t.dtype) for s, t in zip(shared, tensors, strict=True)]
+
+    def _move(
+        self,
+        transfer: Callable[[str, Sequence[Any], Sequence[int]], list[Any]],
+        kind: str,
+        tensors: Sequence[Any],
+        root_ranks: Sequence[int],
+        name: str,
+    ) -> list[Any]:
+        """Move tensors between ranks and those that own them."""
+        what = f"{kind} {name!r} ({tensors[0].dtype.name})"
+
+        def move(*arrays: Any) -> list[Any]:
+            return transfer(what, arrays, root_ranks)
+
+        return self._run(what, move, list(tensors), [t.shape for t in tensors])
 
     def _gather(self, tensor: Any, name: str) -> Any:
         what = f"all_gather {name!r} ({tensor.dtype.name})"

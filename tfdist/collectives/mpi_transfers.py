@@ -15,6 +15,10 @@ import numpy as np
 _PIECE_BYTES = 2**20
 # From this size on, an array is reduced where it is, instead of being packed.
 _ALONE_BYTES = 2**18
+# So many bytes of arrays are received before they are added.
+_CHUNK_BYTES = 2**24
+# MPI counts by integers of four bytes.
+_MESSAGE_BYTES = 2**30
 # The alignment of tensors, without which TensorFlow would copy the results.
 _ALIGNMENT_BYTES = 64
 # A rank that waits for others polls for so long, and then sleeps between polls: even
@@ -117,6 +121,68 @@ class Transfers:
             self._reduce_pieces(None, flat[:packed], operation, kind)
             return [results[i] for i in range(len(arrays))]
 
+    def reduce_to(
+        self, what: str, arrays: Sequence[Any], roots: Sequence[int]
+    ) -> list[Any]:
+        """Sum each array on one rank; the others get back their own."""
+        with self._agreed(what, [array.shape for array in arrays]):
+            results = list(arrays)
+            for chunk in _chunks([array.nbytes for array in arrays]):
+                self._sum_chunk(results, {i: roots[i] for i in chunk})
+            return results
+
+    def share(
+        self, what: str, arrays: Sequence[Any], roots: Sequence[int]
+    ) -> list[Any]:
+        """Send each array from one rank to all."""
+        with self._agreed(what, [array.shape for array in arrays]):
+            results, requests = [], []
+            for array, root in zip(arrays, roots, strict=True):
+                is_root = self.rank == root
+                # The root gives its own array back.
+                results.append(array if is_root else _empty_like(array))
+                requests += (
+                    self._send(array, self._others())
+                    if is_root
+                    else self._receive(results[-1], root)
+                )
+            self._mpi.Request.Waitall(requests)
+            return results
+
+    def _sum_chunk(self, results: list[Any], roots: dict[int, int]) -> None:
+        """Replace those arrays that this rank needs by their sums."""
+        requests, received = [], []
+        for i, root in roots.items():
+            if root != self.rank:
+                requests += self._send(results[i], [root])
+                continue
+            for rank in self._others():
+                received.append((i, np.empty_like(results[i])))
+                requests += self._receive(received[-1][1], rank)
+            own = results[i]
+            flat = self._outputs.take(own.nbytes).view(own.dtype)
+            results[i] = flat.reshape(own.shape)
+            results[i][...] = own
+        self._mpi.Request.Waitall(requests)
+        for i, theirs in received:
+            results[i] += theirs
+
+    def _others(self) -> list[int]:
+        """Return the other ranks."""
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def _send(self, array: Any, ranks: Sequence[int]) -> list[Any]:
+        """Begin to send an array to ranks."""
+        parts = _messages(array)
+        byte = self._mpi.BYTE
+        return [self._comm.Isend([part, byte], r) for r in ranks for part in parts]
+
+    def _receive(self, array: Any, rank: int) -> list[Any]:
+        """Begin to receive an array from a rank."""
+        return [
+            self._comm.Irecv([part, self._mpi.BYTE], rank) for part in _messages(array)
+        ]
+
     def gather(self, what: str, array: Any) -> Any:
         """Concatenate the rows of all ranks."""
         row = array.shape[1:]
@@ -138,7 +204,7 @@ class Transfers:
         with self._agreed(what, [array.shape for array in arrays]):
             is_root = self.rank == root_rank
             # The root gives its own arrays back.
-            sent = [array if is_root else np.empty_like(array) for array in arrays]
+            sent = [array if is_root else _empty_like(array) for array in arrays]
             for array in sent:
                 flat = array.reshape(-1).view(np.uint8)
                 for start in range(0, flat.size, _PIECE_BYTES):
@@ -232,6 +298,34 @@ def _aligned(buffer: Any, size_bytes: int) -> Any:
     """Return the first aligned bytes of a buffer, as a view."""
     start = -buffer.ctypes.data % _ALIGNMENT_BYTES
     return buffer[start : start + size_bytes]
+
+
+def _empty_like(array: Any) -> Any:
+    """Return an aligned array of the same shape and type."""
+    buffer = np.empty(array.nbytes + _ALIGNMENT_BYTES, np.uint8)
+    return _aligned(buffer, array.nbytes).view(array.dtype).reshape(array.shape)
+
+
+def _messages(array: Any) -> list[Any]:
+    """Return the bytes of an array in parts that MPI can count."""
+    flat = array.reshape(-1).view(np.uint8)
+    return [
+        flat[start : start + _MESSAGE_BYTES]
+        for start in range(0, flat.size, _MESSAGE_BYTES)
+    ]
+
+
+def _chunks(sizes_bytes: Sequence[int]) -> list[list[int]]:
+    """Return the positions of arrays in groups that are received at a time."""
+    chunks: list[list[int]] = [[]]
+    size = 0
+    for i, size_bytes in enumerate(sizes_bytes):
+        if size >= _CHUNK_BYTES:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(i)
+        size += size_bytes
+    return chunks
 
 
 def _offsets(sizes_bytes: Sequence[int]) -> tuple[list[int], int]:

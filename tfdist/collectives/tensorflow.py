@@ -1,5 +1,6 @@
 """TensorFlow's own collectives: a ring over gRPC, or NCCL on GPUs."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -20,6 +21,19 @@ class FlatCollective(TypedCollective):
 
     def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
         return unpack(self._ops.reduce(pack(tensors), reduction, name), tensors)
+
+    def reduce(
+        self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
+    ) -> list[Any]:
+        """Sum each tensor on one rank; see `Collective.reduce`."""
+        if self.size != 2:
+            return super().reduce(tensors, root_ranks, name=name)
+        # Half the bytes of an all-reduce: each rank sends what the other needs.
+        theirs = self.share(tensors, [1 - root for root in root_ranks], name=name)
+        return [
+            own + other if root == self.rank else own
+            for own, other, root in zip(tensors, theirs, root_ranks, strict=True)
+        ]
 
     def _gather(self, tensor: Any, name: str) -> Any:
         """Gather rows, padded for the transfer to the same number on all ranks."""

@@ -8,6 +8,7 @@ from tfdist.gradients.buckets import (
 )
 from tfdist.gradients.compression import POWERSGD_RANKS, check_compression
 from tfdist.gradients.horovod import HorovodReducer, check_horovod_options
+from tfdist.gradients.owners import WeightOwners
 from tfdist.gradients.powersgd import PowerSGDReducer
 from tfdist.gradients.reducer import GradientReducer, weigh
 from tfdist.gradients.sparse import with_sums_dense
@@ -19,6 +20,7 @@ __all__ = [
     "HorovodReducer",
     "POWERSGD_RANKS",
     "PowerSGDReducer",
+    "WeightOwners",
     "check_bucket_bytes",
     "check_compression",
     "check_horovod_options",

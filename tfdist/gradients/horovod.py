@@ -78,8 +78,10 @@ class HorovodReducer(GradientReducer):
         *,
         beside: Sequence[Any] = (),
         are_shares: bool = False,
+        owners: Sequence[int] = (),
     ) -> list[Any]:
         """Combine gradients over ranks; see `GradientReducer.reduce`."""
+        assert not owners, "shard_optimizer is refused"
         # Adasum combines whole gradients.
         are_shares = are_shares and self._op != "adasum"
         results = super().reduce(gradients, name, are_shares=are_shares)
@@ -90,7 +92,9 @@ class HorovodReducer(GradientReducer):
             results += self._fusing.all_reduce(beside, name=f"{name}/beside")
         return results
 
-    def _plan(self, tensors: list[Any], beside: int) -> list[list[int]]:
+    def _plan(
+        self, tensors: list[Any], ranks: list[int | None], beside: int
+    ) -> list[list[int]]:
         """Plan the groups of dense gradients."""
         groups = plan_groups(self._groups, self._dense_paths, len(tensors))
         return [

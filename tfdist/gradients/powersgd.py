@@ -67,8 +67,11 @@ class PowerSGDReducer(GradientReducer):
         *,
         beside: Sequence[Any] = (),
         are_shares: bool = False,
+        owners: Sequence[int] = (),
     ) -> list[Any]:
         """Sum gradients over ranks, matrices approximately."""
+        # The factors are small, and every rank needs them for its next step.
+        del owners
         present = [i for i, g in enumerate(gradients) if g is not None]
         thin = {
             i: _Approximation(gradients[i], state)

@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, map_values
-from tfdist.collectives.wire_format import by_dtype
 from tfdist.gradients.buckets import (
     BUCKET_BYTES,
     add_to_buckets,
@@ -80,17 +79,20 @@ class GradientReducer:
         *,
         beside: Sequence[Any] = (),
         are_shares: bool = False,
+        owners: Sequence[int] = (),
     ) -> list[Any]:
         """Return the sums of gradients and `beside` tensors, identical on all ranks.
 
         All ranks must have the same kinds of gradients, see `complete`. `beside` are
         small float tensors, sent uncompressed in buckets of their type. `are_shares`
         tells that the gradients are multiplied by shares of the batch, see
-        `Compression`.
+        `Compression`. With `owners`, only these ranks need the sums of dense gradients.
         """
         compression = self._compression
         sent = [compression.compress(g, are_shares=are_shares) for g in gradients]
-        sums = self._reduce([*sent, *beside], len(beside), name)
+        ranks: list[int | None] = [*owners] or [None] * len(sent)
+        ranks += [None] * len(beside)
+        sums = self._reduce([*sent, *beside], ranks, len(beside), name)
         return [
             compression.decompress(total, gradient, are_shares=are_shares)
             for total, gradient in zip(sums, [*gradients, *beside], strict=True)
@@ -101,26 +103,41 @@ class GradientReducer:
         del variables
         return []
 
-    def _reduce(self, tensors: list[Any], beside: int, name: str) -> list[Any]:
+    def _reduce(
+        self, tensors: list[Any], ranks: list[int | None], beside: int, name: str
+    ) -> list[Any]:
         """Sum tensors uncompressed; the last `beside` of them are not gradients."""
         results = list(tensors)
         kinds = [kind_of(tensor) for tensor in tensors]
         sparse = [[i] for i, kind in enumerate(kinds) if kind == SPARSE]
         dense = [i for i, kind in enumerate(kinds) if kind == DENSE]
-        buckets = self._plan([tensors[i] for i in dense], beside)
+        buckets = self._plan(
+            [tensors[i] for i in dense], [ranks[i] for i in dense], beside
+        )
         messages = sparse + [[dense[n] for n in bucket] for bucket in buckets]
         for number, positions in enumerate(messages):
-            sums = self._sum([tensors[i] for i in positions], f"{name}/b{number}")
+            group = [tensors[i] for i in positions]
+            roots = [rank for i in positions if (rank := ranks[i]) is not None]
+            if not roots or positions in sparse:
+                sums = self._sum(group, f"{name}/b{number}")
+            else:
+                sums = self._collective.reduce(group, roots, name=f"{name}/b{number}")
             for i, total in zip(positions, sums, strict=True):
                 results[i] = total
         return results
 
-    def _plan(self, tensors: list[Any], beside: int) -> list[list[int]]:
+    def _plan(
+        self, tensors: list[Any], ranks: list[int | None], beside: int
+    ) -> list[list[int]]:
         """Plan the messages of dense tensors; the last `beside` are not gradients."""
         if self._bucket_bytes is None:
-            return by_dtype(dict(enumerate(tensors)))
+            # What all ranks need goes apart from what one needs.
+            groups: dict[Any, list[int]] = {}
+            for i, tensor in enumerate(tensors):
+                groups.setdefault((tensor.dtype, ranks[i] is None), []).append(i)
+            return list(groups.values())
+        types = [(t.dtype, rank) for t, rank in zip(tensors, ranks, strict=True)]
         sizes = [_size_bytes(tensor) for tensor in tensors]
-        types = [tensor.dtype for tensor in tensors]
         count = len(tensors) - beside
         buckets = plan_buckets(sizes[:count], types[:count], self._bucket_bytes)
         return add_to_buckets(buckets, sizes, types)

@@ -9,6 +9,7 @@ from tfdist.gradients import (
     GradientReducer,
     HorovodReducer,
     PowerSGDReducer,
+    WeightOwners,
     check_bucket_bytes,
     check_compression,
     check_horovod_options,
@@ -54,6 +55,12 @@ class AllReduceStrategy(StepRunner):
             keeps what they lack for its next step, as many bytes as the gradients.
             With loss scaling, use a constant scale. Horovod has "none" and "fp16".
             Default "none".
+        shard_optimizer: Whether each rank keeps the optimizer's variables, and the
+            moving averages of weights, only of those weights that it owns, about the
+            same bytes on each rank (ZeRO, stage 1). A rank updates its own weights and
+            sends them to all. For every optimizer that updates each weight on its own;
+            files are those of plain Keras, and all ranks must save them. Not for
+            Horovod. Default False.
         start_timeout_seconds: How long to wait for the last process. Default: `tfdist
             run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait for the others in one call. Must
@@ -76,6 +83,8 @@ class AllReduceStrategy(StepRunner):
 
     References:
         Goyal et al., "Accurate, Large Minibatch SGD", 2017.
+        Rajbhandari et al., "ZeRO: memory optimizations toward training trillion
+        parameter models", 2020.
         Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in
         TensorFlow", 2018.
     """
@@ -87,6 +96,7 @@ class AllReduceStrategy(StepRunner):
         bucket_bytes: int | None = None,
         sparse_as_dense: bool = False,
         compression: str = "none",
+        shard_optimizer: bool = False,
         start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
@@ -94,7 +104,7 @@ class AllReduceStrategy(StepRunner):
         check_bucket_bytes(bucket_bytes or 0)
         check_compression(compression)
         if collective == "horovod":
-            _check_no_buckets(bucket_bytes)
+            _check_not_for_horovod(bucket_bytes, shard_optimizer)
             check_horovod_options(compression=compression)
         if isinstance(collective, Collective):
             _check_unused(timeouts)
@@ -105,13 +115,15 @@ class AllReduceStrategy(StepRunner):
             "compression": compression,
         }
         if isinstance(collective, FusingCollective):
-            _check_no_buckets(bucket_bytes)
+            _check_not_for_horovod(bucket_bytes, shard_optimizer)
             reducer: GradientReducer = HorovodReducer(collective, **how)
         else:
             is_thin = compression in POWERSGD_RANKS
             kind = PowerSGDReducer if is_thin else GradientReducer
             reducer = kind(collective, bucket_bytes=bucket_bytes, **how)
-        self._start(ProcessReplicaExtended(self, collective, reducer))
+        is_divided = shard_optimizer and collective.size > 1
+        owners = WeightOwners(collective) if is_divided else None
+        self._start(ProcessReplicaExtended(self, collective, reducer, owners=owners))
 
 
 def checked_timeouts(start: float | None, timeout: float) -> dict[str, float]:
@@ -139,8 +151,14 @@ def _check_unused(timeouts: dict[str, float]) -> None:
         )
 
 
-def _check_no_buckets(bucket_bytes: int | None) -> None:
-    """Raise `ValueError` if `bucket_bytes` is given for Horovod."""
+def _check_not_for_horovod(bucket_bytes: int | None, shard_optimizer: bool) -> None:
+    """Raise `ValueError` for arguments that Horovod does not take."""
+    if shard_optimizer:
+        raise ValueError(
+            "shard_optimizer=True is not for Horovod. Received: Horovod as the "
+            "collective. Use collective='tensorflow' or 'mpi', or leave it out."
+        )
+
     if bucket_bytes is not None:
         raise ValueError(
             "bucket_bytes is not for Horovod, which joins the gradients that are there "

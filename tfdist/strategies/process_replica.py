@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_device
-from tfdist.gradients import GradientReducer
+from tfdist.gradients import GradientReducer, WeightOwners
 from tfdist.strategies.base import CollectiveExtended
 from tfdist.training.hooks import StrategyKerasHooks
 from tfdist.training.input import RankDataset, shard_plain
@@ -24,8 +24,11 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
         reducer: GradientReducer,
         device: str | None = None,
         variable_device: str | None = None,
+        *,
+        owners: WeightOwners | None = None,
     ) -> None:
         super().__init__(strategy)
+        self.owners = owners
         self.collective = collective
         self.process_hooks = StrategyKerasHooks(collective, reducer)
         self._device = device or local_device()

@@ -52,8 +52,10 @@ class RankGradients:
         weight = self._reducer.weight(self.step.share())
         return weigh(gradients, weight, is_positive=self.step.has_rows)
 
-    def reduce_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Sum prepared gradients over ranks, and layer state with them."""
+    def reduce_gradients(
+        self, gradients: Sequence[Any], owners: Sequence[int] = ()
+    ) -> list[Any]:
+        """Sum prepared gradients over ranks or on owners, and layer state with them."""
         if self.are_reduced:
             return list(gradients)
         step, loop_step = self.step, self.loop_step
@@ -65,11 +67,15 @@ class RankGradients:
         elif loop_step is not None:
             state = loop_step.take_state()
             values = loop_step.weighed(state) if state else []
+        if step is not None and step.trainer is not None and step.trainer.jit_compile:
+            # XLA would join what ranks wait for in different orders.
+            owners = ()
         results = self._reducer.reduce(
             gradients,
             name_in_graph("gradients"),
             beside=values,
             are_shares=step is not None,
+            owners=owners,
         )
         if step is not None:
             step.reduced_state(state, results[len(gradients) :])

@@ -17,6 +17,7 @@ from tfdist.compat.keras.learning_rates import (
     variables_of,
 )
 from tfdist.compat.mirrored import assign_here, value_here, values_here
+from tfdist.compat.owned_variables import owner_of
 from tfdist.gradients import plan_buckets
 from tfdist.training.step import Step, state_of_layers
 
@@ -25,13 +26,15 @@ _BROADCAST_BYTES = 8 * 2**20
 
 
 def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> None:
-    """Broadcast a model's and its optimizer's variables from one rank."""
+    """Broadcast the variables that all ranks keep, of a model and its optimizer."""
     # Each rank holds its own part of these sums.
     parts = {id(variable) for variable in trainer.metrics_variables}
     variables = [
         variable
         for variable in variables_of(trainer)
-        if id(variable) not in parts and "gradient_accumulator" not in variable.path
+        if id(variable) not in parts
+        and "gradient_accumulator" not in variable.path
+        and owner_of(variable) is None
     ]
     # Not the model's name, whose counter may differ on the chief.
     broadcast_equal(variables, "the model", collective, root_rank)
@@ -206,4 +209,5 @@ class CreatedVariables:
 
     def _alive(self, known: int) -> list[Any]:
         """Return the new variables after the first `known` that still exist."""
-        return [v for ref in self._created[known:] if (v := ref()) is not None]
+        alive = [v for ref in self._created[known:] if (v := ref()) is not None]
+        return [variable for variable in alive if owner_of(variable) is None]

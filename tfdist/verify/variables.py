@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat.owned_variables import owner_of
 from tfdist.verify.recording import Entry
 
 _SHORT_FLOATS = (tf.float16, tf.bfloat16)
@@ -76,6 +77,8 @@ def to_array(variable: Any) -> Any:
 
 def _is_comparable(variable: Any) -> bool:
     """Return whether a variable holds numbers that should agree on all ranks."""
+    if owner_of(variable) is not None:
+        return False
     dtype = tf.as_dtype(variable.dtype)
     is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
     # A gradient accumulator holds each rank's own part of a sum.

@@ -21,6 +21,7 @@ from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
 from tfdist.compat.keras.sharded import goes_by_parts
+from tfdist.compat.owned_variables import owner_of, owners_of
 from tfdist.training.step import state_of_layers
 
 # Variables that are equal on all ranks are saved once, others per rank: partial sums,
@@ -72,15 +73,13 @@ class TrainingVariables:
         hooks = any_hooks_of_model(model)
         if hooks is not None:
             self._others += hooks.gradient_state(model.trainable_variables)
+        self._owners = owners_of(model.distribute_strategy)
         self._of_layers = {id(variable) for variable in state_of_layers(model)}
 
     def take(self, collective: Collective) -> tuple[Specs, Values, Values]:
         """Return specs, equal values and own values; all ranks must call it."""
         variables = [*self._others, *self._metrics]
-        values = [
-            v.numpy() if goes_by_parts(v) else tf.convert_to_tensor(v).numpy()
-            for v in variables
-        ]
+        values = [self._value_of(variable) for variable in variables]
         kinds = self._kinds(variables, values, collective)
         specs = [
             (*_spec_of(variable), kind)
@@ -112,6 +111,16 @@ class TrainingVariables:
         variables = self._metrics if metrics else self._others
         for index, variable in enumerate(variables, len(self._others) * metrics):
             variable.assign(saved.value(index, collective.rank, collective.size))
+
+    def _value_of(self, variable: Any) -> np.ndarray:
+        """Return the value of a variable; on the chief alone if one rank keeps it."""
+        if owner_of(variable) is not None:
+            variable = self._owners.move(variable)
+            if self._owners.rank > 0:
+                return np.zeros(0)
+        elif not goes_by_parts(variable):
+            variable = tf.convert_to_tensor(variable)
+        return np.asarray(variable.numpy())
 
     def _kinds(
         self, variables: list[Any], values: list[np.ndarray], collective: Collective

@@ -14,6 +14,7 @@ from tfdist.compat.keras.learning_rates import (
     optimizers_of,
 )
 from tfdist.compat.mirrored import copies_here
+from tfdist.compat.owned_variables import is_elsewhere
 
 # The attribute that holds an optimizer's `Rate`; Keras neither reads nor saves it.
 _ATTRIBUTE = "_rate_of_tfdist"
@@ -206,7 +207,7 @@ def _momentums(optimizer: Any) -> list[Any]:
     return [
         copy
         for variable in optimizer.variables
-        if variable.name.endswith("_momentum")
+        if variable.name.endswith("_momentum") and not is_elsewhere(variable)
         for copy in copies_here(variable)
     ]
 

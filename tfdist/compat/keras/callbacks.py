@@ -17,6 +17,7 @@ from keras.src.utils.python_utils import is_default
 from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
 from tfdist.compat.keras.optimizer import log_scale
 from tfdist.compat.keras.positions import Resumes, current_position
+from tfdist.compat.owned_variables import owners_of
 from tfdist.compat.user_warnings import warn_user
 
 # Methods of callbacks, by the event at which they may decide something.
@@ -139,6 +140,8 @@ def init_for_rank(
     """Create a list of callbacks; the progress bar and files are left to the chief."""
     hooks = hooks_of_model(model)
     if hooks is not None and hooks.has_peers:
+        if owners_of(model.distribute_strategy) is not None:
+            _refuse_savers_of_chief(_list_of(callbacks))
         callbacks = _of_this_rank(_list_of(callbacks), hooks)
         has_bar = any(isinstance(one, ProgbarLogger) for one in callbacks)
         if add_progbar and hooks.rank == 0 and not has_bar:
@@ -166,6 +169,19 @@ def _of_this_rank(callbacks: list[Any], hooks: KerasHooks) -> list[Any]:
         _REPORTED.update(new)
         print(f"tfdist: only the chief has {', '.join(new)}.", file=sys.stderr)
     return callbacks
+
+
+def _refuse_savers_of_chief(callbacks: list[Any]) -> None:
+    """Raise `ValueError` for Keras's callbacks that save on the chief alone."""
+    names = "BackupAndRestore", "OrbaxCheckpoint"
+    kinds = {getattr(keras.callbacks, name, None) for name in names}
+    found = sorted({type(one).__name__ for one in callbacks if type(one) in kinds})
+    if found:
+        raise ValueError(
+            "With shard_optimizer=True, all ranks must save a model together. "
+            f"Received: keras.callbacks.{found[0]}, which only the chief runs. Use "
+            "tfdist.callbacks.BackupAndRestore."
+        )
 
 
 def _warn_of_lost_rates(callbacks: list[Any]) -> None:

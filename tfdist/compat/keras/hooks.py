@@ -71,8 +71,10 @@ class GradientHooks(Protocol):
         """Fill in gradients that only other ranks have, and weight all by rows."""
         return list(gradients)
 
-    def reduce_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Sum prepared gradients over ranks."""
+    def reduce_gradients(
+        self, gradients: Sequence[Any], owners: Sequence[int] = ()
+    ) -> list[Any]:
+        """Sum prepared gradients over ranks, or on the owners of their weights."""
         return list(gradients)
 
     def gradient_state(self, variables: Sequence[Any]) -> list[Any]:

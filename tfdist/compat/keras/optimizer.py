@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdist.compat.keras.hooks import KerasHooks, any_hooks_of, current_hooks
 from tfdist.compat.keras.learning_rates import inner_optimizers
 from tfdist.compat.keras.own_reduction import OwnReduction
+from tfdist.compat.owned_variables import owners_applied, share_updates
 from tfdist.compat.patching import holding
 
 
@@ -143,6 +144,7 @@ def apply_where_variables_are(
     with nullcontext() if hooks is None else hooks.applying():
         if hooks is None or not hooks.updates_once or hooks.are_reduced:
             original(self, grads, trainable_variables)
+            share_updates(self, trainable_variables or self._trainable_variables)
             return
         variables = trainable_variables or self._trainable_variables
         apply_reduced(
@@ -179,7 +181,8 @@ def reduce_then_clip(original: Any, self: Any, grads: Sequence[Any]) -> Any:
     hooks = current_hooks()
     # Outside of replicas, a gradient is already that of all.
     if hooks is not None and not tf.distribute.in_cross_replica_context():
-        grads = hooks.reduce_gradients(grads)
+        owners = () if self.global_clipnorm else owners_applied(self)
+        grads = hooks.reduce_gradients(grads, *([owners] if owners else []))
     return original(self, grads)
 
 

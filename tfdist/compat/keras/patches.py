@@ -5,6 +5,7 @@ from typing import Any
 
 from keras.src.saving import saving_api
 
+from tfdist.compat import owned_variables
 from tfdist.compat.keras import (
     callbacks,
     compile_checks,
@@ -31,6 +32,8 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "backend.tensorflow.optimizer": {
         "TFOptimizer._all_reduce_sum_gradients": optimizer.skip_if_reduced,
+        "TFOptimizer._apply_weight_decay": owned_variables.decay_own,
+        "TFOptimizer._backend_update_step": owned_variables.update_own,
         "TFOptimizer._distributed_tf_update_step": sharded_optimizer.update_by_shard,
         "TFOptimizer._overwrite_model_variables_with_average_value": (
             sharded_optimizer.average_by_shard
@@ -75,12 +78,16 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Adagrad.update_step": sharded_optimizer.update_rows_on_servers
     },
     "optimizers.base_optimizer": {
+        "BaseOptimizer._backend_apply_gradients": owned_variables.apply_to_owned,
         "BaseOptimizer._clip_gradients": optimizer.reduce_then_clip,
         "BaseOptimizer._filter_empty_gradients": optimizer.prepare_then_filter,
         "BaseOptimizer._update_model_variables_moving_average": (
             sharded_optimizer.average_by_shard
         ),
+        "BaseOptimizer.add_variable_from_reference": owned_variables.add_owned,
         "BaseOptimizer.apply": optimizer.apply_where_variables_are,
+        "BaseOptimizer.build": owned_variables.build_owned,
+        "BaseOptimizer.finalize_variable_values": owned_variables.finalize_and_share,
         "BaseOptimizer.save_own_variables": saving.save_own_by_parts,
     },
     "optimizers.loss_scale_optimizer": {

@@ -20,7 +20,9 @@ from tensorflow.python.checkpoint import checkpoint_management
 from tfdist.cluster import facts
 from tfdist.compat.keras import sharded
 from tfdist.compat.keras.hooks import KerasHooks, any_hooks_of_model, hooks_of
+from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.sharded import goes_by_parts, read_parts
+from tfdist.compat.owned_variables import check_not_alone, owner_of, owners_of
 from tfdist.compat.patching import holding, within
 
 _ATOMICALLY = ContextVar("atomically", default=False)
@@ -72,7 +74,7 @@ def save_once(
             Path(filepath), lambda path: original(model, path, *args, **kwargs)
         )
 
-    return _write_once(hooks, filepath, write)
+    return _write_once(hooks, filepath, write, model)
 
 
 def export_once(
@@ -90,6 +92,7 @@ def write_checkpoint_once(
 ) -> Any:
     """Write a checkpoint of TensorFlow on the chief; the others only track it."""
     hooks, prefix = _hooks_of_variables(self), os.fspath(file_prefix)
+    _check_none_is_owned(self)
     if hooks is not None and hooks.rank > 0:
         # Programs delete the folder in which a worker has written.
         tf.io.gfile.makedirs(os.path.dirname(prefix))
@@ -109,13 +112,37 @@ def save_model_once(
 ) -> Any:
     """Write a SavedModel on the chief only."""
     hooks = _hooks_of_variables(obj)
+    _check_none_is_owned(obj)
     if hooks is not None and hooks.rank > 0:
         tf.io.gfile.makedirs(export_dir)
     write = functools.partial(original, obj, export_dir, *args, **kwargs)
     return _write_once(hooks, export_dir, write) or ([], {})
 
 
-def _write_once(hooks: KerasHooks | None, path: Any, write: Callable[[], Any]) -> Any:
+def lending(model: Any, call: Callable[[], Any] | None) -> Any:
+    """Make a call on the chief, to which other ranks lend what they own meanwhile.
+
+    `call` is None on other ranks.
+    """
+    owners = owners_of(getattr(model, "_distribute_strategy", None))
+    owned = [] if owners is None else _owned_by_ranks(model)
+    if not owned:
+        return call and call()
+    if call is None:
+        return owners.lend(owned)
+    check_not_alone(f"the model {model.name!r}")
+    with owners.reading(owned):
+        return call()
+
+
+def _owned_by_ranks(model: Any) -> list[Any]:
+    """Return a model's variables that only their owners keep."""
+    return [v for v in variables_of(model) if owner_of(v) is not None]
+
+
+def _write_once(
+    hooks: KerasHooks | None, path: Any, write: Callable[[], Any], model: Any = None
+) -> Any:
     """Write on the chief, while the other ranks wait for it and return None."""
     if hooks is None or _WRITING.get():
         return write()
@@ -123,9 +150,10 @@ def _write_once(hooks: KerasHooks | None, path: Any, write: Callable[[], Any]) -
     name = re.sub(r"\d", "", Path(path).name)
     if hooks.rank == 0:
         with within(_WRITING, True):
-            result = write()
+            result = lending(model, write)
         hooks.has_written(name)
         return result
+    lending(model, None)
     if not hooks.wait_for_file(name):
         warnings.warn(
             f"Only the chief writes files, and it has not written this one. Received: "
@@ -163,6 +191,18 @@ def _check_exists(path: Any) -> None:
         )
 
 
+def _check_none_is_owned(root: Any) -> None:
+    """Raise `RuntimeError` for an object with an optimizer that is sharded."""
+    found = tf.train.TrackableView(root).descendants()
+    owned = [v.path for v in found if owner_of(v) is not None and hasattr(v, "path")]
+    if owned:
+        raise RuntimeError(
+            "Checkpoints of TensorFlow and SavedModels cannot hold an optimizer of "
+            f"shard_optimizer=True. Received: {owned[0]}, which one rank keeps. Use "
+            "model.save, model.export, or a checkpoint without the optimizer."
+        )
+
+
 def _hooks_of_variables(root: Any) -> KerasHooks | None:
     """Return the hooks of the strategy of an object's variables, if any."""
     for found in tf.train.TrackableView(root).descendants():
@@ -190,7 +230,7 @@ def write_atomically(path: Path, write: Callable[[str], Any]) -> Any:
 
 def is_memory_for_whole(original: Any, model: Any) -> bool:
     """Return whether files may pass through memory, which large weights should not."""
-    return not _has_large(model) and bool(original(model))
+    return not (_has_large(model) or _owned_by_ranks(model)) and bool(original(model))
 
 
 def write_by_parts(original: Any, self: Any, key: str, value: Any) -> None:

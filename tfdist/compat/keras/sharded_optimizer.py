@@ -17,6 +17,7 @@ from tfdist.compat.keras.sharded import (
     whole_of,
 )
 from tfdist.compat.keras.variables import lying_beside
+from tfdist.compat.owned_variables import is_sharded, own_averages
 from tfdist.compat.patching import holding
 
 # Optimizers with element-wise updates; others, such as Lamb, compute norms.
@@ -117,8 +118,10 @@ def update_by_shard(
 def average_by_shard(
     original: Any, self: Any, trainable_variables: Sequence[Any]
 ) -> None:
-    """Update averages, or overwrite variables with them, on each shard's server."""
-    with _averages_by_shard(self, trainable_variables) as shards:
+    """Update averages, or overwrite variables with them, where these are."""
+    by_owner = self.use_ema and is_sharded(self)
+    averages = own_averages if by_owner else _averages_by_shard
+    with averages(self, trainable_variables) as shards:
         original(self, shards)
 
 

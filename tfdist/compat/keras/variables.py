@@ -20,6 +20,7 @@ from tfdist.compat.keras.sharded import (
     read_parts,
 )
 from tfdist.compat.mirrored import assign_here, value_here
+from tfdist.compat.owned_variables import make_stand_in
 from tfdist.compat.parameter_server import drawing_rows
 from tfdist.compat.patching import within
 
@@ -83,6 +84,8 @@ def _has_copies(variable: Any) -> bool:
 
 def initialize_where_it_fits(original: Any, self: Any, initializer: Any) -> None:
     """Initialize like Keras; parameter servers choose the place by size."""
+    if make_stand_in(self):
+        return
     extended = tf.distribute.get_strategy().extended
     if not hasattr(extended, "making"):
         original(self, initializer)

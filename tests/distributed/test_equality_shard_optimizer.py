@@ -1,0 +1,175 @@
+"""The equality matrix: optimizers whose variables only the owners of weights keep."""
+
+import numpy as np
+import pytest
+from equality_matrix import SLOW, place_of
+from equality_models import (
+    BATCH,
+    EPOCHS,
+    arrays,
+    compiled,
+    data,
+    embedded,
+    in_float32,
+    optimizer,
+    sequential,
+    stacked,
+    wait_for_chief,
+)
+from test_equality_optimizers import (
+    OPTIMIZERS,
+    VARIANTS,
+    lazy,
+    loss_scaled,
+    one_rank_infinite,
+)
+
+import tfdist
+
+# MultiOptimizer is refused; the schedules have nothing to do with owners.
+NAMES = [
+    name
+    for name in OPTIMIZERS
+    if name != "MultiOptimizer" and not name.endswith(("Decay", "too large"))
+]
+
+
+def sharding(strategy):
+    """Return a strategy over the same processes that shards optimizers."""
+    if tfdist.size() == 1:
+        return strategy
+    return tfdist.strategies.AllReduceStrategy(
+        strategy.collective, shard_optimizer=True
+    )
+
+
+def saved_state(model, history):
+    """Return what a model has become, the optimizer's variables from its file."""
+    import keras
+
+    model.save("saved.keras")
+    wait_for_chief(model.distribute_strategy)
+    loaded = keras.models.load_model("saved.keras", safe_mode=False)
+    # No rank may write the next file, before all have read this one.
+    wait_for_chief(model.distribute_strategy)
+    return {
+        "weights": model.get_weights(),
+        "saved": loaded.get_weights(),
+        "optimizer": {
+            f"{i} {variable.name}": np.array(variable)
+            for i, variable in enumerate(loaded.optimizer.variables)
+            if "gradient_accumulator" not in variable.path
+        },
+        "history": {"loss": history.history["loss"]},
+    }
+
+
+def fitted(strategy, model=sequential, feed=arrays, **options):
+    """Train by `fit`, and save the model."""
+    import keras
+
+    x, y = data(floatx=keras.config.floatx())
+    strategy = sharding(strategy)
+    with strategy.scope():
+        model = compiled(model(), **options)
+    history = model.fit(**{"epochs": EPOCHS, "verbose": 0, **feed(x, y)})
+    return saved_state(model, history)
+
+
+def fitting(*args, **options):
+    return lambda strategy: fitted(strategy, *args, **options)
+
+
+def twice(strategy):
+    """Two calls of `fit`, with a file between that all ranks load."""
+    import keras
+
+    strategy = sharding(strategy)
+    x, y = data(floatx=keras.config.floatx())
+    with strategy.scope():
+        model = compiled(sequential(), optimizer("Adam", use_ema=True))
+    model.fit(**arrays(x, y), verbose=0)
+    model.save("between.keras")
+    wait_for_chief(strategy)
+    with strategy.scope():
+        model = keras.models.load_model("between.keras")
+    model.fit(**arrays(x, y), verbose=0)
+    return saved_state(model, model.fit(**arrays(x, y), verbose=0))
+
+
+def looped(strategy):
+    """A custom loop, without Keras's `fit`."""
+    import keras
+    import tensorflow as tf
+
+    strategy = sharding(strategy)
+    x, y = data(96, keras.config.floatx())
+    with strategy.scope():
+        model = compiled(sequential(), optimizer("AdamW", clipnorm=0.1))
+        model.optimizer.build(model.trainable_variables)
+        rows = tf.data.Dataset.from_tensor_slices((x, y.astype(x.dtype)))
+        batches = strategy.experimental_distribute_dataset(rows.batch(BATCH))
+
+    @tf.function
+    def step(inputs, labels):
+        with tf.GradientTape() as tape:
+            losses = (model(inputs) - labels) ** 2
+            loss = tf.reduce_sum(losses) / BATCH
+        variables = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, variables), variables)
+
+    for inputs, labels in batches:
+        strategy.run(step, args=(inputs, labels))
+    return {"weights": model.get_weights()}
+
+
+def biases_excluded():
+    """Weight decay that leaves the biases alone."""
+    adam = optimizer("Adam", weight_decay=0.1)()
+    adam.exclude_from_weight_decay(var_names=["bias"])
+    return adam
+
+
+def constrained(layers):
+    """Layers whose weights the optimizer must keep below a norm."""
+    import keras
+
+    return [
+        layers.Dense(6, "tanh", kernel_constraint=keras.constraints.MaxNorm(0.3)),
+        layers.Dense(1, "sigmoid", bias_constraint=keras.constraints.NonNeg()),
+    ]
+
+
+ROWS = {
+    **{name: fitting(optimizer=OPTIMIZERS[name]) for name in NAMES},
+    "weight_decay, biases excluded": fitting(optimizer=biases_excluded),
+    "LazyAdam": fitting(embedded, optimizer=lazy),
+    "sparse gradients": fitting(embedded, optimizer=optimizer("Adagrad", 0.1)),
+    "one rank infinite": fitting(optimizer=loss_scaled(), feed=one_rank_infinite),
+    "constraints": fitting(stacked(constrained), optimizer=optimizer("Adam", 0.1)),
+    "jit_compile": in_float32(fitting(optimizer=optimizer("Adam"), jit_compile=True)),
+    "run_eagerly": fitting(optimizer=optimizer("Adam"), run_eagerly=True),
+    "steps_per_execution": fitting(
+        optimizer=optimizer("Adam", gradient_accumulation_steps=3),
+        steps_per_execution=2,
+    ),
+    "two fits": twice,
+    "a custom loop": looped,
+}
+
+
+def cells_of(rows):
+    """Return each row with two columns at most, none of them with Horovod."""
+    chosen = []
+    for row in rows:
+        columns = [n for n in (2, 3) if place_of(ROWS, row, n).collective != "horovod"]
+        for column in columns:
+            is_usual = column == columns[0] and row not in VARIANTS
+            marks = () if is_usual else SLOW
+            chosen.append(pytest.param(row, column, marks=marks))
+    return chosen
+
+
+@pytest.mark.parametrize(("row", "column"), cells_of(ROWS))
+def test_owners_end_as_one_process(cells, column, row):
+    cells.check(row, column)

@@ -1,0 +1,307 @@
+"""Optimizers whose variables only the owners of weights keep, between processes."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+import tfdist
+
+ROWS, BATCH = 101, 16
+
+
+def data():
+    random = np.random.default_rng(3)
+    x = random.normal(size=(ROWS, 8)).astype("float32")
+    return x, x[:, :1] + x[:, 1:2] ** 2
+
+
+def adam():
+    import keras
+
+    return keras.optimizers.Adam(0.01, global_clipnorm=0.5, weight_decay=0.1)
+
+
+def sgd():
+    import keras
+
+    return keras.optimizers.SGD(0.1, momentum=0.9, clipvalue=0.01)
+
+
+def lamb():
+    import keras
+
+    return keras.optimizers.Lamb(0.01, clipnorm=0.5)
+
+
+def scaled():
+    import keras
+
+    inner = keras.optimizers.Nadam(
+        0.01, use_ema=True, ema_overwrite_frequency=2, gradient_accumulation_steps=2
+    )
+    return tfdist.mixed_precision.LossScaleOptimizer(inner, dynamic_growth_steps=3)
+
+
+def lars():
+    return tfdist.optimizers.Lars(0.1, momentum=0.5)
+
+
+def compiled(optimizer=adam, **options):
+    """Make a model whose largest weight is smaller than half of the weights."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((8,)),
+            layers.Dense(32, "tanh"),
+            layers.Dense(32, "relu"),
+            layers.Dense(32),
+            layers.Dense(1),
+        ]
+    )
+    loss = keras.losses.MeanSquaredError()
+    model.compile(optimizer(), loss, **{"jit_compile": False, **options})
+    return model
+
+
+def trained(strategy, *callbacks, optimizer=adam, epochs=2, **options):
+    """Train a model under a strategy, or without one."""
+    import keras
+
+    keras.backend.clear_session()
+    if strategy is None:
+        model = compiled(optimizer, **options)
+    else:
+        with strategy.scope():
+            model = compiled(optimizer, **options)
+    fitted(model, *callbacks, epochs=epochs)
+    return model
+
+
+def fitted(model, *callbacks, epochs):
+    x, y = data()
+    model.fit(x, y, BATCH, epochs, verbose=0, shuffle=False, callbacks=list(callbacks))
+
+
+def bits_of(arrays):
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.asarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def in_file(path, *, weights_only=False):
+    """Return the bits of the optimizer's variables in a file, by plain Keras."""
+    import keras
+
+    if weights_only:
+        model = compiled()
+        model.optimizer.build(model.trainable_variables)
+        model.load_weights(path)
+    else:
+        model = keras.models.load_model(path)
+    assert isinstance(model.optimizer, keras.optimizers.Adam)
+    return bits_of(model.optimizer.variables)
+
+
+def save_in_every_way(model, folder):
+    """Save a model by calls and by callbacks, all ranks together."""
+    import keras
+
+    model.save(f"{folder}/model.keras")
+    model.save_weights(f"{folder}/model.weights.h5")
+    checkpoints = [
+        tfdist.callbacks.ModelCheckpoint(f"{folder}/epoch.keras"),
+        tfdist.callbacks.ModelCheckpoint(f"{folder}/batch.keras", save_freq=7),
+        keras.callbacks.ModelCheckpoint(f"{folder}/keras.keras"),
+    ]
+    best = tfdist.callbacks.ModelCheckpoint(
+        f"{folder}/best.weights.h5",
+        monitor="loss",
+        save_best_only=True,
+        save_weights_only=True,
+    )
+    fitted(model, *checkpoints, best, epochs=1)
+    # Last: files that Keras saves after it say nothing of how to compile the model.
+    model.save(f"{folder}/model.h5")
+
+
+def shard(folder):
+    """Train and save with and without owners; return what differs, and sizes."""
+    first = tfdist.strategies.AllReduceStrategy(shard_optimizer=True)
+    collective, rank = first.collective, tfdist.rank()
+
+    def strategy(is_sharded):
+        return tfdist.strategies.AllReduceStrategy(
+            collective, shard_optimizer=is_sharded
+        )
+
+    found = {"bits": {}}
+    for make, options in (
+        (adam, {}),
+        (adam, {"jit_compile": True}),
+        (adam, {"run_eagerly": True}),
+        *((make, {}) for make in (sgd, lamb, scaled, lars)),
+    ):
+        bits = [
+            bits_of(trained(strategy(is_), optimizer=make, **options).get_weights())
+            for is_ in (True, False)
+        ]
+        found["bits"][f"{make.__name__} {options}"] = bits
+    for name, is_sharded in (("sharded", True), ("whole", False)):
+        model = trained(strategy(is_sharded))
+        kept = [v._value for v in model.optimizer.variables if v._value is not None]
+        found[f"{name} bytes"] = sum(value.numpy().nbytes for value in kept)
+        (own := folder / name).mkdir(exist_ok=True)
+        save_in_every_way(model, own)
+    backup = tfdist.callbacks.BackupAndRestore(
+        folder / "backup", save_freq=5, delete_checkpoint=False
+    )
+    trained(strategy(True), backup, epochs=1)
+    collective.barrier()
+    found["rank"] = rank
+    return found
+
+
+def resume(folder):
+    """Go on from the files of two ranks, on other ranks."""
+    import keras
+
+    strategy = tfdist.strategies.AllReduceStrategy(shard_optimizer=True)
+    with strategy.scope():
+        model = keras.models.load_model(folder / "sharded" / "model.keras")
+    fitted(model, epochs=1)
+    backup = tfdist.callbacks.BackupAndRestore(
+        folder / "backup", delete_checkpoint=False
+    )
+    return {
+        "file": model.get_weights(),
+        "backup": trained(strategy, backup).get_weights(),
+    }
+
+
+@pytest.fixture(scope="module", params=["tensorflow", "mpi"])
+def sharded(request, tmp_path_factory):
+    """The folder that two ranks have filled, and what each found."""
+    folder = tmp_path_factory.mktemp("sharded")
+    ranks = tfdist.testing.cluster(
+        shard, args=(folder,), timeout_seconds=400, collective=request.param
+    ).values
+    return folder, ranks
+
+
+def test_weights_have_the_bits_of_a_whole_optimizer(sharded):
+    _, ranks = sharded
+    for found in ranks:
+        for name, (with_owners, without) in found["bits"].items():
+            assert with_owners == without, name
+        assert found["bits"] == ranks[0]["bits"]
+
+
+def test_each_rank_keeps_about_half(sharded):
+    _, ranks = sharded
+    whole = ranks[0]["whole bytes"]
+
+    for found in ranks:
+        assert 0.45 * whole < found["sharded bytes"] < 0.55 * whole
+        assert found["whole bytes"] == whole
+    # The counter of steps and the learning rate are on both.
+    assert sum(found["sharded bytes"] for found in ranks) == whole + 12
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.keras",
+        "model.h5",
+        "model.weights.h5",
+        "epoch.keras",
+        "batch.keras",
+        "keras.keras",
+        "best.weights.h5",
+    ],
+)
+def test_files_are_those_of_a_whole_optimizer_and_load_in_plain_keras(sharded, name):
+    folder, _ = sharded
+    is_weights = name.endswith(".weights.h5")
+
+    with_owners = in_file(folder / "sharded" / name, weights_only=is_weights)
+    assert with_owners == in_file(folder / "whole" / name, weights_only=is_weights)
+
+
+@pytest.fixture(scope="module")
+def resumed(sharded):
+    """The folder, and the weights of three ranks that have gone on from its files."""
+    folder, _ = sharded
+    ranks = tfdist.testing.cluster(
+        resume, size=3, args=(folder,), timeout_seconds=200
+    ).values
+    return folder, ranks
+
+
+def test_another_number_of_ranks_goes_on_from_a_file(resumed):
+    import keras
+
+    folder, ranks = resumed
+    model = keras.models.load_model(folder / "sharded" / "model.keras")
+    fitted(model, epochs=1)
+    for found in ranks:
+        for mine, right in zip(found["file"], model.get_weights(), strict=True):
+            np.testing.assert_allclose(mine, right, rtol=1e-4, atol=1e-6)
+
+
+def test_another_number_of_ranks_and_plain_keras_go_on_from_a_backup(resumed):
+    folder, ranks = resumed
+    right = trained(None).get_weights()
+    backup = tfdist.callbacks.BackupAndRestore(
+        folder / "backup", delete_checkpoint=False
+    )
+    plain = trained(None, backup).get_weights()
+    for weights in (plain, *(found["backup"] for found in ranks)):
+        for mine, its in zip(weights, right, strict=True):
+            np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-6)
+
+
+def save_alone(how, folder):
+    """Save where only the chief comes."""
+    import keras
+
+    strategy = tfdist.strategies.AllReduceStrategy(shard_optimizer=True)
+    checkpoint = keras.callbacks.ModelCheckpoint(f"{folder}/alone.keras")
+    callbacks = [tfdist.callbacks.RankZero(checkpoint)] if how == "RankZero" else []
+    model = trained(strategy, *callbacks, epochs=1)
+    if tfdist.is_chief():
+        model.save(f"{folder}/alone.keras")
+    if how == "fit":
+        fitted(model, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        (
+            "RankZero",
+            "With shard_optimizer=True, all ranks must save a model together. "
+            "Received: the model 'sequential', saved by a callback that only the chief "
+            "runs. Give fit tfdist.callbacks.ModelCheckpoint or BackupAndRestore, "
+            "without RankZero.",
+        ),
+        ("fit", "is in the exchange of a save by every rank, which "),
+        (
+            "end",
+            "wait for it in a save by every rank, which shard_optimizer=True needs",
+        ),
+    ],
+)
+def test_a_chief_that_saves_alone_is_refused_without_a_hang(tmp_path, how, error):
+    result = tfdist.testing.cluster(
+        save_alone, args=(how, tmp_path), timeout_seconds=120, check=False
+    )
+
+    assert error in result.errors[0].message
+    # After a hang, no rank would have failed first.
+    assert result.failed_rank is not None
+    assert not list(tmp_path.iterdir())

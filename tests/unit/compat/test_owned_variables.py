@@ -1,0 +1,243 @@
+"""Optimizers that keep variables only of the weights that a rank owns."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import SingleCollective
+from tfdist.compat.keras import install
+from tfdist.compat.owned_variables import is_elsewhere, owner_of
+from tfdist.gradients import GradientReducer, WeightOwners
+from tfdist.optimizers import Lars
+from tfdist.strategies.base import StepRunner
+from tfdist.strategies.process_replica import ProcessReplicaExtended
+
+PER_WEIGHT = {
+    **{
+        name: lambda name=name: getattr(keras.optimizers, name)(0.1)
+        for name in (
+            *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl"),
+            *("Lamb", "Lion", "Muon", "Nadam", "RMSprop"),
+        )
+        # An older Keras lacks some.
+        if hasattr(keras.optimizers, name)
+    },
+    "SGD": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "Lars": lambda: Lars(0.1),
+}
+SHAPES, OWNERS = ((4, 6), (4, 4), (6,), (3, 3)), (0, 1, 0, 1)
+
+
+class FirstOfTwo(SingleCollective):
+    """Rank 0 of two, whose peer has the same gradients and updates nothing."""
+
+    size = 2
+
+    def exchange(self, name, value, *, joint=True):
+        return [value, value]
+
+    def broadcast(self, tensors, root_rank=0, *, name):
+        return tensors
+
+
+@pytest.fixture
+def strategy():
+    """Return the strategy of rank 0 of two, which shards optimizers."""
+    install(is_alone=True)
+    collective = FirstOfTwo()
+    strategy = StepRunner.__new__(StepRunner)
+    extended = ProcessReplicaExtended(
+        strategy,
+        collective,
+        GradientReducer(collective),
+        owners=WeightOwners(collective),
+    )
+    tf.distribute.Strategy.__init__(strategy, extended)
+    return strategy
+
+
+def weights():
+    random = np.random.default_rng(2)
+    return [
+        keras.Variable(random.normal(size=shape).astype("float32"), name=f"weight_{i}")
+        for i, shape in enumerate(SHAPES)
+    ]
+
+
+def trained(make, variables, run=lambda call: call()):
+    """Apply two gradients to variables."""
+    optimizer = make()
+    optimizer.build(variables)
+    for factor in (0.5, 2.0):
+        gradients = [tf.ones(v.shape) * factor for v in variables]
+        run(lambda g=gradients: optimizer.apply(g, variables))
+    return optimizer
+
+
+@pytest.mark.parametrize("name", PER_WEIGHT)
+def test_a_rank_keeps_and_updates_what_it_owns(strategy, name):
+    own, plain = weights(), weights()
+    with strategy.scope():
+        optimizer = trained(PER_WEIGHT[name], own, strategy.run)
+    right = trained(PER_WEIGHT[name], plain)
+
+    for variable, updated, before, owner in zip(
+        own, plain, weights(), OWNERS, strict=True
+    ):
+        # Muon decays all weights, and gets the others from their owner.
+        if owner == 0 or name != "Muon":
+            expected = updated if owner == 0 else before
+            np.testing.assert_array_equal(variable.numpy(), expected.numpy())
+    assert len(optimizer.variables) == len(right.variables)
+    for one, other in zip(optimizer.variables, right.variables, strict=True):
+        assert (tuple(one.shape), one.dtype) == (tuple(other.shape), other.dtype)
+        # Nadam has one that counts the variables made so far.
+        assert one.name == other.name or one.name.startswith("variable")
+        if is_elsewhere(one):
+            assert owner_of(one) == 1
+            assert one._value is None
+        else:
+            np.testing.assert_array_equal(one.numpy(), other.numpy())
+    assert any(map(is_elsewhere, optimizer.variables))
+
+
+@pytest.mark.parametrize("overwrite", [None, 1])
+def test_averages_are_kept_by_owners(strategy, overwrite):
+    def make():
+        return keras.optimizers.SGD(
+            0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=overwrite
+        )
+
+    own, plain = weights(), weights()
+    with strategy.scope():
+        optimizer = trained(make, own, strategy.run)
+    right = trained(make, plain)
+    optimizer.finalize_variable_values(own)
+    right.finalize_variable_values(plain)
+
+    kept = [not is_elsewhere(v) for v in optimizer._model_variables_moving_average]
+    assert kept == [True, False, True, False]
+    for i in (0, 2):
+        np.testing.assert_array_equal(own[i].numpy(), plain[i].numpy())
+
+
+def test_each_rank_accumulates_gradients_of_all_weights(strategy):
+    variables = weights()
+    with strategy.scope():
+        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+        optimizer.build(variables)
+
+    assert not any(map(is_elsewhere, optimizer.variables))
+    assert all(owner_of(variable) is None for variable in optimizer.variables)
+
+
+def test_what_another_rank_keeps_is_loaded_there(strategy):
+    variables = weights()
+    with strategy.scope():
+        optimizer = PER_WEIGHT["SGD"]()
+        optimizer.build(variables)
+    store = {
+        str(i): np.ones(tuple(v.shape), v.dtype)
+        for i, v in enumerate(optimizer.variables)
+    }
+    optimizer.load_own_variables(store)
+
+    for variable in optimizer.variables:
+        if is_elsewhere(variable):
+            assert variable._value is None
+        else:
+            assert np.all(variable.numpy() == 1)
+
+
+class Custom(keras.optimizers.SGD):
+    """An optimizer of a user, which may look across weights."""
+
+
+def multi():
+    optimizers = keras.optimizers
+    return optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD()))
+
+
+ACROSS = {
+    "MultiOptimizer": multi,
+    "ScheduleFreeAdamW": lambda: keras.optimizers.ScheduleFreeAdamW(),
+}
+NAMES = (
+    "Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Muon, Nadam, "
+    "RMSprop, SGD"
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (Custom, "Custom"),
+        (lambda: keras.optimizers.LossScaleOptimizer(Custom()), "Custom"),
+        *(
+            (make, name)
+            for name, make in ACROSS.items()
+            if hasattr(keras.optimizers, name)
+        ),
+    ],
+)
+def test_an_optimizer_that_may_look_across_weights_is_refused(strategy, make, name):
+    text = (
+        "shard_optimizer=True needs an optimizer that updates each weight on its own. "
+        f"Received: {name}. Use one of {NAMES}, tfdist.optimizers, or loss scaling "
+        "around it, or leave out shard_optimizer."
+    )
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with strategy.scope(), pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        model.compile(make(), "mse")
+    with strategy.scope(), pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        make().build(weights())
+
+
+def test_an_optimizer_built_before_is_refused(strategy):
+    optimizer = keras.optimizers.SGD(0.1, name="mine")
+    optimizer.build(weights())
+    text = (
+        "shard_optimizer=True needs an optimizer that is built under the strategy. "
+        "Received: mine, built before. Build it in strategy.scope(), or leave that to "
+        "fit."
+    )
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with strategy.scope(), pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        model.compile(optimizer, "mse")
+
+
+def test_callbacks_that_save_on_the_chief_alone_are_refused(strategy, tmp_path):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    callback = keras.callbacks.BackupAndRestore(str(tmp_path))
+    text = (
+        "With shard_optimizer=True, all ranks must save a model together. Received: "
+        "keras.callbacks.BackupAndRestore, which only the chief runs. Use "
+        "tfdist.callbacks.BackupAndRestore."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        keras.callbacks.CallbackList([callback], model=model)
+
+
+def test_checkpoints_of_tensorflow_are_refused(strategy, tmp_path):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        model.optimizer.build(model.trainable_variables)
+    for save in (
+        lambda: tf.train.Checkpoint(model=model).write(str(tmp_path / "a")),
+        lambda: tf.saved_model.save(model, str(tmp_path / "b")),
+    ):
+        with pytest.raises(
+            RuntimeError,
+            match=r"^Checkpoints of TensorFlow and SavedModels cannot hold an "
+            r"optimizer of shard_optimizer=True\. Received: \S+_momentum, which one "
+            r"rank keeps\. Use model\.save, model\.export, or a checkpoint without the "
+            r"optimizer\.$",
+        ):
+            save()
