@@ -11,6 +11,7 @@ from tfdist.gradients.horovod import HorovodReducer, check_horovod_options
 from tfdist.gradients.powersgd import PowerSGDReducer
 from tfdist.gradients.reducer import GradientReducer, weigh
 from tfdist.gradients.sparse import with_sums_dense
+from tfdist.gradients.tree import TreeReducer, sum_parts
 
 __all__ = [
     "BUCKET_BYTES",
@@ -19,10 +20,12 @@ __all__ = [
     "HorovodReducer",
     "POWERSGD_RANKS",
     "PowerSGDReducer",
+    "TreeReducer",
     "check_bucket_bytes",
     "check_compression",
     "check_horovod_options",
     "plan_buckets",
+    "sum_parts",
     "weigh",
     "with_sums_dense",
 ]

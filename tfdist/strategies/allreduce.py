@@ -1,6 +1,7 @@
 """Synchronous data parallel training over any collective."""
 
 import math
+import sys
 from typing import Any
 
 from tfdist.collectives import Collective, FusingCollective
@@ -9,6 +10,7 @@ from tfdist.gradients import (
     GradientReducer,
     HorovodReducer,
     PowerSGDReducer,
+    TreeReducer,
     check_bucket_bytes,
     check_compression,
     check_horovod_options,
@@ -18,6 +20,12 @@ from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
+from tfdist.training.virtual_ranks import (
+    VirtualRankHooks,
+    check_ranks,
+    check_virtual_ranks,
+    fix_threads,
+)
 
 
 class AllReduceStrategy(StepRunner):
@@ -89,10 +97,14 @@ class AllReduceStrategy(StepRunner):
         compression: str = "none",
         start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        virtual_ranks: int | None = None,
     ) -> None:
         timeouts = checked_timeouts(start_timeout_seconds, timeout_seconds)
         check_bucket_bytes(bucket_bytes or 0)
         check_compression(compression)
+        if virtual_ranks is not None:
+            check_virtual_ranks(virtual_ranks, compression)
+            threads = fix_threads()
         if collective == "horovod":
             _check_no_buckets(bucket_bytes)
             check_horovod_options(compression=compression)
@@ -100,6 +112,9 @@ class AllReduceStrategy(StepRunner):
             _check_unused(timeouts)
         else:
             collective = connect(collective, **timeouts)
+        if virtual_ranks is not None:
+            self._start(_extended(self, collective, bucket_bytes, virtual_ranks, threads))
+            return
         how: dict[str, Any] = {
             "sparse_as_dense": sparse_as_dense,
             "compression": compression,
@@ -112,6 +127,22 @@ class AllReduceStrategy(StepRunner):
             kind = PowerSGDReducer if is_thin else GradientReducer
             reducer = kind(collective, bucket_bytes=bucket_bytes, **how)
         self._start(ProcessReplicaExtended(self, collective, reducer))
+
+
+def _extended(
+    strategy: AllReduceStrategy,
+    collective: Collective,
+    bucket_bytes: int | None,
+    virtual_ranks: int,
+    threads: int,
+) -> ProcessReplicaExtended:
+    """Return the implementation of a strategy with virtual ranks."""
+    check_ranks(virtual_ranks, threads, collective)
+    reducer = TreeReducer(collective, bucket_bytes=bucket_bytes)
+    hooks = VirtualRankHooks(collective, reducer, virtual_ranks, threads)
+    if collective.rank == 0:
+        print(f"tfdist: {hooks.arithmetic} in each process.", file=sys.stderr)
+    return ProcessReplicaExtended(strategy, collective, reducer, hooks=hooks)
 
 
 def checked_timeouts(start: float | None, timeout: float) -> dict[str, float]:

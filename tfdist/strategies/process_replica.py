@@ -24,10 +24,11 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
         reducer: GradientReducer,
         device: str | None = None,
         variable_device: str | None = None,
+        hooks: StrategyKerasHooks | None = None,
     ) -> None:
         super().__init__(strategy)
         self.collective = collective
-        self.process_hooks = StrategyKerasHooks(collective, reducer)
+        self.process_hooks = hooks or StrategyKerasHooks(collective, reducer)
         self._device = device or local_device()
         self._variable_device = variable_device or self._device
 
