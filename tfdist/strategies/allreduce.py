@@ -21,6 +21,7 @@ from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 from tfdist.training.virtual_ranks import (
+    Arithmetic,
     VirtualRankHooks,
     check_ranks,
     check_virtual_ranks,
@@ -66,6 +67,13 @@ class AllReduceStrategy(StepRunner):
             run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait for the others in one call. Must
             exceed the longest work that one process does alone. Default 600.
+        virtual_ranks: The number of parts of each global batch, a power of two and a
+            multiple of the number of processes. Weights, optimizer variables and
+            metrics then have the same bits on 1, 2, 4 or more processes, also after a
+            restart on another number. A rank computes its parts one after the other,
+            with one intra-op thread, or as many as `tf.config.threading` has been
+            given. Gradients are sent dense. What is refused: docs/guarantees.md.
+            Default None: equal up to rounding.
 
     Raises:
         ImportError: If Horovod or MPI is requested but not installed.
@@ -104,7 +112,7 @@ class AllReduceStrategy(StepRunner):
         check_compression(compression)
         if virtual_ranks is not None:
             check_virtual_ranks(virtual_ranks, compression)
-            threads = fix_threads()
+            arithmetic = Arithmetic(virtual_ranks, fix_threads())
         if collective == "horovod":
             _check_no_buckets(bucket_bytes)
             check_horovod_options(compression=compression)
@@ -113,7 +121,7 @@ class AllReduceStrategy(StepRunner):
         else:
             collective = connect(collective, **timeouts)
         if virtual_ranks is not None:
-            self._start(_extended(self, collective, bucket_bytes, virtual_ranks, threads))
+            self._start(_with_virtual_ranks(self, collective, bucket_bytes, arithmetic))
             return
         how: dict[str, Any] = {
             "sparse_as_dense": sparse_as_dense,
@@ -129,19 +137,18 @@ class AllReduceStrategy(StepRunner):
         self._start(ProcessReplicaExtended(self, collective, reducer))
 
 
-def _extended(
+def _with_virtual_ranks(
     strategy: AllReduceStrategy,
     collective: Collective,
     bucket_bytes: int | None,
-    virtual_ranks: int,
-    threads: int,
+    arithmetic: Arithmetic,
 ) -> ProcessReplicaExtended:
     """Return the implementation of a strategy with virtual ranks."""
-    check_ranks(virtual_ranks, threads, collective)
+    check_ranks(arithmetic, collective)
     reducer = TreeReducer(collective, bucket_bytes=bucket_bytes)
-    hooks = VirtualRankHooks(collective, reducer, virtual_ranks, threads)
+    hooks = VirtualRankHooks(collective, reducer, arithmetic)
     if collective.rank == 0:
-        print(f"tfdist: {hooks.arithmetic} in each process.", file=sys.stderr)
+        print(f"tfdist: {arithmetic} in each process.", file=sys.stderr)
     return ProcessReplicaExtended(strategy, collective, reducer, hooks=hooks)
 
 

@@ -1,10 +1,9 @@
-"""Steps over a fixed number of parts of the global batch, on any number of processes."""
+"""Steps over fixed parts of the global batch, with the same bits on any processes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NoReturn
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple, NoReturn
 
-import keras
 import tensorflow as tf
 
 from tfdist.collectives import Collective
@@ -17,28 +16,38 @@ from tfdist.data.sharding import Shard, part_of, shard_of, share
 from tfdist.gradients import TreeReducer, sum_parts, weigh
 from tfdist.training.hooks import StrategyKerasHooks
 from tfdist.training.metrics import MetricsOfRanks, is_custom
-from tfdist.training.step import Step
+from tfdist.training.step import Step, current_graph
 
 _THREADS = 1
+
+
+class Arithmetic(NamedTuple):
+    """All that bits depend on: the parts of a batch, the threads of a process."""
+
+    parts: int
+    threads: int
+
+    def __str__(self) -> str:
+        are_many = "" if self.threads == 1 else "s"
+        return (
+            f"virtual_ranks={self.parts} and {self.threads} intra-op thread{are_many}"
+        )
 
 
 class VirtualRankHooks(StrategyKerasHooks):
     """The `KerasHooks` of a strategy whose bits do not depend on the processes.
 
-    The global batch is cut into `count` parts. A rank computes its parts one after the
-    other; one binary tree adds up the gradients and metrics of all parts.
+    The global batch is cut into a fixed number of parts. A rank computes its parts one
+    after the other; one binary tree adds up gradients and metrics of all parts.
     """
 
     def __init__(
-        self, collective: Collective, reducer: TreeReducer, count: int, threads: int
+        self, collective: Collective, reducer: TreeReducer, arithmetic: Arithmetic
     ) -> None:
-        super().__init__(collective, reducer, count // collective.size)
-        self._count = count
+        super().__init__(collective, reducer, arithmetic.parts // collective.size)
+        self._count = arithmetic.parts
         self._metrics = WholeMetrics(collective)
-        self.arithmetic = (
-            f"virtual_ranks={count} and {threads} intra-op thread"
-            f"{'' if threads == 1 else 's'}"
-        )
+        self.arithmetic = str(arithmetic)
 
     @property
     def is_alone(self) -> bool:
@@ -110,7 +119,7 @@ class VirtualRankHooks(StrategyKerasHooks):
         return tf.bitwise.bitwise_xor(seed, tf.stack([spread, tf.zeros_like(spread)]))
 
     def note_random_operation(self) -> None:
-        """Refuse a random operation with a state of its own, which parts would share."""
+        """Refuse a random operation whose own state the parts would share."""
         if isinstance(self.step, PartStep):
             where = tf.compat.v1.get_default_graph().get_name_scope() or "eager code"
             raise ValueError(
@@ -215,7 +224,7 @@ class Parts:
         # The ids of weights with gradients, once the optimizer has got some.
         self.given: set[int] | None = None
         self._seeds: dict[int, Any] = {}
-        self._graph = _current_graph()
+        self._graph = current_graph()
 
     def sums(self, count: int, ranks: Collective) -> tuple[list[Any], list[Any]]:
         """Return the sums of gradients and of metrics' counts over the rank's parts."""
@@ -224,7 +233,8 @@ class Parts:
 
         def part(number: Any) -> list[Any]:
             first, stop = share(self._shard.rows, number, count)
-            return self._values(part_of(self._shard, first - start, stop - start), number)
+            rows = part_of(self._shard, first - start, stop - start)
+            return self._values(rows, number)
 
         first = tf.constant(ranks.rank * own, tf.int64)
         like = [*self._weights, *self._metrics]
@@ -237,28 +247,24 @@ class Parts:
         by_id: dict[int, Any] = {}
 
         def collect(grads_and_vars: Any) -> None:
-            self.given = set()
-            for gradient, variable in grads_and_vars:
-                if gradient is not None:
-                    by_id[id(variable)] = tf.convert_to_tensor(gradient)
+            pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+            by_id.update({id(v): tf.convert_to_tensor(g) for g, v in pairs})
             self.given = {*by_id}
 
         for variable in self._metrics:
             variable.assign(tf.zeros(variable.shape, variable.dtype))
         optimizer = self._trainer.optimizer
-        with (
-            holding(self._hooks, "step", step),
-            holding(optimizer, "apply_gradients", collect)
-            if self._weights
-            else nullcontext(),
-        ):
+        with ExitStack() as stack:
+            stack.enter_context(holding(self._hooks, "step", step))
+            if self._weights:
+                stack.enter_context(holding(optimizer, "apply_gradients", collect))
             self._call(shard.data)
         step.check_assigned(self._metrics)
         gradients = [
             by_id[id(v)] if id(v) in by_id else tf.zeros(v.shape, v.dtype)
             for v in self._weights
         ]
-        counts = [tf.convert_to_tensor(v.value) for v in self._metrics]
+        counts = [tf.identity(v.value) for v in self._metrics]
         if shard.stand_in:
             (is_empty,) = shard.stand_in
             counts = [tf.where(is_empty, tf.zeros_like(one), one) for one in counts]
@@ -271,9 +277,9 @@ def fix_threads() -> int:
     if threads == 0 and has_started():
         raise RuntimeError(
             "virtual_ranks fixes the number of intra-op threads, so the strategy must "
-            "be made before TensorFlow runs its first operation. Received: a TensorFlow "
-            "that has already started. Make the strategy first thing in the program, "
-            "before any tensor, dataset, layer or model."
+            "be made before TensorFlow runs its first operation. Received: a "
+            "TensorFlow that has already started. Make the strategy first thing in the "
+            "program, before any tensor, dataset, layer or model."
         )
     if threads == 0:
         threads = _THREADS
@@ -296,16 +302,16 @@ def check_virtual_ranks(count: Any, compression: str) -> None:
         )
 
 
-def check_ranks(count: int, threads: int, collective: Collective) -> None:
+def check_ranks(arithmetic: Arithmetic, collective: Collective) -> None:
     """Raise an error unless the processes can share the parts, and agree on them."""
-    size = collective.size
+    size, count = collective.size, arithmetic.parts
     if size & (size - 1) or count % size:
         raise ValueError(
             "virtual_ranks must be a multiple of the number of processes, which must "
             f"be a power of two. Received: virtual_ranks={count} on {size} processes. "
-            f"Start 1, 2, 4 or up to {count} processes."
+            f"Start as many processes as a power of two up to {count}."
         )
-    by_rank = collective.exchange("virtual ranks", [count, threads])
+    by_rank = collective.exchange("virtual ranks", [*arithmetic])
     if any([*one] != [*by_rank[0]] for one in by_rank):
         raise RuntimeError(
             "The ranks have different virtual_ranks or numbers of intra-op threads. "
@@ -348,11 +354,6 @@ def _check_cut(shard: Shard, *, is_joint: bool) -> None:
             "train_on_batch or test_on_batch, or a dataset that is sharded already. "
             "Call fit or evaluate with the whole data, without an AutoShardPolicy."
         )
-
-
-def _current_graph() -> Any:
-    """Return the graph that is being traced, or None in eager code."""
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def _within(graph: Any) -> AbstractContextManager[Any]:
