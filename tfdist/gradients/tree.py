@@ -65,5 +65,6 @@ def sum_parts(
 
 def _nothing(variable: Any) -> Any:
     """Return what added to a number leaves its bits: minus zero, or an integer zero."""
-    dtype = tf.as_dtype(variable.dtype)
-    return tf.fill(variable.shape, tf.constant(-0.0 if dtype.is_floating else 0, dtype))
+    zeros = tf.zeros(variable.shape, variable.dtype)
+    # Not a constant: TensorFlow has one for both zeros.
+    return -zeros if zeros.dtype.is_floating else zeros

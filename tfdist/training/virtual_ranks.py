@@ -121,7 +121,8 @@ class VirtualRankHooks(StrategyKerasHooks):
     def note_random_operation(self) -> None:
         """Refuse a random operation whose own state the parts would share."""
         if isinstance(self.step, PartStep):
-            where = tf.compat.v1.get_default_graph().get_name_scope() or "eager code"
+            where = tf.compat.v1.get_default_graph().get_name_scope()
+            where = where.rpartition("while/")[2]
             raise ValueError(
                 "With virtual_ranks, random numbers must come from keras.random or a "
                 f"layer of Keras. Received: an operation of tf.random in {where!r}, "
