@@ -43,28 +43,26 @@ def sum_parts(
     count = 2 if levels else 1
 
     def add(number: Any, *sums: Any) -> list[Any]:
-        if levels:
-            start = first + number * 2 ** (levels - 1)
-            values: Sequence[Any] = sum_parts(part, levels - 1, start, like)
-        else:
-            values = part(first)
-        added = [
-            total + tf.ensure_shape(value, total.shape)
-            for total, value in zip(sums, values, strict=True)
-        ]
+        if not levels:
+            return [number + 1, *part(first)]
+        start = first + number * 2 ** (levels - 1)
+        values = sum_parts(part, levels - 1, start, like)
+        added = tf.cond(
+            number > 0,
+            lambda: [a + b for a, b in zip(sums, values, strict=True)],
+            lambda: [tf.identity(value) for value in values],
+        )
         return [number + 1, *added]
 
+    nothing = [tf.zeros([], variable.dtype) for variable in like]
     _, *sums = tf.while_loop(
         lambda number, *_: number < count,
         add,
-        [tf.constant(0, tf.int64), *map(_nothing, like)],
+        [tf.constant(0, tf.int64), *nothing],
+        [tf.TensorShape([]), *(tf.TensorShape(None) for _ in like)],
         parallel_iterations=1,
     )
-    return list(sums)
-
-
-def _nothing(variable: Any) -> Any:
-    """Return what added to a number leaves its bits: minus zero, or an integer zero."""
-    zeros = tf.zeros(variable.shape, variable.dtype)
-    # Not a constant: TensorFlow has one for both zeros.
-    return -zeros if zeros.dtype.is_floating else zeros
+    return [
+        tf.ensure_shape(total, variable.shape)
+        for total, variable in zip(sums, like, strict=True)
+    ]

@@ -52,8 +52,6 @@ def test_parts_and_ranks_are_added_in_the_order_of_one_tree(on_ranks, size):
 
 
 def test_the_sign_of_zero_does_not_depend_on_the_ranks():
-    # TensorFlow keeps one constant for both zeros.
-    tf.constant(0.0)
     for ranks in (1, 2):
         total, _ = sums_of([-0.0, -0.0], 0, ranks)
         assert np.signbit(total.numpy())
