@@ -94,6 +94,10 @@ class AllReduceStrategy(StepRunner):
         Goyal et al., "Accurate, Large Minibatch SGD", 2017.
         Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in
         TensorFlow", 2018.
+        Or et al., "VirtualFlow: Decoupling Deep Learning Models from the Underlying
+        Hardware", MLSys 2022, and Li et al., "EasyScale: Elastic Training with
+        Consistent Accuracy and Improved Utilization on GPUs", SC 2023, on
+        `virtual_ranks`.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ from tfdist.strategies.base import StepRunner
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 from tfdist.training import virtual_ranks
 from tfdist.training.virtual_ranks import Arithmetic, VirtualRankHooks, check_ranks
+from tfdist.verify.watch import check_watchable
 
 ONES = np.ones((8, 4), "float32")
 
@@ -280,6 +281,19 @@ def test_a_custom_loop_is_refused():
         r" out\.",
     ):
         Strategy().run(lambda: tf.constant(1.0))
+
+
+def test_a_verification_is_refused():
+    with Strategy().scope():
+        model = model_with()
+    with pytest.raises(
+        ValueError,
+        match=r"tfdist verify cannot look into the parts of a step, and compares up to "
+        r"rounding\. Received: a strategy with virtual_ranks=4 and 1 intra-op thread\. "
+        r"Leave virtual_ranks out of the script that you verify\.",
+    ):
+        check_watchable(model)
+    assert check_watchable(None) is None
 
 
 # The threads.
