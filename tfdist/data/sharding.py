@@ -43,21 +43,19 @@ def shard_of(data: Any, *, is_joint: bool) -> Shard:
 
 def split(shard: Shard, count: int) -> list[Shard]:
     """Cut a process's shard for its `count` devices."""
-    # Unless each device is certain to have rows, a device without any gets a stand-in.
+    return [part_of(shard, *share(shard.own, n, count)) for n in range(count)]
+
+
+def part_of(shard: Shard, start: Any, stop: Any) -> Shard:
+    """Return some of a shard's rows as a shard; a stand-in if there may be none."""
     is_sure = not shard.stand_in and not isinstance(shard.rows, tuple)
     is_known = not isinstance(shard.with_rows, tuple)
     with_rows = tf.unstack(shard.with_rows) if is_known else None
-    shards = []
-    stand_in: tuple[Any, ...] = ()
-    for number in range(count):
-        start, stop = share(shard.own, number, count)
-        if is_sure:
-            data = cut_rows(shard.data, start, stop, with_rows)
-        else:
-            data = at_least_one_row(shard.data, start, stop, with_rows)
-            stand_in = (tf.equal(start, stop),)
-        shards.append(Shard(data, shard.rows, stop - start, stand_in))
-    return shards
+    if is_sure:
+        data = cut_rows(shard.data, start, stop, with_rows)
+        return Shard(data, shard.rows, stop - start, ())
+    data = at_least_one_row(shard.data, start, stop, with_rows)
+    return Shard(data, shard.rows, stop - start, (tf.equal(start, stop),))
 
 
 def rows_of(batch: Any) -> Any:

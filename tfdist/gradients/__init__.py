@@ -12,6 +12,7 @@ from tfdist.gradients.owners import WeightOwners
 from tfdist.gradients.powersgd import PowerSGDReducer
 from tfdist.gradients.reducer import GradientReducer, weigh
 from tfdist.gradients.sparse import with_sums_dense
+from tfdist.gradients.tree import TreeReducer, sum_parts
 
 __all__ = [
     "BUCKET_BYTES",
@@ -20,11 +21,13 @@ __all__ = [
     "HorovodReducer",
     "POWERSGD_RANKS",
     "PowerSGDReducer",
+    "TreeReducer",
     "WeightOwners",
     "check_bucket_bytes",
     "check_compression",
     "check_horovod_options",
     "plan_buckets",
+    "sum_parts",
     "weigh",
     "with_sums_dense",
 ]

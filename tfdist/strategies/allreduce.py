@@ -1,6 +1,8 @@
 """Synchronous data parallel training over any collective."""
 
 import math
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 from tfdist.collectives import Collective, FusingCollective
@@ -9,6 +11,7 @@ from tfdist.gradients import (
     GradientReducer,
     HorovodReducer,
     PowerSGDReducer,
+    TreeReducer,
     WeightOwners,
     check_bucket_bytes,
     check_compression,
@@ -19,6 +22,13 @@ from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
+from tfdist.training.virtual_ranks import (
+    Arithmetic,
+    VirtualRankHooks,
+    check_ranks,
+    check_virtual_ranks,
+    fix_threads,
+)
 
 
 class AllReduceStrategy(StepRunner):
@@ -65,6 +75,13 @@ class AllReduceStrategy(StepRunner):
             run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait for the others in one call. Must
             exceed the longest work that one process does alone. Default 600.
+        virtual_ranks: The number of parts of each global batch, a power of two and a
+            multiple of the number of processes. Weights, optimizer variables and
+            metrics then have the same bits on 1, 2, 4 or more processes, also after a
+            restart on another number. A rank computes its parts one after the other,
+            with one intra-op thread, or as many as `tf.config.threading` has been
+            given. Gradients are sent dense. What is refused: docs/guarantees.md.
+            Default None: equal up to rounding.
 
     Raises:
         ImportError: If Horovod or MPI is requested but not installed.
@@ -87,6 +104,10 @@ class AllReduceStrategy(StepRunner):
         parameter models", 2020.
         Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in
         TensorFlow", 2018.
+        Or et al., "VirtualFlow: Decoupling Deep Learning Models from the Underlying
+        Hardware", MLSys 2022, and Li et al., "EasyScale: Elastic Training with
+        Consistent Accuracy and Improved Utilization on GPUs", SC 2023, on
+        `virtual_ranks`.
     """
 
     def __init__(
@@ -99,10 +120,12 @@ class AllReduceStrategy(StepRunner):
         shard_optimizer: bool = False,
         start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        virtual_ranks: int | None = None,
     ) -> None:
         timeouts = checked_timeouts(start_timeout_seconds, timeout_seconds)
         check_bucket_bytes(bucket_bytes or 0)
         check_compression(compression)
+        arithmetic = _arithmetic(virtual_ranks, compression, shard_optimizer)
         if collective == "horovod":
             _check_not_for_horovod(bucket_bytes, shard_optimizer)
             check_horovod_options(compression=compression)
@@ -110,20 +133,53 @@ class AllReduceStrategy(StepRunner):
             _check_unused(timeouts)
         else:
             collective = connect(collective, **timeouts)
-        how: dict[str, Any] = {
-            "sparse_as_dense": sparse_as_dense,
-            "compression": compression,
-        }
+        if arithmetic is not None:
+            self._start(_with_virtual_ranks(self, collective, bucket_bytes, arithmetic))
+            return
         if isinstance(collective, FusingCollective):
             _check_not_for_horovod(bucket_bytes, shard_optimizer)
-            reducer: GradientReducer = HorovodReducer(collective, **how)
-        else:
-            is_thin = compression in POWERSGD_RANKS
-            kind = PowerSGDReducer if is_thin else GradientReducer
-            reducer = kind(collective, bucket_bytes=bucket_bytes, **how)
-        is_divided = shard_optimizer and collective.size > 1
-        owners = WeightOwners(collective) if is_divided else None
-        self._start(ProcessReplicaExtended(self, collective, reducer, owners=owners))
+        how = {"sparse_as_dense": sparse_as_dense, "compression": compression}
+        reducer = _reducer(collective, bucket_bytes, how)
+        extended = ProcessReplicaExtended(self, collective, reducer)
+        if shard_optimizer and collective.size > 1:
+            extended.owners = WeightOwners(collective)
+        self._start(extended)
+
+
+def _reducer(
+    collective: Collective, bucket_bytes: int | None, how: Mapping[str, Any]
+) -> GradientReducer:
+    """Return the reducer of gradients for a collective and a compression."""
+    if isinstance(collective, FusingCollective):
+        return HorovodReducer(collective, **how)
+    is_thin = how["compression"] in POWERSGD_RANKS
+    kind = PowerSGDReducer if is_thin else GradientReducer
+    return kind(collective, bucket_bytes=bucket_bytes, **how)
+
+
+def _arithmetic(
+    virtual_ranks: int | None, compression: str, shard_optimizer: bool
+) -> Arithmetic | None:
+    """Return the arithmetic of virtual ranks, and fix the threads; None without."""
+    if virtual_ranks is None:
+        return None
+    check_virtual_ranks(virtual_ranks, compression, shard_optimizer)
+    return Arithmetic(virtual_ranks, fix_threads())
+
+
+def _with_virtual_ranks(
+    strategy: AllReduceStrategy,
+    collective: Collective,
+    bucket_bytes: int | None,
+    arithmetic: Arithmetic,
+) -> ProcessReplicaExtended:
+    """Return the implementation of a strategy with virtual ranks."""
+    check_ranks(arithmetic, collective)
+    reducer = TreeReducer(collective, bucket_bytes=bucket_bytes)
+    hooks = VirtualRankHooks(collective, reducer, arithmetic)
+    if collective.rank == 0:
+        print(f"tfdist: {arithmetic} in each process.", file=sys.stderr)
+    return ProcessReplicaExtended(strategy, collective, reducer, hooks=hooks)
 
 
 def checked_timeouts(start: float | None, timeout: float) -> dict[str, float]:
@@ -158,7 +214,6 @@ def _check_not_for_horovod(bucket_bytes: int | None, shard_optimizer: bool) -> N
             "shard_optimizer=True is not for Horovod. Received: Horovod as the "
             "collective. Use collective='tensorflow' or 'mpi', or leave it out."
         )
-
     if bucket_bytes is not None:
         raise ValueError(
             "bucket_bytes is not for Horovod, which joins the gradients that are there "

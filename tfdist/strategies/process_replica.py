@@ -17,6 +17,9 @@ from tfdist.training.step import WeighingReplicaContext
 class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ignore[misc]
     """Plain variables on one device, and a `Collective` of all processes."""
 
+    # Of a strategy that shards optimizers.
+    owners: WeightOwners | None = None
+
     def __init__(
         self,
         strategy: Any,
@@ -24,13 +27,11 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
         reducer: GradientReducer,
         device: str | None = None,
         variable_device: str | None = None,
-        *,
-        owners: WeightOwners | None = None,
+        hooks: StrategyKerasHooks | None = None,
     ) -> None:
         super().__init__(strategy)
-        self.owners = owners
         self.collective = collective
-        self.process_hooks = StrategyKerasHooks(collective, reducer)
+        self.process_hooks = hooks or StrategyKerasHooks(collective, reducer)
         self._device = device or local_device()
         self._variable_device = variable_device or self._device
 

@@ -11,6 +11,7 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras import KerasHooks
+from tfdist.compat.keras.hooks import StepHooks
 from tfdist.compat.keras.learning_rates import accumulates
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.patching import holding
@@ -28,7 +29,7 @@ from tfdist.training.step import LoopStep, Step
 Made = list[tuple[Step, Any]]
 
 
-class ReplicaHooks(RankGradients):
+class ReplicaHooks(RankGradients, StepHooks):
     """The step and gradient hooks of one replica."""
 
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:

@@ -39,7 +39,7 @@ class Step:
         self.assigned: dict[int, Any] = {}
         # How often the ranks have agreed on layer state in this step.
         self.agreements = 0
-        self._graph = _current_graph()
+        self._graph = current_graph()
 
     @property
     def is_joint(self) -> bool:
@@ -49,7 +49,7 @@ class Step:
     @property
     def is_certain(self) -> bool:
         """True if the code being traced runs in every step, not in a branch."""
-        return self._graph is _current_graph()
+        return self._graph is current_graph()
 
     def compiled(self) -> AbstractContextManager[Any]:
         """Return a scope in which XLA compiles the step, if the model asks for it."""
@@ -242,7 +242,7 @@ def state_of_layers(trainer: Any) -> list[Any]:
     ]
 
 
-def _current_graph() -> Any:
+def current_graph() -> Any:
     """Return the graph that is being traced, or None in eager code."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import watching
+from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.tensorflow import global_seed
 from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard
@@ -24,6 +25,17 @@ class StopTraining(BaseException):
     """End of the script, after enough steps or because it trains without tfdist."""
 
     # Not an `Exception`, which the script may catch.
+
+
+def check_watchable(model: Any) -> None:
+    """Raise `ValueError` for a model whose steps run in parts, out of sight."""
+    hooks = any_hooks_of_model(model)
+    if hooks is not None and hooks.arithmetic is not None:
+        raise ValueError(
+            "tfdist verify cannot look into the parts of a step, and compares up to "
+            f"rounding. Received: a strategy with {hooks.arithmetic}. Leave "
+            "virtual_ranks out of the script that you verify."
+        )
 
 
 class Watch:
@@ -123,6 +135,7 @@ class Watch:
         """Start watching a step."""
         trainer = getattr(fn, "__self__", None)
         model = trainer if isinstance(trainer, keras.Model) else None
+        check_watchable(model)
         self._step = _Step(model, args[0] if args else None)
 
     @unseen

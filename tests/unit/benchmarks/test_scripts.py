@@ -65,6 +65,22 @@ def test_memory_that_grows_is_told_from_memory_that_does_not(script):
     assert figures["models"][1]["added_times_gradients"] == 3.125
 
 
+def test_steps_with_parts_are_compared_with_those_of_the_same_round(script):
+    # By rank and turn; the slower of two ranks counts, and the second turn is noisy.
+    figures = script("virtual_ranks").part_figures(
+        {
+            "none": [[[1.0], [4.0]], [[2.0], [1.0]]],
+            "one": [[[2.0], [4.0]], [[1.0], [1.0]]],
+            "all": [[[3.0], [5.0]], [[1.0], [6.0]]],
+        }
+    )
+
+    assert figures["step_seconds"] == {"none": 3.0, "one": 3.0, "all": 4.5}
+    assert figures["against_none"] == {"median": 1.5, "low": 1.5, "high": 1.5}
+    assert figures["one_against_none"]["median"] == 1.0
+    assert figures["against_one"]["median"] == 1.5
+
+
 def test_the_cost_of_a_backup_is_that_on_the_slowest_rank(script):
     def report(*turns, hold=(), disk=(), sizes=()):
         saves = {"hold_seconds": hold, "disk_seconds": disk, "bytes": sizes}

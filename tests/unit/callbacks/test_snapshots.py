@@ -1,6 +1,7 @@
 """Snapshots of a training are taken, read and restored on all ranks."""
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from tfdist.callbacks.backup import snapshots
+from tfdist.callbacks.backup import state as state_module
 from tfdist.callbacks.backup.files import StateFiles
 from tfdist.callbacks.backup.snapshots import Snapshot, broadcast_bytes, gather_bytes
 from tfdist.callbacks.backup.state import random_states
@@ -68,6 +70,34 @@ def test_what_was_taken_is_given_back(models):
     state.restore_counts(model, ALONE)
     assert float(model.metrics[0].total.numpy()) == loss
     assert random.random() == right
+
+
+def test_a_state_of_another_arithmetic_is_refused(models):
+    state = Snapshot.from_bytes(taken(models[0])())
+    facts = {**state.facts, "arithmetic": "virtual_ranks=8 and 1 intra-op thread"}
+
+    with pytest.raises(
+        ValueError,
+        match=r"backup_dir holds a state whose bits come from another arithmetic\. "
+        r"Received: /backup with virtual_ranks=8 and 1 intra-op thread, where this "
+        r"strategy has no virtual_ranks\. Make the strategy that was trained with, or "
+        r"remove the folder to train from the beginning\.",
+    ):
+        replace(state, facts=facts).check(models[0], 8, "/backup")
+
+
+def test_with_virtual_ranks_all_ranks_hold_all_sums(models, monkeypatch):
+    hooks = SimpleNamespace(
+        arithmetic="virtual_ranks=2 and 1 intra-op thread",
+        gradient_state=lambda variables: [],
+        metrics_reset=lambda model: None,
+    )
+    for module in (snapshots, state_module):
+        monkeypatch.setattr(module, "any_hooks_of_model", lambda model: hooks)
+    state = Snapshot.from_bytes(taken(models[0])())
+
+    assert state.facts["arithmetic"] == hooks.arithmetic
+    assert {kind for *_, kind in state.variables.specs} == {"equal"}
 
 
 def test_the_chief_alone_reads(models, files, on_ranks, tmp_path):

@@ -88,6 +88,7 @@ class Snapshot:
                 f"Received: {folder} with states of form {form}, not {FORM}. Continue "
                 "with that version, or remove the folder to train from the beginning."
             )
+        _check_arithmetic(self.facts.get("arithmetic"), model, folder)
         # A step of the user's own may build them, which is too late to restore them.
         build_from(model, self.facts.get("built", ()))
         step, length = self.facts["step"], self.facts["num_batches"]
@@ -100,6 +101,19 @@ class Snapshot:
                 f"has {num_batches} steps. Give fit the data and the global batch size "
                 "of before, or remove the folder to train from the beginning."
             )
+
+
+def _check_arithmetic(saved: str | None, model: keras.Model, folder: str) -> None:
+    """Refuse a state whose bits depend on another arithmetic."""
+    hooks = any_hooks_of_model(model)
+    mine = None if hooks is None else hooks.arithmetic
+    if saved != mine:
+        raise ValueError(
+            "backup_dir holds a state whose bits come from another arithmetic. "
+            f"Received: {folder} with {saved or 'no virtual_ranks'}, where this "
+            f"strategy has {mine or 'no virtual_ranks'}. Make the strategy that was "
+            "trained with, or remove the folder to train from the beginning."
+        )
 
 
 def read_newest(files: StateFiles, collective: Collective) -> Snapshot | None:
@@ -142,6 +156,7 @@ def take(
     whole = {
         **facts,
         "form": FORM,
+        "arithmetic": None if hooks is None else hooks.arithmetic,
         "callbacks": callback_states(others, remembered),
         "rates": state_of_rates(model),
         "built": built_from(model),

@@ -71,6 +71,8 @@ class TrainingVariables:
         self._metrics = [*metrics.values()] if with_metrics else []
         self._others = [v for v in variables_of(model) if id(v) not in metrics]
         hooks = any_hooks_of_model(model)
+        # With virtual ranks all ranks hold all sums.
+        self._has_parts = hooks is None or hooks.arithmetic is None
         if hooks is not None:
             self._others += hooks.gradient_state(model.trainable_variables)
         self._owners = owners_of(model.distribute_strategy)
@@ -139,7 +141,8 @@ class TrainingVariables:
         kinds = []
         for variable, *of_ranks in zip(variables, *by_rank, strict=True):
             is_part = any(name in variable.path for name in _PARTS)
-            kind = SUMMED if is_part or id(variable) in metrics else EQUAL
+            is_part |= id(variable) in metrics
+            kind = SUMMED if is_part and self._has_parts else EQUAL
             kinds.append(AVERAGED if len(set(of_ranks)) > 1 else kind)
         return kinds
 

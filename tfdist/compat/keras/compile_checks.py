@@ -108,15 +108,20 @@ def synchronized_layers(model: Any) -> list[str]:
     ]
 
 
-def _of_layers(model: Any) -> list[str]:
-    """Describe layers that use statistics of one rank's rows."""
-    apart = [
+def normalizing_layers(model: Any, *, synchronized: bool = True) -> list[str]:
+    """Return the names of trainable batch normalizations; or without those in sync."""
+    return [
         layer.name
         for layer in model._flatten_layers()
         if isinstance(layer, keras.layers.BatchNormalization)
-        and not layer.synchronized
+        and (synchronized or not layer.synchronized)
         and layer.trainable
     ]
+
+
+def _of_layers(model: Any) -> list[str]:
+    """Describe layers that use statistics of one rank's rows."""
+    apart = normalizing_layers(model, synchronized=False)
     if not apart:
         return []
     return [

@@ -49,8 +49,16 @@ class StepHooks(Protocol):
     def sum_over_ranks(self, value: Any, what: str) -> Any:
         """Sum a value of the step over the ranks that have rows."""
 
+    def before_draw(self, state: Any) -> None:
+        """Prepare the state of a generator of seeds, which is about to draw."""
+        return
+
     def fold_seed(self, seed: Any) -> Any:
         """Derive a seed of this rank, if ranks must draw different numbers."""
+
+    def note_random_operation(self) -> None:
+        """Record that a random operation of TensorFlow gets its seeds."""
+        return
 
     def note_assigned(self, variable: Any) -> None:
         """Record that a step assigns a variable; no-op outside of a step."""
@@ -95,6 +103,9 @@ class GradientHooks(Protocol):
 
 class FitHooks(Protocol):
     """Start, epochs and end of `fit` and `evaluate`."""
+
+    # What the bits depend on instead of the processes; None if on these, too.
+    arithmetic: str | None = None
 
     def fitting(self, trainer: Any, root_rank: int) -> AbstractContextManager[None]:
         """Mark a `fit` whose initial variables are those of `root_rank`."""

@@ -233,15 +233,19 @@ def reduce_metrics(original: Any, self: Any, logs: Any) -> Any:
 
 def next_seed_of_rank(original: Any, self: Any, ordered: bool = True) -> Any:
     """Draw a seed of this rank, and keep the generator's state equal on all ranks."""
-    seed = original(self, ordered)
     hooks = current_hooks()
+    if hooks is not None:
+        hooks.before_draw(self.state)
+    seed = original(self, ordered)
     return seed if hooks is None else hooks.fold_seed(seed)
 
 
 def next_operation_seeds_of_rank(original: Any, op_seed: Any) -> Any:
     """Return the seeds of a random operation, which in a step differ between ranks."""
     seeds = original(op_seed)
-    if current_hooks() is None or tf.distribute.in_cross_replica_context():
+    if (hooks := current_hooks()) is not None:
+        hooks.note_random_operation()
+    if hooks is None or tf.distribute.in_cross_replica_context():
         return seeds
     number = number_of(tf.distribute.get_replica_context())
     if seeds[0] is None or number == 0:
