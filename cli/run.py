@@ -34,6 +34,7 @@ from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
 
 # Longest excerpt of a line that is repeated after a failure, in characters.
 _LONGEST_SHOWN = 2_000
+_ISOLATED = "# in a shell of: unshare -cn sh -c 'ip link set lo up; exec sh'"
 # The options of which one says how many processes there are.
 _COUNTS = ("-np", "-H", "--hostfile", "--workers", "--ps")
 _NOT_MET = (
@@ -106,9 +107,9 @@ _OPTIONS = {
     "process's share of the cores, or with --workers that of a worker; "
     "TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS keep the "
     "values that you have set)",
-    "--isolate-network": "give the processes a network in which there is this machine "
-    "alone, as TensorFlow's servers let in whoever reaches them; for programs that "
-    "read no data over the network",
+    "--isolate-network": "give the processes a network without other hosts, because "
+    "TensorFlow's servers accept every connection; for programs that read no data over "
+    "the network",
     "--collective tensorflow|mpi|horovod": "the library that connects the processes; "
     "with mpi, mpirun holds their places in an MPI job, and with horovod they get what "
     "horovodrun --gloo would give them too",
@@ -242,7 +243,7 @@ def _limits(args: argparse.Namespace) -> Limits:
 
 def _remarks(args: argparse.Namespace, restarts: Restarts) -> list[str]:
     """Return shell comments for a dry run on what its lines do not say."""
-    lines = ["# in a shell of: unshare -rn"] if args.isolate_network else []
+    lines = [_ISOLATED] if args.isolate_network else []
     if restarts.max_restarts:
         times = f"up to {restarts.max_restarts} times"
         lines.append(f"# after a failure: all of them again, {times}")
@@ -311,9 +312,10 @@ def _last_lines(result: RunResult) -> list[str]:
     if result.failed_rank is None:
         return []
     failed = result.exit_of(result.failed_rank)
-    if failed.rank in result.ended_ranks:
-        # It has held up the others, which say so.
-        others = (one for one in result.exits if one.rank not in result.ended_ranks)
+    if result.is_held_up:
+        # The others say so.
+        ended = result.ended_ranks
+        others = (one for one in result.exits if one.code and one.rank not in ended)
         failed = next(others, failed)
     shown = [f"    {_shortened(line)}" for line in failed.tail]
     return [f"the last lines of {failed.name}:", *shown] if shown else []

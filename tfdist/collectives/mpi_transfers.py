@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -151,21 +152,24 @@ class Transfers:
 
     def _sum_chunk(self, results: list[Any], roots: dict[int, int]) -> None:
         """Replace those arrays that this rank needs by their sums."""
-        requests, received = [], []
+        sends = []
         for i, root in roots.items():
             if root != self.rank:
-                requests += self._send(results[i], [root])
+                sends += self._send(results[i], [root])
                 continue
-            for rank in self._others():
-                received.append((i, np.empty_like(results[i])))
-                requests += self._receive(received[-1][1], rank)
             own = results[i]
             flat = self._outputs.take(own.nbytes).view(own.dtype)
             results[i] = flat.reshape(own.shape)
             results[i][...] = own
-        self._mpi.Request.Waitall(requests)
-        for i, theirs in received:
-            results[i] += theirs
+        needed = [i for i, root in roots.items() if root == self.rank]
+        theirs = [np.empty_like(results[i]) for i in needed]
+        # One rank after the other, so that many ranks need no more buffers than two.
+        for rank in self._others():
+            receives = [self._receive(array, rank) for array in theirs]
+            self._mpi.Request.Waitall([*chain.from_iterable(receives)])
+            for i, array in zip(needed, theirs, strict=True):
+                results[i] += array
+        self._mpi.Request.Waitall(sends)
 
     def _others(self) -> list[int]:
         """Return the other ranks."""

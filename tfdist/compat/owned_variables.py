@@ -149,7 +149,7 @@ def make_stand_in(variable: Any) -> bool:
 def apply_to_owned(
     original: Any, self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any]
 ) -> None:
-    """Apply gradients, of which each owner needs those of its weights."""
+    """Apply gradients, and note the owner of each weight."""
     _, by_key = vars(self).get(_OWNERS, (None, {}))
     owners = [by_key[self._var_key(v)] for v in trainable_variables] if by_key else []
     with holding(self, _APPLIED, owners):

@@ -4,7 +4,7 @@ import sys
 import warnings
 from types import FrameType
 
-_LIBRARIES = ("tfdist", "keras", "tensorflow")
+_LIBRARIES = ("contextlib", "keras", "tensorflow", "tfdist")
 
 
 def warn_user(message: str) -> None:
@@ -17,7 +17,7 @@ def warn_user(message: str) -> None:
 
 
 def _is_written_by_the_user(frame: FrameType) -> bool:
-    """Return whether a frame is of no library, nor of a function that it has made."""
+    """Return whether a frame belongs to the program of the user."""
     module = str(frame.f_globals.get("__name__"))
     is_made = "__autograph_generated_file" in frame.f_code.co_filename
     return module.split(".")[0] not in _LIBRARIES and not is_made

@@ -1,4 +1,4 @@
-"""Weights divided among ranks, each of which alone updates those that it owns."""
+"""Weights divided among ranks; each rank updates its own."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,6 @@
 """A network without other hosts, for the processes of a run."""
 
 import ctypes
-import errno
 import fcntl
 import os
 import socket
@@ -17,21 +16,29 @@ _IFF_UP = 1
 
 def isolate_network() -> None:
     """Move this process, and all that it will start, to a network of loopback alone."""
+    try:
+        _enter_network()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            up = struct.pack("16sh14x", b"lo", _IFF_UP)
+            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, up)
+    except OSError as error:
+        raise OSError(
+            "--isolate-network needs namespaces, which this system forbids. Received: "
+            f"{error}. Leave it out, and keep other hosts out with a firewall, or ask "
+            "for user namespaces."
+        ) from None
+
+
+def _enter_network() -> None:
+    """Enter a new network, if need be in a new user namespace."""
     # Without root a new network needs a new user namespace, in which every number keeps
     # its meaning. A process with threads may not enter one.
     user, group = os.geteuid(), os.getegid()
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNET) != 0:
-        if libc.unshare(_CLONE_NEWNET | _CLONE_NEWUSER) != 0:
-            number = ctypes.get_errno()
-            name = errno.errorcode.get(number, str(number))
-            raise OSError(
-                "--isolate-network needs namespaces, which this system forbids. "
-                f"Received: {name} from unshare(2). Leave it out, and keep strangers "
-                "out with a firewall, or ask for user namespaces."
-            )
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+    if libc.unshare(_CLONE_NEWNET) == 0:
+        return
+    if libc.unshare(_CLONE_NEWNET | _CLONE_NEWUSER) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")

@@ -8,6 +8,7 @@ from tfdist.launch.result import RunResult, how_it_ended
 
 # The first restart is at once; what fails again may need others to recover.
 _LONGEST_PAUSE_SECONDS = 60.0
+_MOST_DOUBLINGS = 6
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class Restarts:
         in_vain = 0
         while in_vain + 1 < len(steps) and steps[-1] <= max(steps[: -1 - in_vain]):
             in_vain += 1
-        return min(2.0 ** (in_vain - 1), _LONGEST_PAUSE_SECONDS) if in_vain else 0.0
+        doublings = min(in_vain - 1, _MOST_DOUBLINGS)
+        return min(2.0**doublings, _LONGEST_PAUSE_SECONDS) if in_vain else 0.0
 
     def notice(self, attempts: Sequence[Attempt], slots: Sequence[int]) -> str:
         """Return one line on why the job restarts, and without which slots."""
@@ -139,7 +141,9 @@ def _restart(failed: Attempt, after: Attempt) -> str:
     assert rank is not None
     exit_ = failed.result.exit_of(rank)
     name = exit_.name if slot == rank else f"{exit_.name} (slot {slot})"
-    line = f"{name} {how_it_ended(exit_.code)}; started again on "
+    is_held_up = failed.result.is_held_up
+    how = "held up the others" if is_held_up else how_it_ended(exit_.code)
+    line = f"{name} {how}; started again on "
     line += _processes(after.slots)
     if failed.saved_step:
         line += f"; the last saved step was {failed.saved_step}"

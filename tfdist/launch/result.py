@@ -69,9 +69,14 @@ class RunResult:
     was_interrupted: bool = False
 
     @property
+    def is_held_up(self) -> bool:
+        """Whether the failed rank has held up the others, and was then ended."""
+        return self.failed_rank in self.ended_ranks
+
+    @property
     def exit_code(self) -> int:
         """The exit code of the launcher, by the rules of a shell."""
-        if self.failed_rank is not None and self.failed_rank not in self.ended_ranks:
+        if self.failed_rank is not None and not self.is_held_up:
             code = self.exit_of(self.failed_rank).code
             return code if code >= 0 else EXIT_CODE_OF_SIGNAL - code
         match self.reason:
@@ -96,8 +101,8 @@ class RunResult:
                 assert self.failed_rank is not None
                 failed = self.exit_of(self.failed_rank)
                 what = failed.describe()
-                if self.failed_rank in self.ended_ranks:
-                    what = f"{failed.name} held up the others"
+                if self.is_held_up:
+                    what = f"{failed.name} held up the others, and was ended"
             case "timeout":
                 what = f"the run did not end within {self.detail} s"
             case "signal":
@@ -106,10 +111,9 @@ class RunResult:
                 what = f"the output of the ranks could not be written: {self.detail}"
             case _:
                 return ""
-        if not self.ended_ranks:
-            return f"{what}."
-        ended = [self.exit_of(rank) for rank in self.ended_ranks]
-        return f"{what}; {_were_ended(ended)}."
+        ranks = (rank for rank in self.ended_ranks if rank != self.failed_rank)
+        ended = [self.exit_of(rank) for rank in ranks]
+        return f"{what}; {_were_ended(ended)}." if ended else f"{what}."
 
 
 def how_it_ended(code: int) -> str:

@@ -7,11 +7,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
 from typing import Any
 
+from tfdist.rendezvous.diagnosis import Failure, Report, ended, find_failure
 from tfdist.rendezvous.progress import is_asked_for_stacks, note_culprit
 from tfdist.rendezvous.stacks import Snapshot, describe, list_stacks
 from tfdist.rendezvous.wire import CHUNK_BYTES, Message, Reader, pack
@@ -21,32 +22,8 @@ BEAT_SECONDS = 1.0
 # once, its watchdog kills a stopped one, and the kernel notices a cut network, so only
 # a container that is stopped as a whole is silent for this long.
 SILENCE_SECONDS = 60.0
-# Reports are seconds old, so a difference must last before it counts.
-_BELIEVED_SECONDS = 3.0
 # A rank answers from a thread of its own, unless Python does not run there.
 _ANSWER_SECONDS = 3.0
-
-
-@dataclass(frozen=True)
-class Report:
-    """Position of one rank, sent with every heartbeat."""
-
-    call: int = 0  # The number of joint calls that the rank has entered.
-    what: str = "nothing yet"  # The current joint call, or the last one.
-    inside: bool = False  # Whether the rank is still in that call.
-    seconds: float = 0.0  # The time since the rank entered or left it.
-    # The collectives in its graphs, as traced; empty until it has waited for a while.
-    plan: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Reason why the ranks cannot continue: "lost", "stalled" or "disagree"."""
-
-    kind: str
-    text: str
-    # The rank that the others have waited for in vain, if it is a single one.
-    culprit: int | None = None
 
 
 @dataclass
@@ -198,12 +175,12 @@ class Hub:
         now = time.monotonic()
         for rank in set(self._lines) - self._left:
             if now - self._lines[rank].heard > SILENCE_SECONDS:
-                note_culprit(_short(self._names[rank]))
-                self._lose(rank, f"has been silent for {SILENCE_SECONDS:.0f} s")
+                how = f"has been silent for {SILENCE_SECONDS:.0f} s"
+                self._lose(rank, how, culprit=rank)
         for key, values in self._values.items():
             for rank in self._left - set(values):
                 who = self._names[rank]
-                self._fail(_ended(who, "others wait", json.loads(key)[0]))
+                self._fail(ended(who, "others wait", json.loads(key)[0]))
         reports, seconds = self._reports, self._timeout_seconds
         failure = find_failure(reports, self._left, self._names, seconds)
         if failure is not None:
@@ -228,7 +205,7 @@ class Hub:
     def _end_survey(self, survey: _Survey) -> None:
         """Print what the ranks do, once all have answered or time is up."""
         asked = {rank: Snapshot() for rank in set(self._lines) - self._left}
-        if set(asked) > set(survey.snapshots) and time.monotonic() < survey.deadline:
+        if set(asked) - set(survey.snapshots) and time.monotonic() < survey.deadline:
             return
         self._survey = None
         asked |= survey.snapshots
@@ -239,7 +216,7 @@ class Hub:
         }
         names = {rank: _short(self._names[rank]) for rank in asked}
         sentence = describe(asked, waiting, names)
-        print(f"tfdist: {sentence}\n{list_stacks(asked, names)}", file=sys.stderr)
+        _print(f"tfdist: {sentence}\n{list_stacks(asked, names)}")
         failure = survey.failure
         if failure is not None:
             readers = [rank for rank, its in asked.items() if its.reads_input]
@@ -248,14 +225,14 @@ class Hub:
             text = f"{failure.text} Seen now: {sentence} The stacks of all are in the "
             self._tell(failure.kind, f"{text}output of {_short(self._names[0])}.")
 
-    def _lose(self, rank: int, how: str) -> None:
+    def _lose(self, rank: int, how: str, culprit: int | None = None) -> None:
         """Fail because a rank is gone."""
         text = (
             f"{self._names[rank]} {how}. Look at the end of its log for the cause (a "
             "crash, a signal, no memory left, a cut network), then start all ranks "
             "again."
         )
-        self._fail(Failure("lost", text))
+        self._fail(Failure("lost", text, culprit))
 
     def _fail(self, failure: Failure) -> None:
         """Send the first failure, and only this one, to every rank."""
@@ -295,90 +272,16 @@ def _report(
     return Report(int(call), str(what), bool(inside), float(seconds), plan)
 
 
-def find_failure(
-    reports: Mapping[int, Report],
-    left: Collection[int],
-    names: Mapping[int, str],
-    timeout_seconds: float,
-) -> Failure | None:
-    """Find a rank that waits for something that will never happen, if any."""
-    waiting = {
-        rank: report
-        for rank, report in sorted(reports.items())
-        if report.inside and report.seconds >= _BELIEVED_SECONDS and rank not in left
-    }
-    gone = min(sorted(left), key=lambda rank: reports[rank].call, default=None)
-    for rank, report in waiting.items():
-        if gone is not None and reports[gone].call < report.call:
-            return _ended(names[gone], f"{names[rank]} waits", report.what)
-    # A rank is compared with the first of its call, since pairs would be too many.
-    first: dict[int, int] = {}
-    for other, its in waiting.items():
-        rank = first.setdefault(its.call, other)
-        report = waiting[rank]
-        if report.what != its.what:
-            text = (
-                f"The ranks are in different calls: {names[rank]} is in {report.what}, "
-                f"{names[other]} in {its.what} (joint call {report.call} on both). "
-                "Make the same calls, with the same shapes and in the same order, on "
-                "every rank."
-            )
-            return Failure("disagree", text)
-    late = [rank for rank, its in waiting.items() if its.seconds >= timeout_seconds]
-    return _stall(late[0], waiting, reports, names, timeout_seconds) if late else None
+def _print(text: str) -> None:
+    """Print without waiting for a blocked output, or failing for a closed one."""
 
+    def write() -> None:
+        with suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
 
-def _ended(name: str, waiting: str, what: str) -> Failure:
-    """Explain that a rank has left out a call that others make."""
-    text = (
-        f"{name} has ended its program, without an error, while {waiting} for it in "
-        f"{what}. Make the same calls on every rank: fit, evaluate and predict must "
-        "not stand where only one of them comes, as after `if tfdist.is_chief()`."
-    )
-    return Failure("lost", text)
-
-
-def _stall(
-    late: int,
-    waiting: Mapping[int, Report],
-    reports: Mapping[int, Report],
-    names: Mapping[int, str],
-    timeout_seconds: float,
-) -> Failure:
-    """Explain why a rank has waited longer than the timeout."""
-    # Different graphs alone are no failure: ranks may trace at different times.
-    for (rank, report), (other, its) in pairwise(waiting.items()):
-        # An empty plan may mean that it has not been sent yet.
-        if report.call != its.call or not (report.plan and its.plan):
-            continue
-        plans = zip_longest(report.plan, its.plan, fillvalue="missing")
-        for position, (mine, theirs) in enumerate(plans):
-            if mine != theirs:
-                text = (
-                    f"The ranks run different graphs in {report.what}: collective "
-                    f"number {position} is {mine} on {names[rank]} and {theirs} on "
-                    f"{names[other]}. Trace the same operations, with the same shapes "
-                    "and in the same order, on every rank."
-                )
-                return Failure("disagree", text)
-    report = waiting[late]
-    behind = [other for other, its in reports.items() if its.call < report.call]
-    behind = behind or [other for other in reports if other not in waiting]
-    where = "; ".join(_position(reports[other], names[other]) for other in behind)
-    text = (
-        f"{names[late]} has waited {report.seconds:.0f} s in {report.what}. "
-        f"{where or 'All ranks are in it'}. If it is work that takes so long, raise "
-        f"timeout_seconds of the strategy (now {timeout_seconds:g})."
-    )
-    return Failure("stalled", text, behind[0] if len(behind) == 1 else None)
+    threading.Thread(target=write, name="tfdist report", daemon=True).start()
 
 
 def _short(name: str) -> str:
     """Return the name of a rank without its address: "rank 3"."""
     return name.partition(" (")[0]
-
-
-def _position(report: Report, name: str) -> str:
-    """Describe the position of a rank that others wait for."""
-    state = "is in" if report.inside else "is in no joint call; its last was"
-    return f"{name} {state} {report.what}, for {report.seconds:.0f} s"

@@ -12,8 +12,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from typing import Any
 
-from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS, Failure, Hub, Report
-from tfdist.rendezvous.stacks import take_snapshot
+from tfdist.rendezvous.diagnosis import Failure, Report
+from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS, Hub
+from tfdist.rendezvous.stacks import Snapshot, take_snapshot
 from tfdist.rendezvous.wire import Reader, send
 
 _ERRORS: dict[str, type[Exception]] = {
@@ -227,11 +228,21 @@ class Lifeline:
                     self._must_ask, point = True, self._points + 1
                     self._send({"kind": "exchange", "key": _STOP, "value": point})
         elif message["kind"] == "stacks":
-            self._send({"kind": "stacks", **asdict(take_snapshot())})
+            # This thread must go on, even if the source files cannot be read.
+            threading.Thread(
+                target=self._answer, name="tfdist snapshot", daemon=True
+            ).start()
         elif message["kind"] == "beat":
             with self._arrived:
                 self._call_of_chief = message["call"]
                 self._arrived.notify_all()
+
+    def _answer(self) -> None:
+        """Send what this rank does."""
+        snapshot = Snapshot()
+        with suppress(Exception):  # A loader of modules may raise anything.
+            snapshot = take_snapshot()
+        self._send({"kind": "stacks", **asdict(snapshot)})
 
     def _fail(self, failure: Failure) -> None:
         """Store the first failure, and wake all waiting threads."""

@@ -1,7 +1,8 @@
-"""What a job and its launcher tell each other, in files."""
+"""Files between a job and its launcher."""
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 # The file of the last saved step; the other files have names that begin with its name.
@@ -52,11 +53,12 @@ def read_saved_step(path: Path) -> int | None:
 
 
 def note_culprit(name: str) -> None:
-    """Tell the launcher which rank the others have waited for in vain."""
+    """Tell the launcher which rank holds up the others."""
     path = _file("culprit")
     # Another host may have no such folder.
     if path is not None and path.parent.exists():
-        path.write_text(name)
+        with suppress(OSError):
+            path.write_text(name)
 
 
 def read_culprit(progress: Path) -> str:
@@ -75,10 +77,12 @@ def ask_for_stacks(progress: Path) -> Path:
 def is_asked_for_stacks() -> bool:
     """Return whether the launcher asks, once for each question."""
     path = _file("ask")
-    if path is None or not path.exists():
+    try:
+        if path is not None:
+            path.unlink()
+    except OSError:
         return False
-    path.unlink()
-    return True
+    return path is not None
 
 
 def _file(what: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""What each rank does at the moment: its Python stacks, and one sentence for all."""
+"""Python stacks of all ranks, and one sentence on what they do."""
 
 import sys
 import sysconfig
@@ -18,16 +18,15 @@ _INPUT = ("/tensorflow/python/data/", "/data_adapters/", "/tfdist/training/input
 # A script may lie in the folder of Python itself, so only these parts of it are not
 # the user's.
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
-_LIBRARIES = (
-    str(Path(__file__).parents[1]),
-    *(sysconfig.get_paths()[kind] for kind in _KINDS),
-    "<frozen",
-)
+_FOLDERS = (Path(__file__).parents[1], *map(sysconfig.get_path, _KINDS))
+_LIBRARIES = (*(f"{folder}/" for folder in _FOLDERS), "<frozen")
+# Also those of the user's home, and of Debian.
+_INSTALLED = ("/site-packages/", "/dist-packages/", "__autograph_generated")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one rank does: in words, and the stacks of its threads."""
+    """The activity of one rank in words, and the stacks of its threads."""
 
     doing: str = ""  # As in "reads input, `rows()` at line 14 of train.py".
     stacks: tuple[str, ...] = ()
@@ -72,7 +71,8 @@ def _user_frame(
     """Return the innermost frame that belongs to no library."""
     for frame in reversed(stack):
         name = frame.filename
-        if not name.startswith(_LIBRARIES) and "__autograph_generated" not in name:
+        is_installed = any(part in name for part in _INSTALLED)
+        if not name.startswith(_LIBRARIES) and not is_installed:
             return frame
     return None
 

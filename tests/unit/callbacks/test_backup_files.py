@@ -1,5 +1,6 @@
 """Files of saved states: whole or known to be damaged, and the previous one used."""
 
+import fcntl
 import os
 import re
 import socket
@@ -154,6 +155,22 @@ files.lock()
 print("locked", flush=True)
 input()
 """
+
+
+def test_a_lock_that_its_owner_has_removed_is_made_anew(files, folder, monkeypatch):
+    """The owner leaves between the opening of the file and the lock."""
+    locked = fcntl.lockf
+
+    def lock(file, how):
+        monkeypatch.setattr(fcntl, "lockf", locked)
+        os.unlink(folder / "lock")
+        locked(file, how)
+
+    monkeypatch.setattr(fcntl, "lockf", lock)
+
+    files.lock()
+
+    assert str(os.getpid()) in (folder / "lock").read_text()
 
 
 def test_two_jobs_cannot_save_in_one_folder(files, folder):

@@ -49,12 +49,9 @@ def strategy():
     install(is_alone=True)
     collective = FirstOfTwo()
     strategy = StepRunner.__new__(StepRunner)
-    extended = ProcessReplicaExtended(
-        strategy,
-        collective,
-        GradientReducer(collective),
-        owners=WeightOwners(collective),
-    )
+    reducer = GradientReducer(collective)
+    extended = ProcessReplicaExtended(strategy, collective, reducer)
+    extended.owners = WeightOwners(collective)
     tf.distribute.Strategy.__init__(strategy, extended)
     return strategy
 

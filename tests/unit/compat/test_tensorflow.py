@@ -34,7 +34,10 @@ def parameters(function):
 
 
 # The additions of tfdist to the interface of TensorFlow.
-OURS = {"joined", "keras_hooks", "step", "_gather_over_processes", "_abc_impl"}
+OURS = {
+    *("joined", "keras_hooks", "owners", "step", "_gather_over_processes"),
+    "_abc_impl",
+}
 OVERRIDDEN = {
     name
     for kind in (ProcessReplicaExtended, CollectiveExtended)

@@ -103,7 +103,7 @@ def test_a_restart_is_announced_with_its_cause():
         ([None], 0),
         ([None, None], 1),
         ([None, 0, None], 2),
-        ([None] * 20, 60),
+        ([None] * 2000, 60),
         ([10, 20], 0),
         ([10, 20, 20], 1),
         ([10, 20, 20, None, 30], 0),

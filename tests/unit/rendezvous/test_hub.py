@@ -1,9 +1,12 @@
+import io
 import socket
+import sys
 
 import pytest
 
 from tfdist.rendezvous import hub as hub_module
-from tfdist.rendezvous.hub import Failure, Hub, Report, find_failure
+from tfdist.rendezvous.diagnosis import Failure, Report, find_failure
+from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.progress import (
     PROGRESS_VARIABLE,
     ask_for_stacks,
@@ -181,9 +184,27 @@ def test_a_stall_is_explained_by_what_the_ranks_do(
         f"Seen now: {seen} The stacks of all are in the output of rank 0."
         in (failure["text"])
     )
-    printed = capsys.readouterr().err
+    printed = ""
+    while "Stack of" not in printed:
+        printed += capsys.readouterr().err
     assert printed.startswith(f"tfdist: {seen}\nStack of rank 0 and rank 1, ")
     assert read_culprit(tmp_path / "0") == "rank 1"
+
+
+def test_a_report_that_cannot_be_printed_ends_nothing(ranks, monkeypatch, tmp_path):
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "no folder" / "0"))
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    ends = ranks(2, timeout_seconds=5.0)
+    waits = {"call": 1, "what": "train_step", "inside": True, "seconds": 6.0}
+    ends.say(0, kind="beat", report=REPORT | waits)
+    for rank in (0, 1):
+        ends.hear(rank, "stacks")
+        ends.say(rank, **ANSWER)
+
+    assert "Seen now: rank 1 runs `f()`" in ends.hear(1, "failure")["text"]
+    ends.hear(0, "beat")
 
 
 def test_the_launcher_may_ask_what_the_ranks_do(ranks, monkeypatch, tmp_path, capsys):

@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -34,25 +35,32 @@ class StateFiles:
     def lock(self) -> None:
         """Keep other jobs out of the folder, until `unlock` or the process ends."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        # Appending, so that the name of another owner is still there.
-        self._lock = self._lock_path.open("a+")
-        try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.seek(0)
-            owner = self._lock.read().strip()
-            self._lock.close()
-            self._lock = None
-            raise BlockingIOError(
-                "Another job that runs saves its states in backup_dir. Received: "
-                f"{self._folder}, in use by {owner}. End that job, or give each job "
-                "a folder of its own."
-            ) from None
-        except OSError:  # This file system has no locks.
-            return
-        self._lock.truncate(0)
-        self._lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._lock.flush()
+        while self._lock is None:
+            # Appending, so that the name of another owner is still there.
+            file = self._lock_path.open("a+")
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with file:
+                    file.seek(0)
+                    raise self._in_use(file.read().strip()) from None
+            except OSError:  # This file system has no locks.
+                return
+            if _is_file(file, self._lock_path):
+                self._lock = file
+        # A full disk must not keep a job from resuming.
+        with suppress(OSError):
+            self._lock.truncate(0)
+            self._lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+            self._lock.flush()
+
+    def _in_use(self, owner: str) -> OSError:
+        """Return the error of a folder that another job has locked."""
+        return BlockingIOError(
+            "Another job that runs saves its states in backup_dir. Received: "
+            f"{self._folder}, in use by {owner or 'another process'}. End that job, or "
+            "give each job a folder of its own."
+        )
 
     def unlock(self) -> None:
         """Let other jobs into the folder."""
@@ -173,6 +181,14 @@ def is_whole(content: bytes) -> bool:
     """Return whether the checksum at the end of a state matches its content."""
     body = memoryview(content)[:-_CHECKSUM_BYTES]
     return bool(body) and content[-_CHECKSUM_BYTES:] == _checksum(body)
+
+
+def _is_file(file: IO[str], path: Path) -> bool:
+    """Return whether a path still names an open file, which may have been removed."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _number(path: Path) -> int:

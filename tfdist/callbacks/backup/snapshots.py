@@ -125,6 +125,7 @@ def read_newest(files: StateFiles, collective: Collective) -> Snapshot | None:
             files.tidy()
             content = files.newest()
         except OSError as error:
+            files.unlock()
             problem = str(error)
     problem = collective.exchange("reading states", problem)[0]
     if problem is not None:
