@@ -371,7 +371,7 @@ def quick(monkeypatched):
 
 
 QUICK = {
-    "hub._BELIEVED_SECONDS": 0.5,
+    "diagnosis._BELIEVED_SECONDS": 0.5,
     "lifeline._SEND_PLAN_SECONDS": 0.5,
     "lifeline.BEAT_SECONDS": 0.1,
     "hub.BEAT_SECONDS": 0.1,
