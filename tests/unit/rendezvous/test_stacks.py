@@ -1,4 +1,4 @@
-"""What a rank says of itself, and how one sentence and one text say it of all."""
+"""Snapshots of ranks, the sentence on all of them, and the list of their stacks."""
 
 import threading
 from pathlib import Path
