@@ -172,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
         if args.isolate_network and hosts is not None:
             raise ValueError(
                 "--isolate-network is for processes on one machine. Received: other "
-                "hosts. Leave it out, and keep strangers out with a firewall."
+                "hosts. Leave it out, and keep other hosts out with a firewall."
             )
         if args.dry_run:
             print(*_remarks(args, restarts), *dry_lines(job, hosts), sep="\n")

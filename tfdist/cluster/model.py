@@ -226,3 +226,7 @@ def _check_types(cluster: Cluster) -> None:
             f"task must be a Task. Received: task={cluster.task!r}. "
             'Write it as Task("worker", 0).'
         )
+    jobs = cluster.jobs
+    if not all(isinstance(address, str) for each in jobs.values() for address in each):
+        # What has no hash would fail in the cache, without a name.
+        check_addresses(jobs)

@@ -104,6 +104,8 @@ def test_an_impossible_task_is_refused(job_type, index, error, message):
         ({"ps": "a:1"}, TypeError, 'ps must be a tuple of "host:port" strings. Receiv'),
         ({"workers": ["a:1"]}, TypeError, "workers must be a tuple of .* Received: "),
         ({"workers": (1,)}, TypeError, r"cluster\.worker\[0\] must be a string"),
+        ({"workers": (["a:1"],)}, TypeError, r"cluster\.worker\[0\] must be a string"),
+        ({"chief": ["a:1"]}, TypeError, r"cluster\.chief\[0\] must be a string"),
         ({"task": ("worker", 0)}, TypeError, "task must be a Task. Received: task=.'w"),
         ({"chief": "c"}, ValueError, r"cluster\.chief\[0\] has no port"),
         ({"task": Task("worker", 4)}, ValueError, "task.index must be from 0 to 3"),
