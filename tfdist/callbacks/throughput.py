@@ -14,6 +14,9 @@ import tensorflow as tf
 from tfdist import __version__
 from tfdist.callbacks.ranks import collective_of, is_chief_of, processes_of
 from tfdist.compat.keras.saving import write_atomically
+from tfdist.compat.user_warnings import warn_user
+from tfdist.mixed_precision import loss_scale
+from tfdist.rendezvous.metrics_files import EpochMetrics, MetricsFiles
 from tfdist.scaling import (
     EpochRate,
     Rate,
@@ -47,6 +50,9 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
     custom `train_step` or custom `metrics` it may count nothing, or steps: then the
     first counted step raises an error that asks for `examples_per_step`.
 
+    It also writes the files of `tfdist run --metrics-json` and `--metrics-file`, on the
+    chief after each epoch. See docs/callbacks.md.
+
     Args:
         skip_steps: Steps to leave out at the start of each `fit`. 0 counts every step,
             the first of later epochs included. Default 2: the first compiles, the
@@ -61,7 +67,8 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
             report`, replacing an earlier file. See docs/scaling.md. Default None.
 
     Raises:
-        OSError: If the folder of `json` cannot be created, when training begins.
+        OSError: If the folder of `json` cannot be created, or a file of `tfdist run`
+            not written, when training begins.
         ValueError: If an argument is out of range.
 
     Example:
@@ -100,9 +107,12 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         """Discard an earlier `fit`, and create the folder of the file."""
         self._reset()
         self._processes = processes_of(self.model)
-        if self.json is not None and is_chief_of(self.model):
-            # Fail early, not after hours of training.
-            Path(self.json).parent.mkdir(parents=True, exist_ok=True)
+        self._files = MetricsFiles() if is_chief_of(self.model) else None
+        # Fail early, not after hours of training.
+        if self._files is not None:
+            self._files.begin(EpochMetrics(None, self._processes))
+            if self.json is not None:
+                Path(self.json).parent.mkdir(parents=True, exist_ok=True)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Reset the counts, as Keras does with its metrics."""
@@ -147,6 +157,8 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         total = over_ranks([Rate(*of) for *of, _ in by_rank])
         rate = total.examples_per_second
         self._epochs.append(EpochRate(rate if rate > 0 else None, total.skipped_steps))
+        if self._files is not None:
+            self._write_metrics(self._files, epoch, total, logs or {})
         if logs is not None:
             logs.update(self._figures(rate))
         if math.isnan(rate) and len(self._epochs) == 1 and is_chief_of(self.model):
@@ -171,6 +183,26 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         write_atomically(
             Path(self.json), lambda path: Path(path).write_text(text_of_run(run))
         )
+
+    def _write_metrics(
+        self, files: MetricsFiles, epoch: int, total: Rate, logs: Mapping[str, Any]
+    ) -> None:
+        """Write the files that the launcher has asked for."""
+        steps = self._steps - total.skipped_steps
+        numbers = {name: keras.ops.convert_to_numpy(v) for name, v in logs.items()}
+        metrics = EpochMetrics(
+            epoch + 1,
+            self._processes,
+            self._epochs[-1].examples_per_second,
+            total.seconds / steps if total.seconds else None,
+            loss_scale(self.model),
+            {name: float(v) for name, v in numbers.items() if not v.ndim},
+        )
+        try:
+            files.write(metrics)
+        except OSError as error:
+            # A full disk must not end the training.
+            warn_user(f"The metrics of epoch {epoch + 1} are not written: {error}.")
 
     def _reset(self) -> None:
         """Discard all measurements."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tfdist.cluster import Task
 from tfdist.launch.horovod import IDENTITY_VARIABLES
+from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 DEFAULT_RESTARTS = 3
@@ -19,6 +20,7 @@ RESERVED_VARIABLES = (
     "TFDIST_LOCAL_SIZE",
     PROGRESS_VARIABLE,
     "TFDIST_RANK",
+    RESTARTS_VARIABLE,
     "TFDIST_RUN_ID",
     "TFDIST_SIZE",
     "TFDIST_SLOT",

@@ -27,6 +27,7 @@ from tfdist.launch.remote.host import RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
+from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_saved_step
 from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
 
@@ -89,7 +90,11 @@ def run_job(
             with _placed(job, hosts, slots, signals) as (specs, remote):
                 progress = folder / str(len(attempts))
                 progress.touch()
-                given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
+                given = {
+                    PROGRESS_VARIABLE: str(progress),
+                    RESTARTS_VARIABLE: str(len(attempts)),
+                    **secret_of(hosts),
+                }
                 specs = [replace(one, env={**given, **one.env}) for one in specs]
                 result = run_once(specs, out, limit, signals, remote)
             if result.reason == "timeout":  # Report the limit that the user set.

@@ -5,6 +5,7 @@ steps take n seconds, whatever happens beside them.
 """
 
 import itertools
+import json
 import math
 
 import keras
@@ -274,3 +275,36 @@ def test_a_model_that_does_not_count_its_examples_is_refused(skip_steps):
 def test_wrong_arguments_are_refused_at_once(options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         Throughput(**options)
+
+
+def test_files_of_the_launcher(tmp_path, monkeypatch):
+    epochs, prometheus = tmp_path / "epochs.json", tmp_path / "run.prom"
+    monkeypatch.setenv("TFDIST_METRICS_JSON", str(epochs))
+    monkeypatch.setenv("TFDIST_METRICS_FILE", str(prometheus))
+    model, throughput = model_of(), Throughput(skip_steps=1)
+    for _ in range(2):
+        history = fit(model, 44, throughput, epochs=2, validation_split=0.5)
+
+    lines = [json.loads(line) for line in epochs.read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 1, 2]
+    # Of 22 rows a step of 8 and one of 6 count, a second each.
+    assert {line["examples_per_second"] for line in lines} == {14 / 2}
+    assert {line["step_seconds"] for line in lines} == {1}
+    assert [line["logs"]["val_loss"] for line in lines[2:]] == history["val_loss"]
+    assert 'tfdist_step_seconds{run="run"} 1.0\n' in prometheus.read_text()
+
+
+def test_a_disk_that_fills_up_does_not_end_the_training(tmp_path, monkeypatch):
+    epochs = tmp_path / "folder" / "epochs.json"
+    monkeypatch.setenv("TFDIST_METRICS_JSON", str(epochs))
+    epochs.parent.mkdir()
+
+    class Removes(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            epochs.unlink(missing_ok=True)
+            epochs.parent.rmdir()
+
+    with pytest.warns(UserWarning, match="The metrics of epoch 1 are not written: "):
+        model_of().fit(
+            *rows(8), verbose=0, callbacks=[Throughput(skip_steps=0), Removes()]
+        )

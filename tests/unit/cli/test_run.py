@@ -99,6 +99,41 @@ def test_processes_without_a_strategy_are_told(
     assert capsys.readouterr().err == (text if is_told else "")
 
 
+def test_files_of_metrics_are_named_to_all_processes(launcher, tmp_path, capsys):
+    files = [tmp_path / "epochs.json", tmp_path / "run.prom"]
+    options = ["--metrics-json", "epochs.json", "--metrics-file", str(files[1])]
+
+    assert main(["run", "-np", "1", *options, "train.py"]) == 0
+
+    assert launcher.job.env == {
+        "TFDIST_METRICS_JSON": str(files[0]),
+        "TFDIST_METRICS_FILE": str(files[1]),
+    }
+    assert capsys.readouterr().err == (
+        f"tfdist run: nothing was written to {files[0]} and {files[1]}: no process has "
+        "called fit with the callback that does it. Add it: "
+        "model.fit(..., callbacks=[tfdist.callbacks.Throughput()])\n"
+    )
+    launcher.result = FAILED
+    assert main(["run", "-np", "1", *options, "train.py"]) == 3
+    assert "nothing was written" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "file", "message"),
+    [
+        ("--metrics-json", "none/a", "--metrics-json must be a file in a folder"),
+        ("--metrics-file", ".", "--metrics-file must be a file that can be written"),
+        ("--metrics-file", "/dev/null", "must be a file that can be replaced by a new"),
+    ],
+)
+def test_files_of_metrics_that_cannot_be_written(option, file, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "-np", "1", option, file, "train.py"])
+
+    assert message in capsys.readouterr().err
+
+
 def test_every_option_arrives(launcher, monkeypatch):
     monkeypatch.setattr("tfdist.launch.plan.available_cores", lambda: (0, 1, 2, 3))
     line = "-np 2 --output-dir a/b --no-tag-output --timeout 1.5 --bind-to core "

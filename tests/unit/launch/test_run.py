@@ -231,6 +231,14 @@ def test_the_last_saved_step_of_each_start_is_read(tmp_path):
     assert [attempt.saved_step for attempt in attempts] == [57, 57]
 
 
+def test_each_start_knows_how_many_were_before(tmp_path):
+    out = tmp_path / "starts"
+
+    run_job(shell(f"echo $TFDIST_RESTARTS >> {out}; exit 3", size=1), Restarts(2))
+
+    assert out.read_text().split() == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("own", ["", "of the user"])
 def test_each_start_of_a_job_has_a_secret_that_ps_does_not_show(
     tmp_path, monkeypatch, own
