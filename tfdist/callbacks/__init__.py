@@ -11,6 +11,7 @@ from tfdist.callbacks.learning_rate.schedule import (
 from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.rank_zero import RankZero
+from tfdist.callbacks.sentinel import Sentinel
 from tfdist.callbacks.throughput import Throughput
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "ModelCheckpoint",
     "PrintLearningRate",
     "RankZero",
+    "Sentinel",
     "Throughput",
 ]

@@ -236,7 +236,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
 def examples_counted(model: keras.Model, steps: int) -> float:
     """Return this process's examples in an epoch's steps, as Keras counts them."""
     # The weight of the mean loss. Reading it waits for the device: do it rarely.
-    tracker = next(filter(_is_mean_loss, model.metrics), None)
+    tracker = mean_loss_of(model)
     # The cast also turns variables of TensorFlow's strategies into plain tensors.
     counted = (
         0.0 if tracker is None else float(keras.ops.cast(tracker.count, "float64"))
@@ -254,6 +254,11 @@ def examples_counted(model: keras.Model, steps: int) -> float:
             "Pass the global batch size: Throughput(examples_per_step=64)."
         )
     return counted
+
+
+def mean_loss_of(model: keras.Model) -> keras.Metric | None:
+    """Return the metric that holds a model's mean loss, if any."""
+    return next(filter(_is_mean_loss, model.metrics), None)
 
 
 def _is_mean_loss(metric: keras.Metric) -> bool:

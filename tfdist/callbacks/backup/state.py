@@ -78,9 +78,14 @@ class TrainingVariables:
         self._owners = owners_of(model.distribute_strategy)
         self._of_layers = {id(variable) for variable in state_of_layers(model)}
 
+    @property
+    def variables(self) -> list[Any]:
+        """All of them, the metrics last."""
+        return [*self._others, *self._metrics]
+
     def take(self, collective: Collective) -> tuple[Specs, Values, Values]:
         """Return specs, equal values and own values; all ranks must call it."""
-        variables = [*self._others, *self._metrics]
+        variables = self.variables
         values = [self._value_of(variable) for variable in variables]
         kinds = self._kinds(variables, values, collective)
         specs = [
@@ -95,7 +100,7 @@ class TrainingVariables:
 
     def check(self, specs: Specs, folder: str) -> None:
         """Refuse the specs of another model."""
-        mine = [_spec_of(variable) for variable in [*self._others, *self._metrics]]
+        mine = [_spec_of(variable) for variable in self.variables]
         for one, other in itertools.zip_longest(mine, specs):
             # Paths may differ: they count the layers created so far.
             if one is None or other is None or [*one[1:3]] != [*other[1:3]]:
@@ -140,11 +145,15 @@ class TrainingVariables:
             by_rank = collective.exchange("the state of layers", sums)
         kinds = []
         for variable, *of_ranks in zip(variables, *by_rank, strict=True):
-            is_part = any(name in variable.path for name in _PARTS)
-            is_part |= id(variable) in metrics
-            kind = SUMMED if is_part and self._has_parts else EQUAL
+            is_sum = is_part(variable) or id(variable) in metrics
+            kind = SUMMED if is_sum and self._has_parts else EQUAL
             kinds.append(AVERAGED if len(set(of_ranks)) > 1 else kind)
         return kinds
+
+
+def is_part(variable: Any) -> bool:
+    """Return whether a variable of an optimizer or gradient is a partial sum."""
+    return any(name in variable.path for name in _PARTS)
 
 
 def callback_states(
