@@ -410,6 +410,23 @@ def test_the_second_ctrl_c_kills_at_once():
         assert_end(pids.values())
 
 
+def test_a_second_sigterm_does_not_cut_the_first_short(tmp_path):
+    """A scheduler may repeat it while the ranks save their state."""
+    mark = tmp_path / "mark"
+    saves = f"echo heard; until [ -e {mark} ]; do sleep 0.1; done; echo saved; exit"
+    script = f"trap '{saves}' TERM; echo rank $$; {FOREVER}"
+
+    with started("-np", "1", "bash", "-c", script) as process:
+        read_numbers(process, 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "[0] heard\n"
+        process.send_signal(signal.SIGTERM)
+        mark.touch()
+        out, _ = process.communicate(timeout=SECONDS)
+
+    assert (process.returncode, out) == (143, "[0] saved\n")
+
+
 def test_one_ctrl_c_kills_in_the_end():
     with started("-np", "1", "bash", "-c", STUBBORN) as process:
         pids = read_numbers(process, 4)

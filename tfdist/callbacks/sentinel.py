@@ -115,7 +115,7 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
                 "Leave it out, and use keras.callbacks.TerminateOnNaN for the loss."
             )
         self._collective = collective_of(self.model)
-        self._steps = self._in_epoch = self._restores = 0
+        self._steps = self._in_epoch = self._checked = self._restores = 0
         self._losses = deque(maxlen=_MOST_LOSSES)
         # The variables of the last good check, with their values.
         self._good: list[tuple[Any, Any]] = []
@@ -140,21 +140,20 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
             self._check(*(new - old for new, old in now))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Check once more, with the loss of the epoch."""
-        loss = (logs or {}).get("loss")
-        self._check(*((0.0, 0.0) if loss is None else (float(loss), 1.0)))
+        """Check the last steps, with the loss of the epoch."""
+        if self._steps > self._checked:
+            loss = (logs or {}).get("loss")
+            self._check(*((0.0, 0.0) if loss is None else (float(loss), 1.0)))
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Free the copies."""
+        self._good.clear()
 
     def _loss_so_far(self) -> tuple[float, float]:
         """Return the sum of this rank's losses in the epoch, and their weight."""
-        if self.on_divergence is None:
-            return 0.0, 0.0
         tracker = mean_loss_of(self.model)
-        if tracker is None:
-            raise ValueError(
-                "on_divergence needs the mean loss of a model. Received: "
-                f"on_divergence={self.on_divergence!r}, and a model without a metric "
-                "keras.metrics.Mean(name='loss'). Add it to the model's metrics."
-            )
+        if self.on_divergence is None or tracker is None:
+            return 0.0, 0.0
         total, count = (
             float(keras.ops.cast(variable, "float64"))
             for variable in (tracker.total, tracker.count)
@@ -163,6 +162,7 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _check(self, total: float, count: float) -> None:
         """Compare the ranks, and judge the loss since the last check."""
+        self._checked = self._steps
         if not self._compared:
             # All variables exist now.
             self._compared = _compared_of(self.model)
@@ -176,7 +176,14 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
             self._handle_difference([row.tobytes().hex() for row in prints])
         if self.on_divergence is not None:
             weight = sum(count for *_, count, _ in by_rank)
-            loss = sum(total for _, total, *_ in by_rank) / weight if weight else None
+            if not weight:
+                raise ValueError(
+                    "on_divergence needs the mean loss of a model. Received: "
+                    f"on_divergence={self.on_divergence!r}, and a model whose steps "
+                    "count none. Let them update a metric keras.metrics.Mean(name="
+                    "'loss')."
+                )
+            loss = sum(total for _, total, *_ in by_rank) / weight
             self._judge(loss, all(is_finite for *_, is_finite in by_rank))
 
     def _examined(self) -> tuple[Any, Any]:
@@ -216,21 +223,13 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
             self._print(f"after step {self._steps} there are other bits in {where}")
         self._warning = where
 
-    def _judge(self, loss: float | None, is_finite: bool) -> None:
+    def _judge(self, loss: float, is_finite: bool) -> None:
         """Raise or restore if the training has diverged, else keep its state."""
-        problem = "" if is_finite else "a weight is not finite"
-        if loss is not None:
-            problem = divergence(loss, self._losses, self.jump_factor) or problem
+        problem = divergence(loss, self._losses, self.jump_factor)
+        problem = problem or ("" if is_finite else "a weight is not finite")
         if not problem:
-            if loss is not None:
-                self._losses.append(loss)
-            self._restores = 0
-            if self.on_divergence == "restore":
-                variables = TrainingVariables(self.model, with_metrics=False).variables
-                own = [one for one in variables if not is_elsewhere(one)]
-                values = [tf.identity(tf.convert_to_tensor(one)) for one in own]
-                self._good = [*zip(own, values, strict=True)]
-                self._good_step = self._steps
+            self._losses.append(loss)
+            self._keep()
             return
         self._restores += 1
         if not self._good or self._restores > _MOST_RESTORES:
@@ -244,12 +243,28 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
             )
         for variable, value in self._good:
             variable.assign(value)
-        self.model.reset_metrics()
-        self._counted = (0.0, 0.0)
+        # Without a further step Keras would log zeros.
+        if self._in_epoch != self.params.get("steps"):
+            self.model.reset_metrics()
+            self._counted = (0.0, 0.0)
         self._print(
             f"before step {self._steps} {problem}: all ranks go on from their state "
             f"after step {self._good_step}"
         )
+
+    def _keep(self) -> None:
+        """Keep the variables of a good check, if they are to be restored."""
+        self._restores = 0
+        if self.on_divergence == "restore":
+            variables = TrainingVariables(self.model, with_metrics=False).variables
+            # Not two copies at a time.
+            self._good.clear()
+            self._good += [
+                (one, tf.identity(tf.convert_to_tensor(one)))
+                for one in variables
+                if not is_elsewhere(one)
+            ]
+            self._good_step = self._steps
 
     def _print(self, line: str) -> None:
         """Print a line on the chief."""

@@ -130,6 +130,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
                 # Another step follows, so all earlier batches were full.
                 self._full_step = examples / batch
             self._meter.start(batch, examples=examples, seconds=perf_counter())
+            self._started = examples
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -146,9 +147,9 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         """Add the rates of the epoch to the logs."""
         if self._examples is None:
             self._examples = self._count_examples(self._steps)
-        own = self._meter.stop(
-            self._steps, examples=self._examples, seconds=self._seconds
-        )
+        # Sentinel may have set the count back.
+        counted = max(self._examples, self._started)
+        own = self._meter.stop(self._steps, examples=counted, seconds=self._seconds)
         fields = [own.examples, own.seconds, own.skipped_steps, self._full_step]
         by_rank = collective_of(self.model).exchange("throughput", fields)
         if self._global_batch_size is None:
@@ -209,7 +210,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         self._meter = RateMeter(skip_steps=self.skip_steps)
         self._epochs: list[EpochRate] = []
         self._processes = 1
-        self._full_step = 0.0
+        self._full_step = self._started = 0.0
         self._global_batch_size = self.examples_per_step
         self._steps = 0
         self._seconds = 0.0

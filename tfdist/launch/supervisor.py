@@ -232,11 +232,15 @@ class Supervisor:
             )
 
     def _interrupt(self, number: signal.Signals) -> None:
-        """Forward a signal that ends the run; kill everything at the second one."""
+        """Forward a signal that ends the run; kill everything at the second Ctrl-C."""
         self._was_interrupted = True
+        is_request = number in (signal.SIGTERM, signal.SIGHUP)
+        if self._reason == "signal" and is_request:
+            # Schedulers and `timeout` repeat it, and ranks may be saving their state.
+            return
         if self._reason != "done":
             self._kill()
-        elif number in (signal.SIGTERM, signal.SIGHUP):
+        elif is_request:
             self._end_because("signal", number.name, number, _PREEMPTION_SECONDS)
         else:
             self._end_because("signal", number.name, number)

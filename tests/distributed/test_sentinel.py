@@ -1,0 +1,170 @@
+"""Planted faults that Sentinel finds in real processes, in two fits each."""
+
+import contextlib
+import io
+
+import keras
+import numpy as np
+import pytest
+
+import tfdist
+from tfdist.callbacks import Sentinel
+
+SECONDS = 240
+BATCH, STEPS, EPOCHS = 6, 8, 2
+FAULTY_STEP = 4
+# Three ranks can tell which of them is wrong.
+PLACES = [(3, "tensorflow", {}), (2, "mpi", {"shard_optimizer": True})]
+
+
+class FlipsOneBit(keras.callbacks.Callback):
+    """Changes the last bit of a bias in one step of each first epoch, on one rank."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self._rank = rank
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        is_here = tfdist.rank() == self._rank
+        if is_here and (self._epoch, batch + 1) == (0, FAULTY_STEP):
+            value = self.model.layers[2].bias.numpy()
+            value.view("uint32")[-1] ^= 1
+            self.model.layers[2].bias.assign(value)
+
+
+def rows(wrong=(), left_out=()):
+    """Return the rows of an epoch, of which some steps, from 1, are different."""
+    x = np.random.default_rng(1).normal(size=(STEPS, BATCH, 8)).astype("float32")
+    x[[step - 1 for step in wrong]] = np.nan
+    return np.delete(x, [step - 1 for step in left_out], axis=0).reshape(-1, 8)
+
+
+def train(strategy, *callbacks, x, **options):
+    """Return what is left of two fits: weights, prints, and the error of the first."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = keras.layers
+        model = keras.Sequential(
+            [
+                keras.Input((8,)),
+                layers.Dense(16, activation="relu"),
+                layers.Dropout(0.2),
+                layers.Dense(4),
+                # Its statistics differ between ranks within an epoch.
+                layers.BatchNormalization(),
+                layers.Dense(1),
+            ]
+        )
+        model.compile(keras.optimizers.Adam(**options), "mse", jit_compile=False)
+    fit = {"batch_size": BATCH, "shuffle": False, "epochs": EPOCHS, "verbose": 0}
+    error = ""
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        for _ in range(2):
+            try:
+                model.fit(x, x[:, :1], callbacks=[*callbacks], **fit)
+            except RuntimeError as raised:
+                error = error or str(raised)
+    weights = [weight.tobytes().hex() for weight in model.get_weights()]
+    return weights, printed.getvalue().splitlines(), error
+
+
+def train_all(options):
+    """Train with each fault; return what is left by case."""
+    strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=60, **options)
+    last = tfdist.size() - 1
+
+    def case(*faults, x=None, accumulate=None, **options):
+        sentinel = Sentinel(every_steps=2, **options)
+        more = {"gradient_accumulation_steps": accumulate}
+        return train(strategy, *faults, sentinel, x=rows() if x is None else x, **more)
+
+    return {
+        "right": case(),
+        "accumulated": case(accumulate=3),
+        "repaired": case(FlipsOneBit(last), on_difference="repair"),
+        "stopped": case(FlipsOneBit(last)),
+        "warned": case(FlipsOneBit(0), on_difference="warn"),
+        "restored": case(x=rows(wrong=[3]), on_divergence="restore"),
+        "left out": case(x=rows(left_out=[3, 4])),
+    }
+
+
+@pytest.fixture(
+    scope="module", params=PLACES, ids=lambda place: f"{place[1]}-{place[0]}"
+)
+def job(request):
+    """Return the number of processes, and by case what each rank ended with."""
+    size, collective, options = request.param
+    values = tfdist.testing.cluster(
+        train_all,
+        size=size,
+        args=(options,),
+        collective=collective,
+        timeout_seconds=SECONDS,
+    ).values
+    return size, {name: [value[name] for value in values] for name in values[0]}
+
+
+def test_variables_that_may_differ_are_not_compared(job):
+    size, found = job
+
+    for name in ("right", "accumulated"):
+        (weights, *others), *_ = found[name]
+        assert found[name] == [(weights, [], "")] * size
+        assert others == [[], ""]
+
+
+def test_one_bit_is_found_and_repaired(job):
+    size, found = job
+    (weights, *_), *_ = found["right"]
+    where = f"sequential/dense_1/bias of rank {size - 1}"
+    # The second fit counts anew.
+    line = (
+        f"tfdist: Sentinel: after step {FAULTY_STEP} there are other bits in {where}: "
+        "all have those of rank 0 now."
+    )
+
+    assert found["repaired"] == [
+        (weights, [line] * 2 if rank == 0 else [], "") for rank in range(size)
+    ]
+    for _, printed, error in found["stopped"]:
+        assert printed == []
+        assert error == (
+            f"The ranks have different variables after step {FAULTY_STEP}. Received: "
+            f"other bits in {where}. Change variables on all ranks alike, and test the "
+            "memory of that host; on_difference='repair' gives all ranks those of rank "
+            "0."
+        )
+
+
+def test_a_rank_that_differs_from_most_is_named(job):
+    size, found = job
+    (_, printed, error), *others = found["warned"]
+
+    # It stays different, and is named once in each fit. Two ranks cannot tell.
+    wrong = 0 if size > 2 else 1
+    start = "tfdist: Sentinel: after step 4 there are other bits in sequential/"
+    assert error == ""
+    assert printed[0] == f"{start}dense_1/bias of rank {wrong}."
+    assert all(f"of rank {wrong}" in line for line in printed)
+    assert {text for _, lines, text in others for text in [*lines, text]} == {""}
+
+
+def test_what_diverges_is_left_out_on_all_ranks(job):
+    size, found = job
+    (weights, *_), *_ = found["left out"]
+
+    assert [weights for weights, *_ in found["restored"]] == [weights] * size
+    (_, printed, error), *others = found["restored"]
+    assert error == ""
+    steps = [4 + STEPS * epoch for epoch in range(EPOCHS)] * 2
+    assert printed == [
+        f"tfdist: Sentinel: before step {step} the loss is nan: all ranks go on from "
+        f"their state after step {step - 2}."
+        for step in steps
+    ]
+    assert {text for _, lines, text in others for text in [*lines, text]} == {""}
