@@ -22,17 +22,16 @@ from tfdist.launch import (
     run_job,
     tuning_variables,
 )
-from tfdist.rendezvous.metrics_files import METRICS_FILE_VARIABLE, METRICS_JSON_VARIABLE
 from tfdist.rendezvous.presence import START_TIMEOUT_VARIABLE
 from tfdist_cli.options import (
     Commands,
     add_command,
     add_options,
     add_program,
-    check_json,
     without_dashes,
 )
 from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
+from tfdist_cli.run_metrics import Metrics, add_options_of_metrics, metrics_variables
 
 # Longest excerpt of a line that is repeated after a failure, in characters.
 _LONGEST_SHOWN = 2_000
@@ -42,10 +41,6 @@ _COUNTS = ("-np", "-H", "--hostfile", "--workers", "--ps")
 _NOT_MET = (
     "the {} processes never met: none of them made a strategy of tfdist, so each has "
     "run by itself. Put this first: strategy = tfdist.strategies.AllReduceStrategy()"
-)
-_NOT_WRITTEN = (
-    "nothing was written to {}: no process has called fit with the callback that does "
-    "it. Add it: model.fit(..., callbacks=[tfdist.callbacks.Throughput()])"
 )
 
 _DESCRIPTION = """\
@@ -104,10 +99,6 @@ _OPTIONS = {
     "--dry-run": "print the command of each process, ready to be pasted into a shell",
     "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
     "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log",
-    "--metrics-json FILE": "append the metrics of each epoch as a line of JSON; the "
-    "chief does it where fit has the callback tfdist.callbacks.Throughput",
-    "--metrics-file FILE": "write those of the last epoch for Prometheus, to a file "
-    "like NAME.prom that the node exporter's textfile collector reads",
     "--no-tag-output": "do not put the rank before each line",
     "--verbose": "show all that TensorFlow prints; by default its errors only, unless "
     f"you have set {LEVEL_VARIABLE}",
@@ -162,6 +153,7 @@ def add_parser(commands: Commands) -> None:
     types = {"K=V": _variable}
     add_options(parser, _OPTIONS, types, max_restarts=0, collective="tensorflow")
     add_options_of_hosts(parser)
+    add_options_of_metrics(parser)
     tuning = parser.add_argument_group(
         "tuning of Horovod",
         "Only with --collective horovod; what is left out is Horovod's default.",
@@ -179,8 +171,7 @@ def run(args: argparse.Namespace) -> int:
         restarts.check(job)
         if hosts is not None:
             hosts.check(job, restarts)
-        else:
-            _check_metrics(args.metrics_json, args.metrics_file)
+        metrics = Metrics(args, is_here=hosts is None)
         if args.isolate_network and hosts is not None:
             raise ValueError(
                 "--isolate-network is for processes on one machine. Received: other "
@@ -191,8 +182,6 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.isolate_network:
             isolate_network()
-        metrics = [] if hosts is not None else [*_metrics(args).values()]
-        before = [*map(_stamp, metrics)]
         attempts = run_job(
             job,
             restarts,
@@ -204,10 +193,7 @@ def run(args: argparse.Namespace) -> int:
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     report_end(restarts, attempts)
-    if attempts[-1].result.reason == "done":
-        stamps = zip(metrics, before, strict=True)
-        same = [str(file) for file, stamp in stamps if _stamp(file) == stamp]
-        _print([_NOT_WRITTEN.format(" and ".join(same))] if same else [])
+    _print(metrics.report(attempts[-1].result))
     if hosts is None and have_not_met(job, attempts[-1]):
         _print([_NOT_MET.format(job.size)])
     return attempts[-1].result.exit_code
@@ -216,8 +202,7 @@ def run(args: argparse.Namespace) -> int:
 def _job(args: argparse.Namespace) -> Job:
     """Return the job that the options describe."""
     _check_order(args)
-    metrics = {name: str(file) for name, file in _metrics(args).items()}
-    env = {**dict(args.env), **_horovod_variables(args), **metrics}
+    env = {**dict(args.env), **_horovod_variables(args), **metrics_variables(args)}
     if args.start_timeout is not None:
         env.setdefault(START_TIMEOUT_VARIABLE, f"{args.start_timeout:g}")
     return Job(
@@ -246,35 +231,6 @@ def _check_order(args: argparse.Namespace) -> None:
             f"for the program. Received: tfdist run {shlex.join(words)}. Write: "
             f"tfdist run {shlex.join(order)}"
         )
-
-
-def _metrics(args: argparse.Namespace) -> dict[str, Path]:
-    """Return the files of metrics by the variables that name them."""
-    files = {
-        METRICS_JSON_VARIABLE: args.metrics_json,
-        METRICS_FILE_VARIABLE: args.metrics_file,
-    }
-    return {name: file.absolute() for name, file in files.items() if file is not None}
-
-
-def _check_metrics(json: Path | None, prometheus: Path | None) -> None:
-    """Refuse files of metrics that cannot be written, before any work."""
-    check_json(json, "--metrics-json")
-    check_json(prometheus, "--metrics-file")
-    if prometheus is not None:
-        is_special = prometheus.exists() and not prometheus.is_file()
-        if is_special or not os.access(prometheus.parent, os.W_OK):
-            raise PermissionError(
-                "--metrics-file must be a file that can be replaced by a new one. "
-                f"Received: {prometheus}. Choose another place."
-            )
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    """Return what changes when a file is written."""
-    if not file.exists():
-        return None
-    return file.stat().st_mtime_ns, file.stat().st_size
 
 
 def _limits(args: argparse.Namespace) -> Limits:

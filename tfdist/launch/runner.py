@@ -90,11 +90,7 @@ def run_job(
             with _placed(job, hosts, slots, signals) as (specs, remote):
                 progress = folder / str(len(attempts))
                 progress.touch()
-                given = {
-                    PROGRESS_VARIABLE: str(progress),
-                    RESTARTS_VARIABLE: str(len(attempts)),
-                    **secret_of(hosts),
-                }
+                given = {**_facts_of(progress), **secret_of(hosts)}
                 specs = [replace(one, env={**given, **one.env}) for one in specs]
                 result = run_once(specs, out, limit, signals, remote)
             if result.reason == "timeout":  # Report the limit that the user set.
@@ -102,6 +98,11 @@ def run_job(
             attempts.append(Attempt(result, slots, read_saved_step(progress)))
             slots = restarts.next_slots(attempts)
     return tuple(attempts)
+
+
+def _facts_of(progress: Path) -> dict[str, str]:
+    """Return the variables of an attempt, whose number is the name of its file."""
+    return {PROGRESS_VARIABLE: str(progress), RESTARTS_VARIABLE: progress.name}
 
 
 def _seconds_to(deadline: float) -> float:
