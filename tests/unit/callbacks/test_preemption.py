@@ -1,5 +1,6 @@
 """Signals to stop are for the process that trains."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,17 @@ from tfdist.callbacks.backup.preemption import received_stop_signals
 SECONDS = 10
 # Enough that some are ended before they have run a line of Python.
 FORKS = 50
+
+
+def test_a_signal_after_the_last_step_stops_the_next_fit():
+    with received_stop_signals(can_stop=True):
+        os.kill(os.getpid(), signal.SIGUSR1)
+    with contextlib.suppress(SystemExit):
+        with received_stop_signals(can_stop=True) as received:
+            assert received == ["SIGUSR1"]
+            raise SystemExit
+    with received_stop_signals(can_stop=True) as received:
+        assert received == []
 
 
 def test_forked_workers_still_end_at_sigterm():

@@ -12,12 +12,15 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 STOPPED_EXIT_CODE = 128 + signal.SIGTERM
 # The signals that are received instead of ending the process.
 _held: set[signal.Signals] = set()
+# Those that came too late for any step of a `fit`. The next one stops in its first.
+_late: list[str] = []
 
 
 @contextlib.contextmanager
 def received_stop_signals(*, can_stop: bool) -> Iterator[list[str]]:
     """Yield the names of the signals received so far, which do not end the process."""
-    received: list[str] = []
+    received = [*_late]
+    _late.clear()
     # A handler of the program stays. Python sets handlers in the main thread only.
     can_stop &= threading.current_thread() is threading.main_thread()
     ours = {n for n in _SIGNALS if can_stop and signal.getsignal(n) is signal.SIG_DFL}
@@ -26,6 +29,7 @@ def received_stop_signals(*, can_stop: bool) -> Iterator[list[str]]:
     _held.update(ours)
     try:
         yield received
+        _late.extend(received)
     finally:
         _release(ours)
 
