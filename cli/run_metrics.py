@@ -24,7 +24,7 @@ class Metrics:
     """The files on this host, which must be writable; other hosts check their own."""
 
     def __init__(self, args: argparse.Namespace, *, is_here: bool) -> None:
-        files = []
+        files: list[Path] = []
         if is_here:
             _check(args.metrics_json, args.metrics_file)
             files = [Path(name) for name in metrics_variables(args).values()]

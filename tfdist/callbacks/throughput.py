@@ -107,9 +107,8 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         """Discard an earlier `fit`, and create the folder of the file."""
         self._reset()
         self._processes = processes_of(self.model)
-        self._files = MetricsFiles() if is_chief_of(self.model) else None
         # Fail early, not after hours of training.
-        if self._files is not None:
+        if is_chief_of(self.model):
             self._files.begin(EpochMetrics(None, self._processes))
             if self.json is not None:
                 Path(self.json).parent.mkdir(parents=True, exist_ok=True)
@@ -158,8 +157,8 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         total = over_ranks([Rate(*of) for *of, _ in by_rank])
         rate = total.examples_per_second
         self._epochs.append(EpochRate(rate if rate > 0 else None, total.skipped_steps))
-        if self._files is not None:
-            self._write_metrics(self._files, epoch, total, logs or {})
+        if self._files.are_wanted and is_chief_of(self.model):
+            self._write_metrics(epoch, total, logs or {})
         if logs is not None:
             logs.update(self._figures(rate))
         if math.isnan(rate) and len(self._epochs) == 1 and is_chief_of(self.model):
@@ -185,9 +184,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
             Path(self.json), lambda path: Path(path).write_text(text_of_run(run))
         )
 
-    def _write_metrics(
-        self, files: MetricsFiles, epoch: int, total: Rate, logs: Mapping[str, Any]
-    ) -> None:
+    def _write_metrics(self, epoch: int, total: Rate, logs: Mapping[str, Any]) -> None:
         """Write the files that the launcher has asked for."""
         steps = self._steps - total.skipped_steps
         numbers = {name: keras.ops.convert_to_numpy(v) for name, v in logs.items()}
@@ -200,13 +197,14 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
             {name: float(v) for name, v in numbers.items() if not v.ndim},
         )
         try:
-            files.write(metrics)
+            self._files.write(metrics)
         except OSError as error:
             # A full disk must not end the training.
             warn_user(f"The metrics of epoch {epoch + 1} are not written: {error}.")
 
     def _reset(self) -> None:
         """Discard all measurements."""
+        self._files = MetricsFiles()
         self._meter = RateMeter(skip_steps=self.skip_steps)
         self._epochs: list[EpochRate] = []
         self._processes = 1

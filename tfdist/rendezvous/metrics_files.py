@@ -60,6 +60,11 @@ class MetricsFiles:
         self._prometheus = env.get(METRICS_FILE_VARIABLE)
         self._restarts = int(env.get(RESTARTS_VARIABLE) or 0)
 
+    @property
+    def are_wanted(self) -> bool:
+        """True if there is a file to write."""
+        return bool(self._json or self._prometheus)
+
     def begin(self, metrics: EpochMetrics) -> None:
         """Write what is known before the first epoch, or fail before it."""
         if self._json:
