@@ -14,7 +14,12 @@ SECONDS = 240
 BATCH, STEPS, EPOCHS = 6, 8, 2
 FAULTY_STEP = 4
 # Three ranks can tell which of them is wrong.
-PLACES = [(3, "tensorflow", {}), (2, "mpi", {"shard_optimizer": True})]
+PLACES = [
+    pytest.param((3, "tensorflow", {}), id="tensorflow"),
+    pytest.param(
+        (2, "mpi", {"shard_optimizer": True}), id="mpi", marks=pytest.mark.slow
+    ),
+]
 
 
 class FlipsOneBit(keras.callbacks.Callback):
@@ -94,9 +99,7 @@ def train_all(options):
     }
 
 
-@pytest.fixture(
-    scope="module", params=PLACES, ids=lambda place: f"{place[1]}-{place[0]}"
-)
+@pytest.fixture(scope="module", params=PLACES)
 def job(request):
     """Return the number of processes, and by case what each rank ended with."""
     size, collective, options = request.param
