@@ -21,6 +21,7 @@ from tfdist.launch.remote.host import (
     carried_environment,
     ssh_command,
 )
+from tfdist.rendezvous.progress import read_culprit, read_saved_step
 
 SECONDS = 30
 HOST = "node2"
@@ -338,3 +339,32 @@ def test_a_host_that_does_not_answer(connect):
 def test_what_is_no_command_for_ssh_is_refused(ssh):
     with pytest.raises(ValueError, match=r"--ssh must be a command .*Received: --ssh "):
         ssh_command(ssh, "node1", "true")
+
+
+def test_what_rank_0_writes_reaches_the_launcher(start, tmp_path):
+    progress = tmp_path / "0"
+    progress.touch()
+    there = 'printf %020d 57 > "$TFDIST_PROGRESS_FILE"'
+    culprit = 'printf "rank 3" > "$TFDIST_PROGRESS_FILE.culprit"; exit 1'
+    rank = start(
+        f"{there}; until [ -e {tmp_path}/go ]; do sleep 0.05; "
+        f"done; {culprit}",
+        TFDIST_PROGRESS_FILE=str(progress),
+    )
+    # While the rank runs: its host may be lost before the rank ends.
+    deadline = time.monotonic() + SECONDS
+    while read_saved_step(progress) != 57:
+        assert time.monotonic() < deadline
+    (tmp_path / "go").touch()
+
+    assert rank.wait() == 1
+    assert (read_saved_step(progress), read_culprit(progress)) == (57, "rank 3")
+
+
+def test_what_another_rank_writes_does_not(start, tmp_path):
+    progress = tmp_path / "0"
+    progress.touch()
+    own = 'echo 7 > "$TFDIST_PROGRESS_FILE"'
+
+    assert start(own, 1, TFDIST_PROGRESS_FILE=str(progress)).wait() == 0
+    assert read_saved_step(progress) is None

@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.process import RankProcess
 from tfdist.launch.remote.link import Link, open_link, open_writer
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE, write_notes
 from tfdist.rendezvous.wire import Message
 
 DEFAULT_SSH = "ssh"
@@ -96,6 +97,8 @@ class RemoteHost:
         self._ranks: dict[int, RemoteProcess] = {}
         # The reason why the connection ended; None while it is open.
         self._end: str | None = None
+        # Where the launcher looks for what rank 0 writes.
+        self._progress: Path | None = None
         # Stderr of ssh, read after a failure; closed with the connection.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         line = agent_line(os.getcwd(), python, os.environ.get("PYTHONPATH"), slots)
@@ -129,6 +132,8 @@ class RemoteHost:
             self._lose(rank, self._end)
             return
         assert self._link is not None
+        if PROGRESS_VARIABLE in rank.spec.env:
+            self._progress = Path(rank.spec.env[PROGRESS_VARIABLE])
         env = {**carried_environment(os.environ), **rank.spec.env}
         start = {"argv": rank.spec.argv, "env": env, "cores": rank.spec.cores}
         self._link.send({"kind": "start", "rank": rank.rank, **start})
@@ -222,6 +227,10 @@ class RemoteHost:
         assert self._link is not None
         if message["kind"] == "hello":
             self.hello.set_result(message)
+            return
+        if message["kind"] == "notes":
+            if self._progress is not None:
+                write_notes(self._progress, message["step"], message["culprit"])
             return
         rank = self._ranks[message["rank"]]
         if message["kind"] == "output":
