@@ -12,6 +12,7 @@ from tfdist.launch import (
     LEVEL_VARIABLE,
     TUNING_OPTIONS,
     Attempt,
+    Hosts,
     Job,
     Limits,
     Output,
@@ -165,7 +166,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         hosts = hosts_of(args)
         job = _job(args)
-        restarts = Restarts(args.max_restarts, args.min_np)
+        places = hosts.places if isinstance(hosts, Hosts) else ()
+        restarts = Restarts(args.max_restarts, args.min_np, places)
         restarts.check(job)
         if hosts is not None:
             hosts.check(job, restarts)

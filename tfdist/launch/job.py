@@ -11,6 +11,7 @@ from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 DEFAULT_RESTARTS = 3
 LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 ERRORS_ONLY = "2"
+SLOT_VARIABLE = "TFDIST_SLOT"
 # Set by the launcher for each process; users must not set them.
 RESERVED_VARIABLES = (
     *IDENTITY_VARIABLES,
@@ -21,7 +22,7 @@ RESERVED_VARIABLES = (
     "TFDIST_RANK",
     "TFDIST_RUN_ID",
     "TFDIST_SIZE",
-    "TFDIST_SLOT",
+    SLOT_VARIABLE,
     "TFDIST_TASK",
 )
 # As many as a machine has ports.

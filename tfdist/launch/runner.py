@@ -17,7 +17,14 @@ from pathlib import Path
 
 from tfdist.launch.events import PASSED_ON, received_signals
 from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
-from tfdist.launch.hosts import Hosts, Placement, Pods, placed, plan_in_pod
+from tfdist.launch.hosts import (
+    Hosts,
+    Placement,
+    Pods,
+    UnusableHosts,
+    placed,
+    plan_in_pod,
+)
 from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.machine import is_this_machine
 from tfdist.launch.mpi import places, shell_line
@@ -85,13 +92,18 @@ def run_job(
             out = replace(output or Output(), append=bool(attempts))
             left = _seconds_to(deadline) if limits.timeout_seconds else None
             limit = replace(limits, timeout_seconds=left)
+            progress = folder / str(len(attempts))
+            progress.touch()
+            given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
             # Each attempt has its own ports and run id, so leftovers cannot join.
-            with _placed(job, hosts, slots, signals) as (specs, remote):
-                progress = folder / str(len(attempts))
-                progress.touch()
-                given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
-                specs = [replace(one, env={**given, **one.env}) for one in specs]
-                result = run_once(specs, out, limit, signals, remote)
+            try:
+                with _placed(job, hosts, slots, signals) as (specs, remote):
+                    specs = [replace(one, env={**given, **one.env}) for one in specs]
+                    result = run_once(specs, out, limit, signals, remote)
+            except UnusableHosts as error:
+                if not attempts:
+                    raise
+                result = RunResult((), "hosts", error.text, unusable=error.names)
             if result.reason == "timeout":  # Report the limit that the user set.
                 result = replace(result, detail=f"{limits.timeout_seconds:g}")
             attempts.append(Attempt(result, slots, read_saved_step(progress)))
@@ -151,7 +163,7 @@ def _placed(
 ) -> contextlib.AbstractContextManager[Placement]:
     """Plan an attempt, and connect to its hosts."""
     if isinstance(hosts, Hosts):
-        return placed(job, hosts, signals)
+        return placed(job, hosts, slots, signals)
     specs = plan_here(job, slots=slots) if hosts is None else plan_in_pod(job, hosts)
     return contextlib.nullcontext((specs, {}))
 

@@ -347,8 +347,7 @@ def test_what_rank_0_writes_reaches_the_launcher(start, tmp_path):
     there = 'printf %020d 57 > "$TFDIST_PROGRESS_FILE"'
     culprit = 'printf "rank 3" > "$TFDIST_PROGRESS_FILE.culprit"; exit 1'
     rank = start(
-        f"{there}; until [ -e {tmp_path}/go ]; do sleep 0.05; "
-        f"done; {culprit}",
+        f"{there}; until [ -e {tmp_path}/go ]; do sleep 0.05; done; {culprit}",
         TFDIST_PROGRESS_FILE=str(progress),
     )
     # While the rank runs: its host may be lost before the rank ends.

@@ -32,8 +32,8 @@ class Agent:
 
     # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with the
     # installed versions, free ports and cores, then the `output`, `exit` and `gone` of
-    # ranks; `gone` means that no descendant is left. What rank 0 writes for the launcher
-    # is sent as `notes`, since the files of the launcher are on another host.
+    # ranks; `gone` means that no descendant is left. Rank 0 writes files for the
+    # launcher: on another host `notes` carry what they hold.
     def __init__(self, link: Link, folder: Path) -> None:
         self._link = link
         self._progress = folder / "progress"

@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.process import RankProcess
 from tfdist.launch.remote.link import Link, open_link, open_writer
+from tfdist.launch.result import EXIT_CODE_OF_LOST_HOST
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE, write_notes
 from tfdist.rendezvous.wire import Message
 
@@ -39,8 +40,6 @@ _NOT_CARRIED = frozenset(
 )
 _PREFIXES_NOT_CARRIED = ("DBUS_", "OMPI_", "PMI", "SLURM", "SSH_", "XDG_")
 
-# The exit code of ssh when the connection breaks.
-_LOST = 255
 # Grace periods for the agent to exit, and for ssh to explain a lost connection.
 _GOODBYE_SECONDS = 5.0
 _EXPLANATION_SECONDS = 1.0
@@ -257,7 +256,7 @@ class RemoteHost:
         """Report a rank as lost."""
         line = f"tfdist run: {self._name} is lost to this run: {reason}\n"
         rank.streams[1].write(line.encode())
-        rank.report(_LOST, time.monotonic())
+        rank.report(EXIT_CODE_OF_LOST_HOST, time.monotonic())
         self._release(rank)
 
 
