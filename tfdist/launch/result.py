@@ -35,6 +35,7 @@ class Exit:
     tail: tuple[str, ...] = ()
     task: Task | None = None
     host: str | None = None
+    has_dumped: bool = False
 
     @property
     def recurring_error(self) -> str:
@@ -52,6 +53,8 @@ class Exit:
         how = how_it_ended(self.code)
         if self.code == -signal.SIGKILL:
             how += " (by the kernel, if by nobody else: memory ran out)"
+        elif self.has_dumped:
+            how += " (core dumped: `sysctl kernel.core_pattern` there says where)"
         where = "" if self.host is None else f" on {self.host}"
         return f"{self.name}{where} {how} after {self.seconds:.1f} s"
 

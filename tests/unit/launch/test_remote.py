@@ -2,12 +2,14 @@
 
 import os
 import re
+import resource
 import select
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -339,6 +341,21 @@ def test_a_host_that_does_not_answer(connect):
 def test_what_is_no_command_for_ssh_is_refused(ssh):
     with pytest.raises(ValueError, match=r"--ssh must be a command .*Received: --ssh "):
         ssh_command(ssh, "node1", "true")
+
+
+@pytest.mark.parametrize("size", [0, "unlimited"])
+def test_a_core_is_left_alone_and_reported(start, size, tmp_path, monkeypatch):
+    """The limit is that of the rank, and its file stays where the kernel writes it."""
+    monkeypatch.chdir(tmp_path)
+    limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text()
+    if size and (limit == 0 or not pattern.startswith("core")):
+        pytest.skip("the kernel writes no core here")
+
+    rank = start(f"ulimit -Sc {size}; cd {tmp_path}; kill -SEGV $$")
+
+    assert rank.wait() == -signal.SIGSEGV
+    assert rank.process.has_dumped == bool([*tmp_path.glob("core*")]) == bool(size)
 
 
 def test_what_rank_0_writes_reaches_the_launcher(start, tmp_path):

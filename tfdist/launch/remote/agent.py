@@ -98,7 +98,8 @@ class Agent:
             process.receive()
             if not has_ended_before:
                 ago = time.monotonic() - process.ended_seconds
-                await self._send("exit", process.rank, code=process.exit_code, ago=ago)
+                end = {"code": process.exit_code, "dumped": process.has_dumped}
+                await self._send("exit", process.rank, ago=ago, **end)
         await asyncio.gather(*forwards)
         process.hang_up()
         process.wait()

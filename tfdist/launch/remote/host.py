@@ -240,7 +240,8 @@ class RemoteHost:
             await stream.drain()
             self._link.is_paused = False
         elif message["kind"] == "exit":
-            rank.report(message["code"], time.monotonic() - message["ago"])
+            seconds = time.monotonic() - message["ago"]
+            rank.report(message["code"], seconds, has_dumped=message["dumped"])
         else:
             self._release(rank)
 
@@ -273,10 +274,11 @@ class RemoteProcess(RankProcess):
         self._host = host
         host.call(host.start(self, os.dup(stdout), os.dup(stderr)))
 
-    def report(self, code: int, seconds: float) -> None:
+    def report(self, code: int, seconds: float, *, has_dumped: bool = False) -> None:
         """Write the line that a guardian writes."""
+        line = b"%d %d %d\n" % (code, int(seconds * 1e9), has_dumped)
         with contextlib.suppress(OSError):
-            self.reports.sendall(b"%d %d\n" % (code, int(seconds * 1e9)))
+            self.reports.sendall(line)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal at once, since this process itself may be stopped next."""
