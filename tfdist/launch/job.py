@@ -191,9 +191,9 @@ class ProcessSpec:
         return name if self.host is None else f"{name} {self.host}"
 
     @property
-    def log_name(self) -> str:
-        """The name of its log file: "rank.0.log", "chief.log" or "worker.0.log"."""
-        return f"{self.name.replace(' ', '.')}.log"
+    def log_stem(self) -> str:
+        """How its log files begin: "rank.0", "chief" or "worker.0"."""
+        return self.name.replace(" ", ".")
 
     def shell_line(self) -> str:
         """Return the process as one line for a shell."""

@@ -89,7 +89,7 @@ def run_job(
                 # A signal ends the wait, and then the next attempt as it starts.
                 select.select([signals], [], [], _seconds_to(min(until, deadline)))
             # The log of an earlier attempt explains the restart.
-            out = replace(output or Output(), append=bool(attempts))
+            out = replace(output or Output(), attempt=len(attempts))
             left = _seconds_to(deadline) if limits.timeout_seconds else None
             limit = replace(limits, timeout_seconds=left)
             progress = folder / str(len(attempts))

@@ -129,13 +129,28 @@ def test_a_slot_that_stays_dead_is_left_out(tmp_path):
     assert (tmp_path / "2").read_text().splitlines() == ["2 2 3"] * 2 + ["2 1 2"]
 
 
-def test_the_logs_hold_all_starts_of_this_run(tmp_path):
-    (tmp_path / "rank.0.log").write_text("old")
-    job = shell("echo start; exit 3", size=1)
+def test_each_start_has_a_log_file_of_its_own(tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    older = [
+        "rank.0.log",
+        "rank.0.log.1",
+        "rank.0.restart7.log",
+        "rank.0.restart7.log.1",
+    ]
+    for name in [*older, "rank.00.log", "rank.0.log.gz"]:
+        (logs / name).write_text("old")
+    job = shell("echo $TFDIST_RUN_ID; exit 3", size=1)
 
-    run_job(job, Restarts(2), output=Output(console=False, directory=tmp_path))
+    run_job(job, Restarts(2), output=Output(console=False, directory=logs))
 
-    assert (tmp_path / "rank.0.log").read_text() == "start\n" * 3
+    new = {"rank.0.log", "rank.0.restart1.log", "rank.0.restart2.log"}
+    assert {path.name for path in logs.iterdir()} == {
+        *new,
+        "rank.00.log",
+        "rank.0.log.gz",
+    }
+    assert len({(logs / name).read_text() for name in new} - {"old"}) == 3
 
 
 def test_a_signal_after_a_failure_ends_the_job(tmp_path):
