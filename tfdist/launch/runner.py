@@ -71,34 +71,26 @@ def run_job(
 ) -> tuple[Attempt, ...]:
     """Run a job with restarts, in the main thread only; return all attempts."""
     restarts, limits = restarts or Restarts(), limits or Limits()
-    restarts.check(job)
-    if hosts is not None:
-        hosts.check(job, restarts)
-    limits.check()
+    _check(job, restarts, limits, hosts)
     deadline = time.monotonic() + (limits.timeout_seconds or math.inf)
     slots: tuple[int, ...] | None = tuple(range(job.process_count))
     attempts: list[Attempt] = []
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(received_signals(PASSED_ON))
-        name = tempfile.TemporaryDirectory(prefix="tfdist-")
-        folder = Path(stack.enter_context(name))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-"))
         while slots and (time.monotonic() < deadline or not attempts):
             if attempts:
                 on_restart(attempts[-1].result, restarts.notice(attempts, slots))
-                until = time.monotonic() + restarts.pause_seconds(attempts)
-                # A signal ends the wait, and then the next attempt as it starts.
-                select.select([signals], [], [], _seconds_to(min(until, deadline)))
+                _pause(signals, restarts.pause_seconds(attempts), deadline)
             # The log of an earlier attempt explains the restart.
             out = replace(output or Output(), attempt=len(attempts))
-            left = _seconds_to(deadline) if limits.timeout_seconds else None
-            limit = replace(limits, timeout_seconds=left)
-            progress = folder / str(len(attempts))
+            limit = _what_is_left(limits, deadline)
+            progress = Path(folder, str(len(attempts)))
             progress.touch()
-            given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
             # Each attempt has its own ports and run id, so leftovers cannot join.
             try:
                 with _placed(job, hosts, slots, signals) as (specs, remote):
-                    specs = [replace(one, env={**given, **one.env}) for one in specs]
+                    specs = _watched(specs, progress, secret_of(hosts))
                     result = run_once(specs, out, limit, signals, remote)
             except UnusableHosts as error:
                 if not attempts:
@@ -111,9 +103,39 @@ def run_job(
     return tuple(attempts)
 
 
+def _check(
+    job: Job, restarts: Restarts, limits: Limits, hosts: Hosts | Pods | None
+) -> None:
+    """Refuse what cannot run."""
+    restarts.check(job)
+    if hosts is not None:
+        hosts.check(job, restarts)
+    limits.check()
+
+
+def _pause(signals: socket.socket, seconds: float, deadline: float) -> None:
+    """Wait, but not beyond a deadline; a signal ends the wait, and the next attempt."""
+    select.select([signals], [], [], min(seconds, _seconds_to(deadline)))
+
+
+def _what_is_left(limits: Limits, deadline: float) -> Limits:
+    """Return limits with the time until a deadline."""
+    if limits.timeout_seconds is None:
+        return limits
+    return replace(limits, timeout_seconds=_seconds_to(deadline))
+
+
 def _seconds_to(deadline: float) -> float:
     """Return the time that is left."""
     return max(0.0, deadline - time.monotonic())
+
+
+def _watched(
+    specs: Sequence[ProcessSpec], progress: Path, secret: Mapping[str, str]
+) -> list[ProcessSpec]:
+    """Give processes the file of the last saved step, and their secret."""
+    given = {PROGRESS_VARIABLE: str(progress), **secret}
+    return [replace(spec, env={**given, **spec.env}) for spec in specs]
 
 
 def secret_of(hosts: Hosts | Pods | None) -> dict[str, str]:
