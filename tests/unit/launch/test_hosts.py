@@ -33,6 +33,11 @@ def test_a_name_that_means_each_host_itself_is_refused_among_several(name):
     message = "^A host among several needs a name by which the others reach it."
     with pytest.raises(ValueError, match=message):
         fill(hosts, range(2))
+    # A restart may need both, though the first start does not.
+    hosts = Hosts((HostSlots("a", 2), HostSlots(name)))
+    hosts.check(Job(PROGRAM, size=2), Restarts())
+    with pytest.raises(ValueError, match=message):
+        hosts.check(Job(PROGRAM, size=2), Restarts(1))
 
 
 ADDRESSES = ("train-0.peers:2222", "train-1.peers:2222")
