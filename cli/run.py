@@ -4,7 +4,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tfdist.launch import (
@@ -12,11 +12,11 @@ from tfdist.launch import (
     LEVEL_VARIABLE,
     TUNING_OPTIONS,
     Attempt,
+    Hosts,
     Job,
     Limits,
     Output,
     Restarts,
-    RunResult,
     isolate_network,
     resolve_command,
     run_job,
@@ -32,9 +32,9 @@ from tfdist_cli.options import (
 )
 from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
 from tfdist_cli.run_metrics import Metrics, add_options_of_metrics, metrics_variables
+from tfdist_cli.run_report import print_lines, report_end, report_restart
 
-# Longest excerpt of a line that is repeated after a failure, in characters.
-_LONGEST_SHOWN = 2_000
+_MB = 1_000_000
 _ISOLATED = "# in a shell of: unshare -cn sh -c 'ip link set lo up; exec sh'"
 # The options of which one says how many processes there are.
 _COUNTS = ("-np", "-H", "--hostfile", "--workers", "--ps")
@@ -69,8 +69,8 @@ examples:
 
 exit code:
   0 if all is well, that of the process that failed first (128 and the number of a
-  signal), 124 when the time is up, 130 after Ctrl-C. Ctrl-C twice kills at once. Of
-  several starts the last counts.
+  signal), 124 when the time is up, 130 after Ctrl-C, 255 if a host is lost. Ctrl-C
+  twice kills at once. Of several starts the last counts.
 
 signals:
   SIGTERM and SIGUSR1 reach the ranks; SIGUSR2 prints what each rank does, and its
@@ -92,13 +92,18 @@ _OPTIONS = {
     "failure, to go on from a backup of tfdist.callbacks.BackupAndRestore; not after a "
     "TypeError, ValueError, ImportError or the like before any state is saved",
     "--min-np N": "with --max-restarts: go on with as few processes as this, without "
-    "places of the job that have failed first twice in a row without progress "
-    "(default: the value of -np)",
+    "places of the job that have failed first twice in a row without progress, and "
+    "that no spare place of -H can replace (default: the value of -np)",
     "--timeout SECONDS": "end the whole run after this time, with exit code 124",
     "--env K=V ...": "set a variable in every process; may be repeated",
     "--dry-run": "print the command of each process, ready to be pasted into a shell",
     "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
-    "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log",
+    "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log; after the first "
+    "restart of the job to DIR/rank.0.restart1.log",
+    "--log-size-mb N": "with --output-dir: rename a file that has reached N MB, at the "
+    "end of a line, to rank.0.log.1 in place of the one before (default: no limit)",
+    "--log-format text|json": "with json, each line becomes a JSON object, on stdout "
+    "and in the files (default: text)",
     "--no-tag-output": "do not put the rank before each line",
     "--verbose": "show all that TensorFlow prints; by default its errors only, unless "
     f"you have set {LEVEL_VARIABLE}",
@@ -164,10 +169,12 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist run`, and return the exit code."""
+    is_json = args.log_format == "json"
     try:
         hosts = hosts_of(args)
         job = _job(args)
-        restarts = Restarts(args.max_restarts, args.min_np)
+        places = hosts.places if isinstance(hosts, Hosts) else ()
+        restarts = Restarts(args.max_restarts, args.min_np, places)
         restarts.check(job)
         if hosts is not None:
             hosts.check(job, restarts)
@@ -188,14 +195,14 @@ def run(args: argparse.Namespace) -> int:
             output=_output(args),
             limits=_limits(args),
             hosts=hosts,
-            on_restart=report_restart,
+            on_restart=partial(report_restart, is_json=is_json),
         )
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
-    report_end(restarts, attempts)
-    _print(metrics.report(attempts[-1].result))
+    report_end(restarts, attempts, is_json=is_json)
+    print_lines(metrics.report(attempts[-1].result), is_json=is_json)
     if hosts is None and have_not_met(job, attempts[-1]):
-        _print([_NOT_MET.format(job.size)])
+        print_lines([_NOT_MET.format(job.size)], is_json=is_json)
     return attempts[-1].result.exit_code
 
 
@@ -258,7 +265,13 @@ def _remarks(args: argparse.Namespace, restarts: Restarts) -> list[str]:
 
 def _output(args: argparse.Namespace) -> Output:
     """Return the destinations of the output, and create the folder of log files."""
-    folder = args.output_dir
+    folder, size = args.output_dir, args.log_size_mb
+    if size is not None and (size < 1 or folder is None):
+        where = "" if folder is not None else ", without --output-dir"
+        raise ValueError(
+            "--log-size-mb must be at least 1, and limits the files of --output-dir. "
+            f"Received: --log-size-mb {size}{where}. Leave it out for no limit."
+        )
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -267,7 +280,12 @@ def _output(args: argparse.Namespace) -> Output:
                 "--output-dir must be a folder or a name for a new one. "
                 f"Received: {folder} ({error.strerror}). Choose another place."
             ) from None
-    return Output(tag=not args.no_tag_output, directory=folder)
+    return Output(
+        tag=not args.no_tag_output,
+        directory=folder,
+        is_json=args.log_format == "json",
+        log_bytes=None if size is None else size * _MB,
+    )
 
 
 def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
@@ -290,52 +308,11 @@ def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
     return variables
 
 
-def report_restart(result: RunResult, line: str) -> None:
-    """Print the last lines of the failed process, and why the job restarts."""
-    _print([*_last_lines(result), line])
-
-
-def report_end(restarts: Restarts, attempts: Sequence[Attempt]) -> None:
-    """Print the restarts and the failure, if any."""
-    result = attempts[-1].result
-    lines = restarts.report(attempts)
-    if result.reason != "done":
-        lines += [*_last_lines(result), result.headline()]
-    _print(lines)
-
-
 def have_not_met(job: Job, attempt: Attempt) -> bool:
     """Return whether the ranks of a Python program have ended without a strategy."""
     is_for_tfdist = job.command[0] == sys.executable and job.collective != "horovod"
     is_done = attempt.result.reason == "done" and attempt.saved_step is None
     return is_for_tfdist and is_done and (job.size or 1) > 1
-
-
-def _last_lines(result: RunResult) -> list[str]:
-    """Return the last lines of the process that failed first, with a heading."""
-    if result.failed_rank is None:
-        return []
-    failed = result.exit_of(result.failed_rank)
-    if result.is_held_up:
-        # The others say so.
-        ended = result.ended_ranks
-        others = (one for one in result.exits if one.code and one.rank not in ended)
-        failed = next(others, failed)
-    shown = [f"    {_shortened(line)}" for line in failed.tail]
-    return [f"the last lines of {failed.name}:", *shown] if shown else []
-
-
-def _shortened(line: str) -> str:
-    """Cut the middle out of a very long line: an error ends with what to do."""
-    half = _LONGEST_SHOWN // 2
-    return line if len(line) <= 2 * half else f"{line[:half]} ... {line[-half:]}"
-
-
-def _print(lines: Sequence[str]) -> None:
-    """Print lines on stderr, unquoted ones after the name of the command."""
-    for line in lines:
-        is_quoted = line.startswith(" ")
-        print(line if is_quoted else f"tfdist run: {line}", file=sys.stderr)
 
 
 def _new_file(text: str) -> str:

@@ -1,7 +1,6 @@
 """Hosts of `tfdist run`: options, Slurm allocations, pods and dry runs."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from tfdist.cluster.hosts.slots import HostSlots
@@ -19,6 +18,7 @@ from tfdist.launch import (
 )
 from tfdist_cli.host_options import add_host_options, hosts_given
 from tfdist_cli.options import Parser, add_options
+from tfdist_cli.run_report import print_lines
 
 _REMARK = "# ports and cores are those of this machine: the hosts have not been asked"
 
@@ -38,7 +38,8 @@ def add_options_of_hosts(parser: Parser) -> None:
     add_host_options(
         parser,
         "hosts, reached by ssh, with the number of processes that each takes "
-        "(default: one); -np may be left out then",
+        "(default: one); -np may be left out then, or leaves places that are spare for "
+        "restarts",
     )
     add_options(parser, _OPTIONS)
 
@@ -81,7 +82,8 @@ def _allocated(
     if args.ssh is None:
         args.ssh = "srun"
     names = ", ".join(f"{host.host}:{host.slots}" for host in slots)
-    print(f"{args.parser.prog}: Slurm has given {names}", file=sys.stderr)
+    is_json = args.log_format == "json"
+    print_lines([f"Slurm has given {names}"], is_json=is_json)
     return slots
 
 

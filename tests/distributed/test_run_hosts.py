@@ -239,6 +239,57 @@ def test_a_host_that_cannot_be_used_is_named(start, words, message):
     assert f"tfdist run: error: {message}" in err
 
 
+# Another address of the first host, which the launcher takes for a third one.
+C = "10.77.19.3"
+BREAKS = """
+import os, signal
+import keras, numpy as np, tfdist
+
+def build():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+class Breaks(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1 and os.environ["TFDIST_SLOT"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+x = np.random.default_rng(3).normal(size=(64, 4))
+fit = {"x": x, "y": x[:, :1], "batch_size": 16, "epochs": 3, "verbose": 0}
+with tfdist.strategies.AllReduceStrategy().scope():
+    model = build()
+model.fit(**fit, callbacks=[tfdist.callbacks.BackupAndRestore("backup"), Breaks()])
+if tfdist.is_chief():
+    alone = build()
+    alone.fit(**fit)
+    pairs = zip(model.get_weights(), alone.get_weights())
+    print("same", all(np.allclose(*pair, rtol=1e-4) for pair in pairs), flush=True)
+"""
+
+
+def test_a_spare_host_takes_the_place_of_one_that_stays_dead(start, hosts, tmp_path):
+    """Rank 0 is on the other host, and its saved steps reach the launcher."""
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    words = ("ip", "address", "replace", f"{C}/24", "dev", "veth1")
+    subprocess.run(hosts.inside(0, *words), check=True)
+
+    words = ("-H", f"{B},{A},{C}", "-np", "2", "--max-restarts", "4", "breaks.py")
+    code, out, err = ended(start(*words))
+
+    assert code == 0, err
+    assert f"[0 {B}] same True" in out.splitlines()
+    killed = f"rank 1 on {A} was killed by SIGKILL; started again on 2 processes; "
+    assert [line for line in err.splitlines() if "started again" in line] == [
+        f"tfdist run: restart {number}: {killed}the last saved step was 4."
+        for number in (1, 2)
+    ]
+    assert f" Host {A} stays dead and is left out: it goes on with 2 processes. " in err
+    assert f"In its place: host {C}." in err
+    assert processes_of(tmp_path) == []
+
+
 def test_a_missing_key_and_an_unknown_host_are_told_apart(start, hosts, tmp_path):
     known = f"UserKnownHostsFile={hosts.folder / 'known_hosts'}"
     stranger = tmp_path / "id"

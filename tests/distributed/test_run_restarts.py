@@ -212,8 +212,10 @@ def test_a_slot_that_stays_dead_is_left_out(script, tmp_path):
         "the last saved step was 5.",
         "2 of 5 restarts used.",
     ]
-    starts = [len(log.read_text().splitlines()) for log in sorted(logs.iterdir())]
-    assert starts == [3, 3, 2]
+    starts = ["rank.0", "rank.1", "rank.2", "rank.0.restart1", "rank.1.restart1"]
+    starts += ["rank.2.restart1", "rank.0.restart2", "rank.1.restart2"]
+    assert {log.name for log in logs.iterdir()} == {f"{name}.log" for name in starts}
+    assert (logs / "rank.1.restart2.log").read_text().startswith("is 1 2 2 ")
 
 
 def test_restarts_are_used_up(script, tmp_path):

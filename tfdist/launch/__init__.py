@@ -1,6 +1,7 @@
 """Starting the processes of a job, supervising them, and cleaning up after them."""
 
 from tfdist.launch.command import resolve_command
+from tfdist.launch.console import print_record
 from tfdist.launch.horovod import TUNING_OPTIONS, tuning_variables
 from tfdist.launch.hosts import Hosts, Pods, plan_in_pod, plan_unconnected
 from tfdist.launch.isolation import isolate_network
@@ -30,6 +31,7 @@ __all__ = [
     "plan_here",
     "plan_in_pod",
     "plan_unconnected",
+    "print_record",
     "resolve_command",
     "run",
     "run_job",

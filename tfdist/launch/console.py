@@ -1,11 +1,17 @@
 """Console of the launcher: tagged lines, one traceback for several ranks, no noise."""
 
+import contextlib
+import json
 import os
+import platform
 import re
 import selectors
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+
+from tfdist.launch.job import ProcessSpec
 
 STDOUT, STDERR = 1, 2
 # Longer lines are split, in bytes.
@@ -91,8 +97,7 @@ class Console:
 
     def _tagged(self, descriptor: int, tag: str, line: bytes) -> bytes:
         """Return the bytes to print for a line."""
-        # Keras erases a bar with backspaces before the carriage return.
-        text = line.rstrip(b"\b\r\n")
+        text = _text(line)
         is_state = line.endswith(b"\r")
         tagged = b"[%s] %s" % (tag.encode(), text) if tag else text
         if is_state and (not text or not self._shows_state(descriptor)):
@@ -112,6 +117,57 @@ class Console:
             return False
         self._state_is_due = now + _STATE_SECONDS
         return True
+
+
+class Records:
+    """JSON objects of the lines of one process, or of the launcher."""
+
+    def __init__(
+        self,
+        spec: ProcessSpec | None = None,
+        attempt: int | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._states_are_due = dict.fromkeys((STDOUT, STDERR), clock() + _STATE_SECONDS)
+        self._names = {STDOUT: "stdout", STDERR: "stderr"}
+        self._place: dict[str, object] = {"rank": None, "host": platform.node()}
+        if spec is None:
+            self._names[STDERR] = "launcher"
+        else:
+            self._place = {"rank": spec.rank, "host": spec.host or platform.node()}
+            if spec.task is not None:
+                self._place["task"] = spec.name
+        self._place["attempt"] = attempt
+
+    def select(self, descriptor: int, lines: Sequence[bytes]) -> list[bytes]:
+        """Leave out empty states of a progress bar, and all but one in ten seconds."""
+        return [line for line in lines if self._is_kept(descriptor, line)]
+
+    def format(self, descriptor: int, lines: Sequence[bytes]) -> bytes:
+        """Return an object for each line."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        record = {"time": now, **self._place, "stream": self._names[descriptor]}
+        texts = (_text(line).decode(errors="replace") for line in lines)
+        objects = [json.dumps({**record, "text": text}) for text in texts]
+        return "".join(f"{one}\n" for one in objects).encode()
+
+    def _is_kept(self, descriptor: int, line: bytes) -> bool:
+        """Return whether a line is none of the many states of a progress bar."""
+        if not line.endswith(b"\r"):
+            return True
+        now = self._clock()
+        if not _text(line) or now < self._states_are_due[descriptor]:
+            return False
+        self._states_are_due[descriptor] = now + _STATE_SECONDS
+        return True
+
+
+def print_record(line: str) -> None:
+    """Print a line of the launcher as a JSON object, while stdout has a reader."""
+    with contextlib.suppress(BrokenPipeError):
+        write_all(STDOUT, Records().format(STDERR, [os.fsencode(line)]))
 
 
 class Errors:
@@ -167,6 +223,12 @@ class Errors:
                 notice = ""
             shown.append((first, lines, notice))
         return shown
+
+
+def _text(line: bytes) -> bytes:
+    """Return a line without its end."""
+    # Keras erases a bar with backspaces before the carriage return.
+    return line.rstrip(b"\b\r\n")
 
 
 def is_noise(line: bytes) -> bool:

@@ -7,13 +7,14 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.address import is_loopback, split_address
 from tfdist.cluster.hosts.slots import HostSlots, number_ports
-from tfdist.launch.job import Job, ProcessSpec
+from tfdist.launch.job import SLOT_VARIABLE, Job, ProcessSpec
 from tfdist.launch.machine import (
     Machine,
     available_cores,
@@ -40,19 +41,22 @@ class Hosts:
     python: str = sys.executable
     start_timeout_seconds: float = 60.0
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The host of each slot."""
+        return tuple(one.host for one in self.slots for _ in range(one.slots))
+
     def check(self, job: Job, restarts: Restarts) -> None:
         """Refuse a job with too many processes or with options for one machine."""
-        fill(self, job.process_count)
+        fill(self, range(job.process_count))
+        if restarts.max_restarts and job.process_count > 1:
+            # A restart may have ranks on any of the hosts.
+            _check_names(self.places)
         if job.collective != "tensorflow":
             own = "mpirun" if job.collective == "mpi" else "horovodrun or mpirun"
             raise ValueError(
                 f"--collective {job.collective} starts its processes on this machine "
                 f"only. Received: other hosts. Start them with {own}."
-            )
-        if restarts.min_size is not None:
-            raise ValueError(
-                "--min-np is for the places of one machine. Received: other hosts. "
-                "Leave it out: then all are started again on the same hosts."
             )
 
 
@@ -85,41 +89,55 @@ class Pods:
 Placement = tuple[Sequence[ProcessSpec], Mapping[str, RemoteHost]]
 
 
-def fill(hosts: Hosts, count: int) -> tuple[HostSlots, ...]:
-    """Return the hosts that `count` processes need, with the slots used on each."""
-    taken, left = [], count
-    for host in hosts.slots:
-        if left:
-            taken.append(replace(host, slots=min(host.slots, left)))
-            left -= taken[-1].slots
-    if left:
-        slots = sum(host.slots for host in hosts.slots)
+class UnusableHosts(OSError):
+    """The failures of all hosts that do not answer, or lack what the job needs."""
+
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        super().__init__("\n".join(failures.values()))
+        self.names, self.text = tuple(failures), " ".join(failures.values())
+
+
+def fill(hosts: Hosts, slots: Sequence[int]) -> tuple[HostSlots, ...]:
+    """Return the hosts of some slots, with the number of those on each."""
+    places = hosts.places
+    if len(slots) > len(places):
         raise ValueError(
             "The hosts have too few slots for the processes of the job. "
-            f"Received: {count} processes, {slots} slots. "
+            f"Received: {len(slots)} processes, {len(places)} slots. "
             "Start fewer processes, or give a host more slots, as in node1:4."
         )
-    names = [split_address(f"{host.host}:1")[0] for host in taken]
-    local = [name for name in names if is_loopback(name)]
-    if local and len(taken) > 1:
+    used = Counter(places[slot] for slot in slots)
+    _check_names(used)
+    return tuple(
+        replace(host, slots=used[host.host]) for host in hosts.slots if used[host.host]
+    )
+
+
+def _check_names(hosts: Collection[str]) -> None:
+    """Refuse a name that means another machine on each of several hosts."""
+    names = {split_address(f"{host}:1")[0] for host in hosts}
+    local = sorted(filter(is_loopback, names))
+    if local and len(names) > 1:
         raise ValueError(
             "A host among several needs a name by which the others reach it. "
             f"Received: {local[0]}. Give the name of this machine in its network."
         )
-    return tuple(taken)
 
 
 @contextlib.contextmanager
 def placed(
-    job: Job, hosts: Hosts, signals: socket.socket | None = None
+    job: Job,
+    hosts: Hosts,
+    slots: Sequence[int],
+    signals: socket.socket | None = None,
 ) -> Iterator[Placement]:
-    """Connect to the hosts of a job, and plan its processes on their resources."""
+    """Connect to the hosts of some slots, and plan the job on their resources."""
     # A signal during the connection raises KeyboardInterrupt.
     deadline = time.monotonic() + hosts.start_timeout_seconds
-    slots = fill(hosts, job.process_count)
+    taken = fill(hosts, slots)
     with contextlib.ExitStack() as stack:
         remote = {}
-        for one in slots:
+        for one in taken:
             if not is_this_machine(one.host):
                 remote[one.host] = RemoteHost(
                     one.host, one.slots, ssh=hosts.ssh, python=hosts.python
@@ -127,20 +145,35 @@ def placed(
                 stack.callback(remote[one.host].close)
         hellos = _hellos(remote, hosts.python, deadline, signals)
         machines = []
-        for one in slots:
+        for one in taken:
             if one.host in hellos:
                 hello = hellos[one.host]
                 ports, cores = hello["ports"], hello["cores"]
             else:
                 ports, cores = free_ports(one.slots, host=""), available_cores()
             machines.append(Machine(one.host, tuple(ports), tuple(cores)))
-        specs = plan(job, machines, run_id=new_run_id(), environ=os.environ)
-        yield specs, remote
+        specs = plan(
+            job,
+            machines,
+            run_id=new_run_id(),
+            environ=os.environ,
+            slots=range(len(slots)),
+        )
+        yield _numbered(specs, slots), remote
+
+
+def _numbered(specs: Sequence[ProcessSpec], slots: Sequence[int]) -> list[ProcessSpec]:
+    """Give processes the numbers of their slots among those of all hosts."""
+    numbers = [{SLOT_VARIABLE: str(slot)} for slot in slots]
+    return [
+        replace(spec, env={**spec.env, **number}) if spec.task is None else spec
+        for spec, number in zip(specs, numbers, strict=True)
+    ]
 
 
 def plan_unconnected(job: Job, hosts: Hosts) -> list[ProcessSpec]:
     """Plan a job as if all hosts had this machine's cores and free ports."""
-    slots = fill(hosts, job.process_count)
+    slots = fill(hosts, range(job.process_count))
     cores = available_cores()
     machines = [Machine(one.host, tuple(free_ports(one.slots)), cores) for one in slots]
     return plan(job, machines, run_id=new_run_id(), environ=os.environ)
@@ -179,8 +212,9 @@ def _hellos(
     deadline: float,
     signals: socket.socket | None,
 ) -> dict[str, Message]:
-    """Wait for all agents; raise one OSError that lists the failures of all hosts."""
-    here, hellos, failures = installed_versions(), {}, []
+    """Wait for all agents; raise one error that lists the failures of all hosts."""
+    here, hellos = installed_versions(), {}
+    failures: dict[str, str] = {}
     for name, host in remote.items():
         while not host.hello.done() and time.monotonic() < deadline:
             concurrent.futures.wait([host.hello], _POLL_SECONDS)
@@ -189,10 +223,10 @@ def _hellos(
         try:
             hello = hellos[name] = host.hello.result(timeout=0)
         except TimeoutError as error:
-            failures.append(host.explain(error))
+            failures[name] = host.explain(error)
             continue
         except OSError as error:
-            failures.append(str(error))
+            failures[name] = str(error)
             continue
         differences = [
             f"{what} {hello['versions'].get(what)}, here {version}"
@@ -200,13 +234,13 @@ def _hellos(
             if hello["versions"].get(what) != version
         ]
         if differences:
-            failures.append(
+            failures[name] = (
                 f"Other versions are installed on {name}. Received: "
                 f"{'; '.join(differences)}, in {python}. "
                 "Make the same environment there as here."
             )
         elif "refusal" in hello:
-            failures.append(f"On {name}: {hello['refusal']}")
+            failures[name] = f"On {name}: {hello['refusal']}"
     if failures:
-        raise OSError("\n".join(failures))
+        raise UnusableHosts(failures)
     return hellos

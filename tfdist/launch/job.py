@@ -12,6 +12,7 @@ from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 DEFAULT_RESTARTS = 3
 LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 ERRORS_ONLY = "2"
+SLOT_VARIABLE = "TFDIST_SLOT"
 # Set by the launcher for each process; users must not set them.
 RESERVED_VARIABLES = (
     *IDENTITY_VARIABLES,
@@ -23,7 +24,7 @@ RESERVED_VARIABLES = (
     RESTARTS_VARIABLE,
     "TFDIST_RUN_ID",
     "TFDIST_SIZE",
-    "TFDIST_SLOT",
+    SLOT_VARIABLE,
     "TFDIST_TASK",
 )
 # As many as a machine has ports.
@@ -192,9 +193,9 @@ class ProcessSpec:
         return name if self.host is None else f"{name} {self.host}"
 
     @property
-    def log_name(self) -> str:
-        """The name of its log file: "rank.0.log", "chief.log" or "worker.0.log"."""
-        return f"{self.name.replace(' ', '.')}.log"
+    def log_stem(self) -> str:
+        """How its log files begin: "rank.0", "chief" or "worker.0"."""
+        return self.name.replace(" ", ".")
 
     def shell_line(self) -> str:
         """Return the process as one line for a shell."""

@@ -15,6 +15,7 @@ from tfdist.launch.console import (
     STDOUT,
     Console,
     LineSplitter,
+    Records,
     error_lines,
     is_noise,
     starts_traceback,
@@ -35,9 +36,14 @@ class Output:
     console: bool = True
     # Prefix console lines with the rank.
     tag: bool = True
-    # An existing directory for one log file per process.
+    # An existing directory for one log file per process and attempt.
     directory: Path | None = None
-    append: bool = False
+    # How many restarts of the job came before.
+    attempt: int = 0
+    # Write JSON objects, all to stdout, instead of lines.
+    is_json: bool = False
+    # Size from which a log file is rotated; None is never.
+    log_bytes: int | None = None
 
 
 class OutputPump:
@@ -59,7 +65,7 @@ class OutputPump:
         self._on_end = on_end
         self._on_error = on_error
         self._ranks: dict[int, _RankOutput] = {}
-        self._launcher = _RankOutput("")
+        self._launcher = _RankOutput(output)
         self._selector = selectors.DefaultSelector()
         # A daemon thread: a blocked console cannot keep the launcher alive.
         self._thread = threading.Thread(target=self._pump, daemon=True)
@@ -68,11 +74,7 @@ class OutputPump:
         """Open the pipes of a rank, which stay open for its restarts until `end`."""
         if not self._ranks:
             self._add_pipe(self._launcher, STDERR)
-        folder = self._output.directory
-        log = None if folder is None else folder / spec.log_name
-        rank = _RankOutput(
-            spec.tag, log, append=self._output.append, is_quiet=spec.is_quiet
-        )
+        rank = _RankOutput(self._output, spec)
         self._ranks[spec.rank] = rank
         self._console.is_verbose |= not spec.is_quiet
         for console in (STDOUT, STDERR):
@@ -163,10 +165,16 @@ class OutputPump:
             os.close(descriptor)
         lines = splitter.feed(data) if data else splitter.flush()
         rank.remember(lines, is_error=console == STDERR)
-        self._print(lambda: write_all(rank.log.fileno(), b"".join(lines)))
+        format_ = b"".join
+        if self._output.is_json:
+            lines = rank.records.select(console, lines)
+            format_ = functools.partial(rank.records.format, console)
+        self._print(lambda: rank.log.write(format_(lines)))
         if rank.is_quiet:
             lines = [line for line in lines if not is_noise(line)]
-        if self._output.console:
+        if self._output.console and self._output.is_json:
+            self._print(lambda: write_all(STDOUT, format_(lines)))
+        elif self._output.console:
             self._print(lambda: self._console.show(console, rank.tag, lines))
 
     def _print(self, write: Callable[[], None]) -> None:
@@ -183,23 +191,21 @@ class OutputPump:
 class _RankOutput:
     """The pipes, the log file and the last lines of one rank."""
 
-    def __init__(
-        self,
-        tag: str,
-        log: Path | None = None,
-        *,
-        append: bool = False,
-        is_quiet: bool = False,
-    ) -> None:
-        self.tag = tag
+    def __init__(self, output: Output, spec: ProcessSpec | None = None) -> None:
+        # The launcher itself has neither tag nor file.
+        self.tag = "" if spec is None else spec.tag
         # Whether to leave out what TensorFlow prints without an error.
-        self.is_quiet = is_quiet
+        self.is_quiet = spec is not None and spec.is_quiet
+        self.records = Records(spec, None if spec is None else output.attempt)
         self.write_ends: list[int] = []
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self.traceback: list[bytes] = []
         self.traceback_seconds = float("inf")
-        path = log or os.devnull
-        self.log = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115
+        if spec is None or output.directory is None:
+            self.log = _LogFile(Path(os.devnull))
+        else:
+            path = _log_path(output.directory, spec, output.attempt)
+            self.log = _LogFile(path, output.log_bytes)
 
     def remember(self, lines: list[bytes], *, is_error: bool) -> None:
         """Keep the last lines, and the last traceback with its time."""
@@ -223,6 +229,45 @@ class _RankOutput:
         """Close the write ends of the pipes."""
         while self.write_ends:
             os.close(self.write_ends.pop())
+
+
+class _LogFile:
+    """A log file that makes way for a new one at the end of a line."""
+
+    def __init__(self, path: Path, limit_bytes: int | None = None) -> None:
+        self._path, self._limit_bytes = path, limit_bytes
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._bytes, self._is_in_line = 0, False
+
+    def write(self, data: bytes) -> None:
+        """Write lines, after a rotation if the file is full."""
+        limit = self._limit_bytes
+        is_full = limit is not None and self._bytes >= limit and not self._is_in_line
+        if data and is_full:
+            self._file.close()
+            os.replace(self._path, f"{self._path}.1")
+            self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115
+            self._bytes = 0
+        if data:
+            write_all(self._file.fileno(), data)
+            self._bytes += len(data)
+            # A very long line comes in pieces.
+            self._is_in_line = not data.endswith((b"\n", b"\r"))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _log_path(folder: Path, spec: ProcessSpec, attempt: int) -> Path:
+    """Return the log file of an attempt; the first removes those of other runs."""
+    if attempt:
+        return folder / f"{spec.log_stem}.restart{attempt}.log"
+    path = folder / f"{spec.log_stem}.log"
+    for old in folder.glob(f"{spec.log_stem}.restart*.log*"):
+        old.unlink()
+    path.with_name(f"{path.name}.1").unlink(missing_ok=True)
+    return path
 
 
 def _texts(lines: Iterable[bytes]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from tfdist.launch.horovod import identity_of
 from tfdist.launch.job import (
     ERRORS_ONLY,
     LEVEL_VARIABLE,
+    SLOT_VARIABLE,
     Job,
     ProcessSpec,
     is_reserved,
@@ -170,5 +171,5 @@ def _identity(cluster: Cluster, run_id: str, slot: int) -> dict[str, str]:
     if cluster.ps:
         identity["TFDIST_TASK"] = str(cluster.task)
     else:
-        identity["TFDIST_SLOT"] = str(slot)
+        identity[SLOT_VARIABLE] = str(slot)
     return identity

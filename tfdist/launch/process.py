@@ -23,6 +23,7 @@ class RankProcess(ABC):
         self.rank = spec.rank
         self.exit_code: int | None = None
         self.ended_seconds = float("inf")
+        self.has_dumped = False
         self.is_gone = False
         # Whether the launcher itself sent SIGKILL.
         self.is_to_be_killed = False
@@ -40,9 +41,9 @@ class RankProcess(ABC):
         with contextlib.suppress(ConnectionResetError):
             report = self._control.recv(4096)
         if report:
-            code, nanoseconds = report.split()
-            self.exit_code = int(code)
-            self.ended_seconds = int(nanoseconds) / 1e9
+            code, nanoseconds, has_dumped = map(int, report.split())
+            self.exit_code, self.has_dumped = code, bool(has_dumped)
+            self.ended_seconds = nanoseconds / 1e9
             return
         self.is_gone = True
         if self.exit_code is None:

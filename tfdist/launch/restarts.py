@@ -1,6 +1,6 @@
 """Restarts of a job after a failure: decision, slots and report."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tfdist.launch.job import Job
@@ -16,9 +16,9 @@ class Attempt:
     """One attempt at a job: its result, the slot of each rank, the last saved step."""
 
     result: RunResult
-    # A slot is a fixed share of this machine's cores, whatever the rank.
+    # A slot is a fixed place on this machine or on a host, whatever the rank.
     slots: tuple[int, ...]
-    # 0 if the ranks met and saved nothing, None if they never met on this machine.
+    # 0 if the ranks met and saved nothing, None if they never met.
     saved_step: int | None = None
 
     @property
@@ -34,6 +34,8 @@ class Restarts:
 
     max_restarts: int = 0
     min_size: int | None = None
+    # The host of each slot, spare ones included; empty for this machine alone.
+    hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse invalid values, and values without effect."""
@@ -71,15 +73,40 @@ class Restarts:
     def next_slots(self, attempts: Sequence[Attempt]) -> tuple[int, ...] | None:
         """Return the slots of the next attempt, or None if there is none."""
         last = attempts[-1]
-        if last.result.reason != "failed" or last.result.was_interrupted:
+        has_failed = last.result.reason in ("failed", "hosts")
+        if not has_failed or last.result.was_interrupted:
             return None
         if len(attempts) > self.max_restarts or _recurring_error(last):
             return None
-        # Drop a slot that failed first twice in a row without a new checkpoint.
-        can_be_smaller = self.min_size is not None and len(last.slots) > self.min_size
-        if not can_be_smaller or not _stays_dead(attempts):
+        dead = self._dead_slots(attempts)
+        used = {slot for attempt in attempts for slot in attempt.slots}
+        spare = [slot for slot in range(len(self.hosts)) if slot not in used]
+        alive = [slot for slot in (*last.slots, *spare) if slot not in dead]
+        size = len(attempts[0].slots)
+        if len(alive) < (self.min_size or size):
             return last.slots
-        return tuple(slot for slot in last.slots if slot != last.failed_slot)
+        # Ranks of the same host are neighbors.
+        return tuple(sorted(alive[:size]))
+
+    def _dead_slots(self, attempts: Sequence[Attempt]) -> set[int]:
+        """Return the slots that keep failing, or whose hosts do not answer."""
+        last = attempts[-1]
+        if last.result.unusable:
+            return self._slots_of(last.result.unusable)
+        starts = [attempt for attempt in attempts if not attempt.result.unusable]
+        if len(starts) < 2 or _step(last) > max(map(_step, starts[:-1])):
+            return set()
+        # These failed first twice in a row without a new checkpoint.
+        slots = (attempt.failed_slot for attempt in starts[-2:])
+        failed = {slot for slot in slots if slot is not None}
+        hosts = {self.hosts[slot] for slot in failed} if self.hosts else set()
+        if len(failed) == 2 and len(hosts) == 1:
+            return self._slots_of(hosts)
+        return failed if len(failed) == 1 else set()
+
+    def _slots_of(self, hosts: Collection[str]) -> set[int]:
+        """Return all slots of some hosts."""
+        return {slot for slot, host in enumerate(self.hosts) if host in hosts}
 
     def pause_seconds(self, attempts: Sequence[Attempt]) -> float:
         """Return the wait before the next attempt: 0, 1, 2, 4, ... without progress."""
@@ -95,12 +122,27 @@ class Restarts:
         last = attempts[-1]
         line = f"restart {len(attempts)} of {self.max_restarts}: "
         line += last.result.headline()
-        for slot in set(last.slots) - set(slots):
+        for name in self._names(last.slots, slots):
             count = _processes(slots)
-            line += f" Slot {slot} stays dead and is left out: it goes on with {count}."
+            line += f" {name[0].upper()}{name[1:]} stays dead and is left out: "
+            line += f"it goes on with {count}."
+        if new := self._names(slots, last.slots):
+            line += f" In its place: {' and '.join(new)}."
         if pause := self.pause_seconds(attempts):
             line += f" It starts in {pause:g} s."
         return line
+
+    def _names(self, slots: Sequence[int], others: Collection[int]) -> list[str]:
+        """Return the names of slots that are not among others, or of their hosts."""
+        out = [slot for slot in slots if slot not in others]
+        if not self.hosts:
+            return [f"slot {slot}" for slot in out]
+        hosts = {self.hosts[slot] for slot in others}
+        names = [
+            f"slot {slot} on {host}" if host in hosts else f"host {host}"
+            for slot, host in ((slot, self.hosts[slot]) for slot in out)
+        ]
+        return [*dict.fromkeys(names)]
 
     def report(self, attempts: Sequence[Attempt]) -> list[str]:
         """Return lines that describe all restarts of a job, empty without any."""
@@ -122,14 +164,6 @@ def _recurring_error(attempt: Attempt) -> str:
     return attempt.result.exit_of(rank).recurring_error
 
 
-def _stays_dead(attempts: Sequence[Attempt]) -> bool:
-    """Return whether the same slot failed first twice in a row without a new save."""
-    *before, last = attempts
-    if not before or before[-1].failed_slot != last.failed_slot:
-        return False
-    return _step(last) <= max(map(_step, before))
-
-
 def _step(attempt: Attempt) -> int:
     """Return the last saved step, 0 if unknown."""
     return attempt.saved_step or 0
@@ -137,17 +171,23 @@ def _step(attempt: Attempt) -> int:
 
 def _restart(failed: Attempt, after: Attempt) -> str:
     """Describe which process failed first, and the restart."""
-    rank, slot = failed.result.failed_rank, failed.failed_slot
-    assert rank is not None
-    exit_ = failed.result.exit_of(rank)
-    name = exit_.name if slot == rank else f"{exit_.name} (slot {slot})"
-    is_held_up = failed.result.is_held_up
-    how = "held up the others" if is_held_up else how_it_ended(exit_.code)
-    line = f"{name} {how}; started again on "
-    line += _processes(after.slots)
+    line = f"{_cause(failed)}; started again on {_processes(after.slots)}"
     if failed.saved_step:
         line += f"; the last saved step was {failed.saved_step}"
     return f"{line}."
+
+
+def _cause(failed: Attempt) -> str:
+    """Describe which process failed first, or which hosts did not answer."""
+    if failed.result.unusable:
+        return f"{' and '.join(failed.result.unusable)} could not be used"
+    rank, slot = failed.result.failed_rank, failed.failed_slot
+    assert rank is not None
+    exit_ = failed.result.exit_of(rank)
+    name = exit_.name if exit_.host is None else f"{exit_.name} on {exit_.host}"
+    name = name if slot == rank else f"{name} (slot {slot})"
+    is_held_up = failed.result.is_held_up
+    return f"{name} {'held up the others' if is_held_up else how_it_ended(exit_.code)}"
 
 
 def _processes(slots: Sequence[int]) -> str:

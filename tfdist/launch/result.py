@@ -10,6 +10,8 @@ from tfdist.launch.job import name_of
 # The exit codes of a shell and of timeout(1).
 EXIT_CODE_OF_SIGNAL = 128
 EXIT_CODE_OF_TIMEOUT = 124
+# That of ssh when the connection breaks.
+EXIT_CODE_OF_LOST_HOST = 255
 # Errors of a program, not of a machine.
 _RECURRING = (
     "AttributeError",
@@ -33,6 +35,7 @@ class Exit:
     tail: tuple[str, ...] = ()
     task: Task | None = None
     host: str | None = None
+    has_dumped: bool = False
 
     @property
     def recurring_error(self) -> str:
@@ -50,23 +53,27 @@ class Exit:
         how = how_it_ended(self.code)
         if self.code == -signal.SIGKILL:
             how += " (by the kernel, if by nobody else: memory ran out)"
+        elif self.has_dumped:
+            how += " (core dumped: `sysctl kernel.core_pattern` there says where)"
         where = "" if self.host is None else f" on {self.host}"
         return f"{self.name}{where} {how} after {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run: "done", "failed", "timeout", "signal" or "output"."""
+    """The result of a run: "done", "failed", "timeout", "signal", "output", "hosts"."""
 
     exits: tuple[Exit, ...]
     reason: str = "done"
-    # The time limit, the name of the signal, or the error of the output.
+    # The time limit, the name of the signal, or the error of the output or of hosts.
     detail: str = ""
     failed_rank: int | None = None
     # Ranks that were still running when the launcher ended the run.
     ended_ranks: tuple[int, ...] = ()
     # Whether the launcher received a signal to end, before or after a failure.
     was_interrupted: bool = False
+    # Hosts without which nothing was started.
+    unusable: tuple[str, ...] = ()
 
     @property
     def is_held_up(self) -> bool:
@@ -88,6 +95,8 @@ class RunResult:
                 return EXIT_CODE_OF_SIGNAL + signal.Signals[self.detail]
             case "output":
                 return EXIT_CODE_OF_SIGNAL + signal.SIGPIPE
+            case "hosts":
+                return EXIT_CODE_OF_LOST_HOST
         return 0
 
     def exit_of(self, rank: int) -> Exit:
@@ -109,6 +118,8 @@ class RunResult:
                 what = f"{self.detail} ended the run"
             case "output":
                 what = f"the output of the ranks could not be written: {self.detail}"
+            case "hosts":
+                return self.detail
             case _:
                 return ""
         ranks = (rank for rank in self.ended_ranks if rank != self.failed_rank)

@@ -17,7 +17,14 @@ from pathlib import Path
 
 from tfdist.launch.events import PASSED_ON, received_signals
 from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
-from tfdist.launch.hosts import Hosts, Placement, Pods, placed, plan_in_pod
+from tfdist.launch.hosts import (
+    Hosts,
+    Placement,
+    Pods,
+    UnusableHosts,
+    placed,
+    plan_in_pod,
+)
 from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.machine import is_this_machine
 from tfdist.launch.mpi import places, shell_line
@@ -65,34 +72,31 @@ def run_job(
 ) -> tuple[Attempt, ...]:
     """Run a job with restarts, in the main thread only; return all attempts."""
     restarts, limits = restarts or Restarts(), limits or Limits()
-    restarts.check(job)
-    if hosts is not None:
-        hosts.check(job, restarts)
-    limits.check()
+    _check(job, restarts, limits, hosts)
     deadline = time.monotonic() + (limits.timeout_seconds or math.inf)
     slots: tuple[int, ...] | None = tuple(range(job.process_count))
     attempts: list[Attempt] = []
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(received_signals(PASSED_ON))
-        name = tempfile.TemporaryDirectory(prefix="tfdist-")
-        folder = Path(stack.enter_context(name))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-"))
         while slots and (time.monotonic() < deadline or not attempts):
             if attempts:
                 on_restart(attempts[-1].result, restarts.notice(attempts, slots))
-                until = time.monotonic() + restarts.pause_seconds(attempts)
-                # A signal ends the wait, and then the next attempt as it starts.
-                select.select([signals], [], [], _seconds_to(min(until, deadline)))
+                _pause(signals, restarts.pause_seconds(attempts), deadline)
             # The log of an earlier attempt explains the restart.
-            out = replace(output or Output(), append=bool(attempts))
-            left = _seconds_to(deadline) if limits.timeout_seconds else None
-            limit = replace(limits, timeout_seconds=left)
+            out = replace(output or Output(), attempt=len(attempts))
+            limit = _what_is_left(limits, deadline)
+            progress = Path(folder, str(len(attempts)))
+            progress.touch()
             # Each attempt has its own ports and run id, so leftovers cannot join.
-            with _placed(job, hosts, slots, signals) as (specs, remote):
-                progress = folder / str(len(attempts))
-                progress.touch()
-                given = {**_facts_of(progress), **secret_of(hosts)}
-                specs = [replace(one, env={**given, **one.env}) for one in specs]
-                result = run_once(specs, out, limit, signals, remote)
+            try:
+                with _placed(job, hosts, slots, signals) as (specs, remote):
+                    specs = _watched(specs, progress, secret_of(hosts))
+                    result = run_once(specs, out, limit, signals, remote)
+            except UnusableHosts as error:
+                if not attempts:
+                    raise
+                result = RunResult((), "hosts", error.text, unusable=error.names)
             if result.reason == "timeout":  # Report the limit that the user set.
                 result = replace(result, detail=f"{limits.timeout_seconds:g}")
             attempts.append(Attempt(result, slots, read_saved_step(progress)))
@@ -100,14 +104,40 @@ def run_job(
     return tuple(attempts)
 
 
-def _facts_of(progress: Path) -> dict[str, str]:
-    """Return the variables of an attempt, whose number is the name of its file."""
-    return {PROGRESS_VARIABLE: str(progress), RESTARTS_VARIABLE: progress.name}
+def _check(
+    job: Job, restarts: Restarts, limits: Limits, hosts: Hosts | Pods | None
+) -> None:
+    """Refuse what cannot run."""
+    restarts.check(job)
+    if hosts is not None:
+        hosts.check(job, restarts)
+    limits.check()
+
+
+def _pause(signals: socket.socket, seconds: float, deadline: float) -> None:
+    """Wait, but not beyond a deadline; a signal ends the wait, and the next attempt."""
+    select.select([signals], [], [], min(seconds, _seconds_to(deadline)))
+
+
+def _what_is_left(limits: Limits, deadline: float) -> Limits:
+    """Return limits with the time until a deadline."""
+    if limits.timeout_seconds is None:
+        return limits
+    return replace(limits, timeout_seconds=_seconds_to(deadline))
 
 
 def _seconds_to(deadline: float) -> float:
     """Return the time that is left."""
     return max(0.0, deadline - time.monotonic())
+
+
+def _watched(
+    specs: Sequence[ProcessSpec], progress: Path, secret: Mapping[str, str]
+) -> list[ProcessSpec]:
+    """Give processes the facts of an attempt, whose number is the name of its file."""
+    facts = {PROGRESS_VARIABLE: str(progress), RESTARTS_VARIABLE: progress.name}
+    given = {**facts, **secret}
+    return [replace(spec, env={**given, **spec.env}) for spec in specs]
 
 
 def secret_of(hosts: Hosts | Pods | None) -> dict[str, str]:
@@ -157,7 +187,7 @@ def _placed(
 ) -> contextlib.AbstractContextManager[Placement]:
     """Plan an attempt, and connect to its hosts."""
     if isinstance(hosts, Hosts):
-        return placed(job, hosts, signals)
+        return placed(job, hosts, slots, signals)
     specs = plan_here(job, slots=slots) if hosts is None else plan_in_pod(job, hosts)
     return contextlib.nullcontext((specs, {}))
 

@@ -307,6 +307,7 @@ class Supervisor:
                 self._last_lines(process),
                 process.spec.task,
                 process.spec.host,
+                process.has_dumped,
             )
             for process in self._processes.values()
         ]

@@ -67,6 +67,19 @@ def read_culprit(progress: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+def read_notes(progress: Path) -> tuple[str, str]:
+    """Return what the ranks of another host have written for the launcher."""
+    return progress.read_text(), read_culprit(progress)
+
+
+def write_notes(progress: Path, step: str, culprit: str) -> None:
+    """Write here what `read_notes` has read on another host."""
+    with suppress(OSError):
+        progress.write_text(step)
+        if culprit:
+            _beside(progress, "culprit").write_text(culprit)
+
+
 def ask_for_stacks(progress: Path) -> Path:
     """Ask rank 0 for the stacks of all ranks; it removes this file when it begins."""
     path = _beside(progress, "ask")

@@ -1,5 +1,6 @@
 """Arguments, errors, dry runs and reports of `tfdist run`; nothing is started."""
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -67,11 +68,15 @@ def test_the_shortest_call(launcher):
     assert launcher.job.size == 2
     assert launcher.job.command == (sys.executable, "train.py")
     assert launcher.restarts == Restarts(0)
+    on_restart = launcher.options.pop("on_restart")
+    assert (on_restart.func, on_restart.keywords) == (
+        report_restart,
+        {"is_json": False},
+    )
     assert launcher.options == {
         "output": Output(console=True, tag=True, directory=None),
         "limits": Limits(timeout_seconds=None, worker_restarts=3),
         "hosts": None,
-        "on_restart": report_restart,
     }
 
 
@@ -137,12 +142,15 @@ def test_files_of_metrics_that_cannot_be_written(option, file, message, capsys):
 def test_every_option_arrives(launcher, monkeypatch):
     monkeypatch.setattr("tfdist.launch.plan.available_cores", lambda: (0, 1, 2, 3))
     line = "-np 2 --output-dir a/b --no-tag-output --timeout 1.5 --bind-to core "
+    line += "--log-size-mb 7 --log-format json "
     line += "--threads-per-process 3 --max-restarts 5 --min-np 1 "
     line += "--env A=1 --env B=x=y --env C= train.py"
 
     main(["run", *line.split()])
 
-    assert launcher.options["output"] == Output(tag=False, directory=Path("a/b"))
+    assert launcher.options["output"] == Output(
+        tag=False, directory=Path("a/b"), log_bytes=7_000_000, is_json=True
+    )
     assert Path("a/b").is_dir()
     assert launcher.options["limits"] == Limits(timeout_seconds=1.5)
     assert launcher.restarts == Restarts(5, min_size=1)
@@ -181,6 +189,15 @@ def test_all_after_the_command_belongs_to_it(launcher, words, command):
         ("-np 0 train.py", "size (-np) must be from 1 to"),
         ("-np 2 --env A train.py", "Received: A. Write it as A=VALUE"),
         ("-np 2 --output-dir train.py/x train.py", "Received: train.py/x (Not a dir"),
+        (
+            "-np 2 --log-size-mb 1 train.py",
+            "--log-size-mb must be at least 1, and limits the files of --output-dir. "
+            "Received: --log-size-mb 1, without --output-dir. Leave it out for no",
+        ),
+        (
+            "-np 2 --output-dir a --log-size-mb 0 train.py",
+            "Received: --log-size-mb 0. Leave it out",
+        ),
         (
             "-np 2 --restarts 1 train.py",
             "--restarts has no effect on ranks, none of which can be missed. Received: "
@@ -424,13 +441,22 @@ def test_a_timeout_is_reported_in_one_line(said):
     ]
 
 
-def test_restarts_are_reported_when_they_happen_and_in_the_end(said, capsys):
+def test_restarts_are_reported_when_they_happen(capfd):
     report_restart(FAILED, "restart 1 of 2: rank 0 failed.")
-    assert capsys.readouterr().err.splitlines()[-2:] == [
+    assert capfd.readouterr().err.splitlines()[-2:] == [
         "    two",
         "tfdist run: restart 1 of 2: rank 0 failed.",
     ]
 
+    report_restart(FAILED, "restart 1 of 2", is_json=True)
+    objects = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    texts = ["tfdist run: the last lines of rank 0:", "    one", "    two"]
+    texts.append("tfdist run: restart 1 of 2")
+    assert [one["text"] for one in objects] == texts
+    assert {(one["rank"], one["stream"]) for one in objects} == {(None, "launcher")}
+
+
+def test_the_end_of_a_job_has_the_number_of_restarts(said):
     first, total = said(FAILED, DONE)
     assert first.startswith("tfdist run: restart 1: rank 0 failed with exit code 3")
     assert total.startswith("tfdist run: 1 of 2 restarts used.")

@@ -22,17 +22,22 @@ PROGRAM = ("/bin/true",)
     ("count", "slots"), [(4, [2, 2]), (3, [2, 1]), (2, [2]), (1, [1])]
 )
 def test_hosts_are_filled_in_order(count, slots):
-    assert [host.slots for host in fill(TWO, count)] == slots
+    assert [host.slots for host in fill(TWO, range(count))] == slots
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]"])
 def test_a_name_that_means_each_host_itself_is_refused_among_several(name):
     hosts = Hosts((HostSlots("a"), HostSlots(name)))
 
-    assert fill(Hosts((HostSlots(name, 2),)), 2) == (HostSlots(name, 2),)
+    assert fill(Hosts((HostSlots(name, 2),)), range(2)) == (HostSlots(name, 2),)
     message = "^A host among several needs a name by which the others reach it."
     with pytest.raises(ValueError, match=message):
-        fill(hosts, 2)
+        fill(hosts, range(2))
+    # A restart may need both, though the first start does not.
+    hosts = Hosts((HostSlots("a", 2), HostSlots(name)))
+    hosts.check(Job(PROGRAM, size=2), Restarts())
+    with pytest.raises(ValueError, match=message):
+        hosts.check(Job(PROGRAM, size=2), Restarts(1))
 
 
 ADDRESSES = ("train-0.peers:2222", "train-1.peers:2222")
@@ -111,7 +116,7 @@ def hosts(ssh):
 
 
 def test_ranks_are_started_on_their_hosts(hosts, capfd):
-    with placed(job_of(), hosts) as (specs, remote):
+    with placed(job_of(), hosts, range(3)) as (specs, remote):
         assert set(remote) == {A, B}
         result = run_once(
             specs,
@@ -135,7 +140,7 @@ def test_ranks_are_started_on_their_hosts(hosts, capfd):
 def test_this_machine_needs_no_connection(hosts, monkeypatch):
     monkeypatch.setattr(hosts_module, "is_this_machine", lambda host: host == A)
 
-    with placed(job_of(), hosts) as (specs, remote):
+    with placed(job_of(), hosts, range(3)) as (specs, remote):
         assert set(remote) == {B}
         assert [spec.host for spec in specs] == [A, A, B]
 
@@ -148,7 +153,7 @@ def test_all_hosts_that_cannot_be_used_are_named(tmp_path):
 
     with (
         pytest.raises(OSError, match="no way") as caught,
-        placed(job_of(size=2), hosts),
+        placed(job_of(size=2), hosts, range(2)),
     ):
         pass
 
@@ -163,7 +168,7 @@ def test_other_versions_are_refused(hosts, monkeypatch):
 
     with (
         pytest.raises(OSError, match="Other versions") as caught,
-        placed(job_of(), hosts),
+        placed(job_of(), hosts, range(3)),
     ):
         pass
 
@@ -184,7 +189,7 @@ def test_a_signal_ends_the_waiting(tmp_path):
     hosts = Hosts((HostSlots(A),), ssh=str(program))
     with ear, mouth:
         mouth.send(b"\2")
-        with pytest.raises(KeyboardInterrupt), placed(job_of(size=1), hosts, ear):
+        with pytest.raises(KeyboardInterrupt), placed(job_of(size=1), hosts, [0], ear):
             pass
         # It is still to be read by who comes next.
         assert ear.recv(1) == b"\2"

@@ -17,18 +17,18 @@ def test_the_number_of_processes():
 
 
 @pytest.mark.parametrize(
-    ("task", "host", "tag", "log_name"),
+    ("task", "host", "tag", "log_stem"),
     [
-        (None, None, "1", "rank.1.log"),
-        (None, "node2", "1 node2", "rank.1.log"),
-        (Task("chief", 0), None, "chief", "chief.log"),
-        (Task("ps", 0), None, "ps 0", "ps.0.log"),
+        (None, None, "1", "rank.1"),
+        (None, "node2", "1 node2", "rank.1"),
+        (Task("chief", 0), None, "chief", "chief"),
+        (Task("ps", 0), None, "ps 0", "ps.0"),
     ],
 )
-def test_the_names_of_a_process(task, host, tag, log_name):
+def test_the_names_of_a_process(task, host, tag, log_stem):
     spec = ProcessSpec(1, TRUE, {}, task=task, host=host)
 
-    assert (spec.tag, spec.log_name) == (tag, log_name)
+    assert (spec.tag, spec.log_stem) == (tag, log_stem)
 
 
 def test_the_shell_line_keeps_every_character():

@@ -1,10 +1,15 @@
 """Bytes of the ranks, on the console and in log files."""
 
+import json
 import os
+import platform
 import threading
+from datetime import datetime
 
 import pytest
 
+from tfdist.cluster import Task
+from tfdist.launch.console import STDOUT, Records, write_all
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.output import Output, OutputPump
 
@@ -57,6 +62,101 @@ def test_each_rank_has_a_file_with_both_streams(capfd, tmp_path):
     log = (tmp_path / "rank.0.log").read_bytes()
     assert sorted(log.splitlines()) == [b"oh\xff", b"one", b"two"]
     assert (tmp_path / "rank.1.log").read_bytes() == b"10 %\r20 %\r\n"
+
+
+def test_a_full_log_file_makes_way_at_the_end_of_a_line(tmp_path):
+    pieces = [b"%05d %s\n" % (number, b"." * 1000) for number in range(100)]
+    # A line that comes in pieces, since it is longer than what is read at a time.
+    pieces[50] = b"_" * 150_000 + b"\n"
+
+    def write(stdout, stderr):
+        def feed():
+            for piece in pieces:
+                write_all(own, piece)
+            os.close(own)
+
+        own = os.dup(stdout)
+        threading.Thread(target=feed).start()
+
+    output = Output(console=False, directory=tmp_path, log_bytes=1000)
+    pump_of(output, write)
+
+    first, second = (
+        (tmp_path / name).read_bytes() for name in ("rank.0.log.1", "rank.0.log")
+    )
+    assert b"".join(pieces).endswith(first + second)
+    assert first.endswith(b"\n")
+    assert len(second) > 1000
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_no_log_file_makes_way_before_it_is_full(tmp_path):
+    pump_of(Output(console=False, directory=tmp_path, log_bytes=1000), rank_0)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["rank.0.log"]
+
+
+def test_each_line_is_an_object_on_stdout_and_in_the_file(capfd, tmp_path):
+    def write(stdout, stderr):
+        os.write(stdout, b"1 of 3\b\b\r2 of 3\b\b\r3 of 3\n\x1b[1mbold\x00\n\nend")
+        os.write(stderr, ERROR % 0 + b"oh\xff \xe2\x80\xa8\n")
+
+    output = Output(directory=tmp_path, is_json=True, attempt=2)
+    pump_of(output, rank_1, write, TF_CPP_MIN_LOG_LEVEL="2")
+
+    out, err = capfd.readouterr()
+    assert err == ""
+    objects = [json.loads(line) for line in out.splitlines()]
+    assert all(datetime.fromisoformat(one.pop("time")).tzinfo for one in objects)
+    place = {"host": platform.node(), "attempt": 2}
+    assert objects.count({"rank": 0, **place, "stream": "stdout", "text": "20 %"}) == 1
+    texts = {
+        stream: [
+            one["text"]
+            for one in objects
+            if (one["rank"], one["stream"]) == (1, stream)
+        ]
+        for stream in ("stdout", "stderr")
+    }
+    assert texts["stdout"] == ["3 of 3", "\x1b[1mbold\0", "", "end"]
+    error = (ERROR % 0).decode().splitlines()
+    assert texts["stderr"] == [*error[:3], error[4], "oh\ufffd \u2028"]
+    log = (tmp_path / "rank.1.restart2.log").read_text().splitlines()
+    assert [
+        one["text"] for one in map(json.loads, log) if one["stream"] == "stderr"
+    ] == [
+        *error,
+        "oh\ufffd \u2028",
+    ]
+
+
+def test_one_state_of_a_progress_bar_in_ten_seconds_is_an_object():
+    now = [0.0]
+    task = Task("worker", 1)
+    records = Records(spec_of(2, task), 0, clock=lambda: now[0])
+    kept = []
+    for now[0] in (9.0, 10.0, 11.0, 20.0):
+        kept += records.select(STDOUT, [b"\b\r", b"%d\r" % now[0], b"line\n"])
+    [first, *_] = records.format(STDOUT, kept).splitlines()
+
+    assert kept == [b"line\n", b"10\r", b"line\n", b"line\n", b"20\r", b"line\n"]
+    assert json.loads(first)["task"] == "worker 1"
+
+
+def test_the_launcher_has_objects_of_its_own(capfd):
+    ended = threading.Event()
+    output = Output(is_json=True)
+    pump = OutputPump(output, on_end=ended.set, on_error=lambda: None)
+    pump.open(spec_of(0))
+    pump.start()
+    pump.announce("news")
+    pump.end(0)
+    assert ended.wait(SECONDS)
+    pump.close()
+
+    [line] = capfd.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["rank"], found["stream"], found["text"]) == (None, "launcher", "news")
 
 
 def test_the_tail_holds_the_last_lines_with_text():

@@ -2,12 +2,14 @@
 
 import os
 import re
+import resource
 import select
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ from tfdist.launch.remote.host import (
     carried_environment,
     ssh_command,
 )
+from tfdist.rendezvous.progress import read_culprit, read_saved_step
 
 SECONDS = 30
 HOST = "node2"
@@ -338,3 +341,46 @@ def test_a_host_that_does_not_answer(connect):
 def test_what_is_no_command_for_ssh_is_refused(ssh):
     with pytest.raises(ValueError, match=r"--ssh must be a command .*Received: --ssh "):
         ssh_command(ssh, "node1", "true")
+
+
+@pytest.mark.parametrize("size", [0, "unlimited"])
+def test_a_core_is_left_alone_and_reported(start, size, tmp_path, monkeypatch):
+    """The limit is that of the rank, and its file stays where the kernel writes it."""
+    monkeypatch.chdir(tmp_path)
+    limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text()
+    if size and (limit == 0 or not pattern.startswith("core")):
+        pytest.skip("the kernel writes no core here")
+
+    rank = start(f"ulimit -Sc {size}; cd {tmp_path}; kill -SEGV $$")
+
+    assert rank.wait() == -signal.SIGSEGV
+    assert rank.process.has_dumped == bool([*tmp_path.glob("core*")]) == bool(size)
+
+
+def test_what_rank_0_writes_reaches_the_launcher(start, tmp_path):
+    progress = tmp_path / "0"
+    progress.touch()
+    there = 'printf %020d 57 > "$TFDIST_PROGRESS_FILE"'
+    culprit = 'printf "rank 3" > "$TFDIST_PROGRESS_FILE.culprit"; exit 1'
+    rank = start(
+        f"{there}; until [ -e {tmp_path}/go ]; do sleep 0.05; done; {culprit}",
+        TFDIST_PROGRESS_FILE=str(progress),
+    )
+    # While the rank runs: its host may be lost before the rank ends.
+    deadline = time.monotonic() + SECONDS
+    while read_saved_step(progress) != 57:
+        assert time.monotonic() < deadline
+    (tmp_path / "go").touch()
+
+    assert rank.wait() == 1
+    assert (read_saved_step(progress), read_culprit(progress)) == (57, "rank 3")
+
+
+def test_what_another_rank_writes_does_not(start, tmp_path):
+    progress = tmp_path / "0"
+    progress.touch()
+    own = 'echo 7 > "$TFDIST_PROGRESS_FILE"'
+
+    assert start(own, 1, TFDIST_PROGRESS_FILE=str(progress)).wait() == 0
+    assert read_saved_step(progress) is None

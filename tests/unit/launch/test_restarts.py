@@ -87,6 +87,93 @@ def test_a_slot_that_stays_dead_is_left_out(min_size, attempts, slots):
     assert Restarts(9, min_size=min_size).next_slots(attempts) == slots
 
 
+ON_B = failed(1, (0, 1))
+ON_C = failed(2, (0, 2))
+NO_B = Attempt(RunResult((), "hosts", "No b.", unusable=("b",)), (0, 1))
+FOUR = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "min_size", "attempts", "slots"),
+    [
+        ("abc", None, [ON_B], (0, 1)),
+        ("abc", None, [ON_B, ON_B], (0, 2)),
+        ("abc", None, [failed(0, (0, 1))] * 2, (1, 2)),
+        ("abc", None, [failed(1, (0, 1), 5), failed(1, (0, 1), 9)], (0, 1)),
+        ("ab", None, [ON_B, ON_B], (0, 1)),
+        ("ab", 1, [ON_B, ON_B], (0,)),
+        # No spare host is left.
+        ("abc", None, [ON_B, ON_B, ON_C, ON_C], (0, 2)),
+        ("abc", 1, [ON_B, ON_B, ON_C, ON_C], (0,)),
+        # A host that does not answer is replaced at once.
+        ("abc", None, [ON_B, NO_B], (0, 2)),
+        ("ab", None, [ON_B, NO_B], (0, 1)),
+        ("ab", 1, [ON_B, NO_B], (0,)),
+        ("ab", None, [ON_B, NO_B, ON_B], (0, 1)),
+        ("ab", 1, [ON_B, NO_B, ON_B], (0,)),
+        # One slot alone, or slot after slot of a host.
+        ("aabbcc", None, [failed(2, FOUR)] * 2, (0, 1, 3, 4)),
+        ("aabbcc", None, [failed(2, FOUR), failed(3, FOUR)], (0, 1, 4, 5)),
+        ("aabbcc", None, [failed(1, FOUR), failed(2, FOUR)], FOUR),
+        ("aabb", 2, [failed(2, FOUR), failed(3, FOUR)], (0, 1)),
+        ("aabb", 3, [failed(2, FOUR), failed(3, FOUR)], FOUR),
+        ("aaaa", 1, [failed(2, FOUR), failed(3, FOUR)], FOUR),
+        ("aaaa", 1, [failed(2, FOUR)] * 2, (0, 1, 3)),
+        # A spare slot of a host that has failed is none.
+        ("abb", None, [ON_B, NO_B], (0, 1)),
+    ],
+)
+def test_spare_slots_take_the_place_of_a_host_that_stays_dead(
+    hosts, min_size, attempts, slots
+):
+    restarts = Restarts(9, min_size=min_size, hosts=tuple(hosts))
+
+    assert restarts.next_slots(attempts) == slots
+
+
+@pytest.mark.parametrize(
+    ("hosts", "slots", "line"),
+    [
+        (
+            "aabbcc",
+            (0, 1, 4, 5),
+            " Host b stays dead and is left out: it goes on with 4 processes. "
+            "In its place: host c.",
+        ),
+        (
+            "aabbcc",
+            (0, 1, 3, 4),
+            " Slot 2 on b stays dead and is left out: it goes on with 4 processes. "
+            "In its place: host c.",
+        ),
+        (
+            "aabb",
+            (0, 1, 3),
+            " Slot 2 on b stays dead and is left out: it goes on with 3 processes.",
+        ),
+    ],
+)
+def test_a_host_that_is_left_out_is_announced(hosts, slots, line):
+    restarts = Restarts(9, min_size=1, hosts=tuple(hosts))
+
+    notice = restarts.notice([failed(2, FOUR)] * 2, slots)
+
+    assert notice.endswith(f"after 1.0 s.{line} It starts in 1 s.")
+
+
+def test_hosts_that_do_not_answer_are_reported():
+    attempts = [ON_B, NO_B, ON_C]
+    restarts = Restarts(2, hosts=("a", "b", "c"))
+
+    assert restarts.notice(attempts[:2], (0, 2)) == (
+        "restart 2 of 2: No b. Host b stays dead and is left out: it goes on with 2 "
+        "processes. In its place: host c. It starts in 1 s."
+    )
+    assert restarts.report(attempts)[1] == (
+        "restart 2: b could not be used; started again on 2 processes."
+    )
+
+
 def test_a_restart_is_announced_with_its_cause():
     attempts = [failed(1), failed(0, (0, 1))]
 

@@ -33,6 +33,13 @@ def test_a_kill_by_the_kernel_is_explained():
     assert "killed by SIGKILL (by the kernel, if" in Exit(0, -9, 1.0).describe()
 
 
+def test_a_core_is_mentioned():
+    assert Exit(2, -11, 1.5, host="b", has_dumped=True).describe() == (
+        "rank 2 on b was killed by SIGSEGV (core dumped: `sysctl kernel.core_pattern` "
+        "there says where) after 1.5 s"
+    )
+
+
 @pytest.mark.parametrize(
     ("result", "code"),
     [

@@ -86,7 +86,7 @@ def test_an_error_while_starting_ends_what_has_started(monkeypatch, tmp_path):
 
 QUIET = Output(console=False)
 # Addresses of examples, which no machine has.
-A, B = "203.0.113.1", "203.0.113.2"
+A, B, C = "203.0.113.1", "203.0.113.2", "203.0.113.3"
 
 
 @pytest.fixture(autouse=True)
@@ -129,13 +129,28 @@ def test_a_slot_that_stays_dead_is_left_out(tmp_path):
     assert (tmp_path / "2").read_text().splitlines() == ["2 2 3"] * 2 + ["2 1 2"]
 
 
-def test_the_logs_hold_all_starts_of_this_run(tmp_path):
-    (tmp_path / "rank.0.log").write_text("old")
-    job = shell("echo start; exit 3", size=1)
+def test_each_start_has_a_log_file_of_its_own(tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    older = [
+        "rank.0.log",
+        "rank.0.log.1",
+        "rank.0.restart7.log",
+        "rank.0.restart7.log.1",
+    ]
+    for name in [*older, "rank.00.log", "rank.0.log.gz"]:
+        (logs / name).write_text("old")
+    job = shell("echo $TFDIST_RUN_ID; exit 3", size=1)
 
-    run_job(job, Restarts(2), output=Output(console=False, directory=tmp_path))
+    run_job(job, Restarts(2), output=Output(console=False, directory=logs))
 
-    assert (tmp_path / "rank.0.log").read_text() == "start\n" * 3
+    new = {"rank.0.log", "rank.0.restart1.log", "rank.0.restart2.log"}
+    assert {path.name for path in logs.iterdir()} == {
+        *new,
+        "rank.00.log",
+        "rank.0.log.gz",
+    }
+    assert len({(logs / name).read_text() for name in new} - {"old"}) == 3
 
 
 def test_a_signal_after_a_failure_ends_the_job(tmp_path):
@@ -188,6 +203,64 @@ def test_a_job_on_hosts_is_started_again_on_them(tmp_path, hosts):
     }
     # Each start has ports of its own, so that none can take another's.
     assert len(clusters) == 2
+
+
+@pytest.fixture
+def breaking_ssh(tmp_path):
+    """Return a command like ssh, for which B is away while the file "away" exists."""
+    program = tmp_path / "ssh"
+    program.write_text(
+        "#!/bin/sh\n"
+        "for word; do host=$line; line=$word; done\n"
+        f"[ $host = {B} ] && [ -e {tmp_path}/away ] && echo away >&2 && exit 255\n"
+        'exec sh -c "$line"\n'
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_host_that_does_not_answer_again_is_replaced(tmp_path, breaking_ssh):
+    hosts = Hosts((HostSlots(A), HostSlots(B), HostSlots(C)), ssh=breaking_ssh)
+    restarts = Restarts(2, hosts=hosts.places)
+    lines = []
+    job = shell(
+        f"echo $TFDIST_SLOT >> {tmp_path}/$TFDIST_RANK; [ -e {tmp_path}/away ] && "
+        f"exit 0; [ $TFDIST_RANK = 1 ] || exec sleep 1000; touch {tmp_path}/away; "
+        "exit 3"
+    )
+
+    attempts = run_job(
+        job,
+        restarts,
+        output=QUIET,
+        hosts=hosts,
+        on_restart=lambda result, line: lines.append(line),
+    )
+
+    assert [one.result.reason for one in attempts] == ["failed", "hosts", "done"]
+    assert [one.host for one in attempts[-1].result.exits] == [A, C]
+    assert (tmp_path / "0").read_text().split() == ["0", "0"]
+    assert (tmp_path / "1").read_text().split() == ["1", "2"]
+    assert lines[1].startswith(
+        f"restart 2 of 2: The connection to {B} has ended with exit code 255. "
+        "Received: away. "
+    )
+    assert f"Host {B} stays dead and is left out" in lines[1]
+
+
+def test_a_host_that_does_not_answer_is_waited_for_without_a_spare(
+    tmp_path, breaking_ssh
+):
+    hosts = Hosts((HostSlots(A), HostSlots(B)), ssh=breaking_ssh)
+    job = shell(f"[ $TFDIST_RANK = 1 ] && touch {tmp_path}/away; exit 3")
+
+    attempts = run_job(job, Restarts(1), output=QUIET, hosts=hosts)
+    with pytest.raises(OSError, match=r"(?s)^The connection to .* Received: away\."):
+        run_job(job, Restarts(1), output=QUIET, hosts=hosts)
+
+    assert [one.result.reason for one in attempts] == ["failed", "hosts"]
+    assert attempts[-1].result.exit_code == 255
+    assert attempts[-1].result.headline().startswith(f"The connection to {B} has")
 
 
 def test_a_worker_on_another_host_is_started_again(tmp_path, hosts):

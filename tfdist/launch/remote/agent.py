@@ -6,7 +6,9 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 from tfdist.launch.job import RESERVED_VARIABLES, ProcessSpec
 from tfdist.launch.machine import available_cores, free_ports, installed_versions
@@ -18,7 +20,11 @@ from tfdist.launch.remote.link import (
     open_link,
     open_reader,
 )
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_notes
 from tfdist.rendezvous.wire import Message
+
+# Interval at which the notes of rank 0 are read, which may die with its host.
+_NOTES_SECONDS = 1.0
 
 
 class Agent:
@@ -26,9 +32,13 @@ class Agent:
 
     # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with the
     # installed versions, free ports and cores, then the `output`, `exit` and `gone` of
-    # ranks; `gone` means that no descendant is left.
-    def __init__(self, link: Link) -> None:
+    # ranks; `gone` means that no descendant is left. Rank 0 writes files for the
+    # launcher: on another host `notes` carry what they hold.
+    def __init__(self, link: Link, folder: Path) -> None:
         self._link = link
+        self._progress = folder / "progress"
+        self._progress.touch()
+        self._notes = read_notes(self._progress)
         self._processes: dict[int, GuardedProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -61,7 +71,7 @@ class Agent:
         spec = ProcessSpec(
             message["rank"],
             tuple(message["argv"]),
-            message["env"],
+            message["env"] | {PROGRESS_VARIABLE: str(self._progress)},
             tuple(message["cores"]),
             RESERVED_VARIABLES,
         )
@@ -73,6 +83,8 @@ class Agent:
         os.close(stderr)
         ends = [read_end for read_end, _ in pipes]
         self._tasks.append(asyncio.create_task(self._watch(process, ends)))
+        if spec.rank == 0:
+            self._tasks.append(asyncio.create_task(self._send_all_notes()))
 
     async def _watch(self, process: GuardedProcess, streams: list[int]) -> None:
         """Forward the output and the exit of a rank, until nothing is left of it."""
@@ -86,10 +98,13 @@ class Agent:
             process.receive()
             if not has_ended_before:
                 ago = time.monotonic() - process.ended_seconds
-                await self._send("exit", process.rank, code=process.exit_code, ago=ago)
+                end = {"code": process.exit_code, "dumped": process.has_dumped}
+                await self._send("exit", process.rank, ago=ago, **end)
         await asyncio.gather(*forwards)
         process.hang_up()
         process.wait()
+        if process.rank == 0:
+            await self._send_notes()
         await self._send("gone", process.rank)
 
     async def _forward(self, rank: int, stream: int, descriptor: int) -> None:
@@ -98,6 +113,20 @@ class Agent:
         while data := await reader.read(CHUNK_BYTES):
             text = base64.b64encode(data).decode()
             await self._send("output", rank, stream=stream, data=text)
+
+    async def _send_all_notes(self) -> None:
+        """Send what rank 0 writes, until the connection ends."""
+        while True:
+            await asyncio.sleep(_NOTES_SECONDS)
+            await self._send_notes()
+
+    async def _send_notes(self) -> None:
+        """Send what rank 0 has written since the last time."""
+        notes = read_notes(self._progress)
+        if notes != self._notes:
+            self._notes = notes
+            step, culprit = notes
+            await self._send("notes", 0, step=step, culprit=culprit)
 
     async def _send(self, kind: str, rank: int, **content: object) -> None:
         """Send a message at the speed at which the launcher reads."""
@@ -126,7 +155,8 @@ async def _serve(reading: int, writing: int, ports: int) -> None:
     except OSError as error:
         hello["refusal"] = str(error)
     link.send(hello)
-    await Agent(link).run()
+    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
+        await Agent(link, Path(folder)).run()
 
 
 def main() -> None:

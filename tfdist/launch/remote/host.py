@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.process import RankProcess
 from tfdist.launch.remote.link import Link, open_link, open_writer
+from tfdist.launch.result import EXIT_CODE_OF_LOST_HOST
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE, write_notes
 from tfdist.rendezvous.wire import Message
 
 DEFAULT_SSH = "ssh"
@@ -38,8 +40,6 @@ _NOT_CARRIED = frozenset(
 )
 _PREFIXES_NOT_CARRIED = ("DBUS_", "OMPI_", "PMI", "SLURM", "SSH_", "XDG_")
 
-# The exit code of ssh when the connection breaks.
-_LOST = 255
 # Grace periods for the agent to exit, and for ssh to explain a lost connection.
 _GOODBYE_SECONDS = 5.0
 _EXPLANATION_SECONDS = 1.0
@@ -96,6 +96,8 @@ class RemoteHost:
         self._ranks: dict[int, RemoteProcess] = {}
         # The reason why the connection ended; None while it is open.
         self._end: str | None = None
+        # Where the launcher looks for what rank 0 writes.
+        self._progress: Path | None = None
         # Stderr of ssh, read after a failure; closed with the connection.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         line = agent_line(os.getcwd(), python, os.environ.get("PYTHONPATH"), slots)
@@ -129,6 +131,8 @@ class RemoteHost:
             self._lose(rank, self._end)
             return
         assert self._link is not None
+        if PROGRESS_VARIABLE in rank.spec.env:
+            self._progress = Path(rank.spec.env[PROGRESS_VARIABLE])
         env = {**carried_environment(os.environ), **rank.spec.env}
         start = {"argv": rank.spec.argv, "env": env, "cores": rank.spec.cores}
         self._link.send({"kind": "start", "rank": rank.rank, **start})
@@ -223,6 +227,10 @@ class RemoteHost:
         if message["kind"] == "hello":
             self.hello.set_result(message)
             return
+        if message["kind"] == "notes":
+            if self._progress is not None:
+                write_notes(self._progress, message["step"], message["culprit"])
+            return
         rank = self._ranks[message["rank"]]
         if message["kind"] == "output":
             stream = rank.streams[message["stream"]]
@@ -232,7 +240,8 @@ class RemoteHost:
             await stream.drain()
             self._link.is_paused = False
         elif message["kind"] == "exit":
-            rank.report(message["code"], time.monotonic() - message["ago"])
+            seconds = time.monotonic() - message["ago"]
+            rank.report(message["code"], seconds, has_dumped=message["dumped"])
         else:
             self._release(rank)
 
@@ -248,7 +257,7 @@ class RemoteHost:
         """Report a rank as lost."""
         line = f"tfdist run: {self._name} is lost to this run: {reason}\n"
         rank.streams[1].write(line.encode())
-        rank.report(_LOST, time.monotonic())
+        rank.report(EXIT_CODE_OF_LOST_HOST, time.monotonic())
         self._release(rank)
 
 
@@ -265,10 +274,11 @@ class RemoteProcess(RankProcess):
         self._host = host
         host.call(host.start(self, os.dup(stdout), os.dup(stderr)))
 
-    def report(self, code: int, seconds: float) -> None:
+    def report(self, code: int, seconds: float, *, has_dumped: bool = False) -> None:
         """Write the line that a guardian writes."""
+        line = b"%d %d %d\n" % (code, int(seconds * 1e9), has_dumped)
         with contextlib.suppress(OSError):
-            self.reports.sendall(b"%d %d\n" % (code, int(seconds * 1e9)))
+            self.reports.sendall(line)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal at once, since this process itself may be stopped next."""
