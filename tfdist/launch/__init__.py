@@ -1,6 +1,7 @@
 """Starting the processes of a job, supervising them, and cleaning up after them."""
 
 from tfdist.launch.command import resolve_command
+from tfdist.launch.engine import with_engine
 from tfdist.launch.horovod import TUNING_OPTIONS, tuning_variables
 from tfdist.launch.hosts import Hosts, Pods, plan_in_pod, plan_unconnected
 from tfdist.launch.isolation import isolate_network
@@ -35,4 +36,5 @@ __all__ = [
     "run_job",
     "shell_lines",
     "tuning_variables",
+    "with_engine",
 ]

@@ -13,14 +13,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import groupby
+from pathlib import Path
 from typing import IO
 
+from tfdist.cluster.address import is_loopback, look_up, split_address
 from tfdist.launch import placeholder
 from tfdist.launch.job import ProcessSpec
+from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command
 from tfdist.launch.result import how_it_ended
 
 _FOREIGN = ("OMPI_", "PMI_", "PMIX_", "PRTE_", "SLURM")
@@ -30,25 +33,34 @@ _END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _SYS_PIDFD_GETFD = 438
 _MEMORY = "/dev/shm"
+# What a rank may fill of it in Open MPI 5.0.
+_SEGMENT_BYTES = 16 * 2**20
 _FILES_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
+_NETWORK_VARIABLE = "OMPI_MCA_btl_tcp_if_include"
+
+
+class MPIStartError(OSError):
+    """An `mpirun` that has not started its processes."""
 
 
 @contextlib.contextmanager
 def places(
-    specs: Sequence[ProcessSpec], signals: socket.socket | None = None
+    specs: Sequence[ProcessSpec],
+    signals: socket.socket | None = None,
+    remote: Mapping[str, RemoteHost] | None = None,
 ) -> Iterator[list[ProcessSpec]]:
     """Hold the places of ranks in an MPI job; yield the ranks with its variables."""
     check_installed()
-    holder = [sys.executable, "-I", "-S", placeholder.__file__]
-    command = _command([holder] * len(specs))
+    remote = remote or {}
     launcher = os.getpid()
-    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with (
-        tempfile.TemporaryDirectory(prefix="tfdist-mpi-", dir=memory) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="tfdist-mpi-", dir=_memory(len(specs))
+        ) as folder,
         tempfile.TemporaryFile() as errors,
     ):
         process = subprocess.Popen(
-            command,
+            _holders(specs, remote, folder),
             env=_environment() | {"TMPDIR": folder},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -58,12 +70,17 @@ def places(
         )
         try:
             found = _reports(process, len(specs), errors, signals)
-            _keep_to_loopback(process.pid)
+            if not remote:
+                _keep_to_loopback(process.pid)
             # `mpirun` that is killed removes neither its files nor those of the ranks.
             files = {} if _FILES_VARIABLE in os.environ else {_FILES_VARIABLE: folder}
-            yield [
-                replace(spec, env={**files, **spec.env, **found[spec.rank]})
+            defaults = [
+                _network(spec, remote) | ({} if spec.host in remote else files)
                 for spec in specs
+            ]
+            yield [
+                replace(spec, env={**default, **spec.env, **found[spec.rank]})
+                for spec, default in zip(specs, defaults, strict=True)
             ]
             if process.poll() is not None:
                 how = how_it_ended(process.returncode)
@@ -72,11 +89,77 @@ def places(
             _end(process)
 
 
-def shell_line(specs: Sequence[ProcessSpec]) -> str:
+def shell_line(
+    specs: Sequence[ProcessSpec], remote: Collection[str] = (), ssh: str = DEFAULT_SSH
+) -> str:
     """Return a job as one line for a shell, in which `mpirun` starts the ranks."""
     root = [f"{name}=1" for name in _root_variables()]
-    lines = [shlex.split(replace(spec, unset=()).shell_line()) for spec in specs]
-    return shlex.join([*(["env", *root] if root else []), *_command(lines)])
+    lines = []
+    for spec in specs:
+        env = {**_network(spec, remote), **spec.env}
+        lines.append(shlex.split(replace(spec, env=env, unset=()).shell_line()))
+    command = _command(lines, [_host_of(spec, remote) for spec in specs])
+    if remote and ssh != DEFAULT_SSH:
+        command[1:1] = ["--prtemca", "plm_ssh_agent", ssh]
+    return shlex.join([*(["env", *root] if root else []), *command])
+
+
+def _holders(
+    specs: Sequence[ProcessSpec], remote: Mapping[str, RemoteHost], folder: str
+) -> list[str]:
+    """Return the `mpirun` that starts the placeholders, on other hosts by our ssh."""
+    # Other hosts may have tfdist in another folder.
+    code = Path(placeholder.__file__).read_text()
+    programs = []
+    for spec in specs:
+        there = remote.get(spec.host or "")
+        python = sys.executable if there is None else there.python
+        agent = [] if there is None else [str(there.hello.result()["pid"])]
+        programs.append([python, "-I", "-S", "-c", code, *agent])
+    command = _command(programs, [_host_of(spec, remote) for spec in specs])
+    if not remote:
+        return command
+    ssh = next(iter(remote.values())).ssh
+    line = shlex.join(ssh_command(ssh, "@HOST@", "@LINE@"))
+    line = line.replace("@HOST@", '"$host"').replace("@LINE@", '"$*"')
+    script = Path(folder, "ssh.sh")
+    script.write_text(f"host=$1\nshift\nexec {line}\n")
+    # Other hosts do not have that file, and need not reach each other by ssh.
+    for name, value in (
+        ("plm_ssh_agent", f"sh {script}"),
+        ("plm_ssh_no_tree_spawn", "1"),
+    ):
+        command[1:1] = ["--prtemca", name, value]
+    return command
+
+
+def _memory(count: int) -> str | None:
+    """Return a folder in memory with room for the ranks; small in many containers."""
+    if not os.access(_MEMORY, os.W_OK):
+        return None
+    free = shutil.disk_usage(_MEMORY).free
+    return _MEMORY if free > count * _SEGMENT_BYTES else None
+
+
+def _host_of(spec: ProcessSpec, remote: Collection[str]) -> str:
+    """Return the name by which `mpirun` knows the host of a rank, "" for one host."""
+    if not remote:
+        return ""
+    return spec.host if spec.host and spec.host in remote else "localhost"
+
+
+def _network(spec: ProcessSpec, remote: Collection[str]) -> dict[str, str]:
+    """Return the variable that keeps a rank to the addresses of its host's name."""
+    if not remote or spec.host is None or _NETWORK_VARIABLE in os.environ:
+        return {}
+    try:
+        found = look_up(split_address(f"{spec.host}:1")[0])
+    except OSError:
+        return {}
+    # MPI might choose a bridge of containers, whose address is that of the bridges of
+    # other hosts. In Open MPI 5.0 a prefix of 32 bits matches every address.
+    own = [f"{one}/31" for one in found if ":" not in one and not is_loopback(one)]
+    return {_NETWORK_VARIABLE: ",".join(sorted(own))} if own else {}
 
 
 def check_installed() -> None:
@@ -92,19 +175,30 @@ def check_installed() -> None:
         )
 
 
+def is_bundled() -> bool:
+    """Return whether this Python's environment has mpi4py and Open MPI 5."""
+    folder = f"{sys.prefix}/bin"
+    has_mpirun = all(shutil.which(name, path=folder) for name in ("mpirun", "prterun"))
+    return has_mpirun and find_spec("mpi4py") is not None
+
+
 def _find_mpirun() -> str | None:
     """Return the `mpirun` of this Python's environment, or that on PATH."""
     return shutil.which("mpirun", path=f"{sys.prefix}/bin") or shutil.which("mpirun")
 
 
-def _command(programs: Sequence[Sequence[str]]) -> list[str]:
+def _command(programs: Sequence[Sequence[str]], hosts: Sequence[str]) -> list[str]:
     """Return the `mpirun` that starts a program for each rank, in order."""
     mpirun = _find_mpirun()
     assert mpirun is not None
     # The launcher pins the ranks.
     words = [mpirun, "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"]
-    for i, (program, same) in enumerate(groupby(programs)):
-        words += [*([":"] if i else []), "-np", str(len([*same])), *program]
+    ranks = zip(hosts, programs, strict=True)
+    for i, ((host, program), same) in enumerate(groupby(ranks)):
+        count = len([*same])
+        words += [":"] if i else []
+        words += ["--host", f"{host}:{count}"] if host else []
+        words += ["-np", str(count), *program]
     return words
 
 
@@ -160,7 +254,7 @@ def _reports(
             errors.seek(0)
             printed = errors.read().decode(errors="replace").split("\n")
             said = " ".join(line.strip("- ") for line in printed if line.strip("- "))
-            raise OSError(
+            raise MPIStartError(
                 "mpirun does not start a job of Open MPI. "
                 f"Received: {len(found)} of {count} ranks, and: {said or 'nothing'}. "
                 "Use --collective tensorflow, which needs no MPI."

@@ -15,15 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from tfdist.launch.engine import with_engine
 from tfdist.launch.events import PASSED_ON, received_signals
 from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
 from tfdist.launch.hosts import Hosts, Placement, Pods, placed, plan_in_pod
 from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.machine import is_this_machine
-from tfdist.launch.mpi import places, shell_line
+from tfdist.launch.mpi import MPIStartError, places, shell_line
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
-from tfdist.launch.remote.host import RemoteHost, ssh_command
+from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
@@ -64,6 +65,8 @@ def run_job(
 ) -> tuple[Attempt, ...]:
     """Run a job with restarts, in the main thread only; return all attempts."""
     restarts, limits = restarts or Restarts(), limits or Limits()
+    needs_engine = job.collective != "auto"
+    job = with_engine(job, is_here=hosts is None)
     restarts.check(job)
     if hosts is not None:
         hosts.check(job, restarts)
@@ -91,7 +94,9 @@ def run_job(
                 progress.touch()
                 given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
                 specs = [replace(one, env={**given, **one.env}) for one in specs]
-                result = run_once(specs, out, limit, signals, remote)
+                result = run_once(
+                    specs, out, limit, signals, remote, needs_engine=needs_engine
+                )
             if result.reason == "timeout":  # Report the limit that the user set.
                 result = replace(result, detail=f"{limits.timeout_seconds:g}")
             attempts.append(Attempt(result, slots, read_saved_step(progress)))
@@ -117,13 +122,22 @@ def run_once(
     limits: Limits,
     signals: socket.socket | None = None,
     remote: Mapping[str, RemoteHost] | None = None,
+    *,
+    needs_engine: bool = True,
 ) -> RunResult:
     """Run processes as `run` does, reading signals from a socket."""
     with contextlib.ExitStack() as stack:
         for port, size in _rendezvous_sizes(specs).items():
             stack.enter_context(rendezvous(size, port))
         if specs[0].collective == "mpi":
-            specs = stack.enter_context(places(specs, signals))
+            try:
+                specs = stack.enter_context(places(specs, signals, remote))
+            except MPIStartError as error:
+                if needs_engine:
+                    raise
+                print(
+                    f"tfdist run: TensorFlow joins the ranks: {error}", file=sys.stderr
+                )
         supervisor = Supervisor(output, limits, signals=signals, remote=remote)
         stack.callback(supervisor.close)
         supervisor.start(specs)
@@ -132,8 +146,6 @@ def run_once(
 
 def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> list[str]:
     """Return lines for as many shells: of the processes, and of what joins them."""
-    if specs[0].collective == "mpi":
-        return [shell_line(specs)]
     code = "from tfdist.launch.horovod import serve; serve({}, {})"
     servers = [
         shlex.join([sys.executable, "-c", code.format(size, port)])
@@ -143,6 +155,8 @@ def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> lis
     with ThreadPoolExecutor(_LOOK_UPS_AT_A_TIME) as pool:
         are_here = [*pool.map(is_this_machine, names)]
     remote = {name for name, here in zip(names, are_here, strict=True) if not here}
+    if specs[0].collective == "mpi":
+        return [shell_line(specs, remote, DEFAULT_SSH if hosts is None else hosts.ssh)]
     return servers + [_shell_line(spec, hosts, remote) for spec in specs]
 
 

@@ -24,9 +24,9 @@ from tfdist.rendezvous.wire import Message
 class Agent:
     """Starts, signals and watches the ranks of this host for the launcher."""
 
-    # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with the
-    # installed versions, free ports and cores, then the `output`, `exit` and `gone` of
-    # ranks; `gone` means that no descendant is left.
+    # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with its
+    # process id, the installed versions, free ports and cores, then the `output`,
+    # `exit` and `gone` of ranks; `gone` means that no descendant is left.
     def __init__(self, link: Link) -> None:
         self._link = link
         self._processes: dict[int, GuardedProcess] = {}
@@ -119,7 +119,8 @@ async def _readable(descriptor: int) -> None:
 async def _serve(reading: int, writing: int, ports: int) -> None:
     """Introduce this host to the launcher, and serve it."""
     link = await open_link(os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb", 0))
-    hello: Message = {"kind": "hello", "versions": installed_versions()}
+    versions = installed_versions()
+    hello: Message = {"kind": "hello", "pid": os.getpid(), "versions": versions}
     try:
         hello["ports"] = free_ports(ports, host="")
         hello["cores"] = available_cores()

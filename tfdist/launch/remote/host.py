@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import PurePath
 
@@ -22,8 +22,9 @@ from tfdist.launch.remote.link import Link, open_link, open_writer
 from tfdist.rendezvous.wire import Message
 
 DEFAULT_SSH = "ssh"
-# No password and no terminal; the user's ssh config provides the rest.
-_SSH_OPTIONS = ("-T", "-o", "BatchMode=yes")
+# No password, no terminal, and an end 30 s after a cut, also without a launcher; the
+# user's ssh config provides the rest.
+_SSH_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=10")
 # A step that overlaps all others, with all cores of the job on that node.
 _SRUN_OPTIONS = (
     *("--overlap", "--nodes=1", "--ntasks=1", "--unbuffered"),
@@ -90,7 +91,7 @@ class RemoteHost:
         ssh: str = DEFAULT_SSH,
         python: str = sys.executable,
     ) -> None:
-        self._name, self._python = name, python
+        self._name, self.ssh, self.python = name, ssh, python
         # The first message of the agent, or the reason why there is none.
         self.hello: Future[Message] = Future()
         self._ranks: dict[int, RemoteProcess] = {}
@@ -154,7 +155,7 @@ class RemoteHost:
         lines = [line.strip() for line in printed.splitlines()] or [str(error)]
         names = {
             "host": self._name.strip("[]"),
-            "python": self._python,
+            "python": self.python,
             "folder": os.getcwd(),
         }
         exit_code = self.process.poll()
@@ -293,10 +294,15 @@ class RemoteProcess(RankProcess):
 def ssh_command(ssh: str, host: str, line: str) -> list[str]:
     """Return the command that runs a line on a host, through ssh or Slurm's srun."""
     words = split_ssh(ssh)
-    if PurePath(words[0]).name == "srun":
+    if is_srun(words):
         return [*words, *_SRUN_OPTIONS, f"--nodelist={host}", "sh", "-c", line]
     # What follows -- is no option, even if it begins with a dash.
     return [*words, *_SSH_OPTIONS, "--", host.strip("[]"), line]
+
+
+def is_srun(words: Sequence[str]) -> bool:
+    """Return whether Slurm's srun reaches the hosts."""
+    return PurePath(words[0]).name == "srun"
 
 
 def split_ssh(ssh: str) -> list[str]:
