@@ -22,6 +22,7 @@ from typing import IO
 
 from tfdist.cluster.address import is_loopback, look_up, split_address
 from tfdist.launch import placeholder
+from tfdist.launch.events import ENDING_SIGNALS
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command
 from tfdist.launch.result import how_it_ended
@@ -31,6 +32,10 @@ _START_SECONDS = 60.0
 _END_SECONDS = 5.0
 # <linux/prctl.h> and <asm/unistd.h>
 _PR_SET_PDEATHSIG = 1
+_END_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); "
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
 _SYS_PIDFD_GETFD = 438
 _MEMORY = "/dev/shm"
 # What a rank may fill of it in Open MPI 5.0.
@@ -79,7 +84,7 @@ def places(
                 for spec in specs
             ]
             yield [
-                replace(spec, env={**default, **spec.env, **found[spec.rank]})
+                replace(spec, env={**default, **spec.env, **found.get(spec.rank, {})})
                 for spec, default in zip(specs, defaults, strict=True)
             ]
             if process.poll() is not None:
@@ -123,7 +128,9 @@ def _holders(
     line = shlex.join(ssh_command(ssh, "@HOST@", "@LINE@"))
     line = line.replace("@HOST@", '"$host"').replace("@LINE@", '"$*"')
     script = Path(folder, "ssh.sh")
-    script.write_text(f"host=$1\nshift\nexec {line}\n")
+    # `mpirun` that is killed would leave its ssh.
+    python = shlex.join([sys.executable, "-I", "-S", "-c", _END_WITH_PARENT])
+    script.write_text(f"host=$1\nshift\nexec {python} {line}\n")
     # Other hosts do not have that file, and need not reach each other by ssh.
     for name, value in (
         ("plm_ssh_agent", f"sh {script}"),
@@ -233,6 +240,7 @@ def _reports(
     signals: socket.socket | None,
 ) -> dict[int, dict[str, str]]:
     """Wait until all placeholders have reported; return their variables by rank."""
+    # A signal that ends the run waits for the supervisor, and ends this.
     assert process.stdout is not None
     deadline = time.monotonic() + _START_SECONDS
     found: dict[int, dict[str, str]] = {}
@@ -242,8 +250,11 @@ def _reports(
         sources += [] if signals is None else [signals.fileno()]
         seconds = max(0.0, deadline - time.monotonic())
         ready, _, _ = select.select(sources, [], [], seconds)
-        if sources[1:] and sources[1] in ready:
-            raise KeyboardInterrupt
+        if signals is not None and signals.fileno() in ready:
+            if {*signals.recv(64, socket.MSG_PEEK)} & {*ENDING_SIGNALS}:
+                return found
+            signals = None
+            continue
         data = os.read(sources[0], 1 << 16) if ready else b""
         *lines, text = (text + data).split(b"\n")
         for line in lines:

@@ -91,6 +91,13 @@ def _connect_horovod(
     member: Membership, process_set: Any = None, **timeouts: float
 ) -> Collective:
     """Start Horovod and return its collective."""
+    if member.launcher == "tfdist run" and not member.horovod_launcher:
+        # Horovod would run alone, or, for ranks of another MPI, end the process.
+        raise RuntimeError(
+            "collective='horovod' needs what `tfdist run` gives with --collective "
+            f"horovod only. Received: rank {member.rank} of {member.size} without "
+            "HOROVOD_RANK. Start the program with `tfdist run --collective horovod`."
+        )
     try:
         from tfdist.collectives.horovod.collective import (
             HorovodCollective,

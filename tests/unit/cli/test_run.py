@@ -335,8 +335,7 @@ def test_a_dry_run_prints_what_reaches_the_hosts(capsys, monkeypatch):
     remark, here, there = capsys.readouterr().out.splitlines()
     assert remark.startswith("# ports and cores are those of this machine")
     assert here.startswith("env ")
-    assert there.startswith("ssh -p 2222 -T -o BatchMode=yes ")
-    assert f" -- {B} 'cd /" in there
+    assert there.startswith(f"ssh -p 2222 -T -o BatchMode=yes -- {B} 'cd /")
     assert " && exec env " in there
 
 

@@ -157,7 +157,7 @@ def test_a_host_that_mpirun_cannot_use_is_shown(hosts, tmp_path):
     program.write_text(text)
     job = replace(job_of(), collective="mpi")
 
-    message = r"mpirun does not start a job of Open MPI\. .* no such luck .* Use --coll"
+    message = r"mpirun does not start a job of Open MPI\. .* no such luck\. Use --coll"
     with placed(job, hosts) as (specs, remote), pytest.raises(OSError, match=message):
         run_once(specs, Output(), Limits(timeout_seconds=60), remote=remote)
 

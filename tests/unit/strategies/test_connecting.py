@@ -157,6 +157,20 @@ def test_mpi_within_a_host_says_why(hosts, is_one, engine, monkeypatch, capsys):
     )
 
 
+def test_horovod_does_not_start_as_ranks_of_mpi(engine, monkeypatch):
+    engine.has_horovod(joins=2)
+    in_cluster(monkeypatch, "a:1", "a:2")
+    started_by(monkeypatch, OPEN_MPI)
+    monkeypatch.setenv("TFDIST_RUN_ID", "1")
+
+    message = (
+        "^collective='horovod' needs what `tfdist run` gives with --collective hor"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        connect("horovod")
+    assert engine.made == []
+
+
 def test_a_program_that_has_started_horovod_keeps_it(engine, monkeypatch):
     engine.has_mpi()
     started_by(monkeypatch, OPEN_MPI)

@@ -22,9 +22,8 @@ from tfdist.launch.remote.link import Link, open_link, open_writer
 from tfdist.rendezvous.wire import Message
 
 DEFAULT_SSH = "ssh"
-# No password, no terminal, and an end 30 s after a cut, also without a launcher; the
-# user's ssh config provides the rest.
-_SSH_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=10")
+# No password and no terminal; the user's ssh config provides the rest.
+_SSH_OPTIONS = ("-T", "-o", "BatchMode=yes")
 # A step that overlaps all others, with all cores of the job on that node.
 _SRUN_OPTIONS = (
     *("--overlap", "--nodes=1", "--ntasks=1", "--unbuffered"),
