@@ -1,4 +1,4 @@
-"""MPI for the ranks of a job: an `mpirun` that holds their places."""
+"""MPI for the ranks of a job: its choice, and an `mpirun` that holds their places."""
 
 import contextlib
 import ctypes
@@ -20,11 +20,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO
 
-from tfdist.cluster.address import is_loopback, look_up, split_address
 from tfdist.launch import placeholder
 from tfdist.launch.events import ENDING_SIGNALS
-from tfdist.launch.job import ProcessSpec
-from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command
+from tfdist.launch.job import Job, ProcessSpec
+from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost
+from tfdist.launch.remote.mpi import host_of, network, options_of_mpirun
 from tfdist.launch.result import how_it_ended
 
 _FOREIGN = ("OMPI_", "PMI_", "PMIX_", "PRTE_", "SLURM")
@@ -32,20 +32,41 @@ _START_SECONDS = 60.0
 _END_SECONDS = 5.0
 # <linux/prctl.h> and <asm/unistd.h>
 _PR_SET_PDEATHSIG = 1
-_END_WITH_PARENT = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); "
-    "os.execvp(sys.argv[1], sys.argv[1:])"
-)
 _SYS_PIDFD_GETFD = 438
 _MEMORY = "/dev/shm"
 # What a rank may fill of it in Open MPI 5.0.
 _SEGMENT_BYTES = 16 * 2**20
 _FILES_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
-_NETWORK_VARIABLE = "OMPI_MCA_btl_tcp_if_include"
+# The devices of NVIDIA's driver, of AMD's, and of Windows for a Linux within it.
+_GPUS = ("nvidia[0-9]*", "kfd", "dxg")
 
 
 class MPIStartError(OSError):
     """An `mpirun` that has not started its processes."""
+
+
+def with_engine(job: Job, *, is_here: bool) -> Job:
+    """Return the job with the engine that "auto" means on this machine."""
+    if job.collective != "auto":
+        return job
+    environ = {**os.environ, **job.env}
+    can_use_mpi = is_here and not uses_gpu(environ) and _is_bundled()
+    return replace(job, collective=choose(job, environ, can_use_mpi=can_use_mpi))
+
+
+def choose(job: Job, environ: Mapping[str, str], *, can_use_mpi: bool) -> str:
+    """Return "mpi" for several ranks that are all alike, where MPI can join them."""
+    # Slurm has its own way to start a job of MPI.
+    has_peers = job.size is not None and job.size > 1
+    is_free = has_peers and "SLURM_JOB_ID" not in environ
+    return "mpi" if is_free and can_use_mpi else "tensorflow"
+
+
+def uses_gpu(environ: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
+    """Return whether TensorFlow may use a GPU; without TensorFlow, which takes long."""
+    if environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
+        return False
+    return any(any(devices.glob(pattern)) for pattern in _GPUS)
 
 
 @contextlib.contextmanager
@@ -80,7 +101,7 @@ def places(
             # `mpirun` that is killed removes neither its files nor those of the ranks.
             files = {} if _FILES_VARIABLE in os.environ else {_FILES_VARIABLE: folder}
             defaults = [
-                _network(spec, remote) | ({} if spec.host in remote else files)
+                network(spec, remote) | ({} if spec.host in remote else files)
                 for spec in specs
             ]
             yield [
@@ -101,9 +122,9 @@ def shell_line(
     root = [f"{name}=1" for name in _root_variables()]
     lines = []
     for spec in specs:
-        env = {**_network(spec, remote), **spec.env}
+        env = {**network(spec, remote), **spec.env}
         lines.append(shlex.split(replace(spec, env=env, unset=()).shell_line()))
-    command = _command(lines, [_host_of(spec, remote) for spec in specs])
+    command = _command(lines, [host_of(spec, remote) for spec in specs])
     if remote and ssh != DEFAULT_SSH:
         command[1:1] = ["--prtemca", "plm_ssh_agent", ssh]
     return shlex.join([*(["env", *root] if root else []), *command])
@@ -121,22 +142,8 @@ def _holders(
         python = sys.executable if there is None else there.python
         agent = [] if there is None else [str(there.hello.result()["pid"])]
         programs.append([python, "-I", "-S", "-c", code, *agent])
-    command = _command(programs, [_host_of(spec, remote) for spec in specs])
-    if not remote:
-        return command
-    ssh = next(iter(remote.values())).ssh
-    line = shlex.join(ssh_command(ssh, "@HOST@", "@LINE@"))
-    line = line.replace("@HOST@", '"$host"').replace("@LINE@", '"$*"')
-    script = Path(folder, "ssh.sh")
-    # `mpirun` that is killed would leave its ssh.
-    python = shlex.join([sys.executable, "-I", "-S", "-c", _END_WITH_PARENT])
-    script.write_text(f"host=$1\nshift\nexec {python} {line}\n")
-    # Other hosts do not have that file, and need not reach each other by ssh.
-    for name, value in (
-        ("plm_ssh_agent", f"sh {script}"),
-        ("plm_ssh_no_tree_spawn", "1"),
-    ):
-        command[1:1] = ["--prtemca", name, value]
+    command = _command(programs, [host_of(spec, remote) for spec in specs])
+    command[1:1] = options_of_mpirun(remote, folder)
     return command
 
 
@@ -146,27 +153,6 @@ def _memory(count: int) -> str | None:
         return None
     free = shutil.disk_usage(_MEMORY).free
     return _MEMORY if free > count * _SEGMENT_BYTES else None
-
-
-def _host_of(spec: ProcessSpec, remote: Collection[str]) -> str:
-    """Return the name by which `mpirun` knows the host of a rank, "" for one host."""
-    if not remote:
-        return ""
-    return spec.host if spec.host and spec.host in remote else "localhost"
-
-
-def _network(spec: ProcessSpec, remote: Collection[str]) -> dict[str, str]:
-    """Return the variable that keeps a rank to the addresses of its host's name."""
-    if not remote or spec.host is None or _NETWORK_VARIABLE in os.environ:
-        return {}
-    try:
-        found = look_up(split_address(f"{spec.host}:1")[0])
-    except OSError:
-        return {}
-    # MPI might choose a bridge of containers, whose address is that of the bridges of
-    # other hosts. In Open MPI 5.0 a prefix of 32 bits matches every address.
-    own = [f"{one}/31" for one in found if ":" not in one and not is_loopback(one)]
-    return {_NETWORK_VARIABLE: ",".join(sorted(own))} if own else {}
 
 
 def check_installed() -> None:
@@ -182,7 +168,7 @@ def check_installed() -> None:
         )
 
 
-def is_bundled() -> bool:
+def _is_bundled() -> bool:
     """Return whether this Python's environment has mpi4py and Open MPI 5."""
     folder = f"{sys.prefix}/bin"
     has_mpirun = all(shutil.which(name, path=folder) for name in ("mpirun", "prterun"))

@@ -15,13 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from tfdist.launch.engine import with_engine
 from tfdist.launch.events import PASSED_ON, received_signals
 from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
 from tfdist.launch.hosts import Hosts, Placement, Pods, placed, plan_in_pod
 from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.machine import is_this_machine
-from tfdist.launch.mpi import MPIStartError, places, shell_line
+from tfdist.launch.mpi import MPIStartError, places, shell_line, with_engine
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
 from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command

@@ -1,9 +1,9 @@
-"""The library that connects the ranks of a job."""
+"""The choice of MPI for the ranks of a job."""
 
 import pytest
 
-from tfdist.launch.engine import choose, uses_gpu
 from tfdist.launch.job import Job
+from tfdist.launch.mpi import choose, uses_gpu
 
 ALIKE = Job(("/bin/prog",), size=2)
 
