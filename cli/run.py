@@ -111,9 +111,10 @@ _OPTIONS = {
     "TensorFlow's servers accept every connection; for programs that read no data over "
     "the network",
     "--collective auto|tensorflow|mpi|horovod": "the library that connects the "
-    "processes; auto is mpi on one machine without a GPU if 'tfdist[mpi]' is "
-    "installed, and otherwise tensorflow; with mpi, mpirun holds their places in an "
-    "MPI job, and with horovod they get what horovodrun --gloo would give them too",
+    "processes; auto is mpi on one machine with a core for each and no GPU if "
+    "'tfdist[mpi]' is installed, and otherwise tensorflow; with mpi, mpirun holds "
+    "their places in an MPI job, and with horovod they get what horovodrun --gloo "
+    "would give them too",
 }
 _TUNING = {
     "--fusion-threshold-mb N": "how many MB are sent in one message; 0 sends each "

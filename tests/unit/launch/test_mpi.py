@@ -9,19 +9,20 @@ ALIKE = Job(("/bin/prog",), size=2)
 
 
 @pytest.mark.parametrize(
-    ("job", "environ", "can_use_mpi", "engine"),
+    ("job", "environ", "cores", "can_use_mpi", "engine"),
     [
-        (ALIKE, {}, True, "mpi"),
-        (ALIKE, {}, False, "tensorflow"),
-        (ALIKE, {"SLURM_JOB_ID": "7"}, True, "tensorflow"),
-        (Job(("/bin/prog",), size=1), {}, True, "tensorflow"),
-        (Job(("/bin/prog",), workers=2, ps=1), {}, True, "tensorflow"),
+        (ALIKE, {}, 2, True, "mpi"),
+        (ALIKE, {}, 2, False, "tensorflow"),
+        (ALIKE, {}, 1, True, "tensorflow"),
+        (ALIKE, {"SLURM_JOB_ID": "7"}, 2, True, "tensorflow"),
+        (Job(("/bin/prog",), size=1), {}, 2, True, "tensorflow"),
+        (Job(("/bin/prog",), workers=2, ps=1), {}, 8, True, "tensorflow"),
     ],
 )
 def test_several_ranks_that_are_alike_are_joined_by_mpi(
-    job, environ, can_use_mpi, engine
+    job, environ, cores, can_use_mpi, engine
 ):
-    assert choose(job, environ, can_use_mpi=can_use_mpi) == engine
+    assert choose(job, environ, cores=cores, can_use_mpi=can_use_mpi) == engine
 
 
 @pytest.mark.parametrize(
