@@ -93,4 +93,4 @@ def dry_lines(job: Job, hosts: Hosts | Pods | None) -> list[str]:
         return [_REMARK, *shell_lines(specs, hosts)]
     if hosts is not None:
         return shell_lines(plan_in_pod(job, hosts))
-    return shell_lines(plan_here(with_engine(job, is_here=True)))
+    return shell_lines(plan_here(with_engine(job)))

@@ -53,7 +53,7 @@ class Job:
     # None means the process's share of the cores.
     threads_per_process: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    # "auto" is MPI where `with_engine` finds that it can be used, else TensorFlow.
+    # "auto" is TensorFlow, or MPI where `with_engine` finds that it can be used.
     collective: str = "auto"
     workers: int | None = None
     ps: int | None = None

@@ -46,12 +46,12 @@ class MPIStartError(OSError):
     """An `mpirun` that has not started its processes."""
 
 
-def with_engine(job: Job, *, is_here: bool) -> Job:
-    """Return the job with the engine that "auto" means on this machine."""
+def with_engine(job: Job) -> Job:
+    """Return the job with what "auto" means for ranks on this machine."""
     if job.collective != "auto":
         return job
     environ = {**os.environ, **job.env}
-    can_use_mpi = is_here and not uses_gpu(environ) and _is_bundled()
+    can_use_mpi = not uses_gpu(environ) and _is_bundled()
     cores = len(available_cores())
     engine = choose(job, environ, cores=cores, can_use_mpi=can_use_mpi)
     return replace(job, collective=engine)
@@ -84,22 +84,12 @@ def places(
     """Hold the places of ranks in an MPI job; yield the ranks with its variables."""
     check_installed()
     remote = remote or {}
-    launcher = os.getpid()
+    memory = _memory(len(specs))
     with (
-        tempfile.TemporaryDirectory(
-            prefix="tfdist-mpi-", dir=_memory(len(specs))
-        ) as folder,
+        tempfile.TemporaryDirectory(prefix="tfdist-mpi-", dir=memory) as folder,
         tempfile.TemporaryFile() as errors,
     ):
-        process = subprocess.Popen(
-            _holders(specs, remote, folder),
-            env=_environment() | {"TMPDIR": folder},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
-            preexec_fn=lambda: _end_with(launcher),  # noqa: PLW1509
-        )
+        process = _start(_holders(specs, remote, folder), folder, errors)
         try:
             found = _reports(process, len(specs), errors, signals)
             if not remote:
@@ -216,6 +206,22 @@ def _root_variables() -> tuple[str, ...]:
     if os.geteuid() != 0:
         return ()
     return "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"
+
+
+def _start(
+    command: Sequence[str], folder: str, errors: IO[bytes]
+) -> "subprocess.Popen[bytes]":
+    """Start `mpirun`, which keeps its files in a folder and ends with the launcher."""
+    launcher = os.getpid()
+    return subprocess.Popen(
+        command,
+        env=_environment() | {"TMPDIR": folder},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,
+        preexec_fn=lambda: _end_with(launcher),  # noqa: PLW1509
+    )
 
 
 def _end_with(launcher: int) -> None:

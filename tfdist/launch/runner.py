@@ -65,7 +65,6 @@ def run_job(
     """Run a job with restarts, in the main thread only; return all attempts."""
     restarts, limits = restarts or Restarts(), limits or Limits()
     needs_engine = job.collective != "auto"
-    job = with_engine(job, is_here=hosts is None)
     restarts.check(job)
     if hosts is not None:
         hosts.check(job, restarts)
@@ -89,13 +88,10 @@ def run_job(
             limit = replace(limits, timeout_seconds=left)
             # Each attempt has its own ports and run id, so leftovers cannot join.
             with _placed(job, hosts, slots, signals) as (specs, remote):
-                progress = folder / str(len(attempts))
-                progress.touch()
+                (progress := folder / str(len(attempts))).touch()
                 given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
                 specs = [replace(one, env={**given, **one.env}) for one in specs]
-                result = run_once(
-                    specs, out, limit, signals, remote, needs_engine=needs_engine
-                )
+                result = run_once(specs, out, limit, signals, remote, needs_engine)
             if result.reason == "timeout":  # Report the limit that the user set.
                 result = replace(result, detail=f"{limits.timeout_seconds:g}")
             attempts.append(Attempt(result, slots, read_saved_step(progress)))
@@ -121,7 +117,6 @@ def run_once(
     limits: Limits,
     signals: socket.socket | None = None,
     remote: Mapping[str, RemoteHost] | None = None,
-    *,
     needs_engine: bool = True,
 ) -> RunResult:
     """Run processes as `run` does, reading signals from a socket."""
@@ -165,7 +160,10 @@ def _placed(
     """Plan an attempt, and connect to its hosts."""
     if isinstance(hosts, Hosts):
         return placed(job, hosts, signals)
-    specs = plan_here(job, slots=slots) if hosts is None else plan_in_pod(job, hosts)
+    if hosts is None:
+        specs = plan_here(with_engine(job), slots=slots)
+    else:
+        specs = plan_in_pod(job, hosts)
     return contextlib.nullcontext((specs, {}))
 
 
