@@ -116,9 +116,11 @@ _OPTIONS = {
     "--isolate-network": "give the processes a network without other hosts, because "
     "TensorFlow's servers accept every connection; for programs that read no data over "
     "the network",
-    "--collective tensorflow|mpi|horovod": "the library that connects the processes; "
-    "with mpi, mpirun holds their places in an MPI job, and with horovod they get what "
-    "horovodrun --gloo would give them too",
+    "--collective auto|tensorflow|mpi|horovod": "the library that connects the "
+    "processes; auto is mpi on one machine with a core for each and no GPU if "
+    "'tfdist[mpi]' is installed, and otherwise tensorflow; with mpi, mpirun holds "
+    "their places in an MPI job, and with horovod they get what horovodrun --gloo "
+    "would give them too",
 }
 _TUNING = {
     "--fusion-threshold-mb N": "how many MB are sent in one message; 0 sends each "
@@ -156,7 +158,7 @@ def add_parser(commands: Commands) -> None:
         epilog=_EPILOG,
     )
     types = {"K=V": _variable}
-    add_options(parser, _OPTIONS, types, max_restarts=0, collective="tensorflow")
+    add_options(parser, _OPTIONS, types, max_restarts=0, collective="auto")
     add_options_of_hosts(parser)
     add_options_of_metrics(parser)
     tuning = parser.add_argument_group(

@@ -15,6 +15,7 @@ from tfdist.launch import (
     plan_in_pod,
     plan_unconnected,
     shell_lines,
+    with_engine,
 )
 from tfdist_cli.host_options import add_host_options, hosts_given
 from tfdist_cli.options import Parser, add_options
@@ -92,4 +93,6 @@ def dry_lines(job: Job, hosts: Hosts | Pods | None) -> list[str]:
     if isinstance(hosts, Hosts):
         specs: Sequence[ProcessSpec] = plan_unconnected(job, hosts)
         return [_REMARK, *shell_lines(specs, hosts)]
-    return shell_lines(plan_here(job) if hosts is None else plan_in_pod(job, hosts))
+    if hosts is not None:
+        return shell_lines(plan_in_pod(job, hosts))
+    return shell_lines(plan_here(with_engine(job)))

@@ -1,9 +1,8 @@
 """The launcher's own lines in `tfdist run`: restarts and the end of the job."""
 
-import sys
 from collections.abc import Sequence
 
-from tfdist.launch import Attempt, Restarts, RunResult, print_record
+from tfdist.launch import Attempt, Restarts, RunResult, print_line
 
 # Longest excerpt of a line that is repeated after a failure, in characters.
 _LONGEST_SHOWN = 2_000
@@ -49,7 +48,4 @@ def print_lines(lines: Sequence[str], *, is_json: bool = False) -> None:
     """Print lines on stderr or as JSON, unquoted ones after the name of the command."""
     for line in lines:
         named = line if line.startswith(" ") else f"tfdist run: {line}"
-        if is_json:
-            print_record(named)
-        else:
-            print(named, file=sys.stderr)
+        print_line(named, is_json=is_json)

@@ -51,6 +51,7 @@ def is_alive(pid):
         ("mpi", signal.SIGKILL),
         # Its watchdog kills it.
         ("tensorflow", signal.SIGSTOP),
+        ("mpi", signal.SIGSTOP),
     ],
 )
 def test_a_killed_or_stopped_rank_ends_the_run_and_is_named(
@@ -105,12 +106,13 @@ model.fit(data.batch(4), verbose=0)
 """
 
 
-def test_a_stall_is_explained_by_what_each_rank_does(tmp_path):
+@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
+def test_a_stall_is_explained_by_what_each_rank_does(tmp_path, collective):
     """First on demand, which ends nothing; then because the others wait too long."""
     program = tmp_path / "train.py"
     program.write_text(READS_SLOWLY)
     with subprocess.Popen(
-        [COMMAND, "run", "-np", "2", program],
+        [COMMAND, "run", "-np", "2", "--collective", collective, program],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -150,7 +150,8 @@ def test_a_dry_run_can_be_pasted(tmp_path):
     arguments = ["a b", "$HOME", "it's", "--np"]
 
     lines = run(
-        *("-np", "2", "--env", "ADDED=x y", "--dry-run", str(script)), *arguments
+        *("-np", "2", "--collective", "tensorflow", "--env", "ADDED=x y", "--dry-run"),
+        *(str(script), *arguments),
     ).stdout.splitlines()
 
     pasted = [

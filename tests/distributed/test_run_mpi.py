@@ -51,9 +51,17 @@ if world.size == 2:
     world.barrier()
 """
 STRATEGY = """
+import atexit, os
 import tfdist
 
 strategy = tfdist.strategies.AllReduceStrategy()
+# The end of a child is not that of its rank.
+child = os.fork()
+if child == 0:
+    atexit._run_exitfuncs()
+    os._exit(0)
+os.waitpid(child, 0)
+strategy.collective.barrier()
 print("rank", tfdist.rank(), "of", strategy.num_replicas_in_sync, flush=True)
 """
 
@@ -126,6 +134,15 @@ def test_ranks_are_those_of_mpi(program):
     for rank in range(2):
         line = rf"^\[{rank}\] rank {rank} of 2 is {rank}; total 3 cores"
         assert re.search(rf"{line} {re.escape(own[rank])}$", out, re.MULTILINE), out
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a core for each rank")
+def test_mpi_is_taken_where_nothing_else_is_asked_for(program):
+    for options in (), ("--env", "CUDA_VISIBLE_DEVICES="):
+        code, out, err = run("-np", "2", *options, program(SHOW))
+
+        assert code == 0, err
+        assert len(re.findall("of 2 is .; total 3", out)) == 2
 
 
 def test_more_ranks_than_cores(program):

@@ -68,6 +68,15 @@ def two_hosts(folder):
                 *("dev", device),
             )
             root(*hosts.inside(number, "ip", "link", "set", device, "up"))
+            # As Docker makes it on each host, with the same address.
+            root(
+                *hosts.inside(number, "ip", "link", "add", "docker0", "type", "bridge")
+            )
+            root(*hosts.inside(number, "ip", "link", "set", "docker0", "up"))
+            root(
+                *hosts.inside(number, "ip", "address", "add", "172.17.0.1/16"),
+                *("dev", "docker0"),
+            )
             stack.enter_context(_sshd(hosts, number))
         yield hosts
 
@@ -99,7 +108,9 @@ def _sshd(hosts, number):
     config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     root("mkdir", "-p", "/run/sshd")
     command = shlex.join(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)])
-    words = hosts.inside(number, "sh", "-c", f"exec {command}")
+    # MPI takes hosts with one name for one host.
+    name = f"hostname {hosts.names[number]}; exec {command}"
+    words = hosts.inside(number, "unshare", "--uts", "sh", "-c", name)
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
         assert "Server listening" in server.stderr.readline()

@@ -87,7 +87,8 @@ RUN = [
         "--fusion-threshold-mb must be from 0 to 1,000,000.",
     ),
     ("-H a,b --collective horovod true", "--collective horovod starts its processes"),
-    ("-H a,b --collective mpi true", "--collective mpi starts its processes"),
+    ("-H a,b --ssh srun --collective mpi true", "--collective mpi does not reach the "),
+    ("-H a,[::2] --collective mpi true", "mpirun, which --collective mpi needs, takes"),
     (
         "-H a:2,b:2 --max-restarts 1 --min-np 2 true",
         "--min-np is for the places of one machine.",

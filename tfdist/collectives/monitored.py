@@ -1,6 +1,7 @@
 """Collectives with heartbeats, so that a lost peer causes an error that names it."""
 
 import atexit
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -26,6 +27,8 @@ class MonitoredCollective(TypedCollective):
         self._lifeline = lifeline
         start_watchdog(f"rank {rank}", STOPPED_SECONDS, if_stopped=True)
         atexit.register(self._leave, hub)
+        # A forked child must not take leave of the others in this rank's name.
+        os.register_at_fork(after_in_child=lambda: atexit.unregister(self._leave))
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
         """Gather a small value from all ranks; see `Collective.exchange`."""

@@ -1,11 +1,12 @@
 """Starting the processes of a job, supervising them, and cleaning up after them."""
 
 from tfdist.launch.command import resolve_command
-from tfdist.launch.console import print_record
+from tfdist.launch.console import print_line
 from tfdist.launch.horovod import TUNING_OPTIONS, tuning_variables
 from tfdist.launch.hosts import Hosts, Pods, plan_in_pod, plan_unconnected
 from tfdist.launch.isolation import isolate_network
 from tfdist.launch.job import DEFAULT_RESTARTS, LEVEL_VARIABLE, Job, Limits, ProcessSpec
+from tfdist.launch.mpi import with_engine
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
 from tfdist.launch.restarts import Attempt, Restarts
@@ -31,10 +32,11 @@ __all__ = [
     "plan_here",
     "plan_in_pod",
     "plan_unconnected",
-    "print_record",
+    "print_line",
     "resolve_command",
     "run",
     "run_job",
     "shell_lines",
     "tuning_variables",
+    "with_engine",
 ]

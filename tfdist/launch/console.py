@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import selectors
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -164,8 +165,11 @@ class Records:
         return True
 
 
-def print_record(line: str) -> None:
-    """Print a line of the launcher as a JSON object, while stdout has a reader."""
+def print_line(line: str, *, is_json: bool) -> None:
+    """Print a line of the launcher on stderr, or as a JSON object on stdout."""
+    if not is_json:
+        print(line, file=sys.stderr)
+        return
     with contextlib.suppress(BrokenPipeError):
         write_all(STDOUT, Records().format(STDERR, [os.fsencode(line)]))
 

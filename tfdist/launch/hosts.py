@@ -23,7 +23,7 @@ from tfdist.launch.machine import (
     is_this_machine,
 )
 from tfdist.launch.plan import new_run_id, plan
-from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost
+from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, is_srun, split_ssh
 from tfdist.launch.restarts import Restarts
 from tfdist.rendezvous.wire import Message
 
@@ -52,11 +52,27 @@ class Hosts:
         if restarts.max_restarts and job.process_count > 1:
             # A restart may have ranks on any of the hosts.
             _check_names(self.places)
-        if job.collective != "tensorflow":
-            own = "mpirun" if job.collective == "mpi" else "horovodrun or mpirun"
+        if job.collective == "horovod":
             raise ValueError(
-                f"--collective {job.collective} starts its processes on this machine "
-                f"only. Received: other hosts. Start them with {own}."
+                "--collective horovod starts its processes on this machine only. "
+                "Received: other hosts. Start them with horovodrun or mpirun."
+            )
+        if job.collective == "mpi":
+            self._check_mpi()
+
+    def _check_mpi(self) -> None:
+        """Refuse hosts that the `mpirun` of Open MPI does not reach."""
+        numbers = [one.host for one in self.slots if one.host.startswith("[")]
+        if numbers:
+            raise ValueError(
+                "mpirun, which --collective mpi needs, takes no IPv6 address. "
+                f"Received: {numbers[0]}. Give the name of the host."
+            )
+        if len(self.slots) > 1 and is_srun(split_ssh(self.ssh)):
+            raise ValueError(
+                "--collective mpi does not reach the nodes of Slurm. "
+                f"Received: --ssh {self.ssh}. Start the program without tfdist run, "
+                "by srun --mpi=pmix."
             )
 
 
@@ -68,7 +84,7 @@ class Pods:
 
     def check(self, job: Job, restarts: Restarts) -> None:
         """Refuse a job that needs one launcher for all of its processes."""
-        if job.size is None or job.collective != "tensorflow":
+        if job.size is None or job.collective in ("mpi", "horovod"):
             wanted = f"--collective {job.collective}"
             wanted = "parameter servers" if job.size is None else wanted
             raise ValueError(

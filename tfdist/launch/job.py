@@ -40,7 +40,7 @@ _COUNTS = {
 }
 _CHOICES = {
     "bind_to": (None, "core", "none"),
-    "collective": ("tensorflow", "mpi", "horovod"),
+    "collective": ("auto", "tensorflow", "mpi", "horovod"),
 }
 
 
@@ -56,7 +56,8 @@ class Job:
     # None means the process's share of the cores.
     threads_per_process: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    collective: str = "tensorflow"
+    # "auto" is TensorFlow, or MPI where `with_engine` finds that it can be used.
+    collective: str = "auto"
     workers: int | None = None
     ps: int | None = None
     evaluator: bool = False
@@ -116,7 +117,7 @@ class Job:
                 f"Received: evaluator, {received}. Give --workers and --ps, or "
                 "evaluate in fit, with validation_data."
             )
-        if has_roles and self.collective != "tensorflow":
+        if has_roles and self.collective not in ("auto", "tensorflow"):
             raise ValueError(
                 f"collective={self.collective!r} joins ranks that are all alike. "
                 f"Received: collective={self.collective!r}, {received}. Give -np "

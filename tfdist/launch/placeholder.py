@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import signal
 import sys
 import time
 import zlib
@@ -15,7 +16,8 @@ _POLL_SECONDS = 0.5
 # placeholder. `mpirun` would kill all ranks when one fails, before they can say why.
 def main() -> None:
     """Report the variables in one line, and wait until `mpirun` is gone."""
-    parent = os.getppid()
+    parent, agents = os.getppid(), [f"/proc/{number}" for number in sys.argv[1:]]
+    are_seen = all(map(os.path.exists, agents))
     prefixes = ("OMPI_", "OPAL_", "PMIX_", "PRTE_")
     found = {n: v for n, v in os.environ.items() if n.startswith(prefixes)}
     # Short enough to be passed on in one piece.
@@ -24,6 +26,10 @@ def main() -> None:
     sys.stdout.flush()
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
+        # The agent that starts the rank on another host ends when the launcher is lost,
+        # which MPI's daemon, the parent, may not notice for a quarter of an hour.
+        if are_seen and not all(map(os.path.exists, agents)):
+            os.kill(parent, signal.SIGTERM)
 
 
 def unpack(line: str) -> "dict[str, str]":

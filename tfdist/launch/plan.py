@@ -32,8 +32,8 @@ _THREAD_VARIABLES = (
 _OF_COLLECTIVES = {
     # NCCL might choose an interface that the processes do not share.
     "horovod": {"NCCL_SOCKET_IFNAME": "lo"},
-    # A rank that waits lets other threads have the core, and with shared memory alone
-    # it listens at no port.
+    # A rank that waits lets other threads have the core, and with shared memory alone,
+    # on one host, it listens at no port.
     "mpi": {
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_pml": "ob1",
@@ -93,6 +93,8 @@ def plan(
         if not job.verbose:
             defaults[LEVEL_VARIABLE] = ERRORS_ONLY
         defaults |= _OF_COLLECTIVES.get(job.collective, {})
+        if job.collective == "mpi" and len(machines) > 1:
+            defaults["OMPI_MCA_btl"] = "self,sm,tcp"
         env = {name: text for name, text in defaults.items() if name not in environ}
         if job.threads_per_process is not None:
             env |= _threads(job.threads_per_process)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from tfdist.launch.console import print_line
 from tfdist.launch.events import PASSED_ON, received_signals
 from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
 from tfdist.launch.hosts import (
@@ -27,10 +28,10 @@ from tfdist.launch.hosts import (
 )
 from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.machine import is_this_machine
-from tfdist.launch.mpi import places, shell_line
+from tfdist.launch.mpi import MPIStartError, places, shell_line, with_engine
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
-from tfdist.launch.remote.host import RemoteHost, ssh_command
+from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
@@ -72,6 +73,7 @@ def run_job(
 ) -> tuple[Attempt, ...]:
     """Run a job with restarts, in the main thread only; return all attempts."""
     restarts, limits = restarts or Restarts(), limits or Limits()
+    needs_engine = job.collective != "auto"
     _check(job, restarts, limits, hosts)
     deadline = time.monotonic() + (limits.timeout_seconds or math.inf)
     slots: tuple[int, ...] | None = tuple(range(job.process_count))
@@ -92,7 +94,7 @@ def run_job(
             try:
                 with _placed(job, hosts, slots, signals) as (specs, remote):
                     specs = _watched(specs, progress, secret_of(hosts))
-                    result = run_once(specs, out, limit, signals, remote)
+                    result = run_once(specs, out, limit, signals, remote, needs_engine)
             except UnusableHosts as error:
                 if not attempts:
                     raise
@@ -153,13 +155,21 @@ def run_once(
     limits: Limits,
     signals: socket.socket | None = None,
     remote: Mapping[str, RemoteHost] | None = None,
+    needs_engine: bool = True,
 ) -> RunResult:
     """Run processes as `run` does, reading signals from a socket."""
     with contextlib.ExitStack() as stack:
         for port, size in _rendezvous_sizes(specs).items():
             stack.enter_context(rendezvous(size, port))
         if specs[0].collective == "mpi":
-            specs = stack.enter_context(places(specs, signals))
+            try:
+                held = places(specs, signals, remote, is_json=output.is_json)
+                specs = stack.enter_context(held)
+            except MPIStartError as error:
+                if needs_engine:
+                    raise
+                line = f"tfdist run: TensorFlow joins the ranks: {error}"
+                print_line(line, is_json=output.is_json)
         supervisor = Supervisor(output, limits, signals=signals, remote=remote)
         stack.callback(supervisor.close)
         supervisor.start(specs)
@@ -168,8 +178,6 @@ def run_once(
 
 def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> list[str]:
     """Return lines for as many shells: of the processes, and of what joins them."""
-    if specs[0].collective == "mpi":
-        return [shell_line(specs)]
     code = "from tfdist.launch.horovod import serve; serve({}, {})"
     servers = [
         shlex.join([sys.executable, "-c", code.format(size, port)])
@@ -179,6 +187,8 @@ def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> lis
     with ThreadPoolExecutor(_LOOK_UPS_AT_A_TIME) as pool:
         are_here = [*pool.map(is_this_machine, names)]
     remote = {name for name, here in zip(names, are_here, strict=True) if not here}
+    if specs[0].collective == "mpi":
+        return [shell_line(specs, remote, DEFAULT_SSH if hosts is None else hosts.ssh)]
     return servers + [_shell_line(spec, hosts, remote) for spec in specs]
 
 
@@ -188,7 +198,10 @@ def _placed(
     """Plan an attempt, and connect to its hosts."""
     if isinstance(hosts, Hosts):
         return placed(job, hosts, slots, signals)
-    specs = plan_here(job, slots=slots) if hosts is None else plan_in_pod(job, hosts)
+    if hosts is None:
+        specs = plan_here(with_engine(job), slots=slots)
+    else:
+        specs = plan_in_pod(job, hosts)
     return contextlib.nullcontext((specs, {}))
 
 

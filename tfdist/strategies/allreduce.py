@@ -48,11 +48,10 @@ class AllReduceStrategy(StepRunner):
         collective: The engine that connects the processes. "tensorflow" uses
             TensorFlow's collectives; "mpi" uses MPI, by mpi4py; "horovod" uses Horovod,
             see `HorovodStrategy`;
-            "auto" uses MPI if `mpirun`, `srun --mpi=pmix` or `tfdist run --collective
-            mpi` has started the processes and mpi4py finds an MPI, Horovod if
-            `horovodrun` or `mpirun` has and the program has started Horovod or only
-            that is installed, and TensorFlow otherwise. Or a `Collective`.
-            Default "auto".
+            "auto" uses MPI if `mpirun`, `srun --mpi=pmix` or, with MPI, `tfdist run`
+            has started the processes and mpi4py finds an MPI, Horovod if `horovodrun`
+            or `mpirun` has and the program has started Horovod or only that is
+            installed, and TensorFlow otherwise. Or a `Collective`. Default "auto".
         bucket_bytes: The size of a bucket of gradients in bytes; 0 sends each gradient
             by itself. Horovod fuses gradients by its own threshold and accepts None
             only. Default None: 25 MiB; with MPI, all gradients together.

@@ -50,10 +50,21 @@ def connect(name: str, **options: Any) -> Collective:
     if name == "auto" and member.size > 1 and member.is_chief:
         print(
             f"tfdist: {member.launcher} has started {member.size} processes; the "
-            f"collectives of {_NAMES[engine]} join them.",
+            f"collectives of {_NAMES[engine]} join them.{_advice(member, engine)}",
             file=sys.stderr,
         )
     return collective
+
+
+def _advice(member: Membership, engine: str) -> str:
+    """Return why `tfdist run` has chosen MPI, and how to do without."""
+    is_local = member.local_size == member.size
+    if engine != "mpi" or member.launcher != "tfdist run" or not is_local:
+        return ""
+    return (
+        " It is the fastest within a host; `tfdist run --collective tensorflow` does "
+        "without."
+    )
 
 
 def check_trains(cluster: Cluster) -> None:
@@ -80,6 +91,13 @@ def _connect_horovod(
     member: Membership, process_set: Any = None, **timeouts: float
 ) -> Collective:
     """Start Horovod and return its collective."""
+    if member.launcher == "tfdist run" and not member.horovod_launcher:
+        # Horovod would run alone, or, for ranks of another MPI, end the process.
+        raise RuntimeError(
+            "collective='horovod' needs what `tfdist run` gives with --collective "
+            f"horovod only. Received: rank {member.rank} of {member.size} without "
+            "HOROVOD_RANK. Start the program with `tfdist run --collective horovod`."
+        )
     try:
         from tfdist.collectives.horovod.collective import (
             HorovodCollective,

@@ -391,6 +391,20 @@ def test_a_dry_run_prints_what_reaches_the_hosts(capsys, monkeypatch):
     assert " && exec env " in there
 
 
+def test_a_dry_run_over_mpi_names_the_hosts(capsys, monkeypatch):
+    monkeypatch.setattr("tfdist.launch.runner.is_this_machine", lambda host: host == A)
+    line = f"run --dry-run -H {A},{B} --collective mpi --ssh"
+
+    assert main([*line.split(), "ssh -p 2222", "true"]) == 0
+
+    _, mpirun = capsys.readouterr().out.splitlines()
+    assert "mpirun --prtemca plm_ssh_agent 'ssh -p 2222' " in mpirun
+    assert " --host localhost:1 -np 1 env " in mpirun
+    there = mpirun.partition(f" : --host {B}:1 -np 1 ")[2]
+    assert "OMPI_MCA_btl=self,sm,tcp " in there
+    assert f"OMPI_MCA_btl_tcp_if_include={B}/31 " in there
+
+
 def test_ctrl_c_before_a_process_has_started(launcher):
     launcher.result = KeyboardInterrupt()
 

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +136,35 @@ def test_ranks_are_started_on_their_hosts(hosts, capfd):
         f"[1 {A}] 1 of 3, 1 of 2",
         f"[2 {B}] 2 of 3, 0 of 1",
     ]
+
+
+def test_ranks_of_mpi_are_started_on_their_hosts(hosts, capfd):
+    script = 'echo "$TFDIST_RANK is $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"'
+    job = replace(job_of(f'{script} "$PMIX_NAMESPACE"'), collective="mpi")
+    limits = Limits(timeout_seconds=60)
+    with placed(job, hosts) as (specs, remote):
+        result = run_once(specs, Output(), limits, remote=remote)
+
+    assert {exit_.code for exit_ in result.exits} == {0}
+    lines = [line.rpartition(" ") for line in capfd.readouterr().out.splitlines()]
+    assert sorted(line[0] for line in lines) == [
+        f"[0 {A}] 0 is 0 of 3",
+        f"[1 {A}] 1 is 1 of 3",
+        f"[2 {B}] 2 is 2 of 3",
+    ]
+    assert len({line[2] for line in lines}) == 1
+
+
+def test_a_host_that_mpirun_cannot_use_is_shown(hosts, tmp_path):
+    program = tmp_path / "ssh"
+    refused = 'case "$line" in *prted*) echo no such luck >&2; exit 1;; esac'
+    text = program.read_text().replace("exec", f"{refused}\nexec")
+    program.write_text(text)
+    job = replace(job_of(), collective="mpi")
+
+    message = r"mpirun does not start a job of Open MPI\. .* no such luck\. Use --coll"
+    with placed(job, hosts) as (specs, remote), pytest.raises(OSError, match=message):
+        run_once(specs, Output(), Limits(timeout_seconds=60), remote=remote)
 
 
 def test_this_machine_needs_no_connection(hosts, monkeypatch):

@@ -7,6 +7,8 @@ import sys
 import tempfile
 import threading
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,6 +117,59 @@ def fails(times, folder, otherwise="exit 0"):
 
 def ends_of(attempts):
     return [attempt.result.exit_code for attempt in attempts]
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """Let nothing on this machine keep the launcher from MPI."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr("tfdist.launch.mpi.available_cores", lambda: (0, 1))
+
+
+def test_ranks_are_joined_by_mpi_or_as_the_job_says(tmp_path, no_gpu):
+    script = f"echo $OMPI_COMM_WORLD_RANK-$TFDIST_RANK >> {tmp_path}/marks"
+
+    for options in {}, {"collective": "tensorflow"}:
+        assert ends_of(run_job(shell(script, **options), output=QUIET)) == [0]
+
+    marks = (tmp_path / "marks").read_text().split()
+    assert sorted(marks) == ["-0", "-1", "0-0", "1-1"]
+
+
+def test_mpi_shares_no_memory_folder_that_is_too_small(tmp_path, no_gpu, monkeypatch):
+    usage = SimpleNamespace(free=2**25)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    monkeypatch.delenv("OMPI_MCA_btl_sm_backing_directory", raising=False)
+    script = f"echo $OMPI_MCA_btl_sm_backing_directory >> {tmp_path}/folders"
+
+    run_job(shell(script), output=QUIET)
+
+    folders = {*(tmp_path / "folders").read_text().split()}
+    assert [Path(folder).parent for folder in folders] == [Path(tempfile.gettempdir())]
+
+
+def test_tensorflow_joins_the_ranks_where_mpirun_fails(
+    tmp_path, no_gpu, monkeypatch, capfd
+):
+    for name in "mpirun", "prterun":
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\necho no network >&2; exit 1\n")
+        program.chmod(0o755)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    script = f"echo $TF_CONFIG >> {tmp_path}/marks"
+
+    assert ends_of(run_job(shell(script), output=QUIET)) == [0]
+    assert len((tmp_path / "marks").read_text().splitlines()) == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert line == (
+        "tfdist run: TensorFlow joins the ranks: mpirun does not start a job of Open "
+        "MPI. Received: 0 of 2 ranks, and: no network. Use --collective tensorflow, "
+        "which needs no MPI."
+    )
+    with pytest.raises(OSError, match=r"^mpirun does not start a job of Open MPI\."):
+        run_job(shell(script, collective="mpi"), output=QUIET)
 
 
 def test_a_slot_that_stays_dead_is_left_out(tmp_path):

@@ -140,6 +140,37 @@ def test_mpi_joins_what_mpirun_has_started(variables, expected, engine, monkeypa
     assert connect("auto") == f"{expected}'s"
 
 
+@pytest.mark.parametrize(("hosts", "is_one"), [("aa", True), ("ab", False)])
+def test_mpi_within_a_host_says_why(hosts, is_one, engine, monkeypatch, capsys):
+    engine.has_mpi()
+    in_cluster(monkeypatch, *(f"{host}:{i + 1}" for i, host in enumerate(hosts)))
+    started_by(monkeypatch, OPEN_MPI)
+    monkeypatch.setenv("TFDIST_RUN_ID", "1")
+
+    assert connect("auto") == "MPI's"
+
+    assert capsys.readouterr().err == (
+        "tfdist: tfdist run has started 2 processes; the collectives of MPI, which "
+        "mpi4py has found, join them."
+        + " It is the fastest within a host; `tfdist run --collective tensorflow` "
+        "does without." * is_one + "\n"
+    )
+
+
+def test_horovod_does_not_start_as_ranks_of_mpi(engine, monkeypatch):
+    engine.has_horovod(joins=2)
+    in_cluster(monkeypatch, "a:1", "a:2")
+    started_by(monkeypatch, OPEN_MPI)
+    monkeypatch.setenv("TFDIST_RUN_ID", "1")
+
+    message = (
+        "^collective='horovod' needs what `tfdist run` gives with --collective hor"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        connect("horovod")
+    assert engine.made == []
+
+
 def test_a_program_that_has_started_horovod_keeps_it(engine, monkeypatch):
     engine.has_mpi()
     started_by(monkeypatch, OPEN_MPI)

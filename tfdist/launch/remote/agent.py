@@ -30,10 +30,10 @@ _NOTES_SECONDS = 1.0
 class Agent:
     """Starts, signals and watches the ranks of this host for the launcher."""
 
-    # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with the
-    # installed versions, free ports and cores, then the `output`, `exit` and `gone` of
-    # ranks; `gone` means that no descendant is left. Rank 0 writes files for the
-    # launcher: on another host `notes` carry what they hold.
+    # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with its
+    # process id, the installed versions, free ports and cores, then the `output`,
+    # `exit` and `gone` of ranks; `gone` means that no descendant is left. Rank 0 writes
+    # files for the launcher: on another host `notes` carry what they hold.
     def __init__(self, link: Link, folder: Path) -> None:
         self._link = link
         self._progress = folder / "progress"
@@ -148,7 +148,8 @@ async def _readable(descriptor: int) -> None:
 async def _serve(reading: int, writing: int, ports: int) -> None:
     """Introduce this host to the launcher, and serve it."""
     link = await open_link(os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb", 0))
-    hello: Message = {"kind": "hello", "versions": installed_versions()}
+    versions = installed_versions()
+    hello: Message = {"kind": "hello", "pid": os.getpid(), "versions": versions}
     try:
         hello["ports"] = free_ports(ports, host="")
         hello["cores"] = available_cores()

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path, PurePath
 
@@ -90,7 +90,7 @@ class RemoteHost:
         ssh: str = DEFAULT_SSH,
         python: str = sys.executable,
     ) -> None:
-        self._name, self._python = name, python
+        self._name, self.ssh, self.python = name, ssh, python
         # The first message of the agent, or the reason why there is none.
         self.hello: Future[Message] = Future()
         self._ranks: dict[int, RemoteProcess] = {}
@@ -158,7 +158,7 @@ class RemoteHost:
         lines = [line.strip() for line in printed.splitlines()] or [str(error)]
         names = {
             "host": self._name.strip("[]"),
-            "python": self._python,
+            "python": self.python,
             "folder": os.getcwd(),
         }
         exit_code = self.process.poll()
@@ -303,10 +303,15 @@ class RemoteProcess(RankProcess):
 def ssh_command(ssh: str, host: str, line: str) -> list[str]:
     """Return the command that runs a line on a host, through ssh or Slurm's srun."""
     words = split_ssh(ssh)
-    if PurePath(words[0]).name == "srun":
+    if is_srun(words):
         return [*words, *_SRUN_OPTIONS, f"--nodelist={host}", "sh", "-c", line]
     # What follows -- is no option, even if it begins with a dash.
     return [*words, *_SSH_OPTIONS, "--", host.strip("[]"), line]
+
+
+def is_srun(words: Sequence[str]) -> bool:
+    """Return whether Slurm's srun reaches the hosts."""
+    return PurePath(words[0]).name == "srun"
 
 
 def split_ssh(ssh: str) -> list[str]:
