@@ -15,7 +15,7 @@ LAUNCH = """
 import json, sys
 from tfdist.cluster import Cluster, Task
 from tfdist.launch import Job, Pods, Restarts, run_job
-from tfdist_cli.run import report_end
+from tfdist_cli.run_report import report_end
 
 pod, addresses, command = json.loads(sys.argv[1])
 pods = Pods(Cluster(workers=tuple(addresses), task=Task("worker", pod)))
