@@ -82,6 +82,16 @@ def in_cluster(monkeypatch, *workers, task=("worker", 0)):
     monkeypatch.setenv("TF_CONFIG", tf_config.dumps(cluster))
 
 
+def by_tfdist_run(monkeypatch, *hosts):
+    """Be rank 0 of two that `tfdist run` has started as ranks of MPI."""
+    in_cluster(monkeypatch, *(f"{host}:{i + 1}" for i, host in enumerate(hosts)))
+    started_by(monkeypatch, OPEN_MPI)
+    local = len([host for host in hosts if host == hosts[0]])
+    facts = {"RUN_ID": 1, "RANK": 0, "SIZE": 2, "LOCAL_RANK": 0, "LOCAL_SIZE": local}
+    for name, value in facts.items():
+        monkeypatch.setenv(f"TFDIST_{name}", str(value))
+
+
 @pytest.mark.parametrize("name", ["auto", "tensorflow"])
 def test_a_single_process_needs_no_collective(name, engine, capsys):
     assert isinstance(connect(name), SingleCollective)
@@ -143,9 +153,7 @@ def test_mpi_joins_what_mpirun_has_started(variables, expected, engine, monkeypa
 @pytest.mark.parametrize(("hosts", "is_one"), [("aa", True), ("ab", False)])
 def test_mpi_within_a_host_says_why(hosts, is_one, engine, monkeypatch, capsys):
     engine.has_mpi()
-    in_cluster(monkeypatch, *(f"{host}:{i + 1}" for i, host in enumerate(hosts)))
-    started_by(monkeypatch, OPEN_MPI)
-    monkeypatch.setenv("TFDIST_RUN_ID", "1")
+    by_tfdist_run(monkeypatch, *hosts)
 
     assert connect("auto") == "MPI's"
 
@@ -159,9 +167,7 @@ def test_mpi_within_a_host_says_why(hosts, is_one, engine, monkeypatch, capsys):
 
 def test_horovod_does_not_start_as_ranks_of_mpi(engine, monkeypatch):
     engine.has_horovod(joins=2)
-    in_cluster(monkeypatch, "a:1", "a:2")
-    started_by(monkeypatch, OPEN_MPI)
-    monkeypatch.setenv("TFDIST_RUN_ID", "1")
+    by_tfdist_run(monkeypatch, "a", "a")
 
     message = (
         "^collective='horovod' needs what `tfdist run` gives with --collective hor"
