@@ -27,6 +27,7 @@ from tfdist.launch.remote.host import RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
+from tfdist.rendezvous.flight import FLIGHT_VARIABLE
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_saved_step
 from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
 
@@ -90,6 +91,7 @@ def run_job(
                 progress = folder / str(len(attempts))
                 progress.touch()
                 given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
+                given |= _records_of(out, len(attempts))
                 specs = [replace(one, env={**given, **one.env}) for one in specs]
                 result = run_once(specs, out, limit, signals, remote)
             if result.reason == "timeout":  # Report the limit that the user set.
@@ -102,6 +104,16 @@ def run_job(
 def _seconds_to(deadline: float) -> float:
     """Return the time that is left."""
     return max(0.0, deadline - time.monotonic())
+
+
+def _records_of(output: Output, restarts: int) -> dict[str, str]:
+    """Return where the ranks record their collectives, apart for each restart."""
+    if output.directory is None:
+        return {}
+    folder = output.directory.absolute()
+    return {
+        FLIGHT_VARIABLE: str(folder / f"restart.{restarts}" if restarts else folder)
+    }
 
 
 def secret_of(hosts: Hosts | Pods | None) -> dict[str, str]:

@@ -210,9 +210,9 @@ class Hub:
         self._survey = None
         asked |= survey.snapshots
         waiting = {
-            rank: f"{its.what} (joint call {its.call}), for {its.seconds:.0f} s"
+            rank: _position(self._reports[rank])
             for rank in asked
-            if (its := self._reports[rank]).inside
+            if self._reports[rank].inside
         }
         names = {rank: _short(self._names[rank]) for rank in asked}
         sentence = describe(asked, waiting, names)
@@ -265,11 +265,23 @@ class Hub:
 
 
 def _report(
-    call: int, what: str, inside: bool, seconds: float, plan: Sequence[str]
+    call: int,
+    what: str,
+    inside: bool,
+    seconds: float,
+    plan: Sequence[str],
+    collective: str,
 ) -> Report:
     """Return a report of the right types; raise for anything else."""
-    plan = tuple(map(str, plan))
-    return Report(int(call), str(what), bool(inside), float(seconds), plan)
+    position = int(call), str(what), bool(inside), float(seconds)
+    return Report(*position, tuple(map(str, plan)), str(collective))
+
+
+def _position(report: Report) -> str:
+    """Describe in what a rank waits, and for how long."""
+    call = f"{report.what} (joint call {report.call})"
+    collective = f" for {report.collective}" if report.collective else ""
+    return f"{call}{collective}, for {report.seconds:.0f} s"
 
 
 def _print(text: str) -> None:

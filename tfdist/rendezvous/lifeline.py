@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tfdist.rendezvous.diagnosis import Failure, Report
@@ -44,6 +44,8 @@ class Lifeline:
         on_failure: Callable[[str], None],
     ) -> None:
         self.failure: Failure | None = None
+        # Returns the collective of a graph that this rank waits for.
+        self.waits_in: Callable[[], str] = str
         self._connection = connection
         self._name_of_hub = name_of_hub
         self._on_failure = on_failure
@@ -188,8 +190,10 @@ class Lifeline:
     def _report(self) -> dict[str, Any]:
         """Describe the position of this rank."""
         inside, seconds = self._inside > 0, time.monotonic() - self._since
-        plan = self._plan if inside and seconds > _SEND_PLAN_SECONDS else ()
-        return asdict(Report(self._call, self._what, inside, seconds, plan))
+        position = Report(self._call, self._what, inside, seconds)
+        if inside and seconds > _SEND_PLAN_SECONDS:
+            position = replace(position, plan=self._plan, collective=self.waits_in())
+        return asdict(position)
 
     def _listen(self) -> None:
         """Read from the hub until the connection ends."""
