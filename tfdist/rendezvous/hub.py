@@ -270,7 +270,7 @@ def _report(
     inside: bool,
     seconds: float,
     plan: Sequence[str],
-    collective: str,
+    collective: str = "",
 ) -> Report:
     """Return a report of the right types; raise for anything else."""
     position = int(call), str(what), bool(inside), float(seconds)

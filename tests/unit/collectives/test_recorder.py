@@ -84,9 +84,12 @@ def test_steps_of_a_loop_are_counted_by_kind(recorder, path):
 
 
 def test_eager_steps_are_counted(recorder, path):
-    with recorder.call("train_step"), recorder.step("train_step", tf.zeros([])):
-        with recorder.entry("all_reduce 'eager'"):
-            pass
+    with (
+        recorder.call("train_step"),
+        recorder.step("train_step", tf.zeros([])),
+        recorder.entry("all_reduce 'eager'"),
+    ):
+        pass
 
     assert [e.title for e in entries_of(path)] == ["eager of step 1"]
 
