@@ -97,8 +97,8 @@ _OPTIONS = {
     "--env K=V ...": "set a variable in every process; may be repeated",
     "--dry-run": "print the command of each process, ready to be pasted into a shell",
     "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
-    "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log, and record what `tfdist "
-    "blackbox DIR` compares",
+    "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log, and record what "
+    "`tfdist blackbox DIR` compares",
     "--no-tag-output": "do not put the rank before each line",
     "--verbose": "show all that TensorFlow prints; by default its errors only, unless "
     f"you have set {LEVEL_VARIABLE}",

@@ -12,6 +12,7 @@ from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.rank_zero import RankZero
 from tfdist.callbacks.throughput import Throughput
+from tfdist.callbacks.verdict import Verdict
 
 __all__ = [
     "BackupAndRestore",
@@ -24,4 +25,5 @@ __all__ = [
     "PrintLearningRate",
     "RankZero",
     "Throughput",
+    "Verdict",
 ]

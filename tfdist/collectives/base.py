@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tfdist.compat.tensorflow import number_of
+from tfdist.scaling import StepTimes
 
 _Result = TypeVar("_Result")
 
@@ -233,6 +234,18 @@ class Collective(ABC):
         """
         del what, data
         return nullcontext(lambda outputs: None)
+
+    def step_times(self, since: float) -> list[StepTimes]:
+        """Return the times of recent training steps of this rank, as far as recorded.
+
+        Args:
+            since: The time before which no step counts, in seconds since 1970.
+
+        Returns:
+            The times by step, without the last step; none in a single process.
+        """
+        del since
+        return []
 
 
 class FusingCollective(Collective):

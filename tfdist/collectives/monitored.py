@@ -14,6 +14,7 @@ from tfdist.rendezvous.flight import KINDS
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline, part
 from tfdist.rendezvous.watchdog import STOPPED_SECONDS, start_watchdog
+from tfdist.scaling import StepTimes
 
 _Result = TypeVar("_Result")
 
@@ -31,6 +32,7 @@ class MonitoredCollective(TypedCollective):
         self._lifeline = lifeline
         self.recorder = Recorder(rank, size)
         lifeline.waits_in = self.recorder.waits_in
+        lifeline.step_times = self.recorder.step_times
         start_watchdog(f"rank {rank}", STOPPED_SECONDS, if_stopped=True)
         atexit.register(self._leave, hub)
 
@@ -72,6 +74,10 @@ class MonitoredCollective(TypedCollective):
     ) -> AbstractContextManager[Callable[[Any], None]]:
         """Mark a step of Keras for the record; see `Collective.step`."""
         return self.recorder.step(what, data)
+
+    def step_times(self, since: float) -> list[StepTimes]:
+        """Return the times of recent steps; see `Collective.step_times`."""
+        return self.recorder.step_times(since)
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:

@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tfdist.scaling import StepTimes, times_of_steps
+
 FLIGHT_VARIABLE = "TFDIST_FLIGHT_DIR"
 ROWS = 8192
 # Operations of graphs fill the first rows, Python those after them.
@@ -157,6 +159,17 @@ class Flight:
     def entries(self) -> list[Entry]:
         """Return the entries, as they began."""
         return _entries(self._memory, list(self._names))
+
+    def step_times(self, since: float = 0.0) -> list[StepTimes]:
+        """Return the times of the training steps begun since a time, but the last."""
+        entries = [entry for entry in self.entries() if entry.begin >= since]
+        calls = [(e.begin, e.end) for e in entries if e.name != INPUT and not e.is_open]
+        times = []
+        inputs = [entry for entry in entries if entry.name == INPUT]
+        for kind, steps in itertools.groupby(inputs, lambda entry: entry.kind):
+            if kind == KINDS[1]:
+                times += times_of_steps([(e.begin, e.end) for e in steps], calls)
+        return times
 
     def waits_in(self) -> str:
         """Return the name of the first collective that has not ended, if any."""
