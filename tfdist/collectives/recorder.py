@@ -43,7 +43,7 @@ class Recorder(Flight):
     def __init__(self, rank: int, size: int) -> None:
         file = create_file(rank, size)
         page_rows = mmap.PAGESIZE // ROW.size
-        with tf.device("CPU:0"):
+        with tf.init_scope(), tf.device("CPU:0"):
             rows = tf.zeros([ROWS + page_rows, _COLUMNS], tf.float64)
             address = np.asarray(memoryview(rows)).ctypes.data
             self._variable = tf.Variable(rows, trainable=False, name="flight")
@@ -59,7 +59,8 @@ class Recorder(Flight):
         super().__init__(memoryview(memory).cast("B"), file)
         # The kind and the number of the step that is being traced.
         self._step: tuple[int, Any] = (0, 0.0)
-        self._set(self._first + STATE, WAITS_SINCE, 1.0)
+        with tf.init_scope():
+            self._set(self._first + STATE, WAITS_SINCE, 1.0)
         assert any(self._memory[STATE * ROW.size :]), "TensorFlow writes elsewhere."
 
     @contextmanager

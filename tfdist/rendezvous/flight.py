@@ -16,6 +16,7 @@ the order of their numbers. A process that ends by itself adds how, under "end".
 
 import itertools
 import json
+import logging
 import os
 import re
 import socket
@@ -30,6 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfdist.scaling import StepTimes, times_of_steps
+
+_log = logging.getLogger(__name__)
 
 FLIGHT_VARIABLE = "TFDIST_FLIGHT_DIR"
 ROWS = 8192
@@ -199,23 +202,33 @@ class Flight:
 def create_file(
     rank: int, size: int, env: Mapping[str, str] | None = None
 ) -> int | None:
-    """Create this rank's file, if the job records; return its descriptor."""
+    """Create this rank's file, if the job records and can; return its descriptor."""
     env = os.environ if env is None else env
     folder = env.get(FLIGHT_VARIABLE)
     if not folder:
         return None
-    path = Path(folder, f"rank.{rank}.flight")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A process of an earlier start may still write to the old file.
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    # A write to a page for which the disk has no room would end the process.
-    os.posix_fallocate(descriptor, 0, RING_BYTES)
-    os.lseek(descriptor, RING_BYTES, os.SEEK_SET)
     about = {"rank": rank, "size": size, "host": socket.gethostname()}
     about |= {"pid": os.getpid(), "run": env.get("TFDIST_RUN_ID", "")}
     line = json.dumps({"format": _FORMAT, **about, "started": time.time()})
-    os.write(descriptor, f"{line}\n".encode())
+    path = Path(folder, f"rank.{rank}.flight")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A process of an earlier start may still write to the old file.
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        # A write to a page for which the disk has no room would end the process.
+        os.posix_fallocate(descriptor, 0, RING_BYTES)
+        os.lseek(descriptor, RING_BYTES, os.SEEK_SET)
+        os.write(descriptor, f"{line}\n".encode())
+    except OSError as error:
+        # Another host may have no such folder, and must train all the same.
+        _log.warning(
+            "tfdist does not record the collectives of rank %s. Received: %s. Give "
+            "`tfdist run --output-dir` a folder that every host can write to.",
+            rank,
+            error,
+        )
+        return None
     return descriptor
 
 

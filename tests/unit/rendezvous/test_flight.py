@@ -106,6 +106,13 @@ def test_without_a_folder_there_is_no_file():
     assert create_file(0, 2, {}) is None
 
 
+def test_a_folder_that_cannot_be_made_costs_the_record_only(tmp_path, caplog):
+    (tmp_path / "file").touch()
+
+    assert create_file(1, 2, {"TFDIST_FLIGHT_DIR": str(tmp_path / "file")}) is None
+    assert "does not record the collectives of rank 1. Received: " in caplog.text
+
+
 def test_a_file_tells_its_process(file):
     path, descriptor = file
     flight = Flight(memoryview(bytearray(RING_BYTES)), descriptor)
