@@ -19,6 +19,7 @@ class Verdict(EpochLine):
     It prints nothing for shorter epochs, and in a process that trains alone.
 
     Example:
+        >>> import keras
         >>> model = keras.Sequential([keras.layers.Dense(1)])
         >>> model.compile("sgd", "mse")
         >>> x = keras.ops.ones((8, 4))

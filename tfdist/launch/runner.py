@@ -90,8 +90,7 @@ def run_job(
             with _placed(job, hosts, slots, signals) as (specs, remote):
                 progress = folder / str(len(attempts))
                 progress.touch()
-                given = {PROGRESS_VARIABLE: str(progress), **secret_of(hosts)}
-                given |= _records_of(out, len(attempts))
+                given = secret_of(hosts) | _files_of(progress, out.directory)
                 specs = [replace(one, env={**given, **one.env}) for one in specs]
                 result = run_once(specs, out, limit, signals, remote)
             if result.reason == "timeout":  # Report the limit that the user set.
@@ -106,14 +105,13 @@ def _seconds_to(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
-def _records_of(output: Output, restarts: int) -> dict[str, str]:
-    """Return where the ranks record their collectives, apart for each restart."""
-    if output.directory is None:
-        return {}
-    folder = output.directory.absolute()
-    return {
-        FLIGHT_VARIABLE: str(folder / f"restart.{restarts}" if restarts else folder)
-    }
+def _files_of(progress: Path, directory: Path | None) -> dict[str, str]:
+    """Return where the processes of an attempt write their progress and records."""
+    files = {PROGRESS_VARIABLE: str(progress)}
+    if directory is not None:
+        restart = "" if progress.name == "0" else f"restart.{progress.name}"
+        files[FLIGHT_VARIABLE] = str(directory.absolute() / restart)
+    return files
 
 
 def secret_of(hosts: Hosts | Pods | None) -> dict[str, str]:

@@ -47,6 +47,8 @@ RING_BYTES = ROWS * ROW.size
 KINDS = ("", "train_step", "test_step", "predict_step")
 INPUT = "input"
 
+_MOST_NAMES = 4096
+_OTHERS = "one of many others"
 _FORMAT = "tfdist flight 1"
 _TIME = struct.Struct("=d")
 _WAIT = struct.Struct("=2d")
@@ -115,13 +117,14 @@ class Flight:
 
     def number_of(self, name: str) -> int:
         """Return the number of a name, and write it if it is new."""
-        number = self._names.get(name)
-        if number is None:
-            with self._lock:
-                number = self._names.setdefault(name, len(self._names))
-                if number == len(self._names) - 1:
-                    self._append({"name": name})
-        return number
+        with self._lock:
+            # Eager collectives of sparse tensors may have a new name in every step.
+            if name not in self._names and len(self._names) >= _MOST_NAMES:
+                name = _OTHERS
+            if name not in self._names:
+                self._names[name] = len(self._names)
+                self._append({"name": name})
+            return self._names[name]
 
     @contextmanager
     def entry(self, name: str, size_bytes: int = 0) -> Iterator[Any]:

@@ -102,6 +102,16 @@ def test_the_last_entries_stay(memory):
     assert numbers == [*range(ROWS - (ROWS - 1 - GRAPH_ROWS) + 1, ROWS + 1)]
 
 
+def test_names_without_end_share_one(memory):
+    flight = Flight(memory)
+
+    numbers = [flight.number_of(f"of {size} elements") for size in range(5000)]
+
+    assert numbers[:4097] == [*range(4097)]
+    assert {*numbers[4096:]} == {4096}
+    assert flight.number_of("of 7 elements") == 7
+
+
 def test_without_a_folder_there_is_no_file():
     assert create_file(0, 2, {}) is None
 
