@@ -26,6 +26,8 @@ class Verdict(EpochLine):
         >>> history = model.fit(x, x[:, :1], verbose=0, callbacks=[Verdict()])
     """
 
+    _since = 0.0
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Print the verdict on the previous epoch, and note where this one begins."""
         super().on_epoch_begin(epoch, logs)
