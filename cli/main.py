@@ -14,6 +14,7 @@ _COMMANDS = {
     "env": "tfdist_cli.env",
     "bench": "tfdist_cli.bench",
     "report": "tfdist_cli.report",
+    "blackbox": "tfdist_cli.blackbox",
     "verify": "tfdist_cli.verify",
     "horovod": "tfdist_cli.horovod",
 }

@@ -99,7 +99,8 @@ _OPTIONS = {
     "--dry-run": "print the command of each process, ready to be pasted into a shell",
     "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
     "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log; after the first "
-    "restart of the job to DIR/rank.0.restart1.log",
+    "restart of the job to DIR/rank.0.restart1.log; and record there what `tfdist "
+    "blackbox DIR` compares",
     "--log-size-mb N": "with --output-dir: rename a file that has reached N MB, at the "
     "end of a line, to rank.0.log.1 in place of the one before (default: no limit)",
     "--log-format text|json": "with json, each line becomes a JSON object, on stdout "

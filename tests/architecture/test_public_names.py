@@ -18,7 +18,7 @@ tfdist: __version__ callbacks cluster data devices horovod is_chief learning_rat
     local_rank local_size mixed_precision optimizers rank size strategies testing
 tfdist.callbacks: BackupAndRestore BroadcastVariables LearningRateScale
     LearningRateSchedule LearningRateWarmup MetricAverage ModelCheckpoint
-    PrintLearningRate RankZero Sentinel Throughput
+    PrintLearningRate RankZero Sentinel Throughput Verdict
 tfdist.cluster: Cluster Task detect
 tfdist.data: read_tfds shard tfrecord_dataset write_tfrecords
 tfdist.devices: grow_memory limit_memory log_placement logical physical pin split

@@ -36,6 +36,7 @@ ENVIRONMENT = (
 SLEEPERS = {
     "tests/distributed/test_faults.py": "a rank that stays away is what is tested",
     "tests/distributed/test_one_writer.py": "a chief that writes slowly is tested",
+    "tests/distributed/test_verdict.py": "a rank that is slow is what is tested",
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import tfdist
 from tfdist.launch.machine import free_ports
+from tfdist.rendezvous.flight import read_record
 
 COMMAND = Path(sys.executable).with_name("tfdist")
 TRAIN = """
@@ -60,7 +61,10 @@ def test_a_killed_or_stopped_rank_ends_the_run_and_is_named(
     program = tmp_path / "train.py"
     program.write_text(TRAIN)
     with subprocess.Popen(
-        [COMMAND, "run", "-np", "2", "--collective", collective, program],
+        [
+            *(COMMAND, "run", "-np", "2", "--output-dir", tmp_path),
+            *("--collective", collective, program),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -82,6 +86,10 @@ def test_a_killed_or_stopped_rank_ends_the_run_and_is_named(
     assert seconds < 30
     assert re.search(r"rank 1\b.*SIGKILL", output), output
     assert not any(is_alive(pid) for pid in pids.values())
+    record = read_record(tmp_path / "rank.1.flight")
+    assert record.end is None
+    assert record.state.steps["train_step"] > 20
+    assert {entry.step for entry in record.entries} >= {*range(2, 20)}
 
 
 READS_SLOWLY = """
@@ -112,7 +120,10 @@ def test_a_stall_is_explained_by_what_each_rank_does(tmp_path, collective):
     program = tmp_path / "train.py"
     program.write_text(READS_SLOWLY)
     with subprocess.Popen(
-        [COMMAND, "run", "-np", "2", "--collective", collective, program],
+        [
+            *(COMMAND, "run", "-np", "2", "--collective", collective),
+            *("--output-dir", tmp_path, program),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -128,12 +139,18 @@ def test_a_stall_is_explained_by_what_each_rank_does(tmp_path, collective):
         output += launcher.communicate(timeout=60)[0]
 
     reads = r"rank 1 reads input, `rows\(\)` at line 14 of train.py; rank 0 waits in "
-    reads += r"train_step \(joint call \d+\), for \d+ s\."
+    reads += r"train_step \(joint call \d+\) for (.*) of step 11, for \d+ s\."
     assert len(re.findall(rf"^\[0\] tfdist: {reads}$", output, re.MULTILINE)) == 2
     assert re.search(rf"TimeoutError: .* Seen now: {reads} The stacks of all ", output)
     last = output.splitlines()[-1]
     assert "rank 1 held up the others, and was ended." in last
     assert launcher.returncode == 1
+    told = subprocess.run(
+        [COMMAND, "blackbox", tmp_path], capture_output=True, text=True, check=True
+    )
+    told = " ".join(told.stdout.split())
+    assert re.match(r"rank 1 has not begun .* of step 11, in which rank 0 waits", told)
+    assert "Rank 1 waits for the input of step 11 since" in told
 
 
 def test_a_lone_worker_calls_the_roll_and_ends(tmp_path):

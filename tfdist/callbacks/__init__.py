@@ -13,6 +13,7 @@ from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.rank_zero import RankZero
 from tfdist.callbacks.sentinel import Sentinel
 from tfdist.callbacks.throughput import Throughput
+from tfdist.callbacks.verdict import Verdict
 
 __all__ = [
     "BackupAndRestore",
@@ -26,4 +27,5 @@ __all__ = [
     "RankZero",
     "Sentinel",
     "Throughput",
+    "Verdict",
 ]

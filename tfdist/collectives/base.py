@@ -2,12 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tfdist.compat.tensorflow import number_of
+from tfdist.scaling import StepTimes
+
+_Result = TypeVar("_Result")
 
 REDUCTIONS = ("sum", "mean", "min", "max")
 
@@ -201,12 +204,48 @@ class Collective(ABC):
         """
         return wishes if self.size == 1 else any(self.exchange("stop", wishes))
 
-    def traced(self, what: str) -> None:  # noqa: B027
-        """Record a collective of a graph, with an equal description on every rank.
+    def traced(
+        self, what: str, inputs: Sequence[Any], op: Callable[[], _Result]
+    ) -> _Result:
+        """Add a collective to a graph, and record it.
 
         Args:
-            what: Description of the collective.
+            what: Description of the collective, the same on every rank.
+            inputs: The tensors that it waits for.
+            op: A function that adds it.
+
+        Returns:
+            What `op` returns.
         """
+        del what, inputs
+        return op()
+
+    def step(
+        self, what: str, data: Any
+    ) -> AbstractContextManager[Callable[[Any], None]]:
+        """Mark a step of Keras for the record.
+
+        Args:
+            what: "train_step", "test_step" or "predict_step".
+            data: The tensors that the step waits for.
+
+        Returns:
+            A context of a function that takes the outputs of the step.
+        """
+        del what, data
+        return nullcontext(lambda outputs: None)
+
+    def step_times(self, since: float) -> list[StepTimes]:
+        """Return the times of recent training steps of this rank, as far as recorded.
+
+        Args:
+            since: The time before which no step counts, in seconds since 1970.
+
+        Returns:
+            The times by step, without the last step; none in a single process.
+        """
+        del since
+        return []
 
 
 class FusingCollective(Collective):

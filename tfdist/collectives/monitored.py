@@ -2,16 +2,22 @@
 
 import atexit
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar, TypeVar
 
 import tensorflow as tf
 
+from tfdist.collectives.recorder import Recorder
 from tfdist.collectives.wire_format import TypedCollective
+from tfdist.rendezvous.flight import KINDS
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline, part
 from tfdist.rendezvous.watchdog import STOPPED_SECONDS, start_watchdog
+from tfdist.scaling import StepTimes
+
+_Result = TypeVar("_Result")
 
 
 class MonitoredCollective(TypedCollective):
@@ -25,6 +31,9 @@ class MonitoredCollective(TypedCollective):
     ) -> None:
         self.rank, self.size = rank, size
         self._lifeline = lifeline
+        self.recorder = Recorder(rank, size)
+        lifeline.waits_in = self.recorder.waits_in
+        lifeline.step_times = self.recorder.step_times
         start_watchdog(f"rank {rank}", STOPPED_SECONDS, if_stopped=True)
         atexit.register(self._leave, hub)
         # A forked child must not take leave of the others in this rank's name.
@@ -32,15 +41,17 @@ class MonitoredCollective(TypedCollective):
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
         """Gather a small value from all ranks; see `Collective.exchange`."""
-        return self._lifeline.exchange(name, value, joint=joint)
+        with self.recorder.entry(f"the exchange of {name}"):
+            return self._lifeline.exchange(name, value, joint=joint)
 
     def gather_values(self, name: str, value: Any) -> list[Any]:
         """Gather values on rank 0; see `Collective.gather_values`."""
-        return self._lifeline.exchange(name, value, to_chief=True)
+        with self.recorder.entry(f"the gathering of {name}"):
+            return self._lifeline.exchange(name, value, to_chief=True)
 
     def barrier(self, name: str = "barrier") -> None:
         """Wait for all ranks; see `Collective.barrier`."""
-        self._lifeline.exchange(f"barrier {name}", None)
+        self.exchange(f"barrier {name}", None)
 
     def tell(self, what: str) -> None:
         """Tell the ranks that wait for the chief; see `Collective.tell`."""
@@ -54,15 +65,29 @@ class MonitoredCollective(TypedCollective):
         """Agree on where to stop; see `Collective.stops_here`."""
         return self._lifeline.stops_here(wishes)
 
-    def traced(self, what: str) -> None:
-        """Record a collective of a graph; see `Collective.traced`."""
+    def traced(
+        self, what: str, inputs: Sequence[Any], op: Callable[[], _Result]
+    ) -> _Result:
+        """Add a collective to a graph, and record it; see `Collective.traced`."""
         self._lifeline.traced(what)
+        return self.recorder.traced(what, inputs, op)
+
+    def step(
+        self, what: str, data: Any
+    ) -> AbstractContextManager[Callable[[Any], None]]:
+        """Mark a step of Keras for the record; see `Collective.step`."""
+        return self.recorder.step(what, data)
+
+    def step_times(self, since: float) -> list[StepTimes]:
+        """Return the times of recent steps; see `Collective.step_times`."""
+        return self.recorder.step_times(since)
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
         """Mark a section in which ranks may wait; see `Collective.call`."""
         self._lifeline.check()
-        with self._lifeline.call(what):
+        record = self.recorder.call(what) if what in KINDS else self._record(what)
+        with self._lifeline.call(what), record:
             try:
                 yield
             except tf.errors.OutOfRangeError:
@@ -81,6 +106,12 @@ class MonitoredCollective(TypedCollective):
                 self._lifeline.check()
                 raise
 
+    def _record(self, what: str) -> AbstractContextManager[Any]:
+        """Record a collective that Python calls."""
+        return self.recorder.entry(what)
+
     def _leave(self, hub: Hub | None) -> None:
         """Close the lifeline before the interpreter exits."""
+        error = getattr(sys, "last_value", None)
+        self.recorder.close("" if error is None else f"{type(error).__name__}: {error}")
         part(self._lifeline, hub)

@@ -4,7 +4,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class MPICollective(MonitoredCollective):
         self._raised: Exception | None = None
         rank, size = self._transfers.rank, self._transfers.size
         super().__init__(rank, size, lifeline, hub)
+        self._transfers.record = self.recorder.entry
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
@@ -59,6 +60,10 @@ class MPICollective(MonitoredCollective):
                     raise
                 # TensorFlow's error holds the text of this one, and its traceback.
                 raise raised from error
+
+    def _record(self, what: str) -> AbstractContextManager[Any]:
+        """Leave the record to the transfer, which knows when all ranks agree."""
+        return nullcontext()
 
     def _leave(self, hub: Hub | None) -> None:
         has_failed = hasattr(sys, "last_value") or self._lifeline.failure is not None
@@ -134,7 +139,7 @@ class MPICollective(MonitoredCollective):
 
         def run(*arrays: Any) -> list[Any]:
             try:
-                return transfer(*map(np.asarray, arrays))
+                return transfer(*map(np.asarray, arrays[:-1]))
             except Exception as error:
                 self._raised = error
                 raise
@@ -144,13 +149,15 @@ class MPICollective(MonitoredCollective):
             with self.call(what), tf.device("CPU:0"):
                 results = transfer(*[np.asarray(each.numpy()) for each in tensors])
                 return [tf.convert_to_tensor(result) for result in results]
-        self.traced(what)
+        self._lifeline.traced(what)
         types = [tensor.dtype for tensor in tensors]
         # XLA cannot compile the operation. A `tf.function` runs it, like others with
         # side effects, in the order of tracing, which is the same on all ranks.
         apart = tf.xla.experimental.jit_scope(compile_ops=False)
         with tf.device("CPU:0"), apart:
-            results = tf.numpy_function(run, tensors, types)
+            # The record has the number of the step before the transfer is recorded.
+            waited_for = [*tensors, self.recorder.step_number]
+            results = tf.numpy_function(run, waited_for, types)
         return [tf.ensure_shape(*each) for each in zip(results, shapes, strict=True)]
 
 

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Any
 
@@ -44,6 +44,8 @@ class Transfers:
         self._world = self._comm = world
         self.rank, self.size = int(world.rank), int(world.size)
         self.check: Callable[[], None] = lambda: None
+        # As `Flight.entry`.
+        self.record: Callable[[str, int], AbstractContextManager[Any]] = _unrecorded
         # One thread at a time, so that the order of transfers is one.
         self._lock = threading.Lock()
         self._is_idle = threading.Event()
@@ -99,7 +101,7 @@ class Transfers:
 
     def reduce(self, what: str, arrays: Sequence[Any], reduction: str) -> list[Any]:
         """Combine arrays of one type over all ranks; "mean" gives the sum."""
-        with self._agreed(what, [array.shape for array in arrays]):
+        with self._agreed(what, arrays):
             operation, kind = self._operation(reduction, arrays[0].dtype)
             # The small ones first, so that they are neighbours in the output.
             order = sorted(range(len(arrays)), key=lambda i: _is_alone(arrays[i]))
@@ -126,7 +128,7 @@ class Transfers:
         self, what: str, arrays: Sequence[Any], roots: Sequence[int]
     ) -> list[Any]:
         """Sum each array on one rank; the others get back their own."""
-        with self._agreed(what, [array.shape for array in arrays]):
+        with self._agreed(what, arrays):
             results = list(arrays)
             for chunk in _chunks([array.nbytes for array in arrays]):
                 self._sum_chunk(results, {i: roots[i] for i in chunk})
@@ -136,7 +138,7 @@ class Transfers:
         self, what: str, arrays: Sequence[Any], roots: Sequence[int]
     ) -> list[Any]:
         """Send each array from one rank to all."""
-        with self._agreed(what, [array.shape for array in arrays]):
+        with self._agreed(what, arrays):
             results, requests = [], []
             for array, root in zip(arrays, roots, strict=True):
                 is_root = self.rank == root
@@ -190,7 +192,7 @@ class Transfers:
     def gather(self, what: str, array: Any) -> Any:
         """Concatenate the rows of all ranks."""
         row = array.shape[1:]
-        with self._agreed(what, [row]):
+        with self._agreed(what, [array], [row]):
             size = int(np.prod(row, dtype=np.int64)) * array.dtype.itemsize
             counts = np.zeros(self.size, np.int64)
             self._comm.Allgather(np.array([array.shape[0]], np.int64), counts)
@@ -205,7 +207,7 @@ class Transfers:
 
     def broadcast(self, what: str, arrays: Sequence[Any], root_rank: int) -> list[Any]:
         """Send the arrays of one rank to all."""
-        with self._agreed(what, [array.shape for array in arrays]):
+        with self._agreed(what, arrays):
             is_root = self.rank == root_rank
             # The root gives its own arrays back.
             sent = [array if is_root else _empty_like(array) for array in arrays]
@@ -242,12 +244,16 @@ class Transfers:
         return self._operations[key], kind
 
     @contextmanager
-    def _agreed(self, what: str, shapes: Sequence[Any]) -> Iterator[None]:
+    def _agreed(
+        self, what: str, arrays: Sequence[Any], shapes: Sequence[Any] | None = None
+    ) -> Iterator[None]:
         """Wait until all ranks have begun the same transfer; hold it for a block."""
+        shapes = [array.shape for array in arrays] if shapes is None else shapes
         description = f"{what} of shapes {[tuple(shape) for shape in shapes]}"
+        size_bytes = sum(array.nbytes for array in arrays)
         digest = hashlib.blake2b(description.encode(), digest_size=7).digest()
         key = int.from_bytes(digest, "big")
-        with self._lock:
+        with self._lock, self.record(description, size_bytes) as agreed:
             self._mine[:] = key, -key
             # Blocking transfers could not be interrupted when a peer fails.
             request = self._comm.Iallreduce(self._mine, self._all, self._mpi.MIN)
@@ -256,6 +262,7 @@ class Transfers:
             try:
                 if self._all[0] != -self._all[1]:
                     raise RuntimeError(_differing(self.gather_objects(description)))
+                agreed()
                 yield
             finally:
                 self._is_idle.set()
@@ -269,6 +276,13 @@ class Transfers:
                 os.sched_yield()
             else:
                 time.sleep(_SLEEP_SECONDS)
+
+
+@contextmanager
+def _unrecorded(what: str, size_bytes: int) -> Iterator[Callable[[], None]]:
+    """Record nothing."""
+    del what, size_bytes
+    yield lambda: None
 
 
 class OutputBuffers:

@@ -145,11 +145,10 @@ class FlatOps:
         if tf.executing_eagerly():
             with self._call(what), tf.device(self._device):
                 return op()
-        self._traced(what)
         # XLA cannot compile collectives, which stay outside of the compiled graph.
         apart = tf.xla.experimental.jit_scope(compile_ops=False)
         with tf.device(self._device), apart:
-            result = self._throttle.add(op)
+            result = self._throttle.add(lambda: self._traced(what, [flat], op))
         if "GPU" not in self._device:
             # NCCL needs the same order on all ranks, so there the graph's order stays.
             run_independently(result.op)

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -11,6 +11,8 @@ from tfdist.collectives.base import Collective
 from tfdist.collectives.ops import FlatOps
 from tfdist.collectives.tensorflow import FlatCollective
 from tfdist.compat.mirrored import is_in_loop, may_meet
+
+_Result = TypeVar("_Result")
 
 # Group 1 is the processes, group 2 the devices of several processes. Groups of
 # TensorFlow's own strategies start at `compat.mirrored.FIRST_GROUP_KEY`.
@@ -38,7 +40,7 @@ class ReplicaCollective(FlatCollective):
         meets: bool = False,
     ) -> None:
         self._meets = meets
-        self._processes = processes
+        self._processes, self._number = processes, number
         self.rank = processes.rank * len(devices) + number
         self.size = processes.size * len(devices)
         self._ops = FlatOps(
@@ -123,9 +125,12 @@ class ReplicaCollective(FlatCollective):
         """Mark a section in which ranks may wait; see `Collective.call`."""
         return self._processes.call(what)
 
-    def traced(self, what: str) -> None:
-        """Record a collective of a graph; see `Collective.traced`."""
-        self._processes.traced(what)
+    def traced(
+        self, what: str, inputs: Sequence[Any], op: Callable[[], _Result]
+    ) -> _Result:
+        """Add a collective to a graph, and record it; see `Collective.traced`."""
+        # Branches of replicas that write to one record would wait for each other.
+        return op() if self._number else self._processes.traced(what, inputs, op)
 
     def _in_own_order(self) -> AbstractContextManager[Any]:
         """Order a branch or loop after ops of its own replica only.

@@ -35,6 +35,7 @@ from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
+from tfdist.rendezvous.flight import FLIGHT_VARIABLE
 from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_saved_step
 from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
@@ -93,7 +94,8 @@ def run_job(
             # Each attempt has its own ports and run id, so leftovers cannot join.
             try:
                 with _placed(job, hosts, slots, signals) as (specs, remote):
-                    specs = _watched(specs, progress, secret_of(hosts))
+                    facts = _facts_of(progress, out.directory)
+                    specs = _with_variables(specs, facts | secret_of(hosts))
                     result = run_once(specs, out, limit, signals, remote, needs_engine)
             except UnusableHosts as error:
                 if not attempts:
@@ -133,13 +135,20 @@ def _seconds_to(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
-def _watched(
-    specs: Sequence[ProcessSpec], progress: Path, secret: Mapping[str, str]
-) -> list[ProcessSpec]:
-    """Give processes the facts of an attempt, whose number is the name of its file."""
+def _facts_of(progress: Path, directory: Path | None) -> dict[str, str]:
+    """Return the facts of an attempt, whose number is the name of its progress file."""
     facts = {PROGRESS_VARIABLE: str(progress), RESTARTS_VARIABLE: progress.name}
-    given = {**facts, **secret}
-    return [replace(spec, env={**given, **spec.env}) for spec in specs]
+    if directory is not None:
+        restart = "" if progress.name == "0" else f"restart{progress.name}"
+        facts[FLIGHT_VARIABLE] = str(directory.absolute() / restart)
+    return facts
+
+
+def _with_variables(
+    specs: Sequence[ProcessSpec], variables: Mapping[str, str]
+) -> list[ProcessSpec]:
+    """Add variables to processes that do not set them."""
+    return [replace(spec, env={**variables, **spec.env}) for spec in specs]
 
 
 def secret_of(hosts: Hosts | Pods | None) -> dict[str, str]:

@@ -18,6 +18,13 @@ class Report:
     seconds: float = 0.0  # The time since the rank entered or left it.
     # The collectives in its graphs, as traced; empty until it has waited for a while.
     plan: Sequence[str] = ()
+    # The collective of a graph that it waits for, such as "bucket 1 of step 481".
+    collective: str = ""
+
+    @property
+    def where(self) -> str:
+        """The call, and the collective in it."""
+        return f"{self.what}, for {self.collective}" if self.collective else self.what
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ def _stall(
     behind = behind or [other for other in reports if other not in waiting]
     where = "; ".join(_position(reports[other], names[other]) for other in behind)
     text = (
-        f"{names[late]} has waited {report.seconds:.0f} s in {report.what}. "
+        f"{names[late]} has waited {report.seconds:.0f} s in {report.where}. "
         f"{where or 'All ranks are in it'}. If it is work that takes so long, raise "
         f"timeout_seconds of the strategy (now {timeout_seconds:g})."
     )

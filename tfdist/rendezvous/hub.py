@@ -16,6 +16,7 @@ from tfdist.rendezvous.diagnosis import Failure, Report, ended, find_failure
 from tfdist.rendezvous.progress import is_asked_for_stacks, note_culprit
 from tfdist.rendezvous.stacks import Snapshot, describe, list_stacks
 from tfdist.rendezvous.wire import CHUNK_BYTES, Message, Reader, pack
+from tfdist.scaling import StepTimes, advice_on, slow_rank
 
 BEAT_SECONDS = 1.0
 # One call may hold Python's lock for long. The connection of a dead process closes at
@@ -76,6 +77,8 @@ class Hub:
         self._reports = {rank: Report() for rank in connections}
         self._left: set[int] = set()
         self._values: dict[str, dict[int, Any]] = {}
+        self._times: dict[int, StepTimes] = {}
+        self._called_slow: set[tuple[int, str]] = set()
         self._failed = False
         self._survey: _Survey | None = None
         self._selector = selectors.DefaultSelector()
@@ -142,6 +145,9 @@ class Hub:
             self._answer(rank, message)
         elif kind == "exchange":
             self._exchange(rank, message)
+        elif kind == "times":
+            times = {name: float(each) for name, each in message["times"].items()}
+            self._compare(rank, StepTimes(**times))
         elif kind != "beat":
             raise LookupError(kind)
 
@@ -165,6 +171,17 @@ class Hub:
             self._send(here - getting, answer)
             answer["values"] = [values[rank] for rank in sorted(values)]
             self._send(getting, answer)
+
+    def _compare(self, rank: int, times: StepTimes) -> None:
+        """Store the usual times of a rank, and say once that one is slow, and why."""
+        self._times[rank] = times
+        if len(self._times) < len(self._names):
+            return
+        slow = slow_rank([self._times[each] for each in sorted(self._times)])
+        self._times.clear()
+        if slow is not None and (slow.rank, slow.cause) not in self._called_slow:
+            self._called_slow.add((slow.rank, slow.cause))
+            _print(f"tfdist: over many steps, {advice_on(slow)}.")
 
     def _beat(self) -> None:
         """Send a heartbeat, and check for silent and stalled ranks."""
@@ -210,9 +227,9 @@ class Hub:
         self._survey = None
         asked |= survey.snapshots
         waiting = {
-            rank: f"{its.what} (joint call {its.call}), for {its.seconds:.0f} s"
+            rank: _position(self._reports[rank])
             for rank in asked
-            if (its := self._reports[rank]).inside
+            if self._reports[rank].inside
         }
         names = {rank: _short(self._names[rank]) for rank in asked}
         sentence = describe(asked, waiting, names)
@@ -265,11 +282,23 @@ class Hub:
 
 
 def _report(
-    call: int, what: str, inside: bool, seconds: float, plan: Sequence[str]
+    call: int,
+    what: str,
+    inside: bool,
+    seconds: float,
+    plan: Sequence[str],
+    collective: str = "",
 ) -> Report:
     """Return a report of the right types; raise for anything else."""
-    plan = tuple(map(str, plan))
-    return Report(int(call), str(what), bool(inside), float(seconds), plan)
+    position = int(call), str(what), bool(inside), float(seconds)
+    return Report(*position, tuple(map(str, plan)), str(collective))
+
+
+def _position(report: Report) -> str:
+    """Describe in what a rank waits, and for how long."""
+    call = f"{report.what} (joint call {report.call})"
+    collective = f" for {report.collective}" if report.collective else ""
+    return f"{call}{collective}, for {report.seconds:.0f} s"
 
 
 def _print(text: str) -> None:

@@ -1,5 +1,6 @@
 """Heartbeat connection of each rank to rank 0, which turns a hang into an error."""
 
+import itertools
 import json
 import os
 import socket
@@ -7,15 +8,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tfdist.rendezvous.diagnosis import Failure, Report
 from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS, Hub
 from tfdist.rendezvous.stacks import Snapshot, take_snapshot
 from tfdist.rendezvous.wire import Reader, send
+from tfdist.scaling import StepTimes, median_times
 
 _ERRORS: dict[str, type[Exception]] = {
     "lost": ConnectionError,
@@ -27,6 +29,10 @@ _SEND_PLAN_SECONDS = 3.0
 # The hub needs 3 s to notice that a rank has left, and messages take up to 2 s.
 _REASON_SECONDS = 10.0
 _LONGEST_TEXT = 2000
+# To read the record takes milliseconds.
+_BEATS_PER_TIMES = 5
+# A rank is called slow if it is so for as many steps.
+SLOW_STEPS = 100
 _FAREWELL_SECONDS = 1.0
 _STOP = json.dumps(["the choice of the step to stop after", 0])
 
@@ -44,6 +50,10 @@ class Lifeline:
         on_failure: Callable[[str], None],
     ) -> None:
         self.failure: Failure | None = None
+        # Returns the collective of a graph that this rank waits for.
+        self.waits_in: Callable[[], str] = str
+        # Returns the times of the latest training steps.
+        self.step_times: Callable[[], Sequence[StepTimes]] = list
         self._connection = connection
         self._name_of_hub = name_of_hub
         self._on_failure = on_failure
@@ -181,15 +191,28 @@ class Lifeline:
 
     def _beat(self) -> None:
         """Report the position of this rank periodically."""
-        while not self._closed and self.failure is None:
+        for beat in itertools.count(1):
+            if self._closed or self.failure is not None:
+                return
             self._send({"kind": "beat", "report": self._report()})
+            if beat % _BEATS_PER_TIMES == 0:
+                self._send_times()
             time.sleep(BEAT_SECONDS)
+
+    def _send_times(self) -> None:
+        """Send the usual times of the latest steps, once there are enough."""
+        times = self.step_times()[-SLOW_STEPS:]
+        usual = median_times(times)
+        if usual is not None and len(times) == SLOW_STEPS:
+            self._send({"kind": "times", "times": asdict(usual)})
 
     def _report(self) -> dict[str, Any]:
         """Describe the position of this rank."""
         inside, seconds = self._inside > 0, time.monotonic() - self._since
-        plan = self._plan if inside and seconds > _SEND_PLAN_SECONDS else ()
-        return asdict(Report(self._call, self._what, inside, seconds, plan))
+        position = Report(self._call, self._what, inside, seconds)
+        if inside and seconds > _SEND_PLAN_SECONDS:
+            position = replace(position, plan=self._plan, collective=self.waits_in())
+        return asdict(position)
 
     def _listen(self) -> None:
         """Read from the hub until the connection ends."""

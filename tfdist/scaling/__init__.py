@@ -13,6 +13,18 @@ from tfdist.scaling.laws import (
 )
 from tfdist.scaling.measure import Rate, RateMeter, over_ranks
 from tfdist.scaling.report import Law, ScalingReport, ScalingRow, scaling_report
+from tfdist.scaling.step_times import (
+    Shares,
+    Slow,
+    StepTimes,
+    advice_on,
+    mean_times,
+    median_times,
+    shares_of,
+    slow_rank,
+    times_of_steps,
+    verdict,
+)
 from tfdist.scaling.throughput_file import EpochRate, Run, read_run, text_of_run
 
 __all__ = [
@@ -23,17 +35,27 @@ __all__ = [
     "Run",
     "ScalingReport",
     "ScalingRow",
+    "Shares",
+    "Slow",
+    "StepTimes",
+    "advice_on",
     "amdahl_speedup",
     "bus_bandwidth",
     "efficiency",
     "fit_amdahl",
     "fit_gustafson",
     "gustafson_speedup",
+    "mean_times",
+    "median_times",
     "over_ranks",
     "read_run",
     "scaling_report",
+    "shares_of",
+    "slow_rank",
     "strong_scaling_efficiency",
     "text_of_run",
+    "times_of_steps",
+    "verdict",
     "waiting_share",
     "weak_scaling_efficiency",
 ]

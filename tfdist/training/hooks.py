@@ -203,6 +203,16 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         """Run a step of the current Keras call on a `Shard` or an uncut batch."""
         trainer, what, is_joint = self._called()
         shard = shard_of(data, is_joint=is_joint)
+        if not is_joint:
+            return self._run_step(call, shard)
+        with self._collective.step(what, shard) as ended:
+            outputs = self._run_step(call, shard)
+            ended(outputs)
+        return outputs
+
+    def _run_step(self, call: Callable[[Any], Any], shard: Shard) -> Any:
+        """Run a step of the current Keras call on a shard."""
+        trainer, what, is_joint = self._called()
         known = self.created.count
         made, noted = self._make_steps(call, shard, trainer, is_joint=is_joint)
         if trainer is not None:

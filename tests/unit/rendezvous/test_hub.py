@@ -1,6 +1,7 @@
 import io
 import socket
 import sys
+import threading
 
 import pytest
 
@@ -397,3 +398,20 @@ def test_a_rank_that_waits_too_long_has_a_reason(reports, kind, words):
     assert failure is not None
     assert failure.kind == kind
     assert words in failure.text
+
+
+def test_a_slow_rank_is_named_once(ranks, capfd):
+    usual = {"step": 10.0, "input": 1.0, "collectives": 8.0}
+    ends = ranks(2)
+    for _ in range(2):
+        ends.say(0, kind="times", times=usual)
+        ends.say(1, kind="times", times=usual | {"input": 8.0, "collectives": 1.0})
+    ends.say(0, kind="exchange", key='["a", 0]', value=0)
+    ends.say(1, kind="exchange", key='["a", 0]', value=0)
+    assert ends.hear(0, "values")["values"] == [0, 0]
+    for thread in threading.enumerate():
+        if thread.name == "tfdist report":
+            thread.join()
+
+    line = "tfdist: over many steps, rank 1 takes 4.5 times as long as the others, "
+    assert capfd.readouterr().err.count(f"{line}because it waits for its input") == 1

@@ -10,6 +10,7 @@ from tfdist.rendezvous import lifeline as lifeline_module
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
 from tfdist.rendezvous.wire import receive, send
+from tfdist.scaling import StepTimes
 
 SECONDS = 10
 HUB = "rank 0 (worker 0, h:0)"
@@ -74,6 +75,25 @@ def test_the_plan_is_sent_only_after_a_long_wait(line, monkeypatch):
 
     assert soon["plan"] == []
     assert later["plan"] == ["all_reduce 'a'"]
+
+
+def test_a_long_wait_names_the_collective(line, monkeypatch):
+    monkeypatch.setattr(lifeline_module, "_SEND_PLAN_SECONDS", 0.0)
+    line.lifeline.waits_in = lambda: "bucket 1 of step 7"
+
+    with line.lifeline.call("step"):
+        report = report_when(line, lambda report: report["inside"])
+
+    assert report["collective"] == "bucket 1 of step 7"
+
+
+def test_the_usual_times_of_a_hundred_steps_are_sent(line):
+    times = [StepTimes(2.0, 1.0, 0.5)] * 120 + [StepTimes(90.0, 1.0, 0.5)]
+    line.lifeline.step_times = lambda: times
+
+    sent = line.hear("times")["times"]
+
+    assert sent == {"step": 2.0, "input": 1.0, "collectives": 0.5}
 
 
 def test_an_exchange_sends_a_value_and_returns_those_of_all(line):

@@ -159,8 +159,8 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
             ]
 
         if not tf.executing_eagerly():
-            self.traced(what)
-            return build(messages)
+            # The first tensors, as operations do not wait for each other's.
+            return self.traced(what, messages[0], lambda: build(messages))
         # Horovod matches eager operations by order, graph operations by name.
         if what not in self._functions:
             self._functions[what] = tf.function(build, reduce_retracing=True)
