@@ -160,6 +160,26 @@ def test_different_data_is_refused():
 
 
 @pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ((0, 1, 0), "rank 1 is not that of rank 0"),
+        ((1, 0, 0), "0 is not that of rank 1"),
+    ],
+)
+def test_the_rank_that_differs_from_most_is_named(others, said):
+    rank = Rank()
+    rank.exchange = lambda name, mine, **_: [
+        mine + other if name == "first batches" else mine for other in others
+    ]
+    feed = Feed(rank)
+
+    with pytest.raises(tf.errors.OpError):
+        list(feed.distribute(TFDatasetAdapter(dataset())))
+
+    assert said in str(feed.error)
+
+
+@pytest.mark.parametrize(
     ("adapter", "mine", "of_rank_0"),
     [
         (arrays(), "10 rows in batches of 4", "11 rows in batches of 4"),
