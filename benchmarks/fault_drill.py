@@ -90,7 +90,7 @@ class Cause:
         inject: Called on the rank, once, or again and again from the first time on.
         words: A pattern of the cause, in which "{rank}" is the number of the rank.
         blame: The same for the rank.
-        code: The exit code.
+        codes: The exit codes.
         where: "step", "input" (of a batch), or "rows", each of which it replaces.
         lasts: Whether it is called again.
         rank: The only rank that can have it.
@@ -99,7 +99,7 @@ class Cause:
     inject: Callable[..., Any]
     words: str
     blame: str = r"^tfdist run: rank {rank} "
-    code: int = 1
+    codes: tuple[int, ...] = (1,)
     where: str = "step"
     lasts: bool = False
     rank: int | None = None
@@ -107,14 +107,14 @@ class Cause:
 
 _HELD_UP = r"^tfdist run: rank {rank} held up the others"
 CAUSES = {
-    "kill": Cause(kill, "was killed by SIGKILL", code=137),
-    "stop": Cause(stop, "as if it were stopped", code=137),
+    "kill": Cause(kill, "was killed by SIGKILL", codes=(137,)),
+    "stop": Cause(stop, "as if it were stopped", codes=(1, 137)),
     "hang in a callback": Cause(hang, r"rank {rank} runs `hang\(\)` at", _HELD_UP),
     "hang in input": Cause(
         hang, r"rank {rank} reads input, `hang\(\)` at", _HELD_UP, where="input"
     ),
     "error": Cause(fail, "ZeroDivisionError: a mistake of the program"),
-    "SIGTERM": Cause(terminate, "stopped after", "SIGTERM to rank {rank}:", 143),
+    "SIGTERM": Cause(terminate, "stopped after", "SIGTERM to rank {rank}:", (143,)),
     "other step": Cause(leave_out, "The ranks are in different calls", "rank {rank} "),
     "different data": Cause(
         lambda row: row + 1,
@@ -222,7 +222,7 @@ def _undisturbed(args):
 
 def _drill(args, name, rank, step, wanted):
     """Run once with a fault and once more; return what was right."""
-    cause, devices = CAUSES[name], set(_DEVICES.iterdir())
+    devices = set(_DEVICES.iterdir())
     with _folder() as folder:
         code, output, ended = _launch(args, folder, name, rank, step)
         injected = folder / "injected"
@@ -236,14 +236,24 @@ def _drill(args, name, rank, step, wanted):
         "cause": name,
         "rank": rank,
         "step": step,
-        "is_cause": code == cause.code and _says(output, cause.words, rank),
-        "is_rank": _says(output, cause.blame, rank),
+        **judge(name, rank, code, output),
         "seconds": ended - began,
         "left": left,
         "is_exact": is_exact,
         "exit_code": code,
         "output": output if is_exact else f"{output}\nAgain:\n{later}",
     }
+
+
+def judge(name, rank, code, output):
+    """Return whether exit code and output tell a user the cause, and the rank."""
+    cause = CAUSES[name]
+    says = {
+        key: re.search(pattern.replace("{rank}", str(rank)), output, re.MULTILINE)
+        for key, pattern in (("cause", cause.words), ("rank", cause.blame))
+    }
+    is_cause = says["cause"] is not None and code in cause.codes
+    return {"is_cause": is_cause, "is_rank": says["rank"] is not None}
 
 
 def _launch(args, folder, name, rank, step):
@@ -288,12 +298,6 @@ def _folder():
                 subprocess.run(("umount", disk), check=True)
 
 
-def _says(output, pattern, rank):
-    """Return whether the output has the pattern."""
-    text = pattern.replace("{rank}", str(rank))
-    return re.search(text, output, re.MULTILINE) is not None
-
-
 def _left(folder, devices):
     """Return the processes and files that a job leaves, after some seconds."""
     deadline = time.monotonic() + _GRACE_SECONDS
@@ -312,8 +316,8 @@ def _left_now(folder, devices):
             if process.cwd() == str(folder):
                 left.append(f"process {process.pid} {process.cmdline()[:3]}")
     # Other jobs of this machine use theirs.
-    new = {str(path) for path in set(_DEVICES.iterdir()) - devices}
-    return left + sorted(new - mapped)
+    new = [str(path) for path in set(_DEVICES.iterdir()) - devices]
+    return left + [name for name in new if not any(name in path for path in mapped)]
 
 
 def _is_right(figure):
