@@ -309,15 +309,17 @@ def _left(folder, devices):
 def _left_now(folder, devices):
     """Return the processes in a folder, its temporary files, and new shared memory."""
     files = [str(file) for file in (folder / "tmp").iterdir()]
-    left, mapped = [name for name in files if _OF_TENSORFLOW not in name], set()
+    left, used = [name for name in files if _OF_TENSORFLOW not in name], set()
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            mapped |= {each.path for each in process.memory_maps()}
+            used |= {each.path for each in process.memory_maps()}
+            # MPI gets the name of its folder in a variable.
+            used |= set(process.environ().values())
             if process.cwd() == str(folder):
                 left.append(f"process {process.pid} {process.cmdline()[:3]}")
     # Other jobs of this machine use theirs.
     new = [str(path) for path in set(_DEVICES.iterdir()) - devices]
-    return left + [name for name in new if not any(name in path for path in mapped)]
+    return left + [name for name in new if not any(name in text for text in used)]
 
 
 def _is_right(figure):
