@@ -43,39 +43,39 @@ _DEVICES = Path("/dev/shm")
 _OF_TENSORFLOW = "__autograph_generated_file"
 
 
-def kill():
+def kill(_):
     """End this rank as the kernel does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stop():
+def stop(_):
     """Stop this rank."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def hang():
+def hang(_):
     """Wait for ever."""
     threading.Event().wait()
 
 
-def fail():
+def fail(_):
     """Raise an error of the program."""
     raise ZeroDivisionError("a mistake of the program")
 
 
-def terminate():
+def terminate(_):
     """Ask this rank to stop."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def leave_out():
+def evaluate(model):
     """Make a joint call that the other ranks do not make."""
-    import tensorflow as tf
+    import numpy as np
 
-    tf.distribute.get_strategy().reduce("sum", tf.ones(3), axis=None)
+    model.evaluate(np.ones((_BATCH, 8)), np.ones((_BATCH, 1)), verbose=0)
 
 
-def fill():
+def fill(_):
     """Leave no room on the disk of the backups."""
     with suppress(OSError), open("disk/full", "wb", buffering=0) as file:
         while True:
@@ -87,16 +87,16 @@ class Cause:
     """A fault, and the words by which a user knows it and its rank.
 
     Args:
-        inject: Called on the rank, once, or again and again from the first time on.
+        inject: Called on the rank with the model, or with the row that it replaces.
         words: A pattern of the cause, in which "{rank}" is the number of the rank.
         blame: The same for the rank.
         codes: The exit codes.
-        where: "step", "input" (of a batch), or "rows", each of which it replaces.
-        lasts: Whether it is called again.
+        where: "step", "input" (of a batch) or "rows".
+        lasts: Whether it is called again and again from the first time on.
         rank: The only rank that can have it.
     """
 
-    inject: Callable[..., Any]
+    inject: Callable[[Any], Any]
     words: str
     blame: str = r"^tfdist run: rank {rank} "
     codes: tuple[int, ...] = (1,)
@@ -115,7 +115,7 @@ CAUSES = {
     ),
     "error": Cause(fail, "ZeroDivisionError: a mistake of the program"),
     "SIGTERM": Cause(terminate, "stopped after", "SIGTERM to rank {rank}:", (143,)),
-    "other step": Cause(leave_out, "The ranks are in different calls", "rank {rank} "),
+    "other step": Cause(evaluate, "The ranks are in different calls", "rank {rank} "),
     "different data": Cause(
         lambda row: row + 1,
         "The ranks do not see the same data",
@@ -136,10 +136,11 @@ class Fault:
         self.cause = CAUSES[name] if name and tfdist.rank() == rank else None
         self.calls, self.first = 0, step
         if self.cause and self.cause.where == "rows":
-            self.first *= _BATCH
+            # Before the first batch of the second epoch: ranks compare the first ones.
+            self.first = _STEPS * _BATCH + 1
 
-    def at(self, where, *row):
-        """Inject the fault if it is time; return the row."""
+    def at(self, where, value):
+        """Inject the fault if it is time; return what replaces the value."""
         if self.cause and self.cause.where == where:
             self.calls += 1
             if self.calls == self.first:
@@ -147,8 +148,8 @@ class Fault:
             if self.calls == self.first or (
                 self.cause.lasts and self.calls > self.first
             ):
-                return self.cause.inject(*row)
-        return row[0] if row else None
+                return self.cause.inject(value)
+        return value
 
 
 def train(orders):
@@ -168,7 +169,7 @@ def train(orders):
         x = np.random.default_rng(1).normal(size=(_STEPS * _BATCH, 8))
         for number, row in enumerate(x.astype("float32")):
             if number % _BATCH == 0:
-                fault.at("input")
+                fault.at("input", row)
             row = fault.at("rows", row)
             yield row, row[:1]
 
@@ -179,11 +180,13 @@ def train(orders):
     specs = (tf.TensorSpec((8,)), tf.TensorSpec((1,)))
     data = tf.data.Dataset.from_generator(rows, output_signature=specs)
     steps = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda batch, logs: fault.at("step")
+        on_train_batch_begin=lambda batch, logs: fault.at("step", model)
     )
+    data = data.batch(_BATCH).apply(tf.data.experimental.assert_cardinality(_STEPS))
     model.fit(
-        data.batch(_BATCH),
+        data,
         epochs=_EPOCHS,
+        shuffle=False,
         callbacks=[tfdist.callbacks.BackupAndRestore("disk/state", 5), steps],
         verbose=0,
     )
@@ -199,8 +202,12 @@ def measure(args):
     draw = random.Random(args.seed)
     names = [name for name in CAUSES if args.only in name]
     names = [name for name in names if os.geteuid() == 0 or name != "disk full"]
-    wanted = _undisturbed(args)
-    figures = []
+    if not names:
+        raise ValueError(
+            "--only must be a part of the name of a cause. "
+            f"Received: --only {args.only!r}. The causes are: {', '.join(CAUSES)}."
+        )
+    wanted, figures = _undisturbed(args), []
     for number in range(args.runs):
         name = names[number % len(names)]
         rank = draw.randrange(args.np)

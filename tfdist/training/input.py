@@ -29,6 +29,7 @@ from tfdist.data.sharding import (
     rows_of,
     share,
 )
+from tfdist.rendezvous.progress import note_culprit
 
 _POLICY = tf.data.experimental.AutoShardPolicy
 # The attribute of a distributed dataset that returns this rank's part of it.
@@ -93,10 +94,12 @@ class Feed:
         if len(set(fingerprints)) > 1:
             # Of three or more ranks, most are taken to be right.
             usual = statistics.mode(fingerprints)
-            other = next(r for r, its in enumerate(fingerprints) if its != usual)
+            others = [r for r, its in enumerate(fingerprints) if its != usual]
+            if len(others) == 1 and len(fingerprints) > 2:
+                note_culprit(f"rank {others[0]}")
             self.error = RuntimeError(
                 "The ranks do not see the same data: the first batch of rank "
-                f"{other} is not that of rank {fingerprints.index(usual)}. "
+                f"{others[0]} is not that of rank {fingerprints.index(usual)}. "
                 "Received: a dataset that is "
                 "shuffled, filtered or sharded in another way on each rank. Give "
                 "every rank the whole dataset and every random operation of it a "
