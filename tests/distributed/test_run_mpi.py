@@ -65,6 +65,15 @@ strategy.collective.barrier()
 print("rank", tfdist.rank(), "of", strategy.num_replicas_in_sync, flush=True)
 """
 
+WAIT_IN_STRATEGY = """
+import os, time
+import tfdist
+
+tfdist.strategies.AllReduceStrategy()
+print("pid", os.getpid(), flush=True)
+time.sleep(100)
+"""
+
 ALONE = """
 import os
 import tfdist
@@ -226,7 +235,8 @@ def test_sigterm_and_ctrl_c_end_the_ranks(program):
 @pytest.mark.requires("ss")
 def test_nothing_listens_for_other_hosts(program):
     """The ranks at no port, and `mpirun` on the device `lo` alone."""
-    words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", program(WAIT)]
+    script = program(WAIT_IN_STRATEGY)
+    words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", script]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
         ranks = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
         job = [launcher.pid, *psutil.Process(launcher.pid).children(recursive=True)]

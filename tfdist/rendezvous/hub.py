@@ -133,9 +133,10 @@ class Hub:
         if kind in ("beat", "bye"):
             self._reports[rank] = _report(**message["report"])
         if kind == "bye":
-            self._leave(rank, message["error"])
+            self._leave(rank, str(message["error"]))
         elif kind == "error":
-            self._lose(rank, f"has failed with {message['text'].rstrip('.')}")
+            text = str(message["text"]).rstrip(".")
+            self._lose(rank, f"has failed with {text}")
         elif kind == "told":
             what, call = str(message["what"]), int(message["call"])
             self._send(self._lines, {"kind": "told", "what": what, "call": call})

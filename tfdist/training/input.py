@@ -1,6 +1,7 @@
 """Input pipelines that give each rank its rows of every global batch."""
 
 import random
+import statistics
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,6 +29,7 @@ from tfdist.data.sharding import (
     rows_of,
     share,
 )
+from tfdist.rendezvous.progress import note_culprit
 
 _POLICY = tf.data.experimental.AutoShardPolicy
 # The attribute of a distributed dataset that returns this rank's part of it.
@@ -90,10 +92,15 @@ class Feed:
             "first batches", fingerprint, joint=False
         )
         if len(set(fingerprints)) > 1:
-            others = [r for r, f in enumerate(fingerprints) if f != fingerprints[0]]
+            # Of three or more ranks, most are taken to be right.
+            usual = statistics.mode(fingerprints)
+            others = [r for r, its in enumerate(fingerprints) if its != usual]
+            if len(others) == 1 and len(fingerprints) > 2:
+                note_culprit(f"rank {others[0]}")
             self.error = RuntimeError(
                 "The ranks do not see the same data: the first batch of rank "
-                f"{others[0]} is not that of rank 0. Received: a dataset that is "
+                f"{others[0]} is not that of rank {fingerprints.index(usual)}. "
+                "Received: a dataset that is "
                 "shuffled, filtered or sharded in another way on each rank. Give "
                 "every rank the whole dataset and every random operation of it a "
                 "seed (dataset.shuffle(..., seed=1)); a shuffle needs none if it is "

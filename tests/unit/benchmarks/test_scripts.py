@@ -65,6 +65,28 @@ def test_memory_that_grows_is_told_from_memory_that_does_not(script):
     assert figures["models"][1]["added_times_gradients"] == 3.125
 
 
+def test_no_message_of_a_rank_ends_the_hub(script):
+    figures = script("hostile_peers").attack_hub(frames=5000)
+
+    assert figures["frames_handled"] >= 5000
+    assert figures["hubs"] > 100  # For each strange message the rank is cut off.
+
+
+def test_a_fault_is_judged_by_the_words_of_its_cause_and_rank(script):
+    judge = script("fault_drill").judge
+    held_up = (
+        "[0] TimeoutError: rank 0 has waited 10 s in train_step. Seen now: rank 1 runs "
+        "`hang()` at line 45 of fault_drill.py; rank 0 waits in train_step.\n"
+        "tfdist run: rank 1 held up the others, and was ended.\n"
+    )
+    right, wrong = (dict.fromkeys(("is_cause", "is_rank"), it) for it in (True, False))
+
+    assert judge("hang in a callback", 1, 1, held_up) == right
+    assert judge("hang in a callback", 0, 1, held_up) == wrong
+    assert judge("hang in input", 1, 1, held_up) == {**wrong, "is_rank": True}
+    assert judge("hang in a callback", 1, 0, held_up) == {**wrong, "is_rank": True}
+
+
 def test_steps_with_parts_are_compared_with_those_of_the_same_round(script):
     # By rank and turn; the slower of two ranks counts, and the second turn is noisy.
     figures = script("virtual_ranks").part_figures(

@@ -273,13 +273,14 @@ def test_values_for_the_chief_come_to_it_alone(ranks):
         {"kind": "beat", "report": {**REPORT, "call": float("inf")}},
         {"kind": "beat", "report": {**REPORT, "seconds": "long"}},
         {"kind": "bye"},
+        {"kind": "error"},
         {"kind": "stacks", "doing": ""},
         {"kind": "exchange", "key": [], "value": 1},
         {"kind": "exchange", "key": "a", "value": 1},
         {"kind": "exchange", "key": "[" * 10**5, "value": 1},
         b"[" * 10**6,
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_a_malformed_message_ends_its_rank_and_not_the_hub(ranks, message):
     ends = ranks(2)
@@ -291,6 +292,17 @@ def test_a_malformed_message_ends_its_rank_and_not_the_hub(ranks, message):
     text = ends.hear(0, "failure")["text"]
 
     assert text.startswith("rank 1 (worker 1, h:1) has sent a malformed message. Look")
+    ends.hear(0, "beat")
+
+
+@pytest.mark.parametrize("name", ["error", "text"])
+@pytest.mark.parametrize("value", [5, ["a"], {"a": None}])
+def test_an_error_may_be_anything(ranks, name, value):
+    ends = ranks(2)
+    kind = {"error": "bye", "text": "error"}[name]
+    ends.say(1, kind=kind, report=REPORT, **{name: value})
+
+    assert f"with {value}. Look at" in ends.hear(0, "failure")["text"]
     ends.hear(0, "beat")
 
 

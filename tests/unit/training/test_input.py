@@ -10,6 +10,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfdist.collectives import SingleCollective
+from tfdist.rendezvous.progress import read_culprit
 from tfdist.training.input import Feed, RankDataset
 
 
@@ -157,6 +158,28 @@ def test_different_data_is_refused():
         r"distribute_datasets_from_function\.",
     ):
         raise feed.error
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ((0, 1, 0), "rank 1 is not that of rank 0"),
+        ((1, 0, 0), "rank 0 is not that of rank 1"),
+    ],
+)
+def test_the_rank_that_differs_from_most_is_named(others, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDIST_PROGRESS_FILE", str(tmp_path / "0"))
+    rank = Rank()
+    rank.exchange = lambda name, mine, **_: [
+        mine + other if name == "first batches" else mine for other in others
+    ]
+    feed = Feed(rank)
+
+    with pytest.raises(tf.errors.OpError):
+        list(feed.distribute(TFDatasetAdapter(dataset())))
+
+    assert said in str(feed.error)
+    assert read_culprit(tmp_path / "0") == said.partition(" is")[0]
 
 
 @pytest.mark.parametrize(
