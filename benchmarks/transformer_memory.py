@@ -20,7 +20,7 @@ _MICRO_STEPS = 4
 _BYTES_OF_MAXRSS_UNIT = 1024
 _WAYS = (
     *("none", "shard_optimizer", "gradient_accumulation", "mixed_bfloat16"),
-    *("remat_activations", "remat_blocks", "all_but_mixed"),
+    *("remat_activations", "remat_blocks"),
 )
 
 
@@ -35,12 +35,10 @@ def measure(turn, *, collective, way, rows, steps, repeats):
     class BlockTimer(StepTimer, keras.callbacks.Callback):
         pass
 
-    micro_steps = _MICRO_STEPS if uses(way, "gradient_accumulation") else 1
+    micro_steps = _MICRO_STEPS if way == "gradient_accumulation" else 1
     if way == "mixed_bfloat16":
         keras.mixed_precision.set_global_policy(way)
-    strategy = AllReduceStrategy(
-        collective, shard_optimizer=uses(way, "shard_optimizer")
-    )
+    strategy = AllReduceStrategy(collective, shard_optimizer=way == "shard_optimizer")
     with strategy.scope():
         model = transformer(way)
         adam = keras.optimizers.Adam(
@@ -92,7 +90,7 @@ def transformer(way):
     keras.utils.set_random_seed(1)
     names = [f"block_{i}" for i in range(_BLOCKS)]
     scope = contextlib.nullcontext()
-    if uses(way, "remat_blocks"):
+    if way == "remat_blocks":
         scope = keras.RematScope("list_of_layers", layer_names=names)
     elif way == "remat_activations":
         scope = keras.RematScope("activations")
@@ -103,11 +101,6 @@ def transformer(way):
             x = Block(name=name)(x)
         x = layers.LayerNormalization()(x)
         return keras.Model(words, layers.Dense(_WORDS, dtype="float32")(x))
-
-
-def uses(way, one):
-    """Return whether a way to save memory is, or includes, another."""
-    return way == one or (way == "all_but_mixed" and one != "remat_activations")
 
 
 def by_update(seconds, micro_steps):
