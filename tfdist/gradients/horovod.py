@@ -81,8 +81,7 @@ class HorovodReducer(GradientReducer):
         owners: Sequence[int] = (),
     ) -> list[Any]:
         """Combine gradients on all ranks; see `GradientReducer.reduce`."""
-        # Horovod's broadcasts, unlike its sums, are not fused: one for each gradient
-        # would cost more than the bytes that it saves.
+        # Horovod has no sum on one rank.
         del owners
         # Adasum combines whole gradients.
         are_shares = are_shares and self._op != "adasum"
