@@ -63,6 +63,7 @@ def measure_all(args):
             {**settings, "is_sharded": name == "sharded"},
             args.np,
             collective=args.collective,
+            shares_cores=True,
         )
         for name in ("whole", "sharded")
     ]
@@ -108,7 +109,7 @@ if __name__ == "__main__":
         run_script(
             __doc__,
             [
-                ("-np", 2, "how many processes"),
+                ("-np", 2, "processes; if more than cores, only bytes count"),
                 ("--collective", ("tensorflow", "mpi"), "what joins them"),
                 ("--steps", 4, "steps of a block, of which the first does not count"),
                 ("--repeats", 8, "blocks"),

@@ -37,7 +37,7 @@ def of_keras(package, name):
 
     from tfdist.compat.keras.versions import NEWEST
 
-    classes = getattr(keras, package)
+    classes = getattr(keras, package) if package else keras
     is_older = Version(keras.__version__).release[:2] < NEWEST
     if is_older and not hasattr(classes, name):
         raise Absent(f"Keras {keras.__version__} has no {package}.{name}")

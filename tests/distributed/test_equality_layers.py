@@ -17,6 +17,7 @@ from equality_models import (
     state,
     wait_for_chief,
 )
+from equality_rows import of_keras
 
 import tfdist
 
@@ -83,6 +84,28 @@ def attentive():
     normal = layers.LayerNormalization()(layers.Add()([steps, attended]))
     flat = layers.Flatten()(normal)
     return keras.Model(inputs, layers.Dense(1, activation="sigmoid")(flat))
+
+
+def rematerialised():
+    """A model that computes a layer of layers again in the backward pass."""
+    import keras
+
+    layers = keras.layers
+
+    class Block(layers.Layer):
+        def build(self, shape):
+            self.inner, self.outer = layers.Dense(6, "gelu"), layers.Dense(8)
+            self.inner.build(shape)
+            self.outer.build((None, 6))
+
+        def call(self, x):
+            return x + self.outer(self.inner(x))
+
+    inputs = keras.Input((8,))
+    scope = of_keras("", "RematScope")
+    with scope("list_of_layers", layer_names=["block"]):
+        hidden = Block(name="block")(inputs)
+    return keras.Model(inputs, layers.Dense(1, activation="sigmoid")(hidden))
 
 
 def shared():
@@ -313,6 +336,7 @@ ROWS = {
     "BatchNormalization, synchronised, masked": fitting(
         masked, large_batches, rows=ONE_ROW_LEFT
     ),
+    "rematerialised": fitting(rematerialised),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import SLOW, place_of
+from equality_matrix import COLUMNS, SLOW
 from equality_models import (
     BATCH,
     EPOCHS,
@@ -159,12 +159,11 @@ ROWS = {
 
 
 def cells_of(rows):
-    """Return each row with two columns at most, none of them with Horovod."""
+    """Return each row with its columns, which are processes only."""
     chosen = []
     for row in rows:
-        columns = [n for n in (2, 3) if place_of(ROWS, row, n).collective != "horovod"]
-        for column in columns:
-            is_usual = column == columns[0] and row not in VARIANTS
+        for column in COLUMNS:
+            is_usual = column == COLUMNS[0] and row not in VARIANTS
             marks = () if is_usual else SLOW
             chosen.append(pytest.param(row, column, marks=marks))
     return chosen

@@ -30,6 +30,8 @@ class Group:
     collective: str = "tensorflow"
     env: Mapping[str, str] = field(default_factory=dict)
     cores: int = 1
+    # True if processes may share them, where memory counts and time does not.
+    shares_cores: bool = False
     # In place of `size`: a chief, which measures, with workers and servers.
     workers: int | None = None
     ps: int | None = None
@@ -56,13 +58,15 @@ class Group:
         if self.workers is not None:
             return planned
         cores = available_cores()
-        if self.size * self.cores > len(cores):
+        needed = self.size * self.cores
+        if needed > len(cores) and not self.shares_cores:
             raise ValueError(
                 "A benchmark needs a core for each process (-np). Received: "
                 f"{self.size} processes and {len(cores)} cores. Use fewer processes."
             )
+        turns = tuple(cores[i % len(cores)] for i in range(needed))
         return [
-            replace(spec, cores=tuple(cores[position * self.cores :][: self.cores]))
+            replace(spec, cores=turns[position * self.cores :][: self.cores])
             for position, spec in enumerate(planned)
         ]
 

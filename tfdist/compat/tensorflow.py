@@ -97,6 +97,9 @@ def run_always(operation: tf.Operation) -> None:
     manager = operation.graph.experimental_acd_manager
     if manager is not None:
         manager.ops_which_must_run.add(operation)
+        # Grappler makes what is stateless and unread in an inlined function a no-op.
+        keep = tf.compat.v1.AttrValue(b=True)
+        operation._set_attr("_grappler_do_not_remove", keep)
 
 
 def number_of(replica: tf.distribute.ReplicaContext) -> int:

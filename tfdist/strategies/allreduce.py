@@ -68,8 +68,7 @@ class AllReduceStrategy(StepRunner):
             moving averages of weights, only of those weights that it owns, about the
             same bytes on each rank (ZeRO, stage 1). A rank updates its own weights and
             sends them to all. For every optimizer that updates each weight on its own;
-            files are those of plain Keras, and all ranks must save them. Not for
-            Horovod. Default False.
+            files are those of plain Keras, and all ranks must save them. Default False.
         start_timeout_seconds: How long to wait for the last process. Default: `tfdist
             run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait for the others in one call. Must
@@ -126,7 +125,7 @@ class AllReduceStrategy(StepRunner):
         check_compression(compression)
         arithmetic = _arithmetic(virtual_ranks, compression, shard_optimizer)
         if collective == "horovod":
-            _check_not_for_horovod(bucket_bytes, shard_optimizer)
+            _check_not_for_horovod(bucket_bytes)
             check_horovod_options(compression=compression)
         if isinstance(collective, Collective):
             _check_unused(timeouts)
@@ -136,7 +135,7 @@ class AllReduceStrategy(StepRunner):
             self._start(_with_virtual_ranks(self, collective, bucket_bytes, arithmetic))
             return
         if isinstance(collective, FusingCollective):
-            _check_not_for_horovod(bucket_bytes, shard_optimizer)
+            _check_not_for_horovod(bucket_bytes)
         how = {"sparse_as_dense": sparse_as_dense, "compression": compression}
         reducer = _reducer(collective, bucket_bytes, how)
         extended = ProcessReplicaExtended(self, collective, reducer)
@@ -206,13 +205,8 @@ def _check_unused(timeouts: dict[str, float]) -> None:
         )
 
 
-def _check_not_for_horovod(bucket_bytes: int | None, shard_optimizer: bool) -> None:
-    """Raise `ValueError` for arguments that Horovod does not take."""
-    if shard_optimizer:
-        raise ValueError(
-            "shard_optimizer=True is not for Horovod. Received: Horovod as the "
-            "collective. Use collective='tensorflow' or 'mpi', or leave it out."
-        )
+def _check_not_for_horovod(bucket_bytes: int | None) -> None:
+    """Raise `ValueError` for a size of buckets, which Horovod does not take."""
     if bucket_bytes is not None:
         raise ValueError(
             "bucket_bytes is not for Horovod, which joins the gradients that are there "

@@ -170,6 +170,12 @@ def test_more_processes_than_cores(launcher):
         start([Group("three", "allreduce", {}, size=3)])
 
 
+def test_more_processes_than_cores_where_only_memory_counts(launcher):
+    start([Group("three", "a.module", {"batch_size": 4}, size=3, shares_cores=True)])
+
+    assert [spec.cores for spec in launcher.specs] == [(4,), (5,), (4,)]
+
+
 @pytest.mark.parametrize(
     ("groups", "failed", "name"), [(GROUPS, 2, "two"), (JOBS, 5, "two, worker 1")]
 )

@@ -103,6 +103,15 @@ def test_steps_with_parts_are_compared_with_those_of_the_same_round(script):
     assert figures["against_one"]["median"] == 1.5
 
 
+def test_micro_steps_are_added_up_to_whole_updates(script):
+    transformer = script("transformer_memory")
+
+    # The first of six micro-steps is not in the block, so neither is its update.
+    seconds = transformer.by_update([1.0, 2.0, 0.5, 0.25, 0.25], 3)
+    assert seconds == [1.0]
+    assert transformer.by_update([1.0, 2.0], 1) == [1.0, 2.0]
+
+
 def test_the_cost_of_a_backup_is_that_on_the_slowest_rank(script):
     def report(*turns, hold=(), disk=(), sizes=()):
         saves = {"hold_seconds": hold, "disk_seconds": disk, "bytes": sizes}

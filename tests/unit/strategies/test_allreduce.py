@@ -53,11 +53,6 @@ def compiled(**options):
             r"compression='fp8'\. Use 'none' to send gradients as they are\.",
         ),
         (
-            {"collective": "horovod", "shard_optimizer": True},
-            r"shard_optimizer=True is not for Horovod\. Received: Horovod as the "
-            r"collective\. Use collective='tensorflow' or 'mpi', or leave it out\.",
-        ),
-        (
             {"collective": SingleCollective(), "timeout_seconds": 7.5},
             "start_timeout_seconds and timeout_seconds are for the collective that the "
             r"strategy makes\. Received: {'start_timeout_seconds': 300.*, "
