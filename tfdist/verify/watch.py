@@ -27,6 +27,17 @@ class StopTraining(BaseException):
     # Not an `Exception`, which the script may catch.
 
 
+def check_watchable(model: Any) -> None:
+    """Raise `ValueError` for a model whose steps run in parts, out of sight."""
+    hooks = any_hooks_of_model(model)
+    if hooks is not None and hooks.arithmetic is not None:
+        raise ValueError(
+            "tfdist verify cannot look into the parts of a step, and compares up to "
+            f"rounding. Received: a strategy with {hooks.arithmetic}. Add --bits, "
+            "which compares bits."
+        )
+
+
 class Watch:
     """Observer of the script, of Keras and of the strategy in one process."""
 
@@ -137,13 +148,8 @@ class Watch:
         self._step = _Step(model, args[0] if args else None)
 
     def _check(self, model: Any) -> None:
-        """Raise `ValueError` for a model whose steps run in parts, out of sight."""
-        hooks = any_hooks_of_model(model)
-        if hooks is not None and hooks.arithmetic is not None:
-            raise ValueError(
-                "tfdist verify compares up to rounding, and virtual_ranks keeps the "
-                f"bits. Received: a strategy with {hooks.arithmetic}. Add --bits."
-            )
+        """Refuse a model whose steps this watch cannot observe."""
+        check_watchable(model)
 
     @unseen
     def _end(self) -> None:
