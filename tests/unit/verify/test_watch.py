@@ -127,5 +127,5 @@ def test_the_bits_of_parts_are_recorded():
     gradients = [key.name for key in first if key.kind == "gradient"]
     assert gradients[:2] == ["m/twice/bias", "m/twice/kernel"]
     kinds = list(dict.fromkeys(key.kind for key in first))
-    assert kinds == ["output", "gradient", "optimizer", "weights", "metrics"]
+    assert kinds == ["output", "gradient", "optimizer", "weights", "state", "metrics"]
     assert [batch.rows for batch in recording.batches] == [4, 1, 4]
