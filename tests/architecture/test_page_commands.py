@@ -41,6 +41,7 @@ OTHERS = {
     "pip": "would install; the Makefile does",
     "python": "options of examples are looked up below",
     "python3": "makes an environment; the Makefile does the same",
+    "rm": "the reader's files",
     "salloc": "needs Slurm; tests/distributed/test_slurm.py runs the like",
     "sbatch": "tests/distributed/test_slurm.py runs it",
     "source": "of the shell",

@@ -19,14 +19,26 @@ class Place(NamedTuple):
     collective: str
     strategy: str = "AllReduceStrategy"
     devices: int = 1
+    virtual_ranks: int | None = None
 
     def __str__(self):
         devices = f", {self.strategy} on {self.devices} devices each"
-        return f"{self.size} ({self.collective}{devices if self.devices > 1 else ''})"
+        parts = f", in {self.virtual_ranks} parts" if self.virtual_ranks else ""
+        devices = devices if self.devices > 1 else parts
+        return f"{self.size} ({self.collective}{devices})"
+
+    @property
+    def of_one(self):
+        """Where one process ends as rows must end here; with parts, to the bit."""
+        if self.virtual_ranks is None or self == ALONE_IN_PARTS:
+            return PLAIN
+        return ALONE_IN_PARTS
 
 
 # One process, and no tfdist.
 PLAIN = Place(1, "plain", "")
+VIRTUAL_RANKS = 8
+ALONE_IN_PARTS = Place(1, "tensorflow", virtual_ranks=VIRTUAL_RANKS)
 # A row that leaves the ranks out of step costs a cluster; so many are paid for.
 CLUSTERS = 8
 # A cluster that hangs is ended, and one on a machine with much else to do is not.
@@ -79,7 +91,7 @@ def _run_cluster(rows, place, ended):
         result = tfdist.testing.cluster(
             run_rows,
             size=place.size,
-            args=(rows, folder, place.strategy, place.devices),
+            args=(rows, folder, place.strategy, place.devices, place.virtual_ranks),
             timeout_seconds=SECONDS_TO_START + SECONDS_OF_A_ROW * len(rows),
             check=False,
             collective="tensorflow" if place == PLAIN else place.collective,

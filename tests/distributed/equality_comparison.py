@@ -6,24 +6,25 @@ import pickle
 import numpy as np
 
 
-def differing_bits(outcomes):
+def differing_bits(outcomes, outcome_of_one=None):
     """Say where ranks differ that must not.
 
     Args:
         outcomes: What each rank ended with, by rank.
+        outcome_of_one: What one process did, if its bits are to be those of all ranks.
 
     Returns:
-        A line for each leaf of each rank that is not, to the bit, that of rank 0.
+        A line for each leaf of each rank that is not, to the bit, that of one process,
+        or else of rank 0.
     """
-    by_rank = [
-        {path: _bits(value) for path, value in _shared(outcome).items()}
-        for outcome in outcomes
-    ]
+    who = "rank 0" if outcome_of_one is None else "one process"
+    right = _bits_of(outcomes[0] if outcome_of_one is None else outcome_of_one)
+    by_rank = [_bits_of(outcome) for outcome in outcomes]
     return [
-        f"rank {rank} has other bits than rank 0 in {path}"
+        f"rank {rank} has other bits than {who} in {path}"
         for rank, theirs in enumerate(by_rank)
-        for path in sorted(by_rank[0].keys() | theirs.keys())
-        if by_rank[0].get(path) != theirs.get(path)
+        for path in sorted(right.keys() | theirs.keys())
+        if right.get(path) != theirs.get(path)
     ]
 
 
@@ -53,6 +54,11 @@ def differences(outcome, outcome_of_one, tolerance):
         elif not np.array_equal(one, other):
             found.append(f"{path}: {one}, and {other} on one process")
     return found
+
+
+def _bits_of(outcome):
+    """Return a text for each leaf that ranks must agree on, by path."""
+    return {path: _bits(value) for path, value in _shared(outcome).items()}
 
 
 def _bits(value):

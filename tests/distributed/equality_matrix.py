@@ -14,6 +14,9 @@ and in turn in the other places; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow,
 Horovod join the processes in turn. Little of a row depends on what joins them, and that
 has tests of its own on two and three of each. Horovod has no turn if not installed.
 
+In the columns `IN_PARTS` the strategy has virtual ranks. On one process such a row is
+compared with plain Keras, on more with that one process: to the bit.
+
 Rows share their processes, also those of several modules, because starting those takes
 longer than training. A row that raises does not disturb the others, as long as all
 ranks raise. If they do not, the ranks are out of step; the rows after it then get new
@@ -26,7 +29,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from equality_clusters import PLAIN, Place, run_places
+from equality_clusters import PLAIN, VIRTUAL_RANKS, Place, run_places
 from equality_comparison import differences, differing_bits
 from equality_rows import Failure, Skipped
 
@@ -51,6 +54,8 @@ DEVICES = {
         Place(3, "tensorflow", "MultiWorkerMirroredStrategy", 2),
     ],
 }
+# On how many processes rows run in parts, by the name of the column.
+IN_PARTS = {f"{size} in parts": size for size in (1, 2, 4, 8)}
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
 # The column of each row in `make test`, in turn.
 USUAL_COLUMNS = (2, "mirrored", "workers", "central", 3, 2, 2, "mirrored")
@@ -108,7 +113,7 @@ class Matrix:
             for row in module.ROWS:
                 columns = [column for other, column in wanted if other == row]
                 places = {place_of(module.ROWS, row, column) for column in columns}
-                for place in {PLAIN, *places} if columns else ():
+                for place in {*places, *(place.of_one for place in places)}:
                     rows_of.setdefault(place, []).append((name, row))
         ended = run_places(rows_of)
         self._ended |= dict.fromkeys(names, ended)
@@ -143,12 +148,15 @@ class Cells:
 
     def check(self, row, column):
         """Fail unless all ranks end with the same bits, and as one process."""
-        (right,) = self.by_rank(row, PLAIN)
+        place = place_of(self._rows, row, column)
+        (right,) = self.by_rank(row, place.of_one)
         outcomes = self.by_rank(row, column)
-        wrong = differing_bits(outcomes)
-        wrong += differences(outcomes[0], right, TOLERANCES[right["floatx"]])
+        if place.of_one == PLAIN:
+            wrong = differing_bits(outcomes)
+            wrong += differences(outcomes[0], right, TOLERANCES[right["floatx"]])
+        else:
+            wrong = differing_bits(outcomes, right)
         if wrong:
-            place = place_of(self._rows, row, column)
             lines = [f"{row!r} on {place}:", *wrong]
             raise AssertionError("\n".join(lines))
 
@@ -184,20 +192,23 @@ def place_of(rows, row, column):
     Args:
         rows: All rows of the module.
         row: The name of the row.
-        column: How many processes, a name of `DEVICES`, or `PLAIN`.
+        column: How many processes, a name of `DEVICES` or `IN_PARTS`, or a `Place`.
 
     Returns:
         The `Place`, with the collective whose turn it is.
     """
-    if column == PLAIN:
-        return PLAIN
+    if isinstance(column, Place):
+        return column
     number = [*rows].index(row)
     if column in DEVICES:
         places = DEVICES[column]
         return places[number // 8 % len(places)]
-    turn = (number + column) % len(COLLECTIVES)
+    size = IN_PARTS.get(column, column)
+    turn = (number + size) % len(COLLECTIVES)
     # One process under tfdist has none to be joined to.
-    return Place(column, "tensorflow" if column == 1 else COLLECTIVES[turn])
+    joined = "tensorflow" if size == 1 else COLLECTIVES[turn]
+    parts = VIRTUAL_RANKS if column in IN_PARTS else None
+    return Place(size, joined, virtual_ranks=parts)
 
 
 def _name(module):

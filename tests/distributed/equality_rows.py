@@ -44,7 +44,7 @@ def of_keras(package, name):
     return getattr(classes, name)
 
 
-def run_rows(rows, folder, strategy_name, devices):
+def run_rows(rows, folder, strategy_name, devices, virtual_ranks):
     """Run rows in this process; leave what each ends with in a file of this rank.
 
     Args:
@@ -53,6 +53,7 @@ def run_rows(rows, folder, strategy_name, devices):
             ranks share.
         strategy_name: The strategy of tfdist; empty for plain Keras.
         devices: How many logical devices each process has.
+        virtual_ranks: An argument of the strategy.
     """
     import tensorflow as tf
 
@@ -66,7 +67,9 @@ def run_rows(rows, folder, strategy_name, devices):
     if is_plain:
         strategy = tf.distribute.get_strategy()
     elif strategy_name == "AllReduceStrategy":
-        strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=120)
+        strategy = tfdist.strategies.AllReduceStrategy(
+            timeout_seconds=120, virtual_ranks=virtual_ranks
+        )
     else:
         strategy = getattr(tfdist.strategies, strategy_name)()
     os.chdir(folder)

@@ -120,6 +120,18 @@ class MPICollective(MonitoredCollective):
 
         return self._run(what, gather, [tensor], [[None, *tensor.shape[1:]]])[0]
 
+    def all_to_all(self, tensor: Any, *, name: str) -> Any:
+        """Send each rank its row; see `Collective.all_to_all`."""
+        what = f"all_to_all {name!r} ({tensor.dtype.name})"
+
+        def exchange(array: Any) -> list[Any]:
+            return [self._transfers.all_to_all(what, array)]
+
+        moved = to_move(tensor)
+        return from_move(
+            self._run(what, exchange, [moved], [moved.shape])[0], tensor.dtype
+        )
+
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
         what = f"broadcast {name!r} from rank {root_rank} ({tensors[0].dtype.name})"
 

@@ -8,7 +8,14 @@ import tensorflow as tf
 from tfdist.cluster.model import Cluster
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.ops import FlatOps
-from tfdist.collectives.wire_format import TypedCollective, pack, padded_rows, unpack
+from tfdist.collectives.wire_format import (
+    TypedCollective,
+    from_move,
+    pack,
+    padded_rows,
+    to_move,
+    unpack,
+)
 from tfdist.compat import tensorflow as compat
 from tfdist.devices import pin
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, call_roll
@@ -88,3 +95,7 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
         super().__init__(cluster.rank, cluster.size, lifeline, hub)
         self.communication = communication
         self._ops = FlatOps(self, device, communication=communication)
+
+    def all_to_all(self, tensor: Any, *, name: str) -> Any:
+        """Send each rank its row; see `Collective.all_to_all`."""
+        return from_move(self._ops.all_to_all(to_move(tensor), name), tensor.dtype)

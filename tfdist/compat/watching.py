@@ -55,14 +55,14 @@ def watch_run(
     wrap(strategy, "run", run)
 
 
-def watch_layers(enter: _Note, leave: _Note) -> None:
-    """Call `enter` and `leave` around each layer call."""
+def watch_layers(enter: _Note, leave: Callable[[Any, Any], None]) -> None:
+    """Call `enter(layer)` and `leave(layer, outputs)` around each layer call."""
 
     # No `do_not_convert` here: in a custom loop autograph converts layers, too.
     def call(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
         enter(layer)
         result = original(layer, *args, **kwargs)
-        leave(layer)
+        leave(layer, result)
         return result
 
     wrap(keras.layers.Layer, "__call__", call)

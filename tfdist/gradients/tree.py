@@ -17,15 +17,21 @@ class TreeReducer(GradientReducer):
         if size <= 2:
             # Two numbers have one sum, in whatever order.
             return super()._sum(tensors, name)
-        flat = tf.concat([tf.reshape(tensor, [1, -1]) for tensor in tensors], 1)
-        sums = self._collective.all_gather(flat, name=name)
+        lengths = [tensor.shape.num_elements() for tensor in tensors]
+        # One more than is needed, since no engine need send an empty tensor then.
+        row = sum(lengths) // size + 1
+        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+        padded = tf.pad(flat, [[0, size * row - sum(lengths)]])
+        # Each rank adds up one part of the elements, so that as many bytes are sent as
+        # by a ring.
+        sums = self._collective.all_to_all(tf.reshape(padded, [size, row]), name=name)
         while size > 1:
             # Slices between the additions, which TensorFlow would otherwise reorder.
             sums, size = sums[0::2] + sums[1::2], size // 2
-        lengths = [tf.size(tensor) for tensor in tensors]
-        parts = tf.split(sums[0], lengths)
+        whole = self._collective.all_gather(sums, name=f"{name}/sums")
+        parts = tf.split(tf.reshape(whole, [-1])[: sum(lengths)], lengths)
         return [
-            tf.reshape(part, tf.shape(tensor))
+            tf.reshape(part, tensor.shape)
             for part, tensor in zip(parts, tensors, strict=True)
         ]
 

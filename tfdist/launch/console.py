@@ -25,12 +25,14 @@ _ERASE_LINE = b"\r\x1b[K"
 _NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"
 # Messages of TensorFlow's C++ code that TF_CPP_MIN_LOG_LEVEL=2 leaves: information and
 # warnings written before it reads the level, the absence of a GPU or of fast float16,
-# which it calls errors, and the reason of ended collectives, which Python raises too.
+# which it calls errors, datasets that it made deterministic itself, and the reason of
+# ended collectives, which Python raises too.
 _NOISE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog"
     rb"|[IW]\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "
     rb"|E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "
-    rb"(failed call to cuInit: |oneDNN supports |BaseCollectiveExecutor::StartAbort )"
+    rb"(failed call to cuInit: |oneDNN supports |BaseCollectiveExecutor::StartAbort "
+    rb"|NodeDef mentions attribute use_unbounded_threadpool )"
     rb"|To enable the following instructions: "
 )
 # A SyntaxError of the script itself begins with the place in its file.

@@ -13,7 +13,7 @@ from tfdist.compat.keras.compile_checks import normalizing_layers
 from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import global_seed, has_started
 from tfdist.data.sharding import Shard, part_of, shard_of, share
-from tfdist.gradients import TreeReducer, sum_parts, weigh
+from tfdist.gradients import TreeReducer, sum_parts
 from tfdist.training.hooks import StrategyKerasHooks
 from tfdist.training.metrics import MetricsOfRanks, is_custom
 from tfdist.training.step import Step, current_graph
@@ -252,24 +252,37 @@ class Parts:
             by_id.update({id(v): tf.convert_to_tensor(g) for g, v in pairs})
             self.given = {*by_id}
 
+        def weigh(loss: Any) -> Any:
+            # Cheaper than to multiply the gradients of all weights, as without parts.
+            return loss * tf.cast(step.share(), loss.dtype)
+
         for variable in self._metrics:
             variable.assign(tf.zeros(variable.shape, variable.dtype))
         optimizer = self._trainer.optimizer
         with ExitStack() as stack:
             stack.enter_context(holding(self._hooks, "step", step))
             if self._weights:
+                scale = optimizer.scale_loss
                 stack.enter_context(holding(optimizer, "apply_gradients", collect))
+                stack.enter_context(
+                    holding(optimizer, "scale_loss", lambda loss: weigh(scale(loss)))
+                )
             self._call(shard.data)
         step.check_assigned(self._metrics)
-        gradients = [
+        values = [
             by_id[id(v)] if id(v) in by_id else tf.zeros(v.shape, v.dtype)
             for v in self._weights
         ]
-        counts = [tf.identity(v.value) for v in self._metrics]
+        values += [tf.identity(v.value) for v in self._metrics]
         if shard.stand_in:
+            # Even a weight of 0 leaves NaN where the gradients of the stand-in have it.
             (is_empty,) = shard.stand_in
-            counts = [tf.where(is_empty, tf.zeros_like(one), one) for one in counts]
-        return [*weigh(gradients, step.share(), is_positive=step.has_rows), *counts]
+            values = tf.cond(
+                is_empty,
+                lambda: [*map(tf.zeros_like, values)],
+                lambda: [*map(tf.identity, values)],
+            )
+        return values
 
 
 def fix_threads() -> int:

@@ -96,7 +96,8 @@ def _cause_of_batch(
             f"{whole.rows} ({' + '.join(str(part.rows) for part in parts)}).",
             "Give fit, or strategy.experimental_distribute_dataset, the whole dataset "
             "in global batches, on every rank the same, and leave the sharding to the "
-            "strategy.",
+            "strategy. With --bits, their size must not depend on the number of "
+            "processes.",
         )
     if is_same:
         return None

@@ -11,6 +11,7 @@ import keras
 
 from tfdist.cluster import detect
 from tfdist.compat.keras import install
+from tfdist.verify.bits import BitsWatch
 from tfdist.verify.lone import stand_for
 from tfdist.verify.start import LONE_OPTION, Orders
 from tfdist.verify.watch import StopTraining, Watch
@@ -34,11 +35,13 @@ def _prepare(orders: Orders, *, lone: bool) -> Watch:
     """Seed this process and install the watch."""
     # tfdist's own patches come first, so that the watch wraps them.
     install(is_alone=True)
-    watch = Watch(0 if lone else detect().rank, orders.steps)
+    kind = BitsWatch if orders.bits else Watch
+    watch = kind(0 if lone else detect().rank, orders.steps)
     watch.install()
     if lone:
         stand_for(orders.size)
-    keras.utils.set_random_seed(orders.seed)
+    if orders.seed is not None:
+        keras.utils.set_random_seed(orders.seed)
     if orders.float64:
         keras.config.set_floatx("float64")
     return watch

@@ -15,6 +15,7 @@ from tfdist.launch.horovod import check_installed
 from tfdist.launch.job import RESERVED_VARIABLES
 
 if TYPE_CHECKING:
+    from tfdist.verify.bits_verdict import BitsVerdict
     from tfdist.verify.recording import Recording
     from tfdist.verify.verdict import Verdict
 
@@ -35,8 +36,9 @@ class Orders:
     steps: int = 10  # The script is stopped after this many.
     module: bool = False  # Whether the command begins with a module.
     float64: bool = False  # Whether it is the default dtype of Keras.
-    seed: int = 1  # Of every process, before the script.
+    seed: int | None = 1  # Of every process, before the script; None for no seed.
     collective: str = "tensorflow"
+    bits: bool = False  # Whether to compare bits, on 1, 2, 4, ... and `size` processes.
 
     def __post_init__(self) -> None:
         """Refuse numbers that would verify nothing."""
@@ -50,6 +52,12 @@ class Orders:
                 f"steps must be at least 1. Received: steps={self.steps}. "
                 "Leave it out for the default."
             )
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of processes of each run that compares bits."""
+        powers = [2**n for n in range(self.size.bit_length())]
+        return sorted({*powers, self.size})
 
     @classmethod
     def read(cls, text: str) -> "Orders":
@@ -71,7 +79,7 @@ def verify(
     *,
     timeout_seconds: float | None = None,
     output_directory: Path | None = None,
-) -> "Verdict":
+) -> "Verdict | BitsVerdict":
     """Train a script with one process and with several, and compare the results."""
     if timeout_seconds is not None and timeout_seconds <= 0:
         raise ValueError(
@@ -83,6 +91,7 @@ def verify(
         # Before the run of one process, which would otherwise be wasted.
         check_installed()
     # Imported late: NumPy would slow down every command of `tfdist`.
+    from tfdist.verify.bits_verdict import judge_bits
     from tfdist.verify.verdict import judge
 
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -92,6 +101,8 @@ def verify(
             folder.mkdir()
             logs = None if output_directory is None else output_directory / folder.name
             runs.append(_record(folder, specs, deadline, logs))
+    if orders.bits:
+        return judge_bits(runs)
     [one], many = runs
     return judge(one, many)
 
@@ -120,8 +131,17 @@ def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
     """Plan the processes of both runs, by folder."""
     text = json.dumps(asdict(orders))
     command = (sys.executable, "-m", _CHILD, text)
-    job = Job(command, size=orders.size, collective=orders.collective)
-    several = plan_here(job)
+
+    def plan(size: int) -> list[ProcessSpec]:
+        return plan_here(Job(command, size=size, collective=orders.collective))
+
+    if orders.bits:
+        folders = {folder / str(size): plan(size) for size in orders.sizes}
+        return {
+            own: [replace(spec, argv=(*command, str(own))) for spec in specs]
+            for own, specs in folders.items()
+        }
+    several = plan(orders.size)
     [alone] = plan_here(Job(command, size=1))
     # The lone process gets rank 0's environment, except Horovod's variables: with them
     # it would wait for the other ranks.

@@ -4,6 +4,7 @@ import json
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from tfdist.verify.causes import Cause, cause_of_data, cause_of_difference, some
 from tfdist.verify.compare import (
@@ -139,14 +140,12 @@ def text_of(verdict: Verdict, script: str, *, steps: int, table: Table) -> str:
     if verdict.first is not None:
         parts.append(_begin(verdict.first))
     if verdict.cause is not None:
-        parts.append(_filled(f"Likely cause: {verdict.cause.name}."))
-        parts.append(_filled(verdict.cause.evidence, "  "))
-        parts.append(_filled(f"Fix: {verdict.cause.fix}", "  "))
-    parts.append(_filled(" ".join(_notes(verdict, steps))))
+        parts += text_of_cause(verdict.cause)
+    parts.append(filled(" ".join(_notes(verdict, steps))))
     return "\n".join(parts)
 
 
-def json_of(verdict: Verdict) -> str:
+def json_of(verdict: Any) -> str:
     """Format a verdict as JSON; null for a number that is not finite."""
     text = json.dumps(asdict(verdict))
     return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2)
@@ -168,7 +167,7 @@ def _begin(first: First) -> str:
     layer = f" of layer {first.layer}" if first.layer else ""
     # Large variables are not kept after every step.
     is_sure = first.step - first.before == 1
-    return _filled(
+    return filled(
         f"First variable that differs, in the order of the forward pass: {first.name}"
         f"{layer}, by {first.amount:.1e} relative to its largest entry. It began "
         f"{'at' if is_sure else f'after step {first.before}, by'} step {first.step}; "
@@ -199,7 +198,17 @@ def _notes(verdict: Verdict, steps: int) -> list[str]:
     return notes
 
 
-def _filled(text: str, indent: str = "") -> str:
+def text_of_cause(cause: Cause) -> list[str]:
+    """Format a likely cause, its evidence and the fix."""
+    return [
+        filled(f"Likely cause: {cause.name}."),
+        filled(cause.evidence, "  "),
+        filled(f"Fix: {cause.fix}", "  "),
+    ]
+
+
+def filled(text: str, indent: str = "") -> str:
+    """Wrap a paragraph of the report."""
     return textwrap.fill(
         text,
         _WIDTH,

@@ -33,8 +33,8 @@ def check_watchable(model: Any) -> None:
     if hooks is not None and hooks.arithmetic is not None:
         raise ValueError(
             "tfdist verify cannot look into the parts of a step, and compares up to "
-            f"rounding. Received: a strategy with {hooks.arithmetic}. Leave "
-            "virtual_ranks out of the script that you verify."
+            f"rounding. Received: a strategy with {hooks.arithmetic}. Add --bits, "
+            "which compares bits."
         )
 
 
@@ -49,6 +49,7 @@ class Watch:
 
     def install(self) -> None:
         """Patch Keras, TensorFlow and the strategy."""
+        self._watch_steps()
         recording = self.recording
 
         def note_switched_off(layer: Any) -> None:
@@ -58,12 +59,8 @@ class Watch:
             recording.was_jitted = True
 
         watching.switch_random_layers_off(note_switched_off)
-        watching.watch_layers(self._enter, self._leave)
         watching.watch_draws(self._draw)
-        watching.watch_run(AllReduceStrategy, self._begin, self._end)
         watching.watch_gradients(self._see_gradients)
-        watching.watch_updates(self._see_update)
-        watching.watch_functions(self._stop_if_enough)
         watching.switch_jit_off(note_jit)
         name = "distribute_datasets_from_function"
         distribute = getattr(AllReduceStrategy, name)
@@ -73,6 +70,13 @@ class Watch:
             return distribute(strategy, *args, **kwargs)
 
         watching.replace(AllReduceStrategy, name, note_own_datasets)
+
+    def _watch_steps(self) -> None:
+        """Patch what runs the layers and updates of a step."""
+        watching.watch_layers(self._enter, self._leave)
+        watching.watch_run(AllReduceStrategy, self._begin, self._end)
+        watching.watch_updates(self._see_update)
+        watching.watch_functions(self._stop_if_enough)
 
     @property
     def _has_enough(self) -> bool:
@@ -85,8 +89,9 @@ class Watch:
             self._step.stack.append(layer)
 
     @unseen
-    def _leave(self, layer: Any) -> None:
+    def _leave(self, layer: Any, outputs: Any) -> None:
         """Record that the call of a layer ends."""
+        del outputs
         step = self._step
         if step is not None and step.stack:
             step.stack.pop()
@@ -123,20 +128,28 @@ class Watch:
                 self.recording.seeds = current_seeds()
                 # Read eagerly, even while a function is being traced.
                 with tf.init_scope():
-                    values = {self._names.of(v): to_array(v) for v in variables}
-                self.recording.initial = values
+                    self._take_initial(optimizer, variables)
             step.variables += variables
             step.applied = self._by_name(variables, gradients)
         if not any(optimizer is other for other in step.optimizers):
             step.optimizers.append(optimizer)
+
+    def _take_initial(self, optimizer: Any, variables: list[Any]) -> None:
+        """Record the weights before the first update."""
+        del optimizer
+        self.recording.initial = {self._names.of(v): to_array(v) for v in variables}
 
     @unseen
     def _begin(self, fn: Any, args: Sequence[Any]) -> None:
         """Start watching a step."""
         trainer = getattr(fn, "__self__", None)
         model = trainer if isinstance(trainer, keras.Model) else None
-        check_watchable(model)
+        self._check(model)
         self._step = _Step(model, args[0] if args else None)
+
+    def _check(self, model: Any) -> None:
+        """Refuse a model whose steps this watch cannot observe."""
+        check_watchable(model)
 
     @unseen
     def _end(self) -> None:

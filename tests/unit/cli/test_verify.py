@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.verify import Orders, VerifyError
+from tfdist.verify.bits_verdict import BitsVerdict, Run
 from tfdist.verify.causes import Cause
 from tfdist.verify.verdict import Group, Verdict
 from tfdist_cli import verify as verify_module
@@ -72,6 +73,22 @@ def test_every_option_arrives(verify):
     orders = Orders(("train.py", "--steps", "x"), size=3, steps=4, float64=True, seed=7)
     options = {"timeout_seconds": 60.0, "output_directory": Path("logs")}
     assert verify.calls == [(orders, options)]
+
+
+@pytest.mark.parametrize(
+    ("line", "size", "seed"), [("--bits", 4, None), ("--bits -np 8 --seed 3", 8, 3)]
+)
+def test_bits(verify, capsys, line, size, seed):
+    runs = (Run(1, "12ab"), Run(2, "12ab"), Run(4, "12ab"))
+    verify.answer = BitsVerdict(True, 10, "virtual_ranks=8", runs, 9, 2, None, None)
+
+    assert main(["verify", *line.split(), "train.py"]) == 0
+
+    orders = Orders(("train.py",), size=size, seed=seed, bits=True)
+    assert [orders for orders, _ in verify.calls] == [orders]
+    assert capsys.readouterr().out.startswith(
+        "PASS: 1, 2 and 4 processes train train.py with the same bits (10 steps).\n"
+    )
 
 
 def test_a_module(verify):

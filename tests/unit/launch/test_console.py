@@ -180,6 +180,11 @@ def test_a_long_line_comes_in_pieces():
             b"E0000 00:00:1795457241.5 9 util.cc:131] oneDNN supports DT_HALF only",
             False,
         ),
+        (
+            b"E0000 00:00:1795592538.476699   21943 node_def_util.cc:682] NodeDef "
+            b"mentions attribute use_unbounded_threadpool which is not in the op",
+            False,
+        ),
         (b"E0000 00:00:1795457241.5 9 ops.cc:52] Matrix is not invertible", True),
         (b"F0000 00:00:1795457241.5 9 ops.cc:52] Check failed", True),
         (b"I1123 18:00:00.5 9 train.py:3] the user's own", True),

@@ -295,7 +295,7 @@ def test_a_verification_is_refused():
         ValueError,
         match=r"tfdist verify cannot look into the parts of a step, and compares up to "
         r"rounding\. Received: a strategy with virtual_ranks=4 and 1 intra-op thread\. "
-        r"Leave virtual_ranks out of the script that you verify\.",
+        r"Add --bits, which compares bits\.",
     ):
         check_watchable(model)
     assert check_watchable(None) is None

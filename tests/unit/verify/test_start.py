@@ -51,6 +51,13 @@ def test_the_one_process_sees_what_rank_0_sees(launcher):
     assert len(first.argv) == 5
 
 
+@pytest.mark.parametrize(
+    ("size", "sizes"), [(2, [1, 2]), (4, [1, 2, 4]), (3, [1, 2, 3])]
+)
+def test_bits_are_compared_on_these_numbers_of_processes(size, sizes):
+    assert Orders(("train.py",), size=size, bits=True).sizes == sizes
+
+
 def test_nothing_is_printed_and_logs_are_left_where_they_are_wanted(launcher, tmp_path):
     verify(ORDERS, output_directory=tmp_path / "logs", timeout_seconds=60)
 

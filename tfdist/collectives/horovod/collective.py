@@ -12,7 +12,12 @@ import tensorflow as tf
 from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.horovod.peers import connect, stop_at_exit
 from tfdist.collectives.monitored import MonitoredCollective
-from tfdist.collectives.wire_format import prevent_constant_folding, without_bfloat16
+from tfdist.collectives.wire_format import (
+    from_move,
+    prevent_constant_folding,
+    to_move,
+    without_bfloat16,
+)
 from tfdist.compat.tensorflow import local_device, run_always
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.presence import start_timeout
@@ -84,6 +89,16 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
             messages = [[tensor] for tensor in tensors]
             return self._all_reduce(messages, hvd.Adasum, name, factors)
         return self._all_reduce([list(tensors)], hvd.Sum, f"{name} together", factors)
+
+    def all_to_all(self, tensor: Any, *, name: str) -> Any:
+        """Send each rank its row; see `Collective.all_to_all`."""
+
+        def exchange(tensors: list[Any], name: str) -> list[Any]:
+            return [hvd.alltoall(*tensors, name=name, **self._common)]
+
+        moved = [[to_move(tensor)]]
+        received = self._run(f"all_to_all {name}", exchange, moved)[0]
+        return tf.ensure_shape(from_move(received, tensor.dtype), tensor.shape)
 
     def _leave(self, hub: Hub | None) -> None:
         error, lifeline = getattr(sys, "last_value", None), self._lifeline
