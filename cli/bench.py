@@ -255,7 +255,7 @@ def allreduce_table(figures: Figures) -> str:
     )
 
 
-def training_table(figures: Figures) -> str:
+def training_table(figures: Figures, columns: Sequence[str] = ()) -> str:
     """Return a table with one row per figure and one column per batch size."""
     rows = []
     for path, name in _TRAINING_ROWS.items():
@@ -267,7 +267,7 @@ def training_table(figures: Figures) -> str:
         rows.append([name, *cells])
     header = [
         f"{figures[0]['processes']} processes",
-        *(f"batch {column['batch_size']}" for column in figures),
+        *(columns or [f"batch {column['batch_size']}" for column in figures]),
     ]
     return format_table(header, rows)
 
