@@ -28,12 +28,12 @@ _MODULES = {"torch": "torch", "horovod": "tf_keras"}
 
 def measure(turn, *, library, batch_size, steps, repeats):
     """Train with another library; return the seconds of the steps of each block."""
-    train = {"torch": _train_with_torch, "horovod": _train_with_horovod}[library]
+    train = {"torch": train_with_torch, "horovod": _train_with_horovod}[library]
     # Libraries compile, connect and find their buckets in the first block.
     return train(turn, batch_size, steps, steps * (repeats + 1)).blocks[1:]
 
 
-def _train_with_torch(turn, batch_size, block_steps, steps):
+def train_with_torch(turn, batch_size, block_steps, steps, compression="none"):
     """Train as torch's documentation shows, and return the timer."""
     import torch
     from torch import distributed, nn
@@ -56,6 +56,8 @@ def _train_with_torch(turn, batch_size, block_steps, steps):
             world_size=cluster.size,
         )
         model = nn.parallel.DistributedDataParallel(model)
+        if compression != "none":
+            model.register_comm_hook(*_torch_hook(compression))
     optimizer = torch.optim.Adam(model.parameters())
     loss_of = nn.CrossEntropyLoss()
     height, width, channels = IMAGE_SHAPE
@@ -73,6 +75,20 @@ def _train_with_torch(turn, batch_size, block_steps, steps):
         # Its threads would abort the process.
         distributed.destroy_process_group()
     return timer
+
+
+def _torch_hook(compression):
+    """Return the state and the hook that compress gradients."""
+    from torch.distributed.algorithms import ddp_comm_hooks as hooks
+
+    if compression == "powersgd":
+        power = hooks.powerSGD_hook
+        # The first steps, in which torch plans its buckets, may not be compressed.
+        state = power.PowerSGDState(
+            None, matrix_approximation_rank=2, start_powerSGD_iter=2
+        )
+        return state, power.powerSGD_hook
+    return None, getattr(hooks.default_hooks, f"{compression}_compress_hook")
 
 
 def _train_with_horovod(turn, batch_size, block_steps, steps):
