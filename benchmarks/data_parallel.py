@@ -37,6 +37,7 @@ def train_with_torch(turn, batch_size, block_steps, steps, compression="none"):
     """Train as torch's documentation shows, and return the timer."""
     import torch
     from torch import distributed, nn
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     from tfdist.benchmarks.models import CLASSES, IMAGE_SHAPE
     from tfdist.cluster import detect
@@ -57,7 +58,8 @@ def train_with_torch(turn, batch_size, block_steps, steps, compression="none"):
         )
         model = nn.parallel.DistributedDataParallel(model)
         if compression != "none":
-            model.register_comm_hook(*_torch_hook(compression))
+            hook = getattr(default_hooks, f"{compression}_compress_hook")
+            model.register_comm_hook(None, hook)
     optimizer = torch.optim.Adam(model.parameters())
     loss_of = nn.CrossEntropyLoss()
     height, width, channels = IMAGE_SHAPE
@@ -75,20 +77,6 @@ def train_with_torch(turn, batch_size, block_steps, steps, compression="none"):
         # Its threads would abort the process.
         distributed.destroy_process_group()
     return timer
-
-
-def _torch_hook(compression):
-    """Return the state and the hook that compress gradients."""
-    from torch.distributed.algorithms import ddp_comm_hooks as hooks
-
-    if compression == "powersgd":
-        power = hooks.powerSGD_hook
-        # The first steps, in which torch plans its buckets, may not be compressed.
-        state = power.PowerSGDState(
-            None, matrix_approximation_rank=2, start_powerSGD_iter=2
-        )
-        return state, power.powerSGD_hook
-    return None, getattr(hooks.default_hooks, f"{compression}_compress_hook")
 
 
 def _train_with_horovod(turn, batch_size, block_steps, steps):

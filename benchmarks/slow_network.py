@@ -42,7 +42,8 @@ _ENGINES = {
     "tensorflow": ("tensorflow", ()),
     "mpi": ("mpi4py", ()),
     "horovod": ("horovod", ("bf16", "powersgd")),
-    "torch": ("torch", ()),
+    # Its hook for bf16 refuses Gloo.
+    "torch": ("torch", ("bf16", "powersgd")),
 }
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 # Open MPI refuses to be started by root without them.
