@@ -165,8 +165,8 @@ def exchange(connection: socket.socket, sent: bytes) -> None:
     connection.setblocking(False)
     waiting, missing, buffer = memoryview(sent), len(sent), bytearray(_BUFFER_BYTES)
     while waiting or missing:
-        writers = [connection] if waiting else []
-        readable, writable, _ = select.select([connection], writers, [])
+        readers, writers = [connection] * bool(missing), [connection] * bool(waiting)
+        readable, writable, _ = select.select(readers, writers, [])
         if readable:
             missing -= connection.recv_into(buffer, min(missing, _BUFFER_BYTES))
         if writable:
