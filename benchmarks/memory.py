@@ -19,7 +19,7 @@ _STEPS = 6
 _BYTES_OF_MAXRSS_UNIT = 1024
 
 
-def measure(turn, *, distributed, processes, layers):
+def measure(turn, *, collective, processes, layers):
     """Train a model of large layers, and return the peak memory of this process."""
     import keras
     import numpy as np
@@ -27,7 +27,9 @@ def measure(turn, *, distributed, processes, layers):
     from tfdist.strategies import AllReduceStrategy
 
     turn.take()
-    scope = AllReduceStrategy().scope() if distributed else contextlib.nullcontext()
+    scope = contextlib.nullcontext()
+    if processes > 1:
+        scope = AllReduceStrategy(collective).scope()
     with scope:
         model = keras.Sequential([keras.Input((_WIDTH,))])
         for _ in range(layers):
@@ -49,8 +51,9 @@ def measure_all(args):
             Group(
                 name,
                 __file__,
-                {"distributed": size > 1, "processes": size, "layers": layers},
+                {"collective": args.collective, "processes": size, "layers": layers},
                 size,
+                collective=args.collective if size > 1 else "tensorflow",
             )
             for name, size in (("plain", 1), ("distributed", args.np))
         ]
@@ -101,4 +104,8 @@ if __name__ == "__main__":
     if is_program():
         run_program(measure)
     else:
-        run_script(__doc__, [("-np", 2, "how many processes")], measure_all)
+        options = [
+            ("-np", 2, "how many processes"),
+            ("--collective", ("tensorflow", "mpi"), "what moves the gradients"),
+        ]
+        run_script(__doc__, options, measure_all)

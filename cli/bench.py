@@ -26,6 +26,7 @@ from tfdist_cli.options import (
     check_json,
     print_figures,
 )
+from tfdist_cli.plots import draw_allreduce, new_figure
 from tfdist_cli.table import format_spread, format_table
 
 _DESCRIPTION = """\
@@ -41,7 +42,9 @@ _ALLREDUCE = {
     "-np N": "how many processes",
     "--sizes SIZE,...": "sizes of the tensors",
     "--repeats N": "timed calls for each size",
-    "--collective tensorflow|mpi|horovod|all": "what moves the tensors; all installed",
+    "--collective all|tensorflow|mpi|horovod": "what moves the tensors: all installed "
+    "engines, torch and the limits of this machine, or one engine and its library",
+    "--plot FILE": "draw both curves; the name's ending says how (.png, .svg, .pdf)",
 }
 _TRAINING = {
     "-np N": "how many processes",
@@ -70,11 +73,13 @@ _CALLS = {
     "single_ring": "single ring",
     "graph": "hvd.allreduce, tf.function",
     "eager": "hvd.allreduce, eager",
-    # With --collective all.
+    # Of all that is installed.
     "tensorflow": "tfdist, TensorFlow",
     "mpi": "tfdist, MPI",
     "horovod": "tfdist, Horovod",
     "torch": "torch with Gloo",
+    "memory": "limit of memory",
+    "tcp": "limit of TCP",
 }
 _TRAINING_ROWS = {
     "step_seconds.plain": "step: plain Keras",
@@ -109,14 +114,15 @@ def add_parser(commands: Commands) -> None:
     summary = "latency and bus bandwidth of the all-reduce"
     added = add_command(benchmarks, "allreduce", summary, _run, **texts)
     added.set_defaults(measure=_allreduce)
-    defaults: dict[str, Any] = {"np": 2, "collective": "tensorflow", "repeats": 30}
+    defaults: dict[str, Any] = {"np": 2, "collective": "all", "repeats": 30}
     add_options(added, _ALLREDUCE | JSON, types, sizes=_SIZES, **defaults)
 
     summary = "steps of a small convolutional network, on one process and on several"
     added = add_command(benchmarks, "training", summary, _run, **texts)
     added.set_defaults(measure=_training)
-    defaults |= {"batch_sizes": "64,512", "steps": 10, "repeats": 10}
-    add_options(added, _TRAINING | JSON, types, compression="none", **defaults)
+    defaults = {"np": 2, "batch_sizes": "64,512", "steps": 10, "repeats": 10}
+    defaults |= {"collective": "tensorflow", "compression": "none"}
+    add_options(added, _TRAINING | JSON, types, **defaults)
 
     summary = "speed and cost of fit with parameter servers"
     added = add_command(benchmarks, "parameter-server", summary, _run, **texts)
@@ -164,9 +170,13 @@ def _run(args: argparse.Namespace) -> int:
 
 def _allreduce(args: argparse.Namespace) -> tuple[Figures, str]:
     """Measure latency and bus bandwidth of the all-reduce."""
+    check_json(args.plot, "--plot")
+    figure = None if args.plot is None else new_figure(10, 4.5)
     figures = run_allreduce(
         args.np, args.sizes, repeats=args.repeats, collective=args.collective
     )
+    if figure is not None:
+        draw_allreduce(figure, figures, _CALLS, args.plot)
     return figures, allreduce_table(figures)
 
 
@@ -216,31 +226,36 @@ def _machine(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def allreduce_table(figures: Figures) -> str:
-    """Return a table of the all-reduce with one row per size."""
-    first = figures[0]
-    rows = [
+    """Return tables of times and of ratios, with one row per size."""
+    names, against = list(figures[0]["seconds"]), list(figures[0]["bandwidth_against"])
+    [ours] = {*names} - {*against}
+    of_ours = "" if ours == "tfdist" else f" of {_CALLS[ours]}"
+    times, ratios = [], []
+    for row in figures:
+        size, bytes_per_second = format_size(row["bytes"]), row["bus_bytes_per_second"]
+        times.append(
+            [
+                size,
+                *(
+                    f"{_milliseconds(row['seconds'][name])}, "
+                    f"{bytes_per_second[name] / 1e9:.2f} GB/s"
+                    for name in names
+                ),
+            ]
+        )
+        ratios.append([size, *map(format_spread, row["bandwidth_against"].values())])
+    return "\n\n".join(
         [
-            format_size(row["bytes"]),
-            *(
-                f"{_milliseconds(seconds)}, "
-                f"{row['bus_bytes_per_second'][name] / 1e9:.2f} GB/s"
-                for name, seconds in row["seconds"].items()
+            format_table(["tensor", *(_CALLS[name] for name in names)], times),
+            format_table(
+                [f"bandwidth{of_ours} against", *(_CALLS[name] for name in against)],
+                ratios,
             ),
-            *map(format_spread, row["bandwidth_against"].values()),
         ]
-        for row in figures
-    ]
-    [ours] = first["seconds"].keys() - first["bandwidth_against"].keys()
-    bandwidth = "bandwidth" if ours == "tfdist" else f"bandwidth of {_CALLS[ours]},"
-    header = [
-        "tensor",
-        *(_CALLS[name] for name in first["seconds"]),
-        *(f"{bandwidth} against {_CALLS[name]}" for name in first["bandwidth_against"]),
-    ]
-    return format_table(header, rows)
+    )
 
 
-def training_table(figures: Figures) -> str:
+def training_table(figures: Figures, columns: Sequence[str] = ()) -> str:
     """Return a table with one row per figure and one column per batch size."""
     rows = []
     for path, name in _TRAINING_ROWS.items():
@@ -252,7 +267,7 @@ def training_table(figures: Figures) -> str:
         rows.append([name, *cells])
     header = [
         f"{figures[0]['processes']} processes",
-        *(f"batch {column['batch_size']}" for column in figures),
+        *(columns or [f"batch {column['batch_size']}" for column in figures]),
     ]
     return format_table(header, rows)
 

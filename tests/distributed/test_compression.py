@@ -133,7 +133,7 @@ def resumed(collective, folder):
     """Train with PowerSGD, whole and from a backup; return the bits and the sizes."""
     import keras
 
-    inputs = np.random.default_rng(6).normal(size=(96, 30))
+    inputs = np.random.default_rng(6).normal(size=(96, 300))
     labels = inputs[:, :1] * 2
 
     def train(name, epochs):
@@ -144,9 +144,9 @@ def resumed(collective, folder):
         )
         with strategy.scope():
             model = keras.Sequential(
-                [keras.Input((30,)), keras.layers.Dense(40), keras.layers.Dense(1)]
+                [keras.Input((300,)), keras.layers.Dense(120), keras.layers.Dense(1)]
             )
-            model.compile(keras.optimizers.SGD(0.01, momentum=0.5), "mse")
+            model.compile(keras.optimizers.SGD(0.003, momentum=0.5), "mse")
             backup = tfdist.callbacks.BackupAndRestore(
                 f"{folder}/{name}", save_freq=4, delete_checkpoint=False
             )

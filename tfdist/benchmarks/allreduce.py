@@ -1,16 +1,20 @@
 """The benchmark of the all-reduce: latency and bus bandwidth by tensor size."""
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from tfdist.benchmarks.figures import Calls, medians, ratio, seconds_by_call
 from tfdist.benchmarks.processes import Group, check_at_least, start
 from tfdist.benchmarks.training import HOROVOD_ENV
+from tfdist.launch import horovod, mpi
 from tfdist.scaling import bus_bandwidth
 
 _ENV = {"horovod": HOROVOD_ENV, "torch": {"GLOO_SOCKET_IFNAME": "lo"}}
+# Horovod's own calls, which have a benchmark of their own.
+_HOROVOD_CALLS = ("graph", "eager")
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE = re.compile(r"(\d+)\s*([A-Za-z]*)")
 
@@ -23,16 +27,14 @@ def run_allreduce(
     collective: str = "tensorflow",
 ) -> list[dict[str, Any]]:
     """Measure tfdist's all-reduce and that of its library, or all, for each size."""
-    # `sizes_bytes` are multiples of 4, `repeats` the timed calls of each size.
+    # `sizes_bytes` are multiples of 4, `repeats` the timed calls of each size. "all"
+    # also measures the limits that memory and TCP set.
     check_at_least(2, size=size)
     check_at_least(1, repeats=repeats)
-    names = [collective]
-    if collective == "all":
-        modules = {"mpi4py": "mpi", "horovod": "horovod", "torch": "torch"}
-        names = ["tensorflow", *(modules[name] for name in filter(find_spec, modules))]
+    names = _installed() if collective == "all" else [collective]
     settings = {"sizes_bytes": [*sizes_bytes], "repeats": repeats}
     reports = start([_group(name, size, settings) for name in names])
-    # By size, the reports of each library by rank.
+    # By size, the reports of each engine by rank.
     by_size = zip(*(zip(*ranks, strict=True) for ranks in reports), strict=True)
     if collective != "all":
         pairs = zip(sizes_bytes, by_size, strict=True)
@@ -40,27 +42,42 @@ def run_allreduce(
     base = "mpi" if "mpi" in names else "tensorflow"
     figures = []
     for size_bytes, of_size in zip(sizes_bytes, by_size, strict=True):
-        by_rank: list[dict[str, Any]] = [
-            {"single_ring": of_rank[0]["single_ring"]}
-            | {
-                name: its.get("tfdist") or its[name]
-                for name, its in zip(names, of_rank, strict=True)
-            }
-            for of_rank in zip(*of_size, strict=True)
-        ]
+        by_rank = [_joined(names, its) for its in zip(*of_size, strict=True)]
         figures.append(allreduce_figures(size_bytes, by_rank, base))
     return figures
 
 
+def _installed() -> list[str]:
+    """Return the engines that are installed, and the limits of this machine."""
+    names = ["tensorflow"]
+    for name, engine in {"mpi": mpi, "horovod": horovod}.items():
+        with contextlib.suppress(ImportError):
+            engine.check_installed()
+            names.append(name)
+    return [*names, *(["torch"] if find_spec("torch") else []), "limits"]
+
+
+def _joined(
+    names: Sequence[str], reports: Sequence[Mapping[str, Sequence[float]]]
+) -> dict[str, Sequence[float]]:
+    """Return the calls of all engines on one rank, tfdist's under the engine's name."""
+    return {
+        engine if name == "tfdist" else name: calls
+        for engine, report in zip(names, reports, strict=True)
+        for name, calls in report.items()
+        if name not in _HOROVOD_CALLS
+    }
+
+
 def _group(collective: str, size: int, settings: dict[str, Any]) -> Group:
     """Return the group of processes that measures one library."""
-    is_torch = collective == "torch"
+    is_engine = collective not in ("torch", "limits")
     return Group(
         f"all-reduce, {collective}",
         "tfdist.benchmarks.allreduce_program",
         {"collective": collective, **settings},
         size,
-        collective="tensorflow" if is_torch else collective,
+        collective=collective if is_engine else "tensorflow",
         env=_ENV.get(collective, {}),
     )
 

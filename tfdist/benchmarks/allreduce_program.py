@@ -1,22 +1,31 @@
 """Program that measures the all-reduce in one process."""
 
 import atexit
+import contextlib
+import select
+import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.benchmarks.processes import run_program
 from tfdist.benchmarks.timers import Functions, time_sizes
 from tfdist.benchmarks.turns import Turn
 from tfdist.cluster import detect
+from tfdist.cluster.address import split_address
 from tfdist.collectives import Collective, TensorFlowCollective
 from tfdist.devices import pin
+from tfdist.scaling import bus_bandwidth
 
 _FLOAT_BYTES = 4
 # The baseline must not use the groups and keys of the collective.
 _BASELINE_GROUP = 1_000_000
 _BASELINE_KEY = 1
+_BUFFER_BYTES = 2**18
+_RETRY_SECONDS = 0.05
 _CALL = "an all-reduce of the benchmark"
 
 
@@ -26,12 +35,14 @@ def measure(
     """Return the seconds of each all-reduce by name, for each size."""
     # "tfdist" alternates with the baselines: TensorFlow's own ring on the whole tensor
     # ("single_ring"), or `hvd.allreduce` in a `tf.function` ("graph") and "eager". MPI
-    # has no baseline. torch, another baseline, has a group of its own.
+    # has no baseline. torch, another baseline, has a group of its own, and so have the
+    # limits that the machine sets.
     make = {
         "tensorflow": _with_tensorflow,
         "mpi": _with_mpi,
         "horovod": _with_horovod,
         "torch": _with_torch,
+        "limits": _with_limits,
     }[collective]
     return time_sizes(turn, sizes_bytes, repeats, make())
 
@@ -87,6 +98,30 @@ def _with_torch() -> Callable[[int], Functions]:
     return make
 
 
+def _with_limits() -> Callable[[int], Functions]:
+    """Return the factory of the functions that memory and TCP allow to be no faster."""
+    cluster = detect()
+    # Addition by one process, transfer by two; the others are idle.
+    connection = _connect(cluster.addresses[0], cluster.rank)
+
+    def make(size_bytes: int) -> Functions:
+        total, other = np.zeros((2, size_bytes // _FLOAT_BYTES), np.float32)
+        # What each process must send, in any algorithm.
+        sent = bytes(int(bus_bandwidth(size_bytes, cluster.size, seconds=1.0)))
+
+        def add() -> None:
+            if cluster.rank == 0:
+                np.add(total, other, out=total)
+
+        def send() -> None:
+            if connection is not None:
+                exchange(connection, sent)
+
+        return {"memory": add, "tcp": send}
+
+    return make
+
+
 def _with_horovod() -> Callable[[int], Functions]:
     """Return the factory of the timed functions with Horovod."""
     import horovod.tensorflow as hvd
@@ -110,6 +145,32 @@ def _with_horovod() -> Callable[[int], Functions]:
         }
 
     return make
+
+
+def _connect(address: str, rank: int) -> socket.socket | None:
+    """Connect ranks 0 and 1 with each other, and no other."""
+    place = split_address(address)
+    if rank == 0:
+        with socket.create_server(place) as listener:
+            return listener.accept()[0]
+    while rank == 1:
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(place)
+        time.sleep(_RETRY_SECONDS)
+    return None
+
+
+def exchange(connection: socket.socket, sent: bytes) -> None:
+    """Send bytes to a process that sends as many at the same time."""
+    connection.setblocking(False)
+    waiting, missing, buffer = memoryview(sent), len(sent), bytearray(_BUFFER_BYTES)
+    while waiting or missing:
+        readers, writers = [connection] * bool(missing), [connection] * bool(waiting)
+        readable, writable, _ = select.select(readers, writers, [])
+        if readable:
+            missing -= connection.recv_into(buffer, min(missing, _BUFFER_BYTES))
+        if writable:
+            waiting = waiting[connection.send(waiting) :]
 
 
 def _make_tensor(size_bytes: int) -> Any:

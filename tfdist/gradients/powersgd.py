@@ -14,6 +14,9 @@ from tfdist.gradients.compression import POWERSGD_RANKS
 from tfdist.gradients.reducer import GradientReducer
 from tfdist.gradients.sparse import DENSE, kind_of
 
+# Smaller matrices are sent whole: they take a slow network no time that matters, and
+# what their factors lack slows learning as much as that of large ones.
+LEAST_BYTES = 2**17
 # The types that TensorFlow can orthogonalize.
 _TYPES = ("float32", "float64")
 
@@ -37,11 +40,13 @@ class PowerSGDReducer(GradientReducer):
         bucket_bytes: int | None = None,
         sparse_as_dense: bool = False,
         compression: str = "powersgd",
+        least_bytes: int = LEAST_BYTES,
     ) -> None:
         super().__init__(
             collective, bucket_bytes=bucket_bytes, sparse_as_dense=sparse_as_dense
         )
         self._rank = POWERSGD_RANKS[compression]
+        self._least_bytes = least_bytes
         self._is_alone = collective.size == 1
         # By the id of the variable.
         self._states: dict[int, _State] = {}
@@ -94,9 +99,12 @@ class PowerSGDReducer(GradientReducer):
 
     def _state_of(self, variable: Any) -> "_State | None":
         """Return the state of a matrix that is worth it; otherwise None."""
+        dtype = tf.as_dtype(variable.dtype)
+        if self._is_alone or dtype.name not in _TYPES:
+            return None
         rows, columns = _matrix_shape(variable.shape)
-        is_smaller = 2 * self._rank * (rows + columns) < rows * columns
-        if self._is_alone or not is_smaller or _dtype(variable) not in _TYPES:
+        is_large = rows * columns * dtype.size >= self._least_bytes
+        if not is_large or 2 * self._rank * (rows + columns) >= rows * columns:
             return None
         key = id(variable)
         if key not in self._states:
@@ -172,13 +180,8 @@ def _matrix_shape(shape: Sequence[int | None]) -> tuple[int, int]:
     return (math.prod(lengths[:-1]), lengths[-1]) if len(lengths) > 1 else (0, 0)
 
 
-def _dtype(variable: Any) -> str:
-    """Return the name of a variable's type."""
-    return str(tf.as_dtype(variable.dtype).name)
-
-
 def _variable(value: Any, like: Any, name: str) -> keras.Variable:
     """Return a variable in the type of another."""
     return keras.Variable(
-        tf.cast(value, _dtype(like)), trainable=False, name=name.replace("/", "_")
+        tf.cast(value, like.dtype), trainable=False, name=name.replace("/", "_")
     )

@@ -59,11 +59,11 @@ class AllReduceStrategy(StepRunner):
             sum them instead of gathering them. Default False.
         compression: The form in which float32 and float64 gradients are sent. "none"
             keeps their own type; "fp16" and "bf16" use two bytes per element.
-            "powersgd-1", "powersgd" and "powersgd-4" send matrices as two factors of
-            1, 2 or 4 columns, which pays on networks below about 1 Gbit/s; each rank
-            keeps what they lack for its next step, as many bytes as the gradients.
-            With loss scaling, use a constant scale. Horovod has "none" and "fp16".
-            Default "none".
+            "powersgd-1", "powersgd" and "powersgd-4" send matrices of at least 128 KiB
+            as two factors of 1, 2 or 4 columns, which pays on networks below about 1
+            Gbit/s; each rank keeps what they lack for its next step, as many bytes as
+            the gradients. With loss scaling, use a constant scale. Horovod has "none"
+            and "fp16". Default "none".
         shard_optimizer: Whether each rank keeps the optimizer's variables, and the
             moving averages of weights, only of those weights that it owns, about the
             same bytes on each rank (ZeRO, stage 1). A rank updates its own weights and

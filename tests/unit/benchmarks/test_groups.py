@@ -52,33 +52,44 @@ def test_the_all_reduce_of_each_size(collective, started):
 
 
 @pytest.mark.parametrize(
-    ("modules", "against"),
+    ("installed", "against"),
     [
-        ((), {"single_ring": 2.0}),
-        (("horovod",), {"single_ring": 2.0, "horovod": 4.0}),
+        ([], {"single_ring": 2.0, "memory": 0.25, "tcp": 0.5}),
         (
-            ("mpi4py", "horovod", "torch"),
-            {"single_ring": 4.0, "tensorflow": 2.0, "horovod": 8.0, "torch": 6.0},
+            ["mpi", "horovod", "torch"],
+            {
+                **{"tensorflow": 2.0, "single_ring": 4.0, "horovod": 8.0},
+                **{"torch": 6.0, "memory": 0.5, "tcp": 1.0},
+            },
         ),
     ],
 )
-def test_all_libraries_that_are_installed(modules, against, started, monkeypatch):
+def test_all_engines_that_are_installed(installed, against, started, monkeypatch):
     groups, reports = started
-    monkeypatch.setattr(allreduce, "find_spec", modules.__contains__)
-    own = {"tensorflow": 1.0, "mpi": 0.5, "horovod": 4.0}
-    for name, seconds in own.items():
-        reports[f"all-reduce, {name}"] = [{"single_ring": [2.0], "tfdist": [seconds]}]
+    for module in (allreduce.mpi, allreduce.horovod):
+        name = module.__name__.rpartition(".")[2]
+        check = (lambda: None) if name in installed else missing
+        monkeypatch.setattr(module, "check_installed", check)
+    monkeypatch.setattr(allreduce, "find_spec", installed.__contains__)
+    for name, seconds in {"tensorflow": 1.0, "mpi": 0.5, "horovod": 4.0}.items():
+        reports[f"all-reduce, {name}"] = [{"tfdist": [seconds]}]
+    reports["all-reduce, tensorflow"][0]["single_ring"] = [2.0]
+    reports["all-reduce, horovod"][0] |= {"graph": [4.0], "eager": [9.0]}
     reports["all-reduce, torch"] = [{"torch": [3.0]}]
+    reports["all-reduce, limits"] = [{"memory": [0.25], "tcp": [0.5]}]
 
     [row] = run_allreduce(2, [1024], repeats=1, collective="all")
 
     # MPI against the others, or TensorFlow where MPI is missing.
     found = row["bandwidth_against"]
     assert {name: ratio["median"] for name, ratio in found.items()} == against
-    names = {"mpi4py": "mpi"}
-    engines = ["tensorflow", *(names.get(name, name) for name in modules)]
+    engines = ["tensorflow", *installed, "limits"]
     assert [group.settings["collective"] for group in groups] == engines
-    assert {group.collective for group in groups} == {*engines} - {"torch"}
+    assert {group.collective for group in groups} == {*engines} - {"torch", "limits"}
+
+
+def missing():
+    raise ImportError
 
 
 @pytest.mark.parametrize("collective", ["tensorflow", "horovod"])

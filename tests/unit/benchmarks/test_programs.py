@@ -1,9 +1,13 @@
 """The programs that measure, in this process."""
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 import pytest
 
+from tfdist.benchmarks.allreduce_program import exchange
 from tfdist.benchmarks.models import build_cnn, build_dense, make_images, make_rows
 from tfdist.benchmarks.training_program import measure
 
@@ -42,3 +46,14 @@ def test_models_and_their_data(build, make, weights):
     # Every process draws the same.
     again, _ = next(make(3000).as_numpy_iterator())
     np.testing.assert_array_equal(batches[0][0], again)
+
+
+def test_both_sides_send_more_than_the_system_buffers():
+    left, right = socket.socketpair()
+    with left, right, ThreadPoolExecutor() as threads:
+        for size in (4, 8 * 2**20, 4):
+            other = threads.submit(exchange, right, bytes(size))
+            exchange(left, bytes(size))
+            other.result()
+        with pytest.raises(BlockingIOError):
+            left.recv(1)

@@ -112,6 +112,25 @@ def test_micro_steps_are_added_up_to_whole_updates(script):
     assert transformer.by_update([1.0, 2.0], 1) == [1.0, 2.0]
 
 
+def test_two_libraries_are_compared_by_their_own_efficiencies(script):
+    # The second round is twice as slow for all, and so is the other library.
+    ours = {"plain": 1.0, "alone": 1.0, "apart": 1.0, "weak": 1.25, "strong": 0.625}
+    theirs = {"alone": 2.0, "apart": 2.0, "weak": 4.0, "strong": 2.0}
+
+    figures = script("data_parallel").parallel_figures(
+        64,
+        2,
+        {name: [[[each], [2 * each]]] for name, each in ours.items()},
+        {name: [[[each], [2 * each]]] for name, each in theirs.items()},
+    )
+
+    assert figures["tfdist"]["weak_efficiency"]["median"] == pytest.approx(0.8)
+    assert figures["other"]["weak_efficiency"]["median"] == pytest.approx(0.5)
+    assert figures["other"]["waiting_share"]["median"] == pytest.approx(0.5)
+    assert figures["weak_against_other"]["low"] == pytest.approx(1.6)
+    assert figures["strong_against_other"]["high"] == pytest.approx(1.6)
+
+
 def test_the_cost_of_a_backup_is_that_on_the_slowest_rank(script):
     def report(*turns, hold=(), disk=(), sizes=()):
         saves = {"hold_seconds": hold, "disk_seconds": disk, "bytes": sizes}

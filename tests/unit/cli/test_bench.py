@@ -1,8 +1,10 @@
 """`tfdist bench`: its options, errors and tables; nothing is measured."""
 
 import json
+import sys
 
 import pytest
+from matplotlib.figure import Figure
 
 from tfdist.benchmarks import BenchmarkError, JobSetup
 from tfdist_cli import bench as bench_module
@@ -81,7 +83,7 @@ def test_the_defaults(calls):
     strategy = {"consistency": "async", "max_staleness": None}
     setup = JobSetup(2, 1, 240, 8)
     assert calls == [
-        ("allreduce", (2, sizes), {"repeats": 30, "collective": "tensorflow"}),
+        ("allreduce", (2, sizes), {"repeats": 30, "collective": "all"}),
         ("training", (2, 64), of_training),
         ("training", (2, 512), of_training),
         ("parameter_server", (setup, strategy, 1), {}),
@@ -120,10 +122,51 @@ def test_every_option_arrives(calls):
 def test_the_table_of_the_all_reduce(calls, capsys):
     bench("allreduce")
 
-    assert cells(capsys.readouterr().out) == [
-        ["tensor", "through tfdist", "single ring", "bandwidth against single ring"],
-        ["8 MiB", "10.50 ms, 0.80 GB/s", "21.00 ms, 0.40 GB/s", "2.00 [1.90, 2.10]"],
+    times, ratios = capsys.readouterr().out.split("\n\n")
+    assert cells(times) == [
+        ["tensor", "through tfdist", "single ring"],
+        ["8 MiB", "10.50 ms, 0.80 GB/s", "21.00 ms, 0.40 GB/s"],
     ]
+    assert cells(ratios) == [
+        ["bandwidth against", "single ring"],
+        ["8 MiB", "2.00 [1.90, 2.10]"],
+    ]
+
+
+def test_the_plot_of_the_all_reduce(calls, monkeypatch, tmp_path):
+    saved = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *_, **__: saved.append(figure)
+    )
+    bench("allreduce", "--plot", str(tmp_path / "curves.svg"))
+
+    [figure] = saved
+    drawn = {
+        axes.get_ylabel(): {
+            line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()
+        }
+        for axes in figure.axes
+    }
+    size = 8 * 2**20
+    assert drawn == {
+        "time, ms": {
+            "through tfdist": [[size, 10.5]],
+            "single ring": [[size, 21.0]],
+        },
+        "bus bandwidth, GB/s": {
+            "through tfdist": [[size, pytest.approx(0.8)]],
+            "single ring": [[size, pytest.approx(0.4)]],
+        },
+    }
+
+
+def test_a_plot_without_matplotlib_is_refused_at_once(calls, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit, match="2"):
+        bench("allreduce", "--plot", "curves.svg")
+
+    assert "--plot needs matplotlib. Received: an env" in capsys.readouterr().err
+    assert calls == []
 
 
 def test_the_table_of_training_has_a_column_for_each_batch_size(calls, capsys):
@@ -174,6 +217,7 @@ def test_json_in_place_of_the_table(calls, capsys, arguments, processes):
         ("training --batch-sizes 64,0", "hold positive whole numbers. Received: '0'."),
         ("training --compression zip", "argument --compression: invalid choice: 'zip'"),
         ("training --json /tmp", "--json must be a file that can be written. Received"),
+        ("allreduce --plot no/curves.svg", "--plot must be a file in a folder that ex"),
         ("training --json no/such/f.json", "--json must be a file in a folder that ex"),
         ("parameter-server --workers 0", "workers must be at least 1. Received: work"),
     ],

@@ -7,6 +7,11 @@ from tfdist.gradients import PowerSGDReducer
 SHAPE = (3, 4, 20)
 
 
+def reducer_of(collective, **options):
+    """Return a reducer that also compresses the small matrices of these tests."""
+    return PowerSGDReducer(collective, least_bytes=0, **options)
+
+
 def weight(shape=SHAPE, dtype=tf.float64):
     return tf.Variable(tf.ones(shape, dtype), name="kernel")
 
@@ -34,7 +39,7 @@ def residual(reducer, variable):
 
 def test_residuals_hold_what_the_sums_lack(on_ranks):
     def reduce(collective):
-        reducer, variable = PowerSGDReducer(collective), weight()
+        reducer, variable = reducer_of(collective), weight()
         sums = []
         for step in range(3):
             gradient = tf.constant(own_gradient(collective.rank, step))
@@ -57,7 +62,7 @@ def test_gradients_with_as_many_columns_are_exact(on_ranks, compression, columns
     shared = of_rank(columns, 0)
 
     def reduce(collective):
-        reducer = PowerSGDReducer(collective, compression=compression)
+        reducer = reducer_of(collective, compression=compression)
         variable = weight([30, 40])
         gradient = np.zeros([30, 40])
         gradient[:12, :20] = shared.reshape(12, 20) * (1 + collective.rank)
@@ -71,7 +76,7 @@ def test_gradients_with_as_many_columns_are_exact(on_ranks, compression, columns
 
 def test_a_column_without_gradient_returns(on_ranks):
     def reduce(collective):
-        reducer, variable = PowerSGDReducer(collective), weight()
+        reducer, variable = reducer_of(collective), weight()
         thin, wide = of_rank(1, 0), of_rank(2, 0)
         for gradient in (np.zeros(SHAPE), thin, thin):
             reduced(reducer, variable, tf.constant(gradient))
@@ -86,7 +91,7 @@ def test_a_column_without_gradient_returns(on_ranks):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_overflow_on_one_rank_reaches_all_and_leaves_no_trace(on_ranks, value):
     def reduce(collective):
-        reducer, variable = PowerSGDReducer(collective), weight()
+        reducer, variable = reducer_of(collective), weight()
         reduced(reducer, variable, tf.constant(own_gradient(collective.rank, 0)))
         before = [np.array(v) for v in reducer.state([variable])]
         bad = own_gradient(collective.rank, 1)
@@ -104,7 +109,7 @@ def test_what_is_small_sparse_or_absent_is_sent_whole(on_ranks):
     variables = [weight(), weight([5]), weight([4, 4]), weight(), weight(dtype=tf.half)]
 
     def reduce(collective):
-        reducer = PowerSGDReducer(collective)
+        reducer = reducer_of(collective)
         rows = tf.constant(own_gradient(collective.rank, 0)[:1])
         gradients = [
             None,
@@ -128,9 +133,25 @@ def test_what_is_small_sparse_or_absent_is_sent_whole(on_ranks):
         assert state == []
 
 
+def test_matrices_below_128_kib_are_sent_whole(on_ranks):
+    shapes = [256, 128], [256, 127]
+
+    def reduce(collective):
+        reducer = PowerSGDReducer(collective)
+        variables = [weight(shape, tf.float32) for shape in shapes]
+        gradients = [tf.ones(shape) * (1 + collective.rank) for shape in shapes]
+        completed = reducer.complete(gradients, variables, "the optimizer")
+        return reducer.reduce(completed, "g"), reducer.state(variables)
+
+    for totals, state in on_ranks(2, reduce):
+        np.testing.assert_allclose(totals[0], np.full(shapes[0], 3.0), rtol=1e-5)
+        np.testing.assert_array_equal(totals[1], np.full(shapes[1], 3.0))
+        assert [tuple(v.shape) for v in state] == [(128, 2), (256, 128)]
+
+
 def test_one_process_is_exact(on_ranks):
     def reduce(collective):
         gradient = tf.constant(own_gradient(0, 0))
-        return reduced(PowerSGDReducer(collective), weight(), gradient)
+        return reduced(reducer_of(collective), weight(), gradient)
 
     np.testing.assert_array_equal(on_ranks(1, reduce)[0], own_gradient(0, 0))

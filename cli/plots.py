@@ -1,9 +1,10 @@
-"""The plot of `tfdist report --plot`: speed-up over the number of processes."""
+"""The plots of `tfdist report --plot` and `tfdist bench allreduce --plot`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfdist.benchmarks import format_size
 from tfdist.scaling import ScalingReport, amdahl_speedup, gustafson_speedup
 
 # The laws are drawn to this multiple of the largest measurement.
@@ -11,11 +12,13 @@ _BEYOND = 4
 _POINTS = 200
 # Curves closer than this share look like one.
 _VISIBLE = 0.02
+# The limits of the all-reduce that the machine sets, and their lines.
+_LIMITS = {"memory": "k--", "tcp": "k:"}
 _STYLES = (("--", "grey"), ("-", "tab:blue"), ("-", "tab:orange"))
 
 
-def draw(report: ScalingReport, file: Path) -> None:
-    """Plot the measurements, the laws and the perfect speed-up to a file."""
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of a size in inches."""
     try:
         # Not pyplot, which would look for a display.
         from matplotlib.figure import Figure
@@ -24,7 +27,37 @@ def draw(report: ScalingReport, file: Path) -> None:
             "--plot needs matplotlib. Received: an environment without it. "
             "Run pip install matplotlib, or leave --plot out."
         ) from None
-    figure = Figure(figsize=(7, 5), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def draw_allreduce(
+    figure: Any,
+    rows: Sequence[Mapping[str, Any]],
+    labels: Mapping[str, str],
+    file: Path,
+) -> None:
+    """Plot latency and bus bandwidth over the size of the tensor to a file."""
+    sizes = [row["bytes"] for row in rows]
+    panels = (
+        ("seconds", 1e3, "time, ms"),
+        ("bus_bytes_per_second", 1e-9, "bus bandwidth, GB/s"),
+    )
+    for axes, (key, factor, text) in zip(figure.subplots(1, 2), panels, strict=True):
+        for name in rows[0][key]:
+            values = [factor * row[key][name] for row in rows]
+            axes.plot(sizes, values, _LIMITS.get(name, "o-"), label=labels[name])
+        _use_logarithms(axes)
+        axes.set_xticks(sizes, map(format_size, sizes), rotation=45)
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("tensor")
+        axes.set_ylabel(text)
+    axes.legend(loc="lower right")
+    _save(figure, file)
+
+
+def draw_scaling(report: ScalingReport, file: Path) -> None:
+    """Plot the measurements, the laws and the perfect speed-up to a file."""
+    figure = new_figure(7, 5)
     axes = figure.add_subplot()
     _add_curves(axes, report)
     axes.plot(
@@ -37,8 +70,7 @@ def draw(report: ScalingReport, file: Path) -> None:
         zorder=3,
     )
     _label(axes, report)
-    # Opaque, because labels in black must be read on a dark page too.
-    figure.savefig(file, dpi=150, facecolor="white")
+    _save(figure, file)
 
 
 def _add_curves(axes: Any, report: ScalingReport) -> None:
@@ -76,14 +108,24 @@ def _are_alike(curve: Sequence[float], other: Sequence[float]) -> bool:
 
 def _label(axes: Any, report: ScalingReport) -> None:
     """Label the plot, with logarithmic axes."""
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
+    _use_logarithms(axes, base=2)
     axes.set_xlabel("processes")
     against = "one process" if report.base == 1 else f"{report.base} processes"
     axes.set_ylabel(f"speed-up against {against}")
     model = "" if report.model is None else f" of {report.model}"
     axes.set_title(f"Scaling{model}")
-    axes.grid(visible=True, alpha=0.3)
     axes.legend()
+
+
+def _use_logarithms(axes: Any, base: int = 10) -> None:
+    """Make both axes logarithmic, with plain numbers on a grid."""
+    axes.set_xscale("log", base=base)
+    axes.set_yscale("log", base=base)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.grid(visible=True, alpha=0.3)
+
+
+def _save(figure: Any, file: Path) -> None:
+    """Save a figure, opaque, because black labels must be read on a dark page too."""
+    figure.savefig(file, dpi=150, facecolor="white")
