@@ -142,7 +142,7 @@ def test_ranks_of_mpi_are_started_on_their_hosts(hosts, capfd):
     script = 'echo "$TFDIST_RANK is $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"'
     job = replace(job_of(f'{script} "$PMIX_NAMESPACE"'), collective="mpi")
     limits = Limits(timeout_seconds=60)
-    with placed(job, hosts) as (specs, remote):
+    with placed(job, hosts, range(3)) as (specs, remote):
         result = run_once(specs, Output(), limits, remote=remote)
 
     assert {exit_.code for exit_ in result.exits} == {0}
@@ -163,7 +163,10 @@ def test_a_host_that_mpirun_cannot_use_is_shown(hosts, tmp_path):
     job = replace(job_of(), collective="mpi")
 
     message = r"mpirun does not start a job of Open MPI\. .* no such luck\. Use --coll"
-    with placed(job, hosts) as (specs, remote), pytest.raises(OSError, match=message):
+    with (
+        placed(job, hosts, range(3)) as (specs, remote),
+        pytest.raises(OSError, match=message),
+    ):
         run_once(specs, Output(), Limits(timeout_seconds=60), remote=remote)
 
 
