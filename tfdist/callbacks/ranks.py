@@ -1,5 +1,6 @@
 """The ranks that train a model, and a line that the chief prints per epoch."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -9,6 +10,10 @@ from tfdist.cluster.detect import detect_membership
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.collectives.horovod.current import started_collective, started_rank
 from tfdist.compat.user_warnings import warn_user
+from tfdist.scaling import StepTimes, mean_times
+
+# TensorFlow compiles in them.
+_FIRST_STEPS = 2
 
 
 def collective_of(model: keras.Model) -> Collective:
@@ -44,6 +49,19 @@ def processes_of(model: keras.Model) -> int:
         return int(workers)
     # TensorFlow's own strategies scale by replicas.
     return max(collective_of(model).size, int(strategy.num_replicas_in_sync))
+
+
+def times_since(model: keras.Model, seconds: float) -> list[float] | None:
+    """Return this rank's mean times of a step since a time, if any; see `StepTimes`."""
+    times = collective_of(model).step_times(seconds)[_FIRST_STEPS:]
+    own = mean_times(times)
+    return None if own is None else [own.step, own.input, own.collectives]
+
+
+def times_of_ranks(by_rank: Sequence[list[float] | None]) -> list[StepTimes]:
+    """Return the times of all ranks by `times_since`; none if a rank has none."""
+    times = [StepTimes(*each) for each in by_rank if each is not None]
+    return times if len(times) == len(by_rank) else []
 
 
 def _warn_if_apart(strategy: tf.distribute.Strategy) -> None:

@@ -3,16 +3,22 @@
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist import __version__
-from tfdist.callbacks.ranks import collective_of, is_chief_of, processes_of
+from tfdist.callbacks.ranks import (
+    collective_of,
+    is_chief_of,
+    processes_of,
+    times_of_ranks,
+    times_since,
+)
 from tfdist.compat.keras.saving import write_atomically
 from tfdist.compat.user_warnings import warn_user
 from tfdist.mixed_precision import loss_scale
@@ -22,7 +28,9 @@ from tfdist.scaling import (
     Rate,
     RateMeter,
     Run,
+    StepTimes,
     efficiency,
+    mean_waiting,
     over_ranks,
     text_of_run,
 )
@@ -116,6 +124,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Reset the counts, as Keras does with its metrics."""
         self._steps, self._seconds, self._examples = 0, 0.0, None
+        self._began = time()
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -150,15 +159,19 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         counted = max(self._examples, self._started)
         own = self._meter.stop(self._steps, examples=counted, seconds=self._seconds)
         fields = [own.examples, own.seconds, own.skipped_steps, self._full_step]
-        by_rank = collective_of(self.model).exchange("throughput", fields)
+        wanted = self._files.are_wanted
+        times = times_since(self.model, self._began) if wanted else None
+        of_ranks = collective_of(self.model).exchange("throughput", [fields, times])
+        by_rank = [fields for fields, _ in of_ranks]
         if self._global_batch_size is None:
             # 0 if no rank read its count between two steps.
             self._global_batch_size = round(sum(full for *_, full in by_rank)) or None
         total = over_ranks([Rate(*of) for *of, _ in by_rank])
         rate = total.examples_per_second
         self._epochs.append(EpochRate(rate if rate > 0 else None, total.skipped_steps))
-        if self._files.are_wanted and is_chief_of(self.model):
-            self._write_metrics(epoch, total, logs or {})
+        if wanted and is_chief_of(self.model):
+            of_steps = times_of_ranks([times for _, times in of_ranks])
+            self._write_metrics(epoch, total, of_steps, logs or {})
         if logs is not None:
             logs.update(self._figures(rate))
         if math.isnan(rate) and len(self._epochs) == 1 and is_chief_of(self.model):
@@ -184,7 +197,13 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
             Path(self.json), lambda path: Path(path).write_text(text_of_run(run))
         )
 
-    def _write_metrics(self, epoch: int, total: Rate, logs: Mapping[str, Any]) -> None:
+    def _write_metrics(
+        self,
+        epoch: int,
+        total: Rate,
+        times: Sequence[StepTimes],
+        logs: Mapping[str, Any],
+    ) -> None:
         """Write the files that the launcher has asked for."""
         steps = self._steps - total.skipped_steps
         numbers = {name: keras.ops.convert_to_numpy(v) for name, v in logs.items()}
@@ -193,6 +212,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
             self._processes,
             self._epochs[-1].examples_per_second,
             total.seconds / steps if total.seconds else None,
+            mean_waiting(times) if times else None,
             loss_scale(self.model),
             {name: float(v) for name, v in numbers.items() if not v.ndim},
         )
@@ -208,7 +228,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         self._meter = RateMeter(skip_steps=self.skip_steps)
         self._epochs: list[EpochRate] = []
         self._processes = 1
-        self._full_step = self._started = 0.0
+        self._full_step = self._started = self._began = 0.0
         self._global_batch_size = self.examples_per_step
         self._steps = 0
         self._seconds = 0.0

@@ -3,10 +3,13 @@
 import time
 from typing import Any
 
-from tfdist.callbacks.ranks import EpochLine, collective_of
-from tfdist.scaling import StepTimes, mean_times, verdict
-
-_FIRST_STEPS = 2
+from tfdist.callbacks.ranks import (
+    EpochLine,
+    collective_of,
+    times_of_ranks,
+    times_since,
+)
+from tfdist.scaling import verdict
 
 
 class Verdict(EpochLine):
@@ -35,10 +38,8 @@ class Verdict(EpochLine):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Gather the times of all ranks."""
-        collective = collective_of(self.model)
-        own = mean_times(collective.step_times(self._since)[_FIRST_STEPS:])
-        fields = None if own is None else [own.step, own.input, own.collectives]
-        by_rank = collective.exchange("the times of Verdict", fields)
-        if None not in by_rank:
-            times = [StepTimes(*each) for each in by_rank]
+        own = times_since(self.model, self._since)
+        exchange = collective_of(self.model).exchange
+        times = times_of_ranks(exchange("the times of Verdict", own))
+        if times:
             self._line = f"tfdist: epoch {epoch + 1}: {verdict(times)}"

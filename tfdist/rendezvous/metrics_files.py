@@ -32,6 +32,11 @@ _PROMETHEUS = {
         "gauge",
         "Mean time of a step in the last epoch.",
     ),
+    "wait_share": (
+        "tfdist_wait_ratio",
+        "gauge",
+        "Share of a step in which ranks wait for others, the mean of the ranks.",
+    ),
     "loss_scale": ("tfdist_loss_scale", "gauge", "Factor of the loss, 1 without."),
     "restarts": ("tfdist_restarts_total", "counter", "Restarts of the job."),
 }
@@ -46,6 +51,7 @@ class EpochMetrics:
     examples_per_second: float | None = None
     # The steady steps of the slowest rank.
     step_seconds: float | None = None
+    wait_share: float | None = None
     loss_scale: float | None = None
     logs: Mapping[str, float] = field(default_factory=dict)
     unix_seconds: float = field(default_factory=time.time)

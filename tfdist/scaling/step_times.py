@@ -117,6 +117,11 @@ def shares_of(by_rank: Sequence[StepTimes]) -> list[Shares]:
     ]
 
 
+def mean_waiting(by_rank: Sequence[StepTimes]) -> float:
+    """Return the share of a step in which ranks wait for others, the mean of ranks."""
+    return fmean(shares.waiting for shares in shares_of(by_rank))
+
+
 def slow_rank(by_rank: Sequence[StepTimes]) -> Slow | None:
     """Return the rank that holds up the others, with the cause, if there is one."""
     if len(by_rank) < 2:

@@ -103,7 +103,7 @@ class Collective:
 
     def exchange(self, name, value):
         self.sent.append((name, value))
-        everyone = [list(peer) for peer in self.peers]
+        everyone = [[list(peer), None] for peer in self.peers]
         return [*everyone[: self.rank], value, *everyone[self.rank :]]
 
 

@@ -20,6 +20,7 @@ METRICS = EpochMetrics(
     processes=2,
     examples_per_second=1500.5,
     step_seconds=0.125,
+    wait_share=0.25,
     loss_scale=32768.0,
     logs={"loss": 0.5, "val_loss": math.nan},
     unix_seconds=1764054000.25,
@@ -90,6 +91,7 @@ def test_prometheus_reads_the_last_epoch_alone(files, tmp_path):
             "tfdist_processes": ("gauge", run, 2),
             "tfdist_examples_per_second": ("gauge", run, 1500.5),
             "tfdist_step_seconds": ("gauge", run, 0.125),
+            "tfdist_wait_ratio": ("gauge", run, 0.25),
             "tfdist_loss_scale": ("gauge", run, 32768),
             "tfdist_restarts_total": ("counter", run, 1),
         }
@@ -115,6 +117,7 @@ def test_lines_of_all_starts_are_whole(files, tmp_path):
         "processes": 2,
         "examples_per_second": 1500.5,
         "step_seconds": 0.125,
+        "wait_share": 0.25,
         "loss_scale": 32768.0,
         "logs": {"loss": 0.5, "val_loss": None},
         "unix_seconds": 1764054000.25,

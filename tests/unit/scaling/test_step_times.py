@@ -6,6 +6,7 @@ from tfdist.scaling import (
     Shares,
     StepTimes,
     mean_times,
+    mean_waiting,
     median_times,
     shares_of,
     slow_rank,
@@ -49,6 +50,7 @@ def test_the_rank_that_waits_least_only_communicates():
     shares = shares_of([StepTimes(10, 1, 6), StepTimes(10, 5, 2)])
 
     assert shares == [Shares(0.1, 0.3, 0.2, 0.4), Shares(0.5, 0.3, 0.2, 0.0)]
+    assert mean_waiting([StepTimes(10, 1, 6), StepTimes(10, 5, 2)]) == 0.2
     assert str(shares[0]) == "input 10%, compute 30%, communication 20%, waiting 40%"
 
 
