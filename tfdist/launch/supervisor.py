@@ -210,7 +210,7 @@ class Supervisor:
             self._timers.add(seconds, announce)
         if action is Action.FAIL:
             self._reason = "failed"
-            self._timers.set_stage(_SETTLE_SECONDS, self._end_peers)
+            self._timers.set_stage(_SETTLE_SECONDS, self._settle)
         elif action is Action.START_AGAIN:
             self._to_start_again.add(process.rank)
         elif action is Action.FINISH:
@@ -262,6 +262,17 @@ class Supervisor:
         if self._reason == "done":
             self._reason, self._detail = reason, detail
             self._ask_to_end(number, grace_seconds or self._limits.grace_seconds)
+
+    def _settle(self) -> None:
+        """Ask the remaining ranks to end, once one that failed earlier has ended."""
+        first = min(map(self._failed_seconds, self._culprits))
+        raised = (self._pump.traceback_seconds(rank) for rank in self._running())
+        earliest = first - _TEARDOWN_SECONDS
+        is_ending = any(earliest < seconds < first for seconds in raised)
+        if is_ending and time.monotonic() < first + _TEARDOWN_SECONDS:
+            self._timers.set_stage(_SETTLE_SECONDS, self._settle)
+        else:
+            self._end_peers()
 
     def _end_peers(self) -> None:
         """Ask the remaining ranks to end, after a failure or after the chief."""

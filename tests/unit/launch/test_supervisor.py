@@ -150,7 +150,7 @@ def test_a_question_that_no_rank_answers_is_reported(supervise, tmp_path, capfd)
 def test_a_traceback_comes_before_a_lengthy_exit(supervise, meet):
     """Rank 0 fails first, but rank 1, which fails because of it, exits first."""
     first = f"echo 'Traceback (most recent call last):' >&2; {meet['ready']}; "
-    first += "read -t 0.6 <> <(:); exit 1"
+    first += "read -t 2 <> <(:); exit 1"
 
     result = supervise(first, f"{meet['met']}; read -t 0.2 <> <(:); exit 9").wait()
 
