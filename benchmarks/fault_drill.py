@@ -1,8 +1,8 @@
 """Runs with one fault each, judged by the exit code and output of `tfdist run` alone.
 
 Each run trains and meets a fault on some rank in some step. A second one resumes from
-its backup, and has to end with the weights of an undisturbed run. The row "disk full"
-needs root, and rows with a network need tc.
+its backup, and has to end with the weights of an undisturbed run. The rows "disk full"
+and "thin link" need root, and the latter tc.
 """
 
 import hashlib
@@ -30,15 +30,17 @@ from script import is_program, run_script
 from tfdist.benchmarks.processes import check_at_least
 from tfdist_cli.table import format_table
 
-_STEPS, _EPOCHS, _BATCH = 20, 3, 48
+_STEPS, _EPOCHS, _BATCH, _UNITS = 20, 3, 48, (2000, 16, 1)
 # A stall is named after the strategy's timeout, which is 600 s by default.
 _TIMEOUT_SECONDS = 10.0
 _BAR_SECONDS = 30.0
 _MOST_SECONDS = 120.0
 _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
-_DISK_BYTES = 2 * 2**20
+_PAUSE_SECONDS = 0.05
+_DISK_BYTES = 8 * 2**20
 _DEVICES = Path("/dev/shm")
+_LIMIT = "tbf rate {rate} burst 64kb latency 1s"
 # TensorFlow removes these files when a process ends in good order.
 _OF_TENSORFLOW = "__autograph_generated_file"
 
@@ -75,6 +77,11 @@ def evaluate(model):
     model.evaluate(np.ones((_BATCH, 8)), np.ones((_BATCH, 1)), verbose=0)
 
 
+def pause(_):
+    """Take longer than the other ranks."""
+    time.sleep(_PAUSE_SECONDS)
+
+
 def fill(_):
     """Leave no room on the disk of the backups."""
     with suppress(OSError), open("disk/full", "wb", buffering=0) as file:
@@ -94,6 +101,7 @@ class Cause:
         where: "step", "input" (of a batch) or "rows".
         lasts: Whether it is called again and again from the first time on.
         rank: The only rank that can have it.
+        rate: The rate of the link between all ranks, as tc knows it.
     """
 
     inject: Callable[[Any], Any]
@@ -103,9 +111,17 @@ class Cause:
     where: str = "step"
     lasts: bool = False
     rank: int | None = None
+    rate: str = ""
+
+    @property
+    def needs_root(self):
+        """Whether only root can inject it."""
+        return self.inject is fill or bool(self.rate)
 
 
 _HELD_UP = r"^tfdist run: rank {rank} held up the others"
+_SLOW = r"rank {rank} takes [\d.]+ times as long as the others, because "
+_DIVERGED = "The training has diverged before step"
 CAUSES = {
     "kill": Cause(kill, "was killed by SIGKILL", codes=(137,)),
     "stop": Cause(stop, "as if it were stopped", codes=(1, 137)),
@@ -124,6 +140,17 @@ CAUSES = {
         lasts=True,
     ),
     "disk full": Cause(fill, "No space left on device", rank=0),
+    "slow input": Cause(
+        pause, f"{_SLOW}it waits", _SLOW, (0,), where="input", lasts=True
+    ),
+    "slow rank": Cause(pause, f"{_SLOW}its compute", _SLOW, (0,), lasts=True),
+    # All ranks have the loss, and the link.
+    "NaN": Cause(
+        lambda row: row * float("nan"), _DIVERGED, _DIVERGED, where="rows", lasts=True
+    ),
+    "thin link": Cause(
+        lambda model: None, "the network limits all", "", (0,), rate="50mbit"
+    ),
 }
 
 
@@ -175,7 +202,7 @@ def train(orders):
 
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model = keras.Sequential([keras.Input((8,)), *map(keras.layers.Dense, _UNITS)])
         model.compile("adam", "mse")
     specs = (tf.TensorSpec((8,)), tf.TensorSpec((1,)))
     data = tf.data.Dataset.from_generator(rows, output_signature=specs)
@@ -187,7 +214,12 @@ def train(orders):
         data,
         epochs=_EPOCHS,
         shuffle=False,
-        callbacks=[tfdist.callbacks.BackupAndRestore("disk/state", 5), steps],
+        callbacks=[
+            tfdist.callbacks.Verdict(),
+            tfdist.callbacks.Sentinel(5, on_divergence="stop"),
+            tfdist.callbacks.BackupAndRestore("disk/state", 5),
+            steps,
+        ],
         verbose=0,
     )
     if tfdist.is_chief():
@@ -201,7 +233,9 @@ def measure(args):
     check_at_least(2, np=args.np)
     draw = random.Random(args.seed)
     names = [name for name in CAUSES if args.only in name]
-    names = [name for name in names if os.geteuid() == 0 or name != "disk full"]
+    names = [name for name in names if os.geteuid() == 0 or not CAUSES[name].needs_root]
+    if args.engine == "mpi":  # It uses no link within a host.
+        names = [name for name in names if not CAUSES[name].rate]
     if not names:
         raise ValueError(
             "--only must be a part of the name of a cause. "
@@ -270,6 +304,10 @@ def _launch(args, folder, name, rank, step):
     if args.engine == "mpi":
         words += ["--collective", "mpi"]
     words += [Path(__file__).resolve(), json.dumps(orders)]
+    if name and CAUSES[name].rate:
+        shell = f'ip link set lo up; tc qdisc add dev lo root {_LIMIT}; exec "$@"'
+        rate = CAUSES[name].rate
+        words = ["unshare", "-n", "sh", "-c", shell.format(rate=rate), "sh", *words]
     with subprocess.Popen(
         words,
         cwd=folder,
