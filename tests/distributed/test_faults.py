@@ -139,9 +139,11 @@ def test_a_stall_is_explained_by_what_each_rank_does(tmp_path, collective):
         output += launcher.communicate(timeout=60)[0]
 
     reads = r"rank 1 reads input, `rows\(\)` at line 14 of train.py; rank 0 waits in "
-    reads += r"train_step \(joint call \d+\) for (.*) of step 11, for \d+ s\."
+    # The collective is told once the wait has lasted for seconds.
+    reads += r"train_step \(joint call \d+\)(?: for bucket 0 of step 11)?, for \d+ s\."
     assert len(re.findall(rf"^\[0\] tfdist: {reads}$", output, re.MULTILINE)) == 2
     assert re.search(rf"TimeoutError: .* Seen now: {reads} The stacks of all ", output)
+    assert re.search(r"Seen now: .* for bucket 0 of step 11, for", output)
     last = output.splitlines()[-1]
     assert "rank 1 held up the others, and was ended." in last
     assert launcher.returncode == 1
