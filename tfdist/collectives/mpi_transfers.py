@@ -207,7 +207,7 @@ class Transfers:
 
     def all_to_all(self, what: str, array: Any) -> Any:
         """Send each rank its row, and return those that all ranks send to this one."""
-        with self._agreed(what, [array.shape]):
+        with self._agreed(what, [array]):
             received = _empty_like(array)
             requests = []
             for rank in range(self.size):

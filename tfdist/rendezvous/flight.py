@@ -178,8 +178,10 @@ class Flight:
         return times
 
     def waits_in(self) -> str:
-        """Return the name of the first collective that has not ended, if any."""
-        return next((entry.title for entry in self.entries() if entry.is_open), "")
+        """Return the name of the first collective of a step that has not ended."""
+        # Outside of steps, the joint call has the same name.
+        waiting = (e.title for e in self.entries() if e.is_open and e.kind)
+        return next(waiting, "")
 
     def close(self, how: str) -> None:
         """Note how the process ends."""

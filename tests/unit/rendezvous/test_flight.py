@@ -54,18 +54,28 @@ def test_a_title_outside_of_a_step_has_none():
     assert entry("'a'", "test_step").title == "a of test step 7"
 
 
+def test_a_rank_waits_in_a_collective_of_a_step(memory):
+    flight = Flight(memory)
+
+    with flight.call("train_step"):
+        flight.note_input("train_step")
+        with flight.entry("all_reduce 'gradients/b1' (sum, float32)"):
+            assert flight.waits_in() == "bucket 1 of step 1"
+        assert flight.waits_in() == ""
+    # The joint call has this name already.
+    with flight.entry("the exchange of logs"):
+        assert flight.waits_in() == ""
+
+
 def test_an_entry_is_open_until_its_block_ends(memory):
     flight = Flight(memory)
 
     with flight.entry("the exchange of logs", 12) as agreed:
         [within] = flight.entries()
-        waits_in = flight.waits_in()
         agreed()
     [after] = flight.entries()
 
     assert within.is_open
-    assert waits_in == "the exchange of logs"
-    assert flight.waits_in() == ""
     assert after[:5] == (1, "the exchange of logs", 12, "", 1)
     assert after.begin <= after.agreed <= after.end
 
