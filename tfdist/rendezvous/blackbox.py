@@ -141,7 +141,7 @@ def _first_difference(logs: Sequence[_Log]) -> str:
         late = [log for log in logs if key not in log.entries]
         title = inside[0].entries[key].title
         waits = "; ".join(_position(log, key) for log in inside)
-        texts = "; ".join(_state(log) for log in late)
+        texts = ". ".join(_state(log) for log in late)
         verb = "has" if len(late) == 1 else "have"
         return f"{_names(late)} {verb} not begun {title}, {waits}; {same}. {texts}."
     flying = [key for key in common if any(log.entries[key].is_open for log in logs)]
@@ -154,7 +154,7 @@ def _first_difference(logs: Sequence[_Log]) -> str:
             f"{'has' if len(waiting) == 1 else 'have'} not ended it, since "
             f"{clock(since)}: look at the network; {same}."
         )
-    texts = "; ".join(_state(log) for log in logs)
+    texts = ". ".join(_state(log) for log in logs)
     return f"All ranks made the same {len(common):,} collectives. {texts}."
 
 

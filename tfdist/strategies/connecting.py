@@ -62,7 +62,7 @@ def _advice(member: Membership, engine: str) -> str:
     if engine != "mpi" or member.launcher != "tfdist run" or not is_local:
         return ""
     return (
-        " It is the fastest within a host; `tfdist run --collective tensorflow` does "
+        " MPI is the fastest within a host; `tfdist run --collective tensorflow` does "
         "without."
     )
 

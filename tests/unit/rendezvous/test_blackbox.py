@@ -89,7 +89,7 @@ def test_no_difference():
     blackbox = compare({0: record(0, BEFORE, end=""), 1: record(1, BEFORE, end="")})
 
     assert blackbox.sentence == (
-        "All ranks made the same 2 collectives. Rank 0 ended by itself; Rank 1 ended "
+        "All ranks made the same 2 collectives. Rank 0 ended by itself. Rank 1 ended "
         "by itself."
     )
 

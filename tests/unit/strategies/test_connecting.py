@@ -160,7 +160,7 @@ def test_mpi_within_a_host_says_why(hosts, is_one, engine, monkeypatch, capsys):
     assert capsys.readouterr().err == (
         "tfdist: tfdist run has started 2 processes; the collectives of MPI, which "
         "mpi4py has found, join them."
-        + " It is the fastest within a host; `tfdist run --collective tensorflow` "
+        + " MPI is the fastest within a host; `tfdist run --collective tensorflow` "
         "does without." * is_one + "\n"
     )
 
