@@ -89,10 +89,6 @@ RUN = [
     ("-H a,b --collective horovod true", "--collective horovod starts its processes"),
     ("-H a,b --ssh srun --collective mpi true", "--collective mpi does not reach the "),
     ("-H a,[::2] --collective mpi true", "mpirun, which --collective mpi needs, takes"),
-    (
-        "-H a:2,b:2 --max-restarts 1 --min-np 2 true",
-        "--min-np is for the places of one machine.",
-    ),
 ]
 BUILD = [
     ("--index 0", "There are no addresses to build from."),

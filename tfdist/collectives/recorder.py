@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat.tensorflow import run_independently
+from tfdist.compat.tensorflow import is_deterministic, run_independently
 from tfdist.rendezvous.flight import (
     GRAPH_ROWS,
     INPUT,
@@ -71,6 +71,8 @@ class Recorder(Flight):
         """
         if tf.executing_eagerly():
             self.note_input(kind)
+        if tf.executing_eagerly() or is_deterministic():
+            # TensorFlow forbids deterministic graphs to read the clock.
             yield lambda outputs: None
             return
         before, number, state = self._step, KINDS.index(kind), self._first + STATE
@@ -102,6 +104,8 @@ class Recorder(Flight):
         self, what: str, inputs: Sequence[Any], op: Callable[[], _Result]
     ) -> _Result:
         """Add a collective to a graph, with operations that note when it runs."""
+        if is_deterministic():
+            return op()
         size_bytes = sum(
             (tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in inputs
         )

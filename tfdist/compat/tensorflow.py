@@ -13,6 +13,7 @@ from tensorflow.python.distribute import device_util as _device_util
 from tensorflow.python.distribute import distribute_lib as _distribute_lib
 from tensorflow.python.distribute import input_ops as _input_ops
 from tensorflow.python.eager import context as _context
+from tensorflow.python.framework import config as _config
 
 from tfdist.cluster.model import Cluster
 from tfdist.compat.patching import holding
@@ -73,6 +74,12 @@ def local_device() -> str:
     gpus = tf.config.list_logical_devices("GPU")
     device = gpus[0] if gpus else tf.config.list_logical_devices("CPU")[0]
     return str(_device_util.canonicalize(device.name))
+
+
+def is_deterministic() -> bool:
+    """Return whether the program has called `enable_op_determinism`."""
+    # Deletable when TensorFlow has a public function for it.
+    return bool(_config.is_op_determinism_enabled())
 
 
 def abort_collectives(message: str) -> None:

@@ -137,10 +137,9 @@ class Flight:
             step = self._calls[name] = self._calls[name] + 1
         row = (count, self.number_of(name), size_bytes, kind, step, time.time())
         ROW.pack_into(self._memory, at, *row, 0.0, 0.0)
-        try:
-            yield lambda: _TIME.pack_into(self._memory, at + _AT_AGREED, time.time())
-        finally:
-            _TIME.pack_into(self._memory, at + _AT_END, time.time())
+        yield lambda: _TIME.pack_into(self._memory, at + _AT_AGREED, time.time())
+        # Not after an error: the rank has then not got through.
+        _TIME.pack_into(self._memory, at + _AT_END, time.time())
 
     @contextmanager
     def call(self, kind: str) -> Iterator[None]:

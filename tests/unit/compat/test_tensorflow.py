@@ -8,6 +8,7 @@ import textwrap
 import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.framework import config
 
 from tfdist.cluster.model import Cluster, Task
 from tfdist.compat import tensorflow as compat
@@ -189,6 +190,15 @@ def test_the_global_seed_can_be_read():
         assert compat.global_seed() == 7
     finally:
         context.set_global_seed(before)
+
+
+def test_a_program_may_ask_for_deterministic_operations():
+    assert not compat.is_deterministic()
+    try:
+        tf.config.experimental.enable_op_determinism()
+        assert compat.is_deterministic()
+    finally:
+        config.disable_op_determinism()
 
 
 def test_datasets_without_a_seed_are_shuffled_by_an_agreed_one(monkeypatch):
