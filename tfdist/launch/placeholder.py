@@ -10,22 +10,30 @@ import zlib
 
 MARK = "tfdist-mpi "
 _POLL_SECONDS = 0.5
+# `mpirun` may mix the lines of several ranks, so that one is no use.
+_REPORTS = 4
 
 
 # The rank itself, which a guardian starts, connects to MPI's server in the name of its
 # placeholder. `mpirun` would kill all ranks when one fails, before they can say why.
 def main() -> None:
-    """Report the variables in one line, and wait until `mpirun` is gone."""
+    """Report the variables, in one line each time, until `mpirun` is gone."""
     parent, agents = os.getppid(), [f"/proc/{number}" for number in sys.argv[1:]]
     are_seen = all(map(os.path.exists, agents))
     prefixes = ("OMPI_", "OPAL_", "PMIX_", "PRTE_")
     found = {n: v for n, v in os.environ.items() if n.startswith(prefixes)}
-    # Short enough to be passed on in one piece.
+    # This whole program, which would make the line too long to be passed on in one
+    # piece.
+    found.pop("OMPI_ARGV", None)
     packed = base64.b64encode(zlib.compress(json.dumps(found).encode()))
-    sys.stdout.write(f"{MARK}{packed.decode()}\n")
-    sys.stdout.flush()
+    reports = _REPORTS
     while os.getppid() == parent:
-        time.sleep(_POLL_SECONDS)
+        if reports:
+            reports -= 1
+            sys.stdout.write(f"{MARK}{packed.decode()}\n")
+            sys.stdout.flush()
+        # Not at the same time as the others.
+        time.sleep(_POLL_SECONDS + os.getpid() % 16 / 100)
         # The agent that starts the rank on another host ends when the launcher is lost,
         # which MPI's daemon, the parent, may not notice for a quarter of an hour.
         if are_seen and not all(map(os.path.exists, agents)):
@@ -33,11 +41,14 @@ def main() -> None:
 
 
 def unpack(line: str) -> "dict[str, str]":
-    """Return the variables in a line of `main`, empty for other lines."""
+    """Return the variables in a line of `main`, empty for other and damaged lines."""
     if not line.startswith(MARK):
         return {}
-    packed = base64.b64decode(line[len(MARK) :])
-    variables: dict[str, str] = json.loads(zlib.decompress(packed))
+    try:
+        packed = base64.b64decode(line[len(MARK) :], validate=True)
+        variables: dict[str, str] = json.loads(zlib.decompress(packed))
+    except (ValueError, zlib.error):
+        return {}
     return variables
 
 

@@ -1,7 +1,11 @@
 """The choice of MPI for the ranks of a job."""
 
+import subprocess
+import sys
+
 import pytest
 
+from tfdist.launch import placeholder
 from tfdist.launch.job import Job
 from tfdist.launch.mpi import choose, uses_gpu
 
@@ -42,3 +46,17 @@ def test_a_gpu_that_is_visible_is_used(device, visible, is_used, tmp_path):
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
 
     assert uses_gpu(environ, tmp_path) is is_used
+
+
+def test_a_line_that_mpirun_has_mixed_with_another_is_ignored():
+    """A placeholder repeats it."""
+    command = [sys.executable, "-I", "-S", placeholder.__file__]
+    env = {"PMIX_RANK": "3", "OMPI_ARGV": "x" * 5000, "HOME": "/"}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as one:
+        line, again = one.stdout.readline(), one.stdout.readline()
+        one.kill()
+
+    assert placeholder.unpack(line.rstrip("\n")) == {"PMIX_RANK": "3"}
+    assert line == again
+    for damaged in (line[:-9] + line, line[:40], f"{placeholder.MARK}AAAA", "other"):
+        assert placeholder.unpack(damaged.rstrip("\n")) == {}
