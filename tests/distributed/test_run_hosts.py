@@ -198,7 +198,7 @@ def test_a_link_that_is_cut_in_mid_epoch_ends_the_run(start, hosts, tmp_path, en
     words = ("-H", f"{A}:1,{B}:1", "--collective", engine, "train.py", "100000")
     process = start(*words)
     while "in its midst" not in process.stdout.readline():
-        assert process.poll() is None
+        assert process.poll() is None, process.stderr.read()
     # What is printed meanwhile must not fill the pipe.
     reader = threading.Thread(target=process.stdout.read, daemon=True)
     reader.start()

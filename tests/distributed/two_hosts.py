@@ -4,6 +4,8 @@ import getpass
 import shlex
 import shutil
 import subprocess
+import sys
+import time
 from contextlib import ExitStack, contextmanager
 
 ADDRESSES = ("10.77.19.1", "10.77.19.2")
@@ -42,8 +44,14 @@ class TwoHosts:
         root(*self.inside(1, "ip", "link", "set", "veth2", "down"))
 
     def join(self):
-        """Join them again."""
+        """Join them again, and wait until each finds its way to the other."""
         root(*self.inside(1, "ip", "link", "set", "veth2", "up"))
+        deadline = time.monotonic() + SECONDS
+        for number, other in enumerate(reversed(ADDRESSES)):
+            code = f"import socket; socket.create_connection(({other!r}, 2222), 1)"
+            connect = self.inside(number, sys.executable, "-c", code)
+            while subprocess.run(connect, stderr=subprocess.DEVNULL).returncode:
+                assert time.monotonic() < deadline
 
 
 @contextmanager
