@@ -216,7 +216,7 @@ def train(orders):
         shuffle=False,
         callbacks=[
             tfdist.callbacks.Verdict(),
-            tfdist.callbacks.Sentinel(5, on_divergence="stop"),
+            tfdist.callbacks.Sentinel(every_steps=5, on_divergence="stop"),
             tfdist.callbacks.BackupAndRestore("disk/state", 5),
             steps,
         ],

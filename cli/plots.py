@@ -38,6 +38,8 @@ def draw_allreduce(
 ) -> None:
     """Plot latency and bus bandwidth over the size of the tensor to a file."""
     sizes = [row["bytes"] for row in rows]
+    # Labels of other sizes would cover these.
+    ticks = [size for size in sizes if size & (size - 1) == 0] or sizes
     panels = (
         ("seconds", 1e3, "time, ms"),
         ("bus_bytes_per_second", 1e-9, "bus bandwidth, GB/s"),
@@ -47,7 +49,7 @@ def draw_allreduce(
             values = [factor * row[key][name] for row in rows]
             axes.plot(sizes, values, _LIMITS.get(name, "o-"), label=labels[name])
         _use_logarithms(axes)
-        axes.set_xticks(sizes, map(format_size, sizes), rotation=45)
+        axes.set_xticks(ticks, map(format_size, ticks), rotation=45)
         axes.set_xticks([], minor=True)
         axes.set_xlabel("tensor")
         axes.set_ylabel(text)
