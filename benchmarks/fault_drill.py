@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.05
 _PAUSE_SECONDS = 0.05
 _DISK_BYTES = 8 * 2**20
 _DEVICES = Path("/dev/shm")
-_LIMIT = "tbf rate {rate} burst 64kb latency 1s"
+_LIMIT = "tbf rate {rate} burst 256kb latency 1s"
 # TensorFlow removes these files when a process ends in good order.
 _OF_TENSORFLOW = "__autograph_generated_file"
 
@@ -101,6 +101,7 @@ class Cause:
         where: "step", "input" (of a batch) or "rows".
         lasts: Whether it is called again and again from the first time on.
         rank: The only rank that can have it.
+        batches: With "rows", the batches of the epoch that come before.
         rate: The rate of the link between all ranks, as tc knows it.
     """
 
@@ -111,6 +112,7 @@ class Cause:
     where: str = "step"
     lasts: bool = False
     rank: int | None = None
+    batches: int = 0
     rate: str = ""
 
     @property
@@ -146,7 +148,12 @@ CAUSES = {
     "slow rank": Cause(pause, f"{_SLOW}its compute", _SLOW, (0,), lasts=True),
     # All ranks have the loss, and the link.
     "NaN": Cause(
-        lambda row: row * float("nan"), _DIVERGED, _DIVERGED, where="rows", lasts=True
+        lambda row: row * float("nan"),
+        _DIVERGED,
+        _DIVERGED,
+        where="rows",
+        lasts=True,
+        batches=1,
     ),
     "thin link": Cause(
         lambda model: None, "the network limits all", "", (0,), rate="50mbit"
@@ -163,8 +170,8 @@ class Fault:
         self.cause = CAUSES[name] if name and tfdist.rank() == rank else None
         self.calls, self.first = 0, step
         if self.cause and self.cause.where == "rows":
-            # Before the first batch of the second epoch: ranks compare the first ones.
-            self.first = _STEPS * _BATCH + 1
+            # In the second epoch; ranks compare the first batch of each.
+            self.first = _STEPS * _BATCH + 1 + self.cause.batches * _BATCH
 
     def at(self, where, value):
         """Inject the fault if it is time; return what replaces the value."""
