@@ -49,8 +49,7 @@ _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS
 # Open MPI refuses to be started by root without them.
 _ROOT = ("OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 _MPI_OPTIONS = (
-    *("-np", "2", "--map-by", "node", "--bind-to", "none"),
-    *("--host", ",".join(f"{address}:1" for address in ADDRESSES)),
+    *("--map-by", "slot", "--bind-to", "none"),
     *("--mca", "btl_tcp_if_include", f"{ADDRESSES[0]}/24"),
 )
 
@@ -87,7 +86,7 @@ def _train_with_tfdist(engine, compression, batch_size, steps):
     import tfdist
 
     if engine == "horovod":
-        _meet_by_horovod()
+        meet_by_horovod()
     strategy = tfdist.strategies.AllReduceStrategy(engine, compression=compression)
     with strategy.scope():
         model = build_cnn(keras)
@@ -101,7 +100,7 @@ def _train_with_tfdist(engine, compression, batch_size, steps):
     return tfdist.rank(), timer
 
 
-def _meet_by_horovod():
+def meet_by_horovod():
     """Let Horovod's processes meet at rank 0, as its launcher would."""
     from horovod.runner import gloo_run
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
@@ -109,8 +108,9 @@ def _meet_by_horovod():
 
     cluster = detect()
     host, port = place = split_address(cluster.addresses[0])
-    hosts = parse_hosts(",".join(f"{address}:1" for address in ADDRESSES))
-    plan = get_host_assignments(hosts, len(hosts))
+    per_host = cluster.size // len(ADDRESSES)
+    hosts = parse_hosts(",".join(f"{address}:{per_host}" for address in ADDRESSES))
+    plan = get_host_assignments(hosts, cluster.size)
     if cluster.rank == 0:
         handler = http_server.RendezvousHandler
         server = http_server.RendezvousHTTPServer(place, handler, 0)
@@ -122,10 +122,11 @@ def _meet_by_horovod():
             break
         time.sleep(0.1)
     # In a namespace of this process's own: Horovod looks up its address by it, too.
-    socket.sethostname(ADDRESSES[cluster.rank])
+    number = cluster.rank // per_host
+    socket.sethostname(ADDRESSES[number])
     os.environ |= {
         **gloo_run.create_slot_env_vars(plan[cluster.rank]),
-        **gloo_run.create_run_env_vars(host, [_device(cluster.rank)], str(port)),
+        **gloo_run.create_run_env_vars(host, [_device(number)], str(port)),
     }
 
 
@@ -138,27 +139,34 @@ def measure(hosts, engine, compression, args):
     """Return the median step in ms of a job on both hosts."""
     file = hosts.folder / "seconds.json"
     words = [engine, compression, str(args.batch_size), str(args.steps), str(file)]
-    program = ["unshare", "--uts", sys.executable, __file__, "--train", *words]
+    run_on_both(hosts, engine, [__file__, "--train", *words])
+    return 1e3 * statistics.median(json.loads(file.read_text()))
+
+
+def run_on_both(hosts, engine, words, per_host=1):
+    """Run a Python program in processes of both hosts, joined by an engine."""
+    program = ["unshare", "--uts", sys.executable, *words]
+    slots = ",".join(f"{address}:{per_host}" for address in ADDRESSES)
     if engine == "mpi":
         agent = hosts.folder / "agent"
         shell = shlex.join(hosts.inside(1, *_named("host2", "sh", "-c")))
         agent.write_text(f'#!/bin/sh\nshift\nexec {shell} "$*"\n')
         agent.chmod(0o700)
-        options = [*_MPI_OPTIONS, "--prtemca", "plm_ssh_agent", str(agent)]
+        options = ["-np", str(2 * per_host), "--host", slots, *_MPI_OPTIONS]
+        options += ["--prtemca", "plm_ssh_agent", str(agent)]
         options += [word for name in _THREADS for word in ("-x", f"{name}=1")]
         mpirun = f"{sys.prefix}/bin/mpirun"
         command = _named("host1", "env", *_ROOT, mpirun, *options, *program)
     else:
         command = [
-            *(sys.executable, "-c", _TFDIST, "run", "-H", ",".join(ADDRESSES)),
+            *(sys.executable, "-c", _TFDIST, "run", "-H", slots),
             *("--ssh", hosts.ssh, "--threads-per-process", "1", *program),
         ]
     done = subprocess.run(
         hosts.inside(0, *command), capture_output=True, text=True, timeout=_SECONDS
     )
     if done.returncode:
-        raise RuntimeError(f"{engine}, {compression}: {done.stderr[-2000:]}")
-    return 1e3 * statistics.median(json.loads(file.read_text()))
+        raise RuntimeError(f"{engine}: {done.stderr[-2000:]}")
 
 
 def _named(name, *words):
@@ -175,7 +183,7 @@ def measure_all(args):
             for engine in _engines(args, compression):
                 found = {}
                 for rate in rates:
-                    _limit(hosts, rate)
+                    limit(hosts, rate)
                     found[rate] = measure(hosts, engine, compression, args)
                 figures[f"{engine}, {compression}"] = found
                 cells = [f"{found[rate]:.0f} ms" for rate in rates]
@@ -193,7 +201,7 @@ def _engines(args, compression):
     ]
 
 
-def _limit(hosts, rate):
+def limit(hosts, rate):
     """Give the cable a rate in both directions."""
     for number in (0, 1):
         bucket = ("tbf", "rate", rate, "burst", "256kb", "latency", "50ms")

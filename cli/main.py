@@ -16,6 +16,7 @@ _COMMANDS = {
     "report": "tfdist_cli.report",
     "blackbox": "tfdist_cli.blackbox",
     "verify": "tfdist_cli.verify",
+    "estimate": "tfdist_cli.estimate",
     "horovod": "tfdist_cli.horovod",
 }
 _INTERRUPTED = 130

@@ -1,10 +1,12 @@
-"""The plots of `tfdist report --plot` and `tfdist bench allreduce --plot`."""
+"""The plots of `tfdist report`, `tfdist bench allreduce` and `tfdist estimate`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfdist.benchmarks import format_size
+from tfdist.estimate import Measured, Variant, predict
+from tfdist.estimate.prediction import ACCUMULATED, FP16
 from tfdist.scaling import ScalingReport, amdahl_speedup, gustafson_speedup
 
 # The laws are drawn to this multiple of the largest measurement.
@@ -72,6 +74,24 @@ def draw_scaling(report: ScalingReport, file: Path) -> None:
         zorder=3,
     )
     _label(axes, report)
+    _save(figure, file)
+
+
+def draw_estimate(
+    figure: Any, measured: Measured, sizes: Sequence[int], file: Path
+) -> None:
+    """Plot predicted examples per second over the number of ranks to a file."""
+    axes = figure.add_subplot()
+    for variant, style in ((Variant(), "o-"), (FP16, "--"), (ACCUMULATED, ":")):
+        rates = [predict(measured, n, variant).examples_per_second for n in sizes]
+        axes.plot(sizes, rates, style, label=variant.name)
+    alone = predict(measured, 1).examples_per_second
+    perfect = [alone * size for size in sizes]
+    axes.plot(sizes, perfect, "--", color="grey", label="perfect")
+    _use_logarithms(axes, base=2)
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("examples per second, predicted")
+    axes.legend()
     _save(figure, file)
 
 

@@ -3,7 +3,6 @@
 import argparse
 import sys
 
-from tfdist.launch import resolve_command
 from tfdist.verify import Orders, VerifyError, verify
 from tfdist_cli.options import (
     Commands,
@@ -11,8 +10,8 @@ from tfdist_cli.options import (
     add_options,
     add_program,
     check_json,
-    without_dashes,
 )
+from tfdist_cli.program import python_program
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     """Run `tfdist verify`, and return the exit code."""
     try:
         orders = Orders(
-            _script(args.command, module=args.m),
+            python_program(args, "verified"),
             size=(4 if args.bits else 2) if args.np is None else args.np,
             steps=args.steps,
             module=args.m,
@@ -102,15 +101,3 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         args.json.write_text(f"{json_of(verdict)}\n")
     return 0 if verdict.passed else 1
-
-
-def _script(words: list[str], *, module: bool) -> tuple[str, ...]:
-    """Return the script and its arguments; raise for programs other than Python."""
-    words = without_dashes(words)
-    if words and not module and not words[0].endswith(".py"):
-        raise ValueError(
-            "Only a Python script or module can be verified. "
-            f"Received: {words[0]}. Give a .py file, or -m and a module."
-        )
-    resolve_command(words, module=module)
-    return tuple(words)

@@ -106,10 +106,8 @@ class Recorder(Flight):
         """Add a collective to a graph, with operations that note when it runs."""
         if is_deterministic():
             return op()
-        size_bytes = sum(
-            (tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in inputs
-        )
         with _after(inputs):
+            size_bytes = sum(_size_bytes(tensor) for tensor in inputs)
             begin = tf.timestamp()
             row, write = self._write(what, size_bytes, self._step, begin, 0.0)
         result = op()
@@ -155,6 +153,13 @@ class Recorder(Flight):
         if not tf.executing_eagerly():
             run_independently(write)
         return write
+
+
+def _size_bytes(tensor: Any) -> Any:
+    """Return the bytes of a tensor; a tensor if they are known only when it runs."""
+    elements = tensor.shape.num_elements()
+    elements = tf.size(tensor, tf.int64) if elements is None else elements
+    return elements * tensor.dtype.size
 
 
 def _float(value: Any) -> Any:

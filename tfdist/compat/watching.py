@@ -1,4 +1,4 @@
-"""Patches for `tfdist verify`, which observes a training and records its results."""
+"""Patches for `tfdist verify` and `tfdist estimate`, which observe a training."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -120,6 +120,17 @@ def watch_functions(after: Callable[[], None]) -> None:
         return result
 
     wrap(type(tf.function(lambda: None)), "__call__", call)
+
+
+def watch_fits(see: Callable[[int | None], None]) -> None:
+    """Call `see` with the steps of an epoch, None if unknown, before each `fit`."""
+
+    def set_params(original: Any, self: Any, params: Any) -> None:
+        see((params or {}).get("steps"))
+        original(self, params)
+
+    # Each `fit` has this callback.
+    wrap(keras.callbacks.History, "set_params", set_params)
 
 
 def watch_draws(note: Callable[[str], None]) -> None:

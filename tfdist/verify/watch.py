@@ -18,13 +18,8 @@ from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard
 from tfdist.strategies import AllReduceStrategy
 from tfdist.verify.recording import Layer, Recording, batch_of
+from tfdist.verify.script import StopTraining
 from tfdist.verify.variables import Names, entries_of, path_of, to_array, to_tensor
-
-
-class StopTraining(BaseException):
-    """End of the script, after enough steps or because it trains without tfdist."""
-
-    # Not an `Exception`, which the script may catch.
 
 
 def check_watchable(model: Any) -> None:

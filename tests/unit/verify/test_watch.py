@@ -14,7 +14,8 @@ def train_watched():
 
     from tfdist.compat.keras import install
     from tfdist.strategies import AllReduceStrategy
-    from tfdist.verify.watch import StopTraining, Watch
+    from tfdist.verify.script import StopTraining
+    from tfdist.verify.watch import Watch
 
     class Noise(keras.layers.Layer):
         def call(self, inputs):
@@ -94,7 +95,7 @@ def train_in_parts():
     from tfdist.compat.keras import install
     from tfdist.strategies import AllReduceStrategy
     from tfdist.verify.bits import BitsWatch
-    from tfdist.verify.watch import StopTraining
+    from tfdist.verify.script import StopTraining
 
     install(is_alone=True)
     watch = BitsWatch(0, steps=3)

@@ -1,0 +1,15 @@
+"""Prediction of time and memory of training on more ranks than this machine has."""
+
+from tfdist.estimate.costs import Link
+from tfdist.estimate.prediction import Measured, Variant, predict
+from tfdist.estimate.start import EstimateError, Orders, measure
+
+__all__ = [
+    "EstimateError",
+    "Link",
+    "Measured",
+    "Orders",
+    "Variant",
+    "measure",
+    "predict",
+]

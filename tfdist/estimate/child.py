@@ -1,0 +1,206 @@
+"""Child process of an estimate, with the argument ORDERS: it trains alone."""
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.cluster import detect
+from tfdist.collectives import Collective, SingleCollective
+from tfdist.collectives.recorder import Recorder
+from tfdist.compat import watching
+from tfdist.compat.keras import install
+from tfdist.compat.owned_variables import is_elsewhere, owners_of
+from tfdist.compat.watching import unseen
+from tfdist.data.sharding import Shard, rows_of
+from tfdist.estimate.lone import LoneCollective, LoneFusingCollective
+from tfdist.estimate.messages import UPDATE, messages_of
+from tfdist.estimate.profile import Memory, Profile, peak_bytes, resident_bytes
+from tfdist.estimate.start import ChildOrders, profile_file
+from tfdist.strategies import AllReduceStrategy, allreduce, connecting, horovod
+from tfdist.verify.script import StopTraining, leave_if_threads_would_stay, run_script
+
+# TensorFlow compiles, and finds memory, in the first steps.
+_WARM_UP_STEPS = 3
+
+
+class Meter:
+    """Observer that times the steps of the script, and counts bytes."""
+
+    def __init__(self, orders: ChildOrders, rank: int) -> None:
+        self._orders, self._rank = orders, rank
+        self._folder = Path(orders.folder)
+        self._profile = Profile(ranks=orders.ranks)
+        self._recorder: Any = None
+        # The steps so far, and this rank's rows of the latest batch.
+        self._counts: Any = None
+        self._model: Any = None
+        self._rows: Any = None
+        self._is_in_step = False
+        self._optimizer: Any = None
+        self._weights: Sequence[Any] = ()
+        self._program_bytes = 0
+        # The number and the time of the first step that counts.
+        self._first, self._began = 0, 0.0
+        self._has_ended = False
+
+    def install(self) -> None:
+        """Patch TensorFlow, Keras and the strategy."""
+        watching.watch_run(AllReduceStrategy, self._begin, self._end)
+        watching.watch_updates(self._see_update)
+        watching.watch_functions(self._stop_if_enough)
+        watching.watch_fits(self._see_fit)
+        watching.replace(allreduce, "connect", self._connect)
+        for module in (connecting, horovod):
+            watching.replace(module, "connect_horovod", self._connect)
+
+    def finish(self) -> None:
+        """Complete the profile, and write it."""
+        entries = [] if self._recorder is None else self._recorder.entries()
+        updates = [
+            entry.begin
+            for entry in entries
+            if entry.name == UPDATE and entry.begin >= self._began
+        ][: self._orders.steps + 1]
+        profile = self._profile
+        if not self._has_ended:
+            self._measure_memory()
+        profile.step_seconds = [end - begin for begin, end in pairwise(updates)]
+        profile.messages = messages_of(entries, updates, profile.micro_steps)
+        profile.rows = 0 if self._counts is None else int(self._counts[1])
+        profile.write(profile_file(self._orders.folder, self._rank))
+
+    def _connect(self, name: Any = None, **options: Any) -> Collective:
+        """Return the collective of a rank that is alone."""
+        del name, options
+        before = resident_bytes()
+        self._recorder = Recorder(self._rank, self._orders.ranks)
+        with tf.init_scope():
+            self._counts = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
+        self._profile.runtime_bytes = resident_bytes() - before
+        engine = self._orders.engine
+        if self._orders.ranks == 1:
+            return SingleCollective()
+        kind = LoneFusingCollective if engine == "horovod" else LoneCollective
+        return kind(
+            self._rank,
+            self._orders.ranks,
+            self._recorder,
+            sends_at_once=engine == "mpi",
+        )
+
+    def _see_fit(self, steps: int | None) -> None:
+        """Note the steps of an epoch."""
+        self._profile.steps_of_epoch = steps
+
+    @unseen
+    def _begin(self, fn: Any, args: Sequence[Any]) -> None:
+        """Note the begin of a step that is being traced, or run eagerly."""
+        model = getattr(fn, "__self__", None)
+        self._model = model if isinstance(model, keras.Model) else None
+        self._rows = 0
+        if args:
+            data = args[0]
+            self._rows = data.own if isinstance(data, Shard) else rows_of(data)
+        if not self._program_bytes:
+            known = [] if self._model is None else self._model.variables
+            self._program_bytes = resident_bytes() - _bytes_of(known)
+        self._is_in_step = True
+
+    @unseen
+    def _end(self) -> None:
+        """Note the end of a step."""
+        self._is_in_step = False
+
+    @unseen
+    def _see_update(self, optimizer: Any, gradients: Any, weights: list[Any]) -> None:
+        """Record the time at which all gradients of a step are computed."""
+        if not self._is_in_step:
+            return
+        self._is_in_step = False  # Of nested optimizers, only the outermost counts.
+        self._note(optimizer, weights)
+        computed = [getattr(g, "values", g) for g in gradients if g is not None]
+
+        def count() -> Any:
+            rows = tf.cast(self._rows, tf.int64)
+            return self._counts.assign(tf.stack([self._counts[0] + 1, rows]))
+
+        if tf.executing_eagerly():
+            with self._recorder.entry(UPDATE):
+                count()
+            return
+        # XLA must not compile it.
+        with tf.device("CPU:0"), tf.xla.experimental.jit_scope(compile_ops=False):
+            self._recorder.traced(UPDATE, computed, count)
+
+    def _note(self, optimizer: Any, weights: list[Any]) -> None:
+        """Note what is known of an update while it is traced."""
+        profile = self._profile
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        profile.micro_steps = getattr(inner, "gradient_accumulation_steps", None) or 1
+        profile.weight_bytes = [_size(weight) for weight in weights]
+        profile.is_sharded = owners_of(tf.distribute.get_strategy()) is not None
+        self._optimizer = optimizer
+        self._weights = weights if self._model is None else self._model.variables
+
+    @unseen
+    def _stop_if_enough(self) -> None:
+        """Stop the script between two of its calls, after enough steps."""
+        if self._counts is None or not tf.executing_eagerly():
+            return
+        steps = int(self._counts[0])
+        if not self._began:
+            if steps >= _WARM_UP_STEPS and self._all_are("warm"):
+                self._first, self._began = steps, time.time()
+        elif steps > self._first + self._orders.steps and self._all_are("done"):
+            self._measure_memory()
+            self._has_ended = True
+            raise StopTraining
+
+    def _all_are(self, state: str) -> bool:
+        """Return whether all processes that measure are in a state, as this one is."""
+        (self._folder / f"{state}.{self._rank}").touch()
+        return len([*self._folder.glob(f"{state}.*")]) >= self._orders.processes
+
+    def _measure_memory(self) -> None:
+        """Note the bytes of each kind."""
+        self._profile.memory = Memory(
+            program=self._program_bytes,
+            weights=_bytes_of(self._weights),
+            optimizer=_bytes_of(getattr(self._optimizer, "variables", ())),
+            gradients=sum(self._profile.weight_bytes),
+            peak=peak_bytes(),
+        )
+
+
+def _bytes_of(variables: Sequence[Any]) -> int:
+    """Return the bytes of variables that this process keeps."""
+    return sum(_size(variable) for variable in {id(v): v for v in variables}.values())
+
+
+def _size(variable: Any) -> int:
+    """Return the bytes of a variable; 0 if another rank keeps it."""
+    if is_elsewhere(variable):
+        return 0
+    return math.prod(map(int, variable.shape)) * int(tf.as_dtype(variable.dtype).size)
+
+
+def main(orders: ChildOrders) -> None:
+    """Run the script under a meter, and write the profile."""
+    # tfdist's own patches come first, so that those of the meter wrap them.
+    install(is_alone=orders.ranks == 1)
+    meter = Meter(orders, detect().rank)
+    meter.install()
+    run_script(orders.command, module=orders.module)
+    meter.finish()
+    leave_if_threads_would_stay()
+
+
+if __name__ == "__main__":
+    main(ChildOrders.read(sys.argv[1]))

@@ -1,0 +1,144 @@
+"""Time of an all-reduce, and of a step that it overlaps, by the alpha-beta model.
+
+A message takes alpha seconds, whatever its size, and beta seconds for each byte
+(Hockney 1994, "The communication challenge for MPP"). The algorithms are those of
+Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
+Operations in MPICH".
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, log2
+
+
+@dataclass(frozen=True)
+class Link:
+    """Connection of two neighbours.
+
+    Attributes:
+        latency_seconds: Alpha, the time of an empty message.
+        seconds_per_byte: Beta, the time of each byte.
+    """
+
+    latency_seconds: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds in which the processor works, and in which the network does."""
+
+    processor: float
+    network: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The duration; processor and network work at the same time."""
+        return max(self.processor, self.network)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A message of a step, and how long after the begin of the step it is computed."""
+
+    seconds: float
+    size_bytes: float
+    # Whether the step goes on meanwhile, as after a bucket of gradients.
+    overlaps: bool = True
+
+
+def ring(size_bytes: float, ranks: int, link: Link) -> float:
+    """Return the seconds of an all-reduce in which each rank sends to its neighbour.
+
+    Each of n ranks sends n-ths of the tensor, 2 (n - 1) times.
+    """
+    hops = 2 * (ranks - 1)
+    return hops * (link.latency_seconds + size_bytes / ranks * link.seconds_per_byte)
+
+
+def tree(size_bytes: float, ranks: int, link: Link) -> float:
+    """Return the seconds of a sum to one rank and back, in a binary tree."""
+    levels = 2 * levels_of(ranks)
+    return levels * (link.latency_seconds + size_bytes * link.seconds_per_byte)
+
+
+def halving_and_doubling(size_bytes: float, ranks: int, link: Link) -> float:
+    """Return the seconds of Rabenseifner's all-reduce: few messages, few bytes."""
+    latency = 2 * levels_of(ranks) * link.latency_seconds
+    return latency + 2 * (ranks - 1) / ranks * size_bytes * link.seconds_per_byte
+
+
+def two_levels(
+    size_bytes: float, ranks: int, per_host: int, inner: Link, outer: Link
+) -> float:
+    """Return the seconds of sums within each host, then between hosts, then back.
+
+    Between hosts, one rank of each host sends, by halving and doubling (Goyal et al.
+    2017, "Accurate, Large Minibatch SGD", section 4).
+    """
+    hosts = ceil(ranks / per_host)
+    within = ring(size_bytes, min(ranks, per_host), inner)
+    return within + halving_and_doubling(size_bytes, hosts, outer)
+
+
+def levels_of(ranks: int) -> int:
+    """Return the number of levels of a binary tree of ranks."""
+    return ceil(log2(ranks)) if ranks > 1 else 0
+
+
+def step_seconds(
+    compute_seconds: float,
+    messages: Sequence[Ready],
+    cost: Callable[[float], Cost],
+    *,
+    fuses: bool = False,
+) -> float:
+    """Return the seconds of a step whose messages are sent while it computes.
+
+    Messages go one after the other. The processor time of each, by its bytes, delays
+    what the step computes after it. `fuses` tells that messages which wait at the same
+    time are sent as one.
+    """
+    waiting = deque(sorted(messages, key=lambda message: message.seconds))
+    delay = free = 0.0
+    while waiting:
+        first = waiting.popleft()
+        begin, size = max(free, first.seconds + delay), first.size_bytes
+        while fuses and waiting and waiting[0].seconds + delay <= begin:
+            size += waiting.popleft().size_bytes
+        spent = cost(size)
+        free = begin + spent.seconds
+        delay = (delay + spent.processor) if first.overlaps else free - first.seconds
+    return max(compute_seconds + delay, free)
+
+
+def slowest(samples: Sequence[float], ranks: int) -> float:
+    """Return the median of the slowest of so many ranks, each like the samples.
+
+    All of n independent ranks are done by a time with the n-th power of the probability
+    of one. Beyond the samples nothing is known, so the largest one is the limit.
+    """
+    return quantile(samples, 0.5 ** (1 / ranks))
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """Return the value below which a share of the samples lies, interpolated."""
+    ordered = sorted(samples)
+    position = share * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
+
+
+def interpolated(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Return the value at x of lines through points, extended beyond both ends."""
+    points = sorted({key: (key, value) for key, value in points}.values())
+    if len(points) == 1:
+        return points[0][1]
+    lines = [*pairwise(points)]
+    number = bisect_left([key for key, _ in points], x) - 1
+    (x0, y0), (x1, y1) = lines[min(max(number, 0), len(lines) - 1)]
+    return y0 + (x - x0) * (y1 - y0) / (x1 - x0)

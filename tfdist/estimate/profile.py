@@ -1,0 +1,127 @@
+"""Measurements of a script that trains alone, as one rank of many."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+_STATUS = Path("/proc/self/status")
+_PEAK = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+_BYTES_OF_UNIT = 1024
+
+
+@dataclass(frozen=True)
+class Message:
+    """A collective of a step.
+
+    Attributes:
+        kind: Its name in `Collective`, such as "all_reduce".
+        size_bytes: The bytes that this rank gives.
+        begin: The part of a step, from 0 to 1, after which its tensors are computed.
+        is_gradient: Whether the step goes on while it is under way.
+    """
+
+    kind: str
+    size_bytes: float
+    begin: float
+    is_gradient: bool = True
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a process.
+
+    Attributes:
+        program: TensorFlow, the script and its data, before the first step.
+        weights: Weights of the model.
+        optimizer: Variables of the optimizer.
+        gradients: Gradients of a step.
+        peak: The most that was resident.
+    """
+
+    program: int
+    weights: int
+    optimizer: int
+    gradients: int
+    peak: int
+
+    @property
+    def activations(self) -> int:
+        """What else a step needs at its peak."""
+        kept = self.program + self.weights + self.optimizer + self.gradients
+        return max(0, self.peak - kept)
+
+
+@dataclass
+class Profile:
+    """Measurements of one process.
+
+    Attributes:
+        ranks: The number of ranks of which it took itself for one.
+        rows: Its rows of a batch.
+        step_seconds: The times of its steps.
+        memory: Its bytes.
+        messages: The collectives of an update.
+        micro_steps: The steps of an update (`gradient_accumulation_steps`).
+        steps_of_epoch: Steps of an epoch, None if unknown.
+        weight_bytes: The bytes of each trainable weight.
+        is_sharded: Whether the script shards its optimizer.
+        runtime_bytes: What the start of TensorFlow needs, without any connection.
+    """
+
+    ranks: int = 1
+    rows: int = 0
+    step_seconds: list[float] = field(default_factory=list)
+    memory: Memory = field(default_factory=lambda: Memory(0, 0, 0, 0, 0))
+    messages: list[Message] = field(default_factory=list)
+    micro_steps: int = 1
+    steps_of_epoch: int | None = None
+    weight_bytes: list[int] = field(default_factory=list)
+    is_sharded: bool = False
+    runtime_bytes: int = 0
+
+    @property
+    def median_seconds(self) -> float:
+        """The median of its steps."""
+        return median(self.step_seconds)
+
+    def write(self, file: Path) -> None:
+        """Write it to a file."""
+        file.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> "Profile":
+        """Read it from a file."""
+        fields: dict[str, Any] = json.loads(file.read_text())
+        fields["memory"] = Memory(**fields["memory"])
+        fields["messages"] = [Message(**each) for each in fields["messages"]]
+        return cls(**fields)
+
+
+def resident_bytes() -> int:
+    """Return the bytes of this process that are in memory."""
+    return _status("VmRSS")
+
+
+def peak_bytes() -> int:
+    """Return the most bytes of this process that were in memory."""
+    # Unlike `ru_maxrss`, without those of the process that started this one.
+    return _status("VmHWM")
+
+
+def reset_peak() -> None:
+    """Let `peak_bytes` begin again with what is resident now."""
+    _PEAK.write_text(_RESET_PEAK)
+
+
+def _status(name: str) -> int:
+    """Return a number of bytes from the status of this process."""
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * _BYTES_OF_UNIT
+    raise OSError(
+        f"The system does not say how much memory a process has. Received: no {name} "
+        f"in {_STATUS}. Run `tfdist estimate` on Linux."
+    )
