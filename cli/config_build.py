@@ -11,8 +11,12 @@ from tfdist.cluster.tf_config import FORMATS, format_tf_config
 from tfdist.cluster.validation import cluster_warnings
 from tfdist_cli.config_build_job import ALL, DEFAULT_PORT, cluster_of_job, clusters_of
 from tfdist_cli.config_text import say
-from tfdist_cli.host_options import add_host_options
-from tfdist_cli.options import Commands, add_command, add_options
+from tfdist_cli.options import (
+    Commands,
+    add_command,
+    add_host_options,
+    add_options,
+)
 
 _DESCRIPTION = """\
 Write TF_CONFIG for a process of a job, or for all of them, or the file that starts the

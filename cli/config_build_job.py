@@ -11,7 +11,7 @@ from tfdist.cluster.model import cluster_from_jobs
 from tfdist.cluster.validation import JOB_TYPES, Jobs
 from tfdist.cluster.variables import parse_variables
 from tfdist_cli.config_text import read_file
-from tfdist_cli.host_options import hosts_given
+from tfdist_cli.options import hosts_given
 
 ALL = "all"
 DEFAULT_PORT = 2222

@@ -17,9 +17,9 @@ from tfdist_cli.options import (
     add_program,
     check_json,
     print_figures,
+    python_program,
 )
 from tfdist_cli.plots import draw_estimate, new_figure
-from tfdist_cli.program import python_program
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\

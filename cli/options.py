@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
+from tfdist.cluster.hosts.slots import HostSlots, parse_hostfile, parse_hosts
+from tfdist_cli.config_text import read_file
+
 # The value of --json without a file.
 TO_STDOUT = Path("-")
 JSON = {
@@ -114,6 +117,21 @@ def without_dashes(words: list[str]) -> list[str]:
     return words[1:] if words[:1] == ["--"] else words
 
 
+def python_program(args: argparse.Namespace, what: str) -> tuple[str, ...]:
+    """Return the script or module with its arguments; refuse other programs."""
+    # Imported late: most commands start no program.
+    from tfdist.launch import resolve_command
+
+    words = without_dashes(args.command)
+    if words and not args.m and not words[0].endswith(".py"):
+        raise ValueError(
+            f"Only a Python script or module can be {what}. "
+            f"Received: {words[0]}. Give a .py file, or -m and a module."
+        )
+    resolve_command(words, module=args.m)
+    return tuple(words)
+
+
 def check_json(file: Path | None, option: str = "--json") -> None:
     """Refuse an output file that cannot be written, before minutes of work."""
     if file is None or file == TO_STDOUT:
@@ -137,3 +155,28 @@ def print_figures(file: Path | None, figures: Any, table: str) -> None:
     print(text if file == TO_STDOUT else table)
     if file is not None and file != TO_STDOUT:
         file.write_text(f"{text}\n")
+
+
+def add_host_options(
+    parser: argparse._ActionsContainer, text: str
+) -> argparse._MutuallyExclusiveGroup:
+    """Add the two options that name hosts, and return their group."""
+    group = parser.add_mutually_exclusive_group()
+    options = {
+        "-H HOST:SLOTS,... ...": text,
+        "--hostfile FILE": "the same from a file, or - for the standard input: "
+        "node1 slots=4 as Open MPI and Horovod write it, node1:4 as MPICH does, or "
+        "names",
+    }
+    add_options(group, options, {"FILE": str})
+    return group
+
+
+def hosts_given(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
+    """Return the hosts that the options name, or None."""
+    if args.H:
+        return parse_hosts(",".join(args.H))
+    if args.hostfile is None:
+        return None
+    text = read_file(args.hostfile, option="--hostfile", holds="hosts")
+    return parse_hostfile(text, place=f"--hostfile {args.hostfile}")

@@ -17,8 +17,7 @@ from tfdist.launch import (
     shell_lines,
     with_engine,
 )
-from tfdist_cli.host_options import add_host_options, hosts_given
-from tfdist_cli.options import Parser, add_options
+from tfdist_cli.options import Parser, add_host_options, add_options, hosts_given
 from tfdist_cli.run_report import print_lines
 
 _REMARK = "# ports and cores are those of this machine: the hosts have not been asked"

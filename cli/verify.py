@@ -10,8 +10,8 @@ from tfdist_cli.options import (
     add_options,
     add_program,
     check_json,
+    python_program,
 )
-from tfdist_cli.program import python_program
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\
