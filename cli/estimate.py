@@ -10,7 +10,6 @@ from tfdist.benchmarks import BenchmarkError
 from tfdist.estimate import EstimateError, Link, Orders, measure
 from tfdist.estimate.report import figures_of, text_of
 from tfdist_cli.options import (
-    JSON,
     Commands,
     add_command,
     add_options,
@@ -53,6 +52,7 @@ _OPTIONS = {
     "--per-host N": "ranks of each host (default: as many as have these cores)",
     "--collective tensorflow|mpi|horovod": "the library that connects the ranks",
     "--steps N": "steps to measure",
+    "--json FILE": "write the figures to a file, too",
     "--plot FILE": "draw the examples per second; the name's ending says how (.png, "
     ".svg, .pdf)",
 }
@@ -81,7 +81,7 @@ def add_parser(commands: Commands) -> None:
     }
     add_options(
         parser,
-        _OPTIONS | JSON,
+        _OPTIONS,
         types,
         latency="50us",
         collective="tensorflow",

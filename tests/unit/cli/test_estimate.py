@@ -116,10 +116,11 @@ def test_rates(rate, bytes_per_second, orders):
 
 
 def test_json_and_a_plot(orders, capsys, tmp_path):
-    plot = tmp_path / "curve.svg"
-    words = ["--json", "--plot", str(plot), "-np", "1,2"]
+    file, plot = tmp_path / "figures.json", tmp_path / "curve.svg"
+    words = ["--json", str(file), "--plot", str(plot), "-np", "1,2"]
     assert main(["estimate", *words, "--", "train.py"]) == 0
-    figures = json.loads(capsys.readouterr().out)
+    assert capsys.readouterr().out.startswith("A prediction of train.py")
+    figures = json.loads(file.read_text())
     assert [
         (each["change"], each["ranks"], round(each["examples_per_second"]))
         for each in figures["predictions"]

@@ -1,0 +1,102 @@
+"""`tfdist estimate` on small scripts: what it counts, but no times."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tfdist.estimate import Link, Orders, measure, predict
+
+pytestmark = pytest.mark.slow
+
+TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())")
+SCRIPT = """
+import sys
+
+import keras
+import numpy as np
+
+import tfdist
+
+how = sys.argv[1]
+strategy = tfdist.strategies.AllReduceStrategy(shard_optimizer=how == "shared")
+with strategy.scope():
+    model = keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            keras.layers.Embedding(500, 4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1000, use_bias=False),
+            keras.layers.Dense(10, use_bias=False),
+        ]
+    )
+    micro_steps = 2 if how == "shared" else None
+    adam = keras.optimizers.Adam(gradient_accumulation_steps=micro_steps)
+    model.compile(adam, "mse")
+rows = 8 if how == "shared" else 4 * tfdist.size()
+x = np.zeros((rows * 40, 3), np.int32)
+model.fit(x, np.zeros((len(x), 10)), batch_size=rows, verbose=0, shuffle=False)
+"""
+# Four bytes for each weight of the embedding and of both dense layers.
+TABLE, DENSE = 4 * 500 * 4, 4 * (12 * 1000 + 1000 * 10)
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_what_a_rank_sends_and_keeps(script, tmp_path):
+    """A batch on each rank: dense gradients are summed, rows of the table gathered."""
+    file = tmp_path / "figures.json"
+    words = ["-np", "1,2", "--steps", "4", "--json", file, script, "own"]
+    done = subprocess.run(
+        [*TFDIST, "estimate", *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(file.read_text())
+    assert not figures["is_strong_scaling"]
+    assert [len(runs) for runs in figures["measured_step_seconds"].values()] == [1, 2]
+    alone, two = (
+        each for each in figures["predictions"] if each["change"] == "as it is"
+    )
+    assert (alone["rows"], two["rows"]) == (4, 4)
+    assert alone["sent_bytes"] == 0
+    # Of 12 words a rank sends four numbers and an index each, next to the sums of the
+    # dense gradients and of the metrics.
+    assert DENSE + 12 * (4 * 4 + 4) <= two["sent_bytes"] < DENSE + 1000
+    for each in (alone, two):
+        assert each["memory"]["weights"] == TABLE + DENSE
+        assert each["memory"]["gradients"] == TABLE + DENSE
+        assert each["memory"]["optimizer"] >= 2 * (TABLE + DENSE)
+        assert each["memory"]["optimizer"] < 2 * (TABLE + DENSE) + 100
+        assert each["peak_bytes"] > 2e8
+        assert each["epochs_per_hour"] > 0
+    assert two["memory"]["buffers"] > 0
+    [calibration] = figures["calibrations"]
+    assert min(calibration[k] for k in ("seconds", "small_seconds", "runtime")) > 0
+
+
+def test_a_shared_batch_of_a_cluster(script):
+    """What the script has already is seen: shards, and two batches for each update."""
+    command = (str(script), "shared")
+    orders = Orders(command, (4,), steps=4, network=Link(1e-3, 1e-9), per_host=1)
+    measured = measure(orders)
+    assert list(measured.profiles) == [1, 4]
+    assert measured.is_strong
+    assert (measured.alone.rows, measured.largest.rows) == (8, 2)
+    assert measured.alone.micro_steps == 2
+    assert measured.largest.is_sharded
+    # The largest of three weights is on one rank, and the accumulators on all.
+    whole, part = measured.alone.memory.optimizer, measured.largest.memory.optimizer
+    assert TABLE + DENSE + 2 * 4 * 12_000 <= part < whole
+    kinds = {message.kind for message in measured.largest.messages}
+    assert {"reduce", "share"} <= kinds
+    assert predict(measured, 4).seconds > 1e-3
