@@ -126,10 +126,10 @@ def job(args, name, engine, size, hosts=None):
     return seconds, max(report["peak"] for report in reports)
 
 
-def estimated(args, name, engine, sizes):
+def estimated(args, name, engine, sizes, **cluster):
     """Measure a model as `tfdist estimate` does."""
     orders = json.dumps([name, args.rows, "auto", "", False])
-    return measure(Orders((__file__, orders), sizes, engine=engine))
+    return measure(Orders((__file__, orders), sizes, engine=engine, **cluster))
 
 
 def measure_all(args):
@@ -179,11 +179,16 @@ def times(args):
 def times_of(args, name, engine, here, hosts):
     """Return predicted and measured steps of a model over an engine."""
     figures = []
+    links = {rate: Link(_LATENCY_SECONDS, seconds) for rate, seconds in _RATES.items()}
+    alone = {"network": links["1gbit"], "cores": 1, "per_host": 1}
+    # Each of two hosts has a core of its own, but four ranks share two cores, as on this
+    # machine.
+    apart = {2: estimated(args, name, engine, (2,), **alone), 4: here}
     for size in (2, 4):
         places = {"this machine": (here, None)}
-        for rate, per_byte in _RATES.items():
-            link = Link(_LATENCY_SECONDS, per_byte)
-            places[rate] = (replace(here, network=link, per_host=size // 2), hosts)
+        for rate, link in links.items():
+            cluster = replace(apart[size], network=link, per_host=size // 2)
+            places[rate] = (cluster, hosts)
         for where, (measured, both) in places.items():
             if both is not None:
                 limit(hosts, where)

@@ -49,6 +49,8 @@ _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS
 # Open MPI refuses to be started by root without them.
 _ROOT = ("OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 _MPI_OPTIONS = (
+    # As `tfdist run` does: a rank that waits lets others have the core.
+    *("--mca", "mpi_yield_when_idle", "1"),
     *("--map-by", "slot", "--bind-to", "none"),
     *("--mca", "btl_tcp_if_include", f"{ADDRESSES[0]}/24"),
 )

@@ -81,8 +81,8 @@ class Orders:
         return float(available) if self.network else available / size
 
     def processes_of(self, size: int) -> int:
-        """Return how many ranks are measured at once, so that they meet neighbours."""
-        return min(size, max(1, int(len(available_cores()) / self.cores_of(size))))
+        """Return how many ranks are measured at once: those of a host."""
+        return min(size, self.ranks_of_host)
 
 
 @dataclass(frozen=True)

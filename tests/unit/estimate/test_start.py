@@ -85,7 +85,8 @@ def test_ranks_of_few_cores_are_measured_with_neighbours(runs, groups):
     _, specs = runs[1]
     assert {spec.cores for spec in specs} == {()}
     assert specs[0].env["TF_NUM_INTRAOP_THREADS"] == "1"
-    assert Orders(SCRIPT, (8,), network=NETWORK, cores=2, per_host=1).ranks_of_host == 1
+    apart = Orders(SCRIPT, (8,), network=NETWORK, cores=2, per_host=1)
+    assert (apart.ranks_of_host, apart.processes_of(8)) == (1, 1)
 
 
 def test_one_process_needs_no_engine(runs, groups):
