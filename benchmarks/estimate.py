@@ -181,8 +181,7 @@ def times_of(args, name, engine, here, hosts):
     figures = []
     links = {rate: Link(_LATENCY_SECONDS, seconds) for rate, seconds in _RATES.items()}
     alone = {"network": links["1gbit"], "cores": 1, "per_host": 1}
-    # Each of two hosts has a core of its own, but four ranks share two cores, as on this
-    # machine.
+    # Each of two hosts has a core of its own; four ranks share two cores, as here.
     apart = {2: estimated(args, name, engine, (2,), **alone), 4: here}
     for size in (2, 4):
         places = {"this machine": (here, None)}
