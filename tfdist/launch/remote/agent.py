@@ -20,7 +20,7 @@ from tfdist.launch.remote.link import (
     open_link,
     open_reader,
 )
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_notes
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE, ask_for_stacks, read_notes
 from tfdist.rendezvous.wire import Message
 
 # Interval at which the notes of rank 0 are read, which may die with its host.
@@ -38,7 +38,7 @@ class Agent:
         self._link = link
         self._progress = folder / "progress"
         self._progress.touch()
-        self._notes = read_notes(self._progress)
+        self._notes: tuple[str, str, bool] | None = read_notes(self._progress)
         self._processes: dict[int, GuardedProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -61,6 +61,11 @@ class Agent:
             self._start(message)
             return
         number = signal.Signals(message["number"])
+        if number == signal.SIGUSR2:
+            ask_for_stacks(self._progress)
+            # The launcher hears of an answer that comes before the next look, too.
+            self._notes = None
+            return
         # The launcher, too, may be stopped while its ranks are.
         if number in (signal.SIGSTOP, signal.SIGCONT):
             self._link.is_paused = number == signal.SIGSTOP
@@ -125,8 +130,7 @@ class Agent:
         notes = read_notes(self._progress)
         if notes != self._notes:
             self._notes = notes
-            step, culprit = notes
-            await self._send("notes", 0, step=step, culprit=culprit)
+            await self._send("notes", 0, notes=notes)
 
     async def _send(self, kind: str, rank: int, **content: object) -> None:
         """Send a message at the speed at which the launcher reads."""
