@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import os
+import platform
 import signal
 import sys
 import tempfile
@@ -31,9 +32,10 @@ class Agent:
     """Starts, signals and watches the ranks of this host for the launcher."""
 
     # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with its
-    # process id, the installed versions, free ports and cores, then the `output`,
-    # `exit` and `gone` of ranks; `gone` means that no descendant is left. Rank 0 writes
-    # files for the launcher: on another host `notes` carry what they hold.
+    # process id, the host's own name, the installed versions, free ports and cores,
+    # then the `output`, `exit` and `gone` of ranks; `gone` means that no descendant is
+    # left. Rank 0 writes files for the launcher: on another host `notes` carry what
+    # they hold.
     def __init__(self, link: Link, folder: Path) -> None:
         self._link = link
         self._progress = folder / "progress"
@@ -154,6 +156,7 @@ async def _serve(reading: int, writing: int, ports: int) -> None:
     link = await open_link(os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb", 0))
     versions = installed_versions()
     hello: Message = {"kind": "hello", "pid": os.getpid(), "versions": versions}
+    hello["name"] = platform.node()
     try:
         hello["ports"] = free_ports(ports, host="")
         hello["cores"] = available_cores()
