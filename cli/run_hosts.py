@@ -1,6 +1,7 @@
 """Hosts of `tfdist run`: options, Slurm allocations, pods and dry runs."""
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 
 from tfdist.cluster.hosts.slots import HostSlots
@@ -91,7 +92,10 @@ def dry_lines(job: Job, hosts: Hosts | Pods | None) -> list[str]:
     """Return the processes as lines for as many shells."""
     if isinstance(hosts, Hosts):
         specs: Sequence[ProcessSpec] = plan_unconnected(job, hosts)
-        return [_REMARK, *shell_lines(specs, hosts)]
+        spare = Counter(hosts.places[job.process_count :])
+        names = ", ".join(f"{host}:{slots}" for host, slots in spare.items())
+        remarks = [f"# spare slots for restarts: {names}"] if spare else []
+        return [_REMARK, *remarks, *shell_lines(specs, hosts)]
     if hosts is not None:
         return shell_lines(plan_in_pod(job, hosts))
     return shell_lines(plan_here(with_engine(job)))

@@ -1,6 +1,7 @@
 """Two hosts on this machine: network namespaces, each with its address and its sshd."""
 
 import getpass
+import os
 import shlex
 import shutil
 import subprocess
@@ -28,7 +29,8 @@ class TwoHosts:
 
     def __init__(self, folder):
         self.folder = folder
-        self.names = tuple(f"tfdist{number}" for number in (1, 2))
+        # Other tests on this machine may have hosts of their own.
+        self.names = tuple(f"tfdist{os.getpid()}-{number}" for number in (1, 2))
         key, known = folder / "id", folder / "known_hosts"
         self.ssh = (
             f"ssh -F none -p 2222 -i {key} -o UserKnownHostsFile={known} "

@@ -148,13 +148,12 @@ class Records:
         """Leave out empty states of a progress bar, and all but one in ten seconds."""
         return [line for line in lines if self._is_kept(descriptor, line)]
 
-    def format(self, descriptor: int, lines: Sequence[bytes]) -> bytes:
-        """Return an object for each line."""
+    def format(self, descriptor: int, lines: Sequence[bytes]) -> list[bytes]:
+        """Return an object for each line, with a newline."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         record = {"time": now, **self._place, "stream": self._names[descriptor]}
         texts = (_text(line).decode(errors="replace") for line in lines)
-        objects = [json.dumps({**record, "text": text}) for text in texts]
-        return "".join(f"{one}\n" for one in objects).encode()
+        return [json.dumps({**record, "text": text}).encode() + b"\n" for text in texts]
 
     def _is_kept(self, descriptor: int, line: bytes) -> bool:
         """Return whether a line is none of the many states of a progress bar."""
@@ -173,7 +172,7 @@ def print_line(line: str, *, is_json: bool) -> None:
         print(line, file=sys.stderr)
         return
     with contextlib.suppress(BrokenPipeError):
-        write_all(STDOUT, Records().format(STDERR, [os.fsencode(line)]))
+        write_all(STDOUT, b"".join(Records().format(STDERR, [os.fsencode(line)])))
 
 
 class Errors:

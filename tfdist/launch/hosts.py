@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import os
+import platform
 import select
 import socket
 import sys
@@ -160,6 +161,9 @@ def placed(
                 )
                 stack.callback(remote[one.host].close)
         hellos = _hellos(remote, hosts.python, deadline, signals)
+        if job.collective == "mpi":
+            here = [one.host for one in taken if one.host not in remote]
+            _check_own_names(here, hellos)
         machines = []
         for one in taken:
             if one.host in hellos:
@@ -220,6 +224,29 @@ def plan_in_pod(
     first = pods.cluster.task.index * job.size
     own = specs[first : first + job.size]
     return [replace(spec, host=None) for spec in own]
+
+
+def _check_own_names(here: Sequence[str], hellos: Mapping[str, Message]) -> None:
+    """Refuse hosts that Open MPI takes for one host."""
+    names = {_short(platform.node()): host for host in here}
+    failures = {}
+    for host, hello in hellos.items():
+        name = _short(hello["name"])
+        other = names.setdefault(name, host)
+        if other != host:
+            failures[host] = (
+                "--collective mpi needs hosts whose own names differ before the first "
+                f"dot: Open MPI shares memory where they do not. Received: {name} for "
+                f"{other} and {host}. Rename one (hostnamectl hostname NAME), or use "
+                "--collective tensorflow."
+            )
+    if failures:
+        raise UnusableHosts(failures)
+
+
+def _short(name: str) -> str:
+    """Return the first part of a host's name."""
+    return name.partition(".")[0]
 
 
 def _hellos(

@@ -165,17 +165,19 @@ class OutputPump:
             os.close(descriptor)
         lines = splitter.feed(data) if data else splitter.flush()
         rank.remember(lines, is_error=console == STDERR)
-        format_ = b"".join
+        written = lines
         if self._output.is_json:
             lines = rank.records.select(console, lines)
-            format_ = functools.partial(rank.records.format, console)
-        self._print(lambda: rank.log.write(format_(lines)))
-        if rank.is_quiet:
-            lines = [line for line in lines if not is_noise(line)]
-        if self._output.console and self._output.is_json:
-            self._print(lambda: write_all(STDOUT, format_(lines)))
-        elif self._output.console:
-            self._print(lambda: self._console.show(console, rank.tag, lines))
+            written = rank.records.format(console, lines)
+        self._print(lambda: rank.log.write(b"".join(written)))
+        if not self._output.console:
+            return
+        pairs = zip(lines, written, strict=True)
+        shown = [one for line, one in pairs if not (rank.is_quiet and is_noise(line))]
+        if self._output.is_json:
+            self._print(lambda: write_all(STDOUT, b"".join(shown)))
+        else:
+            self._print(lambda: self._console.show(console, rank.tag, shown))
 
     def _print(self, write: Callable[[], None]) -> None:
         """Write to a destination, until one has failed."""

@@ -34,8 +34,9 @@ _SETTLE_SECONDS = 1.0
 # A process may notice the chief's exit before the launcher does. The notice of an early
 # exit waits this long for the chief's.
 _NOTICE_SECONDS = 5.0
-# Rank 0 looks every second whether it is asked for stacks.
-_STACKS_SECONDS = 3.0
+# Rank 0 looks every second whether it is asked for stacks, and its agent on another
+# host whether it has answered.
+_STACKS_SECONDS = 5.0
 # Kubernetes and Slurm allow this long for a checkpoint after SIGTERM.
 _PREEMPTION_SECONDS = 30.0
 # A traceback older than this at the exit did not cause the failure.
@@ -164,13 +165,15 @@ class Supervisor:
         """Let rank 0 print what all ranks do, and say if it does not."""
         progress = self._progress()
         question = None if progress is None else ask_for_stacks(progress)
+        first = self._processes[min(self._processes)]
+        if isinstance(first, RemoteProcess):
+            first.send(signal.SIGUSR2)
 
         def check() -> None:
             if question is None or question.exists():
                 self._announce(
                     "no rank has answered SIGUSR2. Ranks do so once all have made "
-                    "their strategy, with rank 0 on this machine and without "
-                    "parameter servers."
+                    "their strategy, without parameter servers."
                 )
 
         self._timers.add(_STACKS_SECONDS, check)

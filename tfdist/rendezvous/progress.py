@@ -67,17 +67,20 @@ def read_culprit(progress: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def read_notes(progress: Path) -> tuple[str, str]:
-    """Return what the ranks of another host have written for the launcher."""
-    return progress.read_text(), read_culprit(progress)
+def read_notes(progress: Path) -> tuple[str, str, bool]:
+    """Return what ranks have written for a launcher elsewhere, and if it still asks."""
+    is_asked = _beside(progress, "ask").exists()
+    return progress.read_text(), read_culprit(progress), is_asked
 
 
-def write_notes(progress: Path, step: str, culprit: str) -> None:
+def write_notes(progress: Path, step: str, culprit: str, is_asked: bool) -> None:
     """Write here what `read_notes` has read on another host."""
     with suppress(OSError):
         progress.write_text(step)
         if culprit:
             _beside(progress, "culprit").write_text(culprit)
+        if not is_asked:
+            _beside(progress, "ask").unlink(missing_ok=True)
 
 
 def ask_for_stacks(progress: Path) -> Path:

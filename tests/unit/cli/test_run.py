@@ -391,6 +391,14 @@ def test_a_dry_run_prints_what_reaches_the_hosts(capsys, monkeypatch):
     assert " && exec env " in there
 
 
+def test_a_dry_run_names_spare_slots(capsys):
+    line = f"run --dry-run -np 2 -H {A}:3,{B}:2 --max-restarts 1 true"
+
+    assert main(line.split()) == 0
+
+    assert f"# spare slots for restarts: {A}:1, {B}:2\n" in capsys.readouterr().out
+
+
 def test_a_dry_run_over_mpi_names_the_hosts(capsys, monkeypatch):
     monkeypatch.setattr("tfdist.launch.runner.is_this_machine", lambda host: host == A)
     line = f"run --dry-run -H {A},{B} --collective mpi --ssh"

@@ -1,5 +1,7 @@
 """Where the processes of a job are placed."""
 
+import platform
+import re
 import socket
 import sys
 from dataclasses import replace
@@ -138,7 +140,21 @@ def test_ranks_are_started_on_their_hosts(hosts, capfd):
     ]
 
 
-def test_ranks_of_mpi_are_started_on_their_hosts(hosts, capfd):
+def test_hosts_of_one_name_are_refused_with_mpi(hosts):
+    """Both are this machine, whose memory Open MPI would share between them."""
+    job = replace(job_of(), collective="mpi")
+    name = platform.node().partition(".")[0]
+    message = (
+        "^--collective mpi needs hosts whose own names differ before the first dot.*"
+        f" Received: {re.escape(name)} for {A} and {B}. Rename one "
+    )
+
+    with pytest.raises(OSError, match=message), placed(job, hosts, range(3)):
+        pass
+
+
+def test_ranks_of_mpi_are_started_on_their_host(hosts, capfd):
+    hosts = replace(hosts, slots=(HostSlots(A, 3),))
     script = 'echo "$TFDIST_RANK is $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"'
     job = replace(job_of(f'{script} "$PMIX_NAMESPACE"'), collective="mpi")
     limits = Limits(timeout_seconds=60)
@@ -150,7 +166,7 @@ def test_ranks_of_mpi_are_started_on_their_hosts(hosts, capfd):
     assert sorted(line[0] for line in lines) == [
         f"[0 {A}] 0 is 0 of 3",
         f"[1 {A}] 1 is 1 of 3",
-        f"[2 {B}] 2 is 2 of 3",
+        f"[2 {A}] 2 is 2 of 3",
     ]
     assert len({line[2] for line in lines}) == 1
 
@@ -161,6 +177,7 @@ def test_a_host_that_mpirun_cannot_use_is_shown(hosts, tmp_path):
     text = program.read_text().replace("exec", f"{refused}\nexec")
     program.write_text(text)
     job = replace(job_of(), collective="mpi")
+    hosts = replace(hosts, slots=(HostSlots(A, 3),))
 
     message = r"mpirun does not start a job of Open MPI\. .* no such luck\. Use --coll"
     with (

@@ -137,7 +137,7 @@ def test_one_state_of_a_progress_bar_in_ten_seconds_is_an_object():
     kept = []
     for now[0] in (9.0, 10.0, 11.0, 20.0):
         kept += records.select(STDOUT, [b"\b\r", b"%d\r" % now[0], b"line\n"])
-    [first, *_] = records.format(STDOUT, kept).splitlines()
+    [first, *_] = records.format(STDOUT, kept)
 
     assert kept == [b"line\n", b"10\r", b"line\n", b"line\n", b"20\r", b"line\n"]
     assert json.loads(first)["task"] == "worker 1"

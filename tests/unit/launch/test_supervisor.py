@@ -11,8 +11,11 @@ import pytest
 from tfdist.cluster import Task
 from tfdist.launch.job import Limits, ProcessSpec
 from tfdist.launch.output import Output
+from tfdist.launch.remote.host import RemoteHost
 from tfdist.launch.supervisor import Supervisor, failed_seconds
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE
+
+SECONDS = 30
 
 
 @pytest.fixture
@@ -33,6 +36,7 @@ def supervise():
             output or Output(console=False),
             Limits(timeout_seconds, grace_seconds, restarts),
             signals=given.get("signals"),
+            remote=given.get("remote"),
         )
         supervisors.append(supervisor)
         supervisor.start(
@@ -42,6 +46,7 @@ def supervise():
                     ("/bin/bash", "-c", script),
                     given.get("env", {}),
                     task=None if tasks is None else tasks[rank],
+                    host=next(iter(given.get("remote", ())), None),
                 )
                 for rank, script in enumerate(scripts)
             ]
@@ -138,13 +143,39 @@ def test_a_question_that_no_rank_answers_is_reported(supervise, tmp_path, capfd)
     env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
     with ours, theirs:
         ours.send(bytes([signal.SIGUSR2]))
-        script = f"while [ ! -e {tmp_path}/0.ask ]; do sleep 0.1; done; sleep 4"
+        script = f"while [ ! -e {tmp_path}/0.ask ]; do sleep 0.1; done; sleep 6"
         result = supervise(script, env=env, signals=theirs, output=Output()).wait()
 
     assert result.exit_code == 0
     assert "no rank has answered SIGUSR2. Ranks do so once all have made their" in (
         capfd.readouterr().err
     )
+
+
+@pytest.fixture
+def remote(ssh):
+    """Return a connected host by its name."""
+    host = RemoteHost("node2", 1, ssh=ssh)
+    host.hello.result(SECONDS)
+    yield {"node2": host}
+    host.close()
+
+
+def test_rank_0_on_another_host_is_asked_there(remote, supervise, tmp_path, capfd):
+    """It answers there, so the launcher has nothing to report."""
+    ours, theirs = socket.socketpair()
+    progress = tmp_path / "0"
+    progress.touch()
+    env = {PROGRESS_VARIABLE: str(progress)}
+    with ours, theirs:
+        ours.send(bytes([signal.SIGUSR2]))
+        answer = 'until rm "$TFDIST_PROGRESS_FILE.ask"; do sleep 0.1; done 2>/dev/null'
+        script, options = f"{answer}; sleep 6", {"signals": theirs, "output": Output()}
+        result = supervise(script, env=env, remote=remote, **options).wait()
+
+    assert result.exit_code == 0
+    assert capfd.readouterr().err == ""
+    assert [*tmp_path.glob("0*")] == [progress]
 
 
 def test_a_traceback_comes_before_a_lengthy_exit(supervise, meet):

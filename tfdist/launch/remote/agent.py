@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import os
+import platform
 import signal
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from tfdist.launch.remote.link import (
     open_link,
     open_reader,
 )
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_notes
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE, ask_for_stacks, read_notes
 from tfdist.rendezvous.wire import Message
 
 # Interval at which the notes of rank 0 are read, which may die with its host.
@@ -31,14 +32,15 @@ class Agent:
     """Starts, signals and watches the ranks of this host for the launcher."""
 
     # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with its
-    # process id, the installed versions, free ports and cores, then the `output`,
-    # `exit` and `gone` of ranks; `gone` means that no descendant is left. Rank 0 writes
-    # files for the launcher: on another host `notes` carry what they hold.
+    # process id, the host's own name, the installed versions, free ports and cores,
+    # then the `output`, `exit` and `gone` of ranks; `gone` means that no descendant is
+    # left. Rank 0 writes files for the launcher: on another host `notes` carry what
+    # they hold.
     def __init__(self, link: Link, folder: Path) -> None:
         self._link = link
         self._progress = folder / "progress"
         self._progress.touch()
-        self._notes = read_notes(self._progress)
+        self._notes: tuple[str, str, bool] | None = read_notes(self._progress)
         self._processes: dict[int, GuardedProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -61,6 +63,11 @@ class Agent:
             self._start(message)
             return
         number = signal.Signals(message["number"])
+        if number == signal.SIGUSR2:
+            ask_for_stacks(self._progress)
+            # The launcher hears of an answer that comes before the next look, too.
+            self._notes = None
+            return
         # The launcher, too, may be stopped while its ranks are.
         if number in (signal.SIGSTOP, signal.SIGCONT):
             self._link.is_paused = number == signal.SIGSTOP
@@ -125,8 +132,7 @@ class Agent:
         notes = read_notes(self._progress)
         if notes != self._notes:
             self._notes = notes
-            step, culprit = notes
-            await self._send("notes", 0, step=step, culprit=culprit)
+            await self._send("notes", 0, notes=notes)
 
     async def _send(self, kind: str, rank: int, **content: object) -> None:
         """Send a message at the speed at which the launcher reads."""
@@ -150,6 +156,7 @@ async def _serve(reading: int, writing: int, ports: int) -> None:
     link = await open_link(os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb", 0))
     versions = installed_versions()
     hello: Message = {"kind": "hello", "pid": os.getpid(), "versions": versions}
+    hello["name"] = platform.node()
     try:
         hello["ports"] = free_ports(ports, host="")
         hello["cores"] = available_cores()

@@ -229,7 +229,7 @@ class RemoteHost:
             return
         if message["kind"] == "notes":
             if self._progress is not None:
-                write_notes(self._progress, message["step"], message["culprit"])
+                write_notes(self._progress, *message["notes"])
             return
         rank = self._ranks[message["rank"]]
         if message["kind"] == "output":
@@ -282,6 +282,7 @@ class RemoteProcess(RankProcess):
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal at once, since this process itself may be stopped next."""
+        # The agent asks rank 0 for stacks at SIGUSR2.
         self.is_to_be_killed |= number == signal.SIGKILL
         self._host.call(self._host.signal(self, number))
 
