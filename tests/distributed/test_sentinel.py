@@ -47,7 +47,7 @@ def rows(wrong=(), left_out=()):
     return np.delete(x, [step - 1 for step in left_out], axis=0).reshape(-1, 8)
 
 
-def train(strategy, *callbacks, x, **options):
+def train(strategy, *callbacks, x, is_frozen=False, **options):
     """Return what two fits leave: weights, lines of Sentinel, and the first error."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
@@ -64,6 +64,7 @@ def train(strategy, *callbacks, x, **options):
                 layers.Dense(1),
             ]
         )
+        model.layers[2].trainable = not is_frozen
         model.compile(keras.optimizers.Adam(**options), "mse", jit_compile=False)
     fit = {"batch_size": BATCH, "shuffle": False, "epochs": EPOCHS, "verbose": 0}
     error = ""
@@ -83,9 +84,10 @@ def train_all(options):
     strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=60, **options)
     last = tfdist.size() - 1
 
-    def case(*faults, x=None, accumulate=None, **options):
+    def case(*faults, x=None, accumulate=None, is_frozen=False, **options):
         sentinel = Sentinel(every_steps=2, **options)
         more = {"gradient_accumulation_steps": accumulate}
+        more["is_frozen"] = is_frozen
         return train(strategy, *faults, sentinel, x=rows() if x is None else x, **more)
 
     return {
@@ -93,6 +95,7 @@ def train_all(options):
         "accumulated": case(accumulate=3),
         "repaired": case(FlipsOneBit(last), on_difference="repair"),
         "stopped": case(FlipsOneBit(last)),
+        "frozen": case(FlipsOneBit(last), is_frozen=True),
         "warned": case(FlipsOneBit(0), on_difference="warn"),
         "restored": case(x=rows(wrong=[3]), on_divergence="restore"),
         "left out": case(x=rows(left_out=[3, 4])),
@@ -135,7 +138,7 @@ def test_one_bit_is_found_and_repaired(job):
     assert found["repaired"] == [
         (weights, [line] * 2 if rank == 0 else [], "") for rank in range(size)
     ]
-    for _, printed, error in found["stopped"]:
+    for _, printed, error in [*found["stopped"], *found["frozen"]]:
         assert printed == []
         assert error == (
             f"The ranks have different variables after step {FAULTY_STEP}. Received: "

@@ -15,6 +15,7 @@ from tfdist.callbacks.backup.state import TrainingVariables, is_part
 from tfdist.callbacks.ranks import collective_of
 from tfdist.callbacks.throughput import mean_loss_of
 from tfdist.collectives import Collective
+from tfdist.compat.keras.layers import weights_of
 from tfdist.compat.keras.learning_rates import state_of_losses, variables_of
 from tfdist.compat.owned_variables import is_elsewhere, owner_of
 from tfdist.training.state import broadcast_equal
@@ -291,7 +292,8 @@ def _compared_of(model: keras.Model) -> list[Any]:
         *model.metrics_variables,
         *state_of_losses(model),
     ]
-    apart = {id(variable) for variable in others}
+    # Frozen weights are among the first, and must be equal too.
+    apart = {id(v) for v in others} - {id(v) for v in weights_of(model)}
     return [
         variable
         for variable in variables_of(model)

@@ -65,6 +65,15 @@ def statistics_of(model: Any) -> list[Any]:
     ]
 
 
+def weights_of(model: Any) -> list[Any]:
+    """Return the weights of layers that are trained, or would be if not frozen."""
+    return [
+        variable
+        for layer in model._flatten_layers()
+        for variable in layer._trainable_variables
+    ]
+
+
 def is_normalized(model: Any, variable: Any) -> bool:
     """Return whether a layer replaces a weight by its normalized value."""
     kind = keras.layers.SpectralNormalization
