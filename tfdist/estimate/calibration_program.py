@@ -19,21 +19,23 @@ _WARM_UP_CALLS = 3
 
 
 def measure(
-    turn: Turn, *, engine: str, weight_bytes: list[int], repeats: int
+    turn: Turn, *, engine: str, gradient_bytes: list[int], repeats: int
 ) -> dict[str, Any]:
     """Return the seconds of sums of gradients, and the bytes that they need."""
     turn.take()
     before = resident_bytes()
     collective = connect(engine)
     runtime = resident_bytes() - before
+    # A model may have sparse gradients only.
+    sizes = gradient_bytes or [_SMALL_BYTES]
     cases = {
         "small": ("none", [_SMALL_BYTES]),
-        "none": ("none", weight_bytes),
-        "fp16": ("fp16", weight_bytes),
+        "none": ("none", sizes),
+        "fp16": ("fp16", sizes),
     }
     seconds, kept, most = {}, 0, 0
-    for name, (compression, sizes) in cases.items():
-        call = _reduction(collective, compression, sizes, name)
+    for name, (compression, its) in cases.items():
+        call = _reduction(collective, compression, its, name)
         reset_peak()
         begin = resident_bytes()
         seconds[name] = _times(collective, call, repeats)

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -117,6 +118,7 @@ class Meter:
     def _end(self) -> None:
         """Note the end of a step."""
         self._is_in_step = False
+        self._stop_if_enough()
 
     @unseen
     def _see_update(self, optimizer: Any, gradients: Any, weights: list[Any]) -> None:
@@ -124,7 +126,7 @@ class Meter:
         if not self._is_in_step:
             return
         self._is_in_step = False  # Of nested optimizers, only the outermost counts.
-        self._note(optimizer, weights)
+        self._note(optimizer, gradients, weights)
         computed = [getattr(g, "values", g) for g in gradients if g is not None]
 
         def count() -> Any:
@@ -139,12 +141,17 @@ class Meter:
         with tf.device("CPU:0"), tf.xla.experimental.jit_scope(compile_ops=False):
             self._recorder.traced(UPDATE, computed, count)
 
-    def _note(self, optimizer: Any, weights: list[Any]) -> None:
+    def _note(self, optimizer: Any, gradients: Any, weights: list[Any]) -> None:
         """Note what is known of an update while it is traced."""
         profile = self._profile
         inner = getattr(optimizer, "inner_optimizer", optimizer)
         profile.micro_steps = getattr(inner, "gradient_accumulation_steps", None) or 1
         profile.weight_bytes = [_size(weight) for weight in weights]
+        profile.gradient_bytes = [
+            size
+            for size, gradient in zip(profile.weight_bytes, gradients, strict=True)
+            if tf.is_tensor(gradient)
+        ]
         profile.is_sharded = owners_of(tf.distribute.get_strategy()) is not None
         self._optimizer = optimizer
         self._weights = weights if self._model is None else self._model.variables
@@ -152,7 +159,8 @@ class Meter:
     @unseen
     def _stop_if_enough(self) -> None:
         """Stop the script between two of its calls, after enough steps."""
-        if self._counts is None or not tf.executing_eagerly():
+        is_script = threading.current_thread() is threading.main_thread()
+        if self._counts is None or not (is_script and tf.executing_eagerly()):
             return
         steps = int(self._counts[0])
         if not self._began:
@@ -174,7 +182,7 @@ class Meter:
             program=self._program_bytes,
             weights=_bytes_of(self._weights),
             optimizer=_bytes_of(getattr(self._optimizer, "variables", ())),
-            gradients=sum(self._profile.weight_bytes),
+            gradients=sum(self._profile.gradient_bytes),
             peak=peak_bytes(),
         )
 

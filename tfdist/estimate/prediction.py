@@ -146,7 +146,11 @@ def predict(
 def is_compressed(measured: Measured) -> bool:
     """Return whether the script sends its gradients in two bytes already."""
     profile = measured.largest
-    sent = sum(each.size_bytes for each in profile.messages if each.is_gradient)
+    sent = sum(
+        each.size_bytes
+        for each in profile.messages
+        if each.is_gradient and each.kind != "all_gather"
+    )
     return 0 < sent < _COMPRESSED_SHARE * profile.memory.gradients
 
 

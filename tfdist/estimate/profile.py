@@ -37,7 +37,7 @@ class Memory:
         program: TensorFlow, the script and its data, before the first step.
         weights: Weights of the model.
         optimizer: Variables of the optimizer.
-        gradients: Gradients of a step.
+        gradients: Dense gradients of a step.
         peak: The most that was resident.
     """
 
@@ -67,6 +67,7 @@ class Profile:
         micro_steps: The steps of an update (`gradient_accumulation_steps`).
         steps_of_epoch: Steps of an epoch, None if unknown.
         weight_bytes: The bytes of each trainable weight.
+        gradient_bytes: The bytes of each dense gradient.
         is_sharded: Whether the script shards its optimizer.
         runtime_bytes: What the start of TensorFlow needs, without any connection.
     """
@@ -79,6 +80,7 @@ class Profile:
     micro_steps: int = 1
     steps_of_epoch: int | None = None
     weight_bytes: list[int] = field(default_factory=list)
+    gradient_bytes: list[int] = field(default_factory=list)
     is_sharded: bool = False
     runtime_bytes: int = 0
 

@@ -126,10 +126,10 @@ def measure(orders: Orders) -> Measured:
     here = {size for size in orders.sizes if 1 < size <= orders.ranks_of_host}
     if orders.network is not None and largest > 1:
         here.add(max(2, min(largest, orders.ranks_of_host)))
-    weight_bytes = profiles[largest][0].weight_bytes
+    gradient_bytes = profiles[largest][0].gradient_bytes
     return Measured(
         profiles,
-        {size: _calibration(orders, size, weight_bytes) for size in sorted(here)},
+        {size: _calibration(orders, size, gradient_bytes) for size in sorted(here)},
         engine=orders.engine,
         network=orders.network,
         per_host=orders.ranks_of_host,
@@ -181,7 +181,7 @@ def _specs(child: ChildOrders, cores: float) -> list[ProcessSpec]:
 
 
 def _calibration(
-    orders: Orders, ranks: int, weight_bytes: Sequence[int]
+    orders: Orders, ranks: int, gradient_bytes: Sequence[int]
 ) -> Calibration:
     """Measure sums of gradients of these bytes, over ranks of this machine."""
     cores = orders.cores_of(ranks)
@@ -190,7 +190,7 @@ def _calibration(
         _PROGRAM,
         {
             "engine": orders.engine,
-            "weight_bytes": [*weight_bytes],
+            "gradient_bytes": [*gradient_bytes],
             "repeats": _REPEATS,
         },
         ranks,
@@ -209,7 +209,7 @@ def _calibration(
 
     return Calibration(
         ranks,
-        sum(weight_bytes),
+        sum(gradient_bytes),
         seconds("small"),
         seconds("none"),
         seconds("fp16"),
