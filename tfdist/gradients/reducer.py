@@ -13,6 +13,7 @@ from tfdist.gradients.buckets import (
     plan_buckets,
 )
 from tfdist.gradients.compression import Compression
+from tfdist.gradients.owners import join_divided, split_divided
 from tfdist.gradients.sparse import DENSE, SPARSE, agree, convert, kind_of
 
 
@@ -92,7 +93,10 @@ class GradientReducer:
         sent = [compression.compress(g, are_shares=are_shares) for g in gradients]
         ranks: list[int | None] = [*owners] or [None] * len(sent)
         ranks += [None] * len(beside)
-        sums = self._reduce([*sent, *beside], ranks, len(beside), name)
+        positions, parts, ranks = split_divided(
+            [*sent, *beside], ranks, self._collective.size
+        )
+        sums = join_divided(positions, self._reduce(parts, ranks, len(beside), name))
         return [
             compression.decompress(total, gradient, are_shares=are_shares)
             for total, gradient in zip(sums, [*gradients, *beside], strict=True)
