@@ -18,11 +18,12 @@ _WIDTHS = {"64": 1024, "1": 8192}
 _BYTES_OF_MAXRSS_UNIT = 1024
 
 
-def measure(turn, *, collective, is_sharded, layers, processes, steps, repeats):
+def measure(turn, *, collective, is_sharded, layers, steps, repeats):
     """Train a model of large layers; return bytes of this process and step times."""
     import keras
     import numpy as np
 
+    from tfdist import size
     from tfdist.strategies import AllReduceStrategy
 
     class BlockTimer(StepTimer, keras.callbacks.Callback):
@@ -37,8 +38,8 @@ def measure(turn, *, collective, is_sharded, layers, processes, steps, repeats):
         model.compile("adam", "mse", jit_compile=False)
     timer = BlockTimer(turn, steps)
     batches = steps * (repeats + 1)
-    rows = np.ones((_ROWS * processes * batches, width), np.float32)
-    model.fit(rows, rows, _ROWS * processes, verbose=0, callbacks=[timer])
+    rows = np.ones((_ROWS * size() * batches, width), np.float32)
+    model.fit(rows, rows, _ROWS * size(), verbose=0, callbacks=[timer])
     kept = [variable._value for variable in model.optimizer.variables]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
@@ -56,7 +57,6 @@ def measure_all(args):
     settings = {
         "collective": args.collective,
         "layers": args.layers,
-        "processes": args.np,
         "steps": args.steps,
         "repeats": args.repeats,
     }

@@ -48,7 +48,7 @@ def lars():
 
 
 def compiled(optimizer=adam, **options):
-    """Make a model with a weight of odd rows that is larger than the others together."""
+    """Make a model with a weight of odd rows, larger than the others together."""
     import keras
 
     keras.utils.set_random_seed(1)

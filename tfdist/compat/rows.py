@@ -82,9 +82,9 @@ class RowBlock(RowsOf):
         self.assign(tf.convert_to_tensor(self) - value)
 
     def part_of(self, gradient: Any) -> Any:
-        """Return these rows of a gradient of the variable."""
+        """Return these rows of a gradient, which may lack the others."""
         if not isinstance(gradient, tf.IndexedSlices):
-            return gradient[self._rows]
+            return gradient if gradient.shape == self.shape else gradient[self._rows]
         indices = gradient.indices - self._rows.start
         is_here = (indices >= 0) & (indices < self.shape[0])
         return tf.IndexedSlices(

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.collectives.base import Collective, name_in_graph
 from tfdist.compat.owned_variables import DIVIDED, owner_of
-from tfdist.gradients.buckets import BUCKET_BYTES, plan_buckets
+from tfdist.gradients.buckets import ALONE_BYTES, BUCKET_BYTES, plan_buckets
 
 # The name tells a rank that waits alone what the others must do.
 _SAVE = "a save by every rank, which shard_optimizer=True needs"
@@ -47,25 +47,31 @@ def rows_by_rank(rows: int, ranks: int) -> list[slice]:
 def split_divided(
     tensors: Sequence[Any], owners: Sequence[int | None], ranks: int
 ) -> tuple[list[int], list[Any], list[Any]]:
-    """Return positions of tensors, the part of each that has an owner, and the owner.
+    """Return the messages of tensors: position, what is sent, and its owner.
 
-    Dense tensors with `DIVIDED` as owner have a part for each rank.
+    Of dense tensors with `DIVIDED` as owner, each rank owns some rows.
     """
     positions: list[int] = []
-    parts: list[Any] = []
-    roots: list[Any] = []
+    messages: list[Any] = []
+    roots: list[int | None] = []
     for i, (tensor, owner) in enumerate(zip(tensors, owners, strict=True)):
-        pieces, ranks_of_pieces = [tensor], [owner]
+        parts, owners_of_parts = [tensor], [owner]
         if owner == DIVIDED and isinstance(tensor, tf.IndexedSlices):
-            ranks_of_pieces = [None]
+            owners_of_parts = [None]
         elif owner == DIVIDED:
-            rows = rows_by_rank(tensor.shape[0], ranks)
-            pieces = tf.split(tensor, [each.stop - each.start for each in rows])
-            ranks_of_pieces = [*range(ranks)]
-        positions += [i] * len(pieces)
-        parts += pieces
-        roots += ranks_of_pieces
-    return positions, parts, roots
+            row_bytes = tensor.shape[1:].num_elements() * tensor.dtype.size
+            step = max(1, ALONE_BYTES // max(1, row_bytes))
+            cut = [
+                (rank, min(step, rows.stop - start))
+                for rank, rows in enumerate(rows_by_rank(tensor.shape[0], ranks))
+                for start in range(rows.start, rows.stop, step)
+            ]
+            parts = tf.split(tensor, [length for _, length in cut])
+            owners_of_parts = [rank for rank, _ in cut]
+        positions += [i] * len(parts)
+        messages += parts
+        roots += owners_of_parts
+    return positions, messages, roots
 
 
 def join_divided(positions: Sequence[int], parts: Sequence[Any]) -> list[Any]:

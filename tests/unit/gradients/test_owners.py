@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.gradients import WeightOwners
 from tfdist.compat.owned_variables import DIVIDED
+from tfdist.gradients import WeightOwners
 from tfdist.gradients.owners import assign_owners, rows_by_rank
 
 
