@@ -12,15 +12,18 @@ from tfdist.benchmarks.processes import Group, check_at_least, run_program, star
 from tfdist.benchmarks.timers import StepTimer
 from tfdist_cli.table import format_spread, format_table
 
-_LAYERS, _WIDTH, _ROWS = 64, 1024, 8
+_ROWS = 8
+# The width of each layer, by the number of them: 256 MiB.
+_WIDTHS = {"64": 1024, "1": 8192}
 _BYTES_OF_MAXRSS_UNIT = 1024
 
 
-def measure(turn, *, collective, is_sharded, processes, steps, repeats):
+def measure(turn, *, collective, is_sharded, layers, steps, repeats):
     """Train a model of large layers; return bytes of this process and step times."""
     import keras
     import numpy as np
 
+    from tfdist import size
     from tfdist.strategies import AllReduceStrategy
 
     class BlockTimer(StepTimer, keras.callbacks.Callback):
@@ -28,14 +31,15 @@ def measure(turn, *, collective, is_sharded, processes, steps, repeats):
 
     strategy = AllReduceStrategy(collective, shard_optimizer=is_sharded)
     with strategy.scope():
-        model = keras.Sequential([keras.Input((_WIDTH,))])
-        for _ in range(_LAYERS):
-            model.add(keras.layers.Dense(_WIDTH, use_bias=False))
+        width = _WIDTHS[layers]
+        model = keras.Sequential([keras.Input((width,))])
+        for _ in range(int(layers)):
+            model.add(keras.layers.Dense(width, use_bias=False))
         model.compile("adam", "mse", jit_compile=False)
     timer = BlockTimer(turn, steps)
     batches = steps * (repeats + 1)
-    rows = np.ones((_ROWS * processes * batches, _WIDTH), np.float32)
-    model.fit(rows, rows, _ROWS * processes, verbose=0, callbacks=[timer])
+    rows = np.ones((_ROWS * size() * batches, width), np.float32)
+    model.fit(rows, rows, _ROWS * size(), verbose=0, callbacks=[timer])
     kept = [variable._value for variable in model.optimizer.variables]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
@@ -52,7 +56,7 @@ def measure_all(args):
     check_at_least(1, repeats=args.repeats)
     settings = {
         "collective": args.collective,
-        "processes": args.np,
+        "layers": args.layers,
         "steps": args.steps,
         "repeats": args.repeats,
     }
@@ -110,6 +114,7 @@ if __name__ == "__main__":
             __doc__,
             [
                 ("-np", 2, "processes; if more than cores, only bytes count"),
+                ("--layers", tuple(_WIDTHS), "layers, each of one weight"),
                 ("--collective", ("tensorflow", "mpi"), "what joins them"),
                 ("--steps", 4, "steps of a block, of which the first does not count"),
                 ("--repeats", 8, "blocks"),

@@ -3,19 +3,26 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.patching import holding, within
+from tfdist.compat.rows import RowBlock
 
+# Optimizers that update each element of a weight without regard to others.
+ELEMENTWISE = (
+    *("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam"),
+    *("RMSprop", "SGD"),
+)
 # Optimizers that update each weight without regard to others. MultiOptimizer has
 # optimizers of its own, and ScheduleFreeAdamW starts from values of the weights.
-_PER_WEIGHT = (
-    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb"),
-    *("Lion", "Muon", "Nadam", "RMSprop", "SGD"),
-)
+_PER_WEIGHT = sorted((*ELEMENTWISE, "Adafactor", "Lamb", "Muon"))
+# In place of the owner of a weight: each rank owns some of its rows.
+DIVIDED = -1
 # The attributes of an optimizer that hold the owners of its weights, and of a variable
 # that hold its own owner.
 _OWNERS, _OWNER = "_tfdist_owners", "_tfdist_owner"
@@ -26,19 +33,44 @@ _ELSEWHERE = ContextVar("elsewhere", default=False)
 _CHIEF_ALONE = ContextVar("chief alone", default=False)
 
 
-class KeptElsewhere(keras.Variable):  # type: ignore[misc]
-    """Stand-in for an optimizer's variable that another rank keeps."""
+class _KeptByOwners(keras.Variable):  # type: ignore[misc]
+    """Variable of an optimizer that this rank does not keep whole."""
 
-    # The `WeightOwners` that can read it.
+    # The `WeightOwners` that can read what other ranks keep.
     owners: Any
 
+    def numpy(self) -> np.ndarray:
+        """Return the value as an array, without a second copy."""
+        return np.asarray(self.value)
+
+
+class KeptElsewhere(_KeptByOwners):
+    """Stand-in for an optimizer's variable that another rank keeps."""
+
     @property
-    def value(self) -> tf.Tensor:
+    def value(self) -> np.ndarray:
         """Read the value from its owner, while that lends it."""
-        return self.owners.read(self)
+        value: np.ndarray = self.owners.read(self)
+        return value
 
     def assign(self, value: Any) -> Any:
         """Leave the value to its owner."""
+        return value
+
+
+class KeptByRows(_KeptByOwners):
+    """Variable of the shape of a divided weight, with the rows that this rank owns."""
+
+    @property
+    def value(self) -> Any:
+        """This rank's rows; all rows while the other ranks lend theirs."""
+        return self.owners.read(self) if self.owners.is_lent(self) else self._value
+
+    def assign(self, value: Any) -> Any:
+        """Assign this rank's rows, alone or out of all."""
+        is_whole = tuple(value.shape) == tuple(self.shape)
+        part = value[self.owners.rows(self)] if is_whole else value
+        self._value.assign(self._convert_to_tensor(part, self.dtype))
         return value
 
 
@@ -48,7 +80,7 @@ def owners_of(strategy: Any) -> Any:
 
 
 def owner_of(variable: Any) -> int | None:
-    """Return the rank that keeps an optimizer's variable; None if all do."""
+    """Return the rank that keeps an optimizer's variable, `DIVIDED`; None if all do."""
     owner: int | None = getattr(variable, _OWNER, None)
     return owner
 
@@ -111,11 +143,30 @@ def build_owned(original: Any, self: Any, variables: Sequence[Any]) -> None:
             for v in variables
         ]
         # Unseen by Keras's tracking.
+        divisible = [
+            i for i, v in enumerate(variables) if _is_divisible(self, v, owners.size)
+        ]
         vars(self)[_OWNERS] = (
             owners,
-            dict(zip(keys, owners.assign(sizes), strict=True)),
+            dict(zip(keys, owners.assign(sizes, divisible), strict=True)),
         )
     original(self, variables)
+
+
+def _is_divisible(optimizer: Any, variable: Any, ranks: int) -> bool:
+    """Return whether each rank can update some rows of a weight."""
+    kinds = [getattr(keras.optimizers, name) for name in ELEMENTWISE]
+    return (
+        type(optimizer) in kinds
+        # A norm of the whole gradient.
+        and optimizer.clipnorm is None
+        # Older versions of Keras create some variables without the weight.
+        and hasattr(optimizer, "add_optimizer_variables")
+        and isinstance(variable, keras.Variable)
+        and variable.constraint is None
+        and len(variable.shape) > 0
+        and variable.shape[0] >= ranks
+    )
 
 
 def add_owned(
@@ -126,14 +177,20 @@ def add_owned(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Create a variable for a weight; on other ranks than its owner, a stand-in."""
+    """Create a variable for a weight: its rows, or a stand-in if a rank owns none."""
     owners, by_key = vars(self).get(_OWNERS, (None, {}))
     # Each rank accumulates the gradients of its rows, of all weights.
     if owners is None or name == "gradient_accumulator":
         return original(self, reference_variable, name, *args, **kwargs)
     owner = by_key[self._var_key(reference_variable)]
-    with within(_ELSEWHERE, owner != owners.rank):
-        variable = original(self, reference_variable, name, *args, **kwargs)
+    like, whole = reference_variable, tuple(reference_variable.shape)
+    if owner == DIVIDED:
+        block = RowBlock(like._value, owners.rows(like))
+        like = SimpleNamespace(path=like.path, shape=block.shape, dtype=like.dtype)
+    with within(_ELSEWHERE, owner not in (owners.rank, DIVIDED)):
+        variable = original(self, like, name, *args, **kwargs)
+    if owner == DIVIDED:
+        variable.__class__, variable._shape = KeptByRows, whole
     _leave_to(owner, variable, owners)
     return variable
 
@@ -169,24 +226,27 @@ def update_own(
     trainable_variables: Sequence[Any],
     learning_rate: Any,
 ) -> None:
-    """Update the weights that this rank owns."""
+    """Update the weights and rows that this rank owns."""
     own = _owned_here(self, trainable_variables)
-    grads = [grads[i] for i in own]
-    original(self, grads, [trainable_variables[i] for i in own], learning_rate)
+    grads = [
+        weight.part_of(grads[i]) if isinstance(weight, RowBlock) else grads[i]
+        for i, weight in own.items()
+    ]
+    original(self, grads, [*own.values()], learning_rate)
 
 
 def decay_own(original: Any, self: Any, variables: Sequence[Any]) -> None:
-    """Apply weight decay to the weights that this rank owns."""
-    original(self, [variables[i] for i in _owned_here(self, variables)])
+    """Apply weight decay to the weights and rows that this rank owns."""
+    original(self, [*_owned_here(self, variables).values()])
 
 
 @contextmanager
 def own_averages(optimizer: Any, variables: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield the weights that this rank owns, with the averages of an optimizer."""
+    """Yield the weights and rows that this rank owns, with their averages."""
     own = _owned_here(optimizer, variables)
     averages = [optimizer._model_variables_moving_average[i] for i in own]
     with holding(optimizer, "_model_variables_moving_average", averages):
-        yield [variables[i] for i in own]
+        yield [*own.values()]
 
 
 def is_sharded(optimizer: Any) -> bool:
@@ -226,17 +286,28 @@ def share_updates(optimizer: Any, variables: Sequence[Any]) -> None:
 def _share(optimizer: Any, variables: Sequence[Any]) -> None:
     """Send weights from their owners to all ranks."""
     owners, by_key = vars(optimizer)[_OWNERS]
-    weights = [v._value if isinstance(v, keras.Variable) else v for v in variables]
-    owners.share(weights, [by_key[optimizer._var_key(v)] for v in variables])
+    ranks = [by_key[optimizer._var_key(variable)] for variable in variables]
+    owners.share([_value_of(variable) for variable in variables], ranks)
 
 
-def _owned_here(optimizer: Any, variables: Sequence[Any]) -> list[int]:
-    """Return the positions of the weights that this rank updates."""
+def _owned_here(optimizer: Any, variables: Sequence[Any]) -> dict[int, Any]:
+    """Return the weights and rows that this rank updates, by position."""
     if not is_sharded(optimizer):
-        return list(range(len(variables)))
+        return dict(enumerate(variables))
     owners, by_key = vars(optimizer)[_OWNERS]
-    keys = [optimizer._var_key(variable) for variable in variables]
-    return [i for i, key in enumerate(keys) if by_key[key] == owners.rank]
+    own = {}
+    for i, variable in enumerate(variables):
+        owner = by_key[optimizer._var_key(variable)]
+        if owner == DIVIDED:
+            own[i] = RowBlock(_value_of(variable), owners.rows(variable))
+        elif owner == owners.rank:
+            own[i] = variable
+    return own
+
+
+def _value_of(variable: Any) -> Any:
+    """Return the value of a Keras variable; anything else unchanged."""
+    return variable._value if isinstance(variable, keras.Variable) else variable
 
 
 def _mark_slots(optimizer: Any) -> None:
@@ -259,6 +330,6 @@ def _leave_to(owner: int, variable: Any, owners: Any) -> None:
     setattr(variable, _OWNER, owner)
     if variable._value is not None:
         setattr(variable._value, _OWNER, owner)
-    if owner != owners.rank:
+    if owner not in (owners.rank, DIVIDED):
         variable.__class__, variable._value = KeptElsewhere, None
-        variable.owners = owners
+    variable.owners = owners

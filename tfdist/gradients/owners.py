@@ -1,45 +1,111 @@
 """Weights divided among ranks; each rank updates its own."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, name_in_graph
-from tfdist.compat.owned_variables import owner_of
-from tfdist.gradients.buckets import BUCKET_BYTES, plan_buckets
+from tfdist.compat.owned_variables import DIVIDED, owner_of
+from tfdist.gradients.buckets import ALONE_BYTES, BUCKET_BYTES, plan_buckets
 
 # The name tells a rank that waits alone what the others must do.
 _SAVE = "a save by every rank, which shard_optimizer=True needs"
+_OWNED = "an owned variable"
+# The most numbers of a variable that the chief receives at once.
+_PART_ELEMENTS = 2 << 20
 
 
-def assign_owners(sizes_bytes: Sequence[int], ranks: int) -> list[int]:
-    """Assign weights to ranks, so that each rank owns about as many bytes."""
+def assign_owners(
+    sizes_bytes: Sequence[int], ranks: int, divisible: Collection[int] = ()
+) -> list[int]:
+    """Assign weights to ranks, so that each rank owns about as many bytes.
+
+    A weight at a position of `divisible` is `DIVIDED` if it is larger than its share.
+    """
+    share = sum(sizes_bytes) / ranks
     # Largest first, to the rank with the fewest bytes (Graham 1969).
     owned = [0] * ranks
-    owners = [0] * len(sizes_bytes)
+    owners = [DIVIDED] * len(sizes_bytes)
     for i in sorted(range(len(sizes_bytes)), key=lambda i: (-sizes_bytes[i], i)):
-        owners[i] = owned.index(min(owned))
-        owned[owners[i]] += sizes_bytes[i]
+        if sizes_bytes[i] <= share or i not in divisible:
+            owners[i] = owned.index(min(owned))
+            owned[owners[i]] += sizes_bytes[i]
     return owners
+
+
+def rows_by_rank(rows: int, ranks: int) -> list[slice]:
+    """Divide the rows of a weight evenly among the ranks."""
+    stops = [rows * rank // ranks for rank in range(ranks + 1)]
+    return [slice(*pair) for pair in itertools.pairwise(stops)]
+
+
+def split_divided(
+    tensors: Sequence[Any], owners: Sequence[int | None], ranks: int
+) -> tuple[list[int], list[Any], list[Any]]:
+    """Return the messages of tensors: position, what is sent, and its owner.
+
+    Of dense tensors with `DIVIDED` as owner, each rank owns some rows.
+    """
+    positions: list[int] = []
+    messages: list[Any] = []
+    roots: list[int | None] = []
+    for i, (tensor, owner) in enumerate(zip(tensors, owners, strict=True)):
+        parts, owners_of_parts = [tensor], [owner]
+        if owner == DIVIDED and isinstance(tensor, tf.IndexedSlices):
+            owners_of_parts = [None]
+        elif owner == DIVIDED:
+            row_bytes = tensor.shape[1:].num_elements() * tensor.dtype.size
+            step = max(1, ALONE_BYTES // max(1, row_bytes))
+            cut = [
+                (rank, min(step, rows.stop - start))
+                for rank, rows in enumerate(rows_by_rank(tensor.shape[0], ranks))
+                for start in range(rows.start, rows.stop, step)
+            ]
+            parts = tf.split(tensor, [length for _, length in cut])
+            owners_of_parts = [rank for rank, _ in cut]
+        positions += [i] * len(parts)
+        messages += parts
+        roots += owners_of_parts
+    return positions, messages, roots
+
+
+def join_divided(positions: Sequence[int], parts: Sequence[Any]) -> list[Any]:
+    """Return the tensors of the parts that `split_divided` returned."""
+    by_position: dict[int, list[Any]] = {}
+    for i, part in zip(positions, parts, strict=True):
+        by_position.setdefault(i, []).append(part)
+    return [
+        tf.concat(each, 0) if len(each) > 1 else each[0]
+        for each in by_position.values()
+    ]
 
 
 class WeightOwners:
     """Ranks that own weights, and what they send to each other."""
 
     def __init__(self, collective: Collective) -> None:
-        self.rank = collective.rank
+        self.rank, self.size = collective.rank, collective.size
         self._collective = collective
         # The places of the variables that other ranks now send when asked, by id.
         self._places: dict[int, int] | None = None
 
-    def assign(self, sizes_bytes: Sequence[int]) -> list[int]:
-        """Return the owner of each weight, given their sizes."""
-        return assign_owners(sizes_bytes, self._collective.size)
+    def assign(
+        self, sizes_bytes: Sequence[int], divisible: Collection[int]
+    ) -> list[int]:
+        """Return the owner of each weight; see `assign_owners`."""
+        return assign_owners(sizes_bytes, self.size, divisible)
+
+    def rows(self, variable: Any) -> slice:
+        """Return the rows that this rank owns of a divided weight."""
+        return rows_by_rank(variable.shape[0], self.size)[self.rank]
 
     def share(self, weights: Sequence[Any], owners: Sequence[int]) -> None:
-        """Assign the owners' values of weights on all other ranks."""
+        """Assign the owners' values of weights and rows on all other ranks."""
         if tf.executing_eagerly():
             self._share(weights, owners)
             return
@@ -49,15 +115,19 @@ class WeightOwners:
 
     def _share(self, weights: Sequence[Any], owners: Sequence[int]) -> None:
         """Assign the owners' values of weights, without XLA."""
-        for bucket in self._plan(weights, owners):
-            group = [weights[i] for i in bucket]
-            ranks = [owners[i] for i in bucket]
+        positions, parts, roots = split_divided(weights, owners, self.size)
+        for bucket in self._plan(parts, roots):
+            group = [parts[i] for i in bucket]
+            ranks = [roots[i] for i in bucket]
             values = self._collective.share(
                 group, ranks, name=name_in_graph("weights of their owners")
             )
-            for weight, value, rank in zip(group, values, ranks, strict=True):
-                if rank != self.rank:
-                    weight.assign(value)
+            for i, value in zip(bucket, values, strict=True):
+                parts[i] = value
+        shared = join_divided(positions, parts)
+        for weight, value, owner in zip(weights, shared, owners, strict=True):
+            if owner != self.rank:
+                weight.assign(value)
 
     def _plan(self, weights: Sequence[Any], owners: Sequence[int]) -> list[list[int]]:
         """Return the positions of the weights that go together."""
@@ -98,7 +168,7 @@ class WeightOwners:
         while (place := self._collective.exchange(_SAVE, None)[0]) is not None:
             self.move(variables[place])
 
-    def read(self, variable: Any) -> tf.Tensor:
+    def read(self, variable: Any) -> np.ndarray:
         """Return the value of another rank's variable, which that rank lends."""
         place = None if self._places is None else self._places.get(id(variable))
         if place is None:
@@ -111,12 +181,34 @@ class WeightOwners:
         self._collective.exchange(_SAVE, place)
         return self.move(variable)
 
-    def move(self, variable: Any) -> tf.Tensor:
-        """Return the owner's value of a variable; all ranks must call it."""
-        owner = owner_of(variable)
+    def is_lent(self, variable: Any) -> bool:
+        """Return whether other ranks lend what they keep of a variable."""
+        return self._places is not None and id(variable) in self._places
+
+    def move(self, variable: Any) -> np.ndarray:
+        """Return the owners' value of a variable on the chief; all ranks must call it.
+
+        It comes by parts, so that the chief has little more than the value in memory.
+        """
+        owner, dtype = owner_of(variable), tf.as_dtype(variable.dtype)
         assert owner is not None, "every rank has its own value"
-        if owner == self.rank:
-            value = tf.convert_to_tensor(variable._value)
-        else:
-            value = tf.zeros(variable.shape, variable.dtype)
-        return self._collective.broadcast([value], owner, name="an owned variable")[0]
+        shape = tuple(variable.shape)
+        whole = np.empty(shape, dtype.as_numpy_dtype)
+        flat, per_row = whole.reshape(-1), math.prod(shape[1:])
+        kept = {owner: slice(0, len(flat))}
+        if owner == DIVIDED:
+            kept = {
+                rank: slice(rows.start * per_row, rows.stop * per_row)
+                for rank, rows in enumerate(rows_by_rank(shape[0], self.size))
+            }
+        for rank, elements in kept.items():
+            mine = tf.reshape(variable._value, [-1]) if rank == self.rank else None
+            for start in range(elements.start, elements.stop, _PART_ELEMENTS):
+                stop = min(start + _PART_ELEMENTS, elements.stop)
+                part = tf.zeros([stop - start], dtype)
+                if mine is not None:
+                    part = mine[start - elements.start : stop - elements.start]
+                sent = self._collective.broadcast([part], rank, name=_OWNED)[0]
+                if self.rank == 0:
+                    flat[start:stop] = sent
+        return whole

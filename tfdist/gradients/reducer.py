@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, map_values
+from tfdist.compat.owned_variables import DIVIDED
 from tfdist.gradients.buckets import (
     BUCKET_BYTES,
     add_to_buckets,
@@ -13,6 +14,7 @@ from tfdist.gradients.buckets import (
     plan_buckets,
 )
 from tfdist.gradients.compression import Compression
+from tfdist.gradients.owners import join_divided, split_divided
 from tfdist.gradients.sparse import DENSE, SPARSE, agree, convert, kind_of
 
 
@@ -86,13 +88,24 @@ class GradientReducer:
         All ranks must have the same kinds of gradients, see `complete`. `beside` are
         small float tensors, sent uncompressed in buckets of their type. `are_shares`
         tells that the gradients are multiplied by shares of the batch, see
-        `Compression`. With `owners`, only these ranks need the sums of dense gradients.
+        `Compression`. With `owners`, only these ranks need the sums of dense gradients,
+        or each rank those of its rows.
         """
         compression = self._compression
         sent = [compression.compress(g, are_shares=are_shares) for g in gradients]
         ranks: list[int | None] = [*owners] or [None] * len(sent)
         ranks += [None] * len(beside)
-        sums = self._reduce([*sent, *beside], ranks, len(beside), name)
+        positions, parts, roots = split_divided(
+            [*sent, *beside], ranks, self._collective.size
+        )
+        sums = self._reduce(parts, roots, len(beside), name)
+        # Of a divided gradient, this rank's rows.
+        needed = [
+            n
+            for n, i in enumerate(positions)
+            if ranks[i] != DIVIDED or roots[n] in (None, self._collective.rank)
+        ]
+        sums = join_divided([positions[n] for n in needed], [sums[n] for n in needed])
         return [
             compression.decompress(total, gradient, are_shares=are_shares)
             for total, gradient in zip(sums, [*gradients, *beside], strict=True)

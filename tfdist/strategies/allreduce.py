@@ -67,8 +67,10 @@ class AllReduceStrategy(StepRunner):
         shard_optimizer: Whether each rank keeps the optimizer's variables, and the
             moving averages of weights, only of those weights that it owns, about the
             same bytes on each rank (ZeRO, stage 1). A rank updates its own weights and
-            sends them to all. For every optimizer that updates each weight on its own;
-            files are those of plain Keras, and all ranks must save them. Default False.
+            sends them to all. A weight larger than its share is divided by rows, if the
+            optimizer updates each element on its own and has no `clipnorm`. For every
+            optimizer that updates each weight on its own; files are those of plain
+            Keras, and all ranks must save them. Default False.
         start_timeout_seconds: How long to wait for the last process. Default: `tfdist
             run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait for the others in one call. Must

@@ -9,7 +9,12 @@ import tensorflow as tf
 
 from tfdist.collectives import SingleCollective
 from tfdist.compat.keras import install
-from tfdist.compat.owned_variables import is_elsewhere, owner_of
+from tfdist.compat.owned_variables import (
+    DIVIDED,
+    ELEMENTWISE,
+    is_elsewhere,
+    owner_of,
+)
 from tfdist.gradients import GradientReducer, WeightOwners
 from tfdist.optimizers import Lars
 from tfdist.strategies.base import StepRunner
@@ -56,20 +61,24 @@ def strategy():
     return strategy
 
 
-def weights():
+def weights(shapes=SHAPES):
     random = np.random.default_rng(2)
     return [
         keras.Variable(random.normal(size=shape).astype("float32"), name=f"weight_{i}")
-        for i, shape in enumerate(SHAPES)
+        for i, shape in enumerate(shapes)
     ]
 
 
-def trained(make, variables, run=lambda call: call()):
+def dense(variable, value):
+    return tf.fill(variable.shape, value)
+
+
+def trained(make, variables, run=lambda call: call(), gradient_of=dense):
     """Apply two gradients to variables."""
     optimizer = make()
     optimizer.build(variables)
     for factor in (0.5, 2.0):
-        gradients = [tf.ones(v.shape) * factor for v in variables]
+        gradients = [gradient_of(v, factor) for v in variables]
         run(lambda g=gradients: optimizer.apply(g, variables))
     return optimizer
 
@@ -99,6 +108,65 @@ def test_a_rank_keeps_and_updates_what_it_owns(strategy, name):
         else:
             np.testing.assert_array_equal(one.numpy(), other.numpy())
     assert any(map(is_elsewhere, optimizer.variables))
+
+
+def sparse(variable, value):
+    """A gradient of rows of both ranks, one of them twice."""
+    values = tf.fill([4, *variable.shape[1:]], value)
+    return tf.IndexedSlices(values, tf.constant([2, 0, 2, 4]), tf.shape(variable))
+
+
+@pytest.mark.parametrize("gradient_of", [dense, sparse])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_a_rank_updates_its_rows_of_a_large_weight(strategy, name, gradient_of):
+    if not hasattr(keras.optimizers.Optimizer, "add_optimizer_variables"):
+        pytest.skip("Keras before 3.9 keeps whole weights")
+    own, plain, before = (weights([(5, 3)])[0] for _ in range(3))
+
+    def make():
+        return getattr(keras.optimizers, name)(0.1, weight_decay=0.1, use_ema=True)
+
+    with strategy.scope():
+        optimizer = trained(make, [own], strategy.run, gradient_of)
+    right = trained(make, [plain], gradient_of=gradient_of)
+
+    np.testing.assert_array_equal(own.numpy()[:2], plain.numpy()[:2])
+    np.testing.assert_array_equal(own.numpy()[2:], before.numpy()[2:])
+    for one, other in zip(optimizer.variables, right.variables, strict=True):
+        assert one.shape == other.shape
+        if one.shape != (5, 3):
+            continue
+        assert owner_of(one) == DIVIDED
+        np.testing.assert_array_equal(one.numpy(), other.numpy()[:2])
+        one.assign(other.numpy() + 1)
+        np.testing.assert_array_equal(one.numpy(), other.numpy()[:2] + 1)
+
+
+class NonNegative(keras.constraints.Constraint):
+    def __call__(self, weight):
+        return keras.ops.maximum(weight, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "constraint"),
+    [
+        (PER_WEIGHT["Lamb"], (5, 3), None),
+        (PER_WEIGHT["Lars"], (5, 3), None),
+        (lambda: keras.optimizers.Adam(clipnorm=1.0), (5, 3), None),
+        (PER_WEIGHT["Adam"], (5, 3), NonNegative()),
+        (PER_WEIGHT["Adam"], (1, 15), None),
+        (PER_WEIGHT["Adam"], (), None),
+    ],
+)
+def test_what_needs_the_whole_weight_keeps_one_owner(strategy, make, shape, constraint):
+    (weight,) = weights([shape])
+    weight.constraint = constraint
+    with strategy.scope():
+        optimizer = make()
+        optimizer.build([weight])
+
+    owners = {owner_of(v) for v in optimizer.variables if tuple(v.shape) == shape}
+    assert owners - {None} == {0}
 
 
 @pytest.mark.parametrize("overwrite", [None, 1])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.owned_variables import DIVIDED
 from tfdist.gradients import WeightOwners
-from tfdist.gradients.owners import assign_owners
+from tfdist.gradients.owners import assign_owners, rows_by_rank
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,31 @@ from tfdist.gradients.owners import assign_owners
 )
 def test_the_largest_goes_to_the_rank_with_the_fewest_bytes(sizes, ranks, owners):
     assert assign_owners(sizes, ranks) == owners
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "divisible", "owners"),
+    [
+        # Larger than half, and than a third, of all.
+        ([10, 60, 30], 2, {0, 1, 2}, [1, DIVIDED, 0]),
+        ([10, 60, 30], 2, {0, 2}, [1, 0, 1]),
+        ([40, 60, 20], 3, {0, 1, 2}, [0, DIVIDED, 1]),
+        ([50, 50], 2, {0, 1}, [0, 1]),
+    ],
+)
+def test_what_exceeds_a_share_is_divided(sizes, ranks, divisible, owners):
+    assert assign_owners(sizes, ranks, divisible) == owners
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "lengths"),
+    [(7, 2, [3, 4]), (8, 4, [2, 2, 2, 2]), (5, 4, [1, 1, 1, 2])],
+)
+def test_rows_are_divided_evenly(rows, ranks, lengths):
+    by_rank = rows_by_rank(rows, ranks)
+
+    assert [each.stop - each.start for each in by_rank] == lengths
+    assert [*range(rows)] == [i for each in by_rank for i in range(rows)[each]]
 
 
 def test_many_weights_are_balanced():
@@ -51,6 +77,34 @@ def test_all_ranks_get_the_owners_values(on_ranks):
     assert on_ranks(2, shared) == [values, values]
 
 
+def test_all_ranks_get_the_rows_of_each(on_ranks):
+    def shared(collective):
+        divided = tf.Variable([10.0 * i + collective.rank for i in range(5)])
+        whole = tf.Variable([collective.rank], dtype=tf.float32)
+        WeightOwners(collective).share([divided, whole], [DIVIDED, 2])
+        return divided.numpy().tolist(), whole.numpy().tolist()
+
+    assert on_ranks(3, shared) == [([0.0, 11.0, 21.0, 32.0, 42.0], [2.0])] * 3
+
+
+def test_the_chief_reads_the_rows_of_all(on_ranks, monkeypatch):
+    monkeypatch.setattr("tfdist.gradients.owners._PART_ELEMENTS", 4)
+    whole = np.arange(14.0, dtype="float32").reshape(7, 2)
+
+    def read(collective):
+        owners = WeightOwners(collective)
+        variable = kept(collective.rank, DIVIDED, None)
+        variable.shape = whole.shape
+        variable._value = tf.constant(whole[owners.rows(variable)])
+        if collective.rank > 0:
+            owners.lend([variable])
+            return None
+        with owners.reading([variable]):
+            return owners.read(variable).tolist()
+
+    assert on_ranks(2, read)[0] == whole.tolist()
+
+
 def kept(rank, owner, value, path="optimizer/momentum"):
     """A variable of an optimizer, as this rank has it."""
     is_mine = rank == int(owner)
@@ -74,7 +128,7 @@ def test_the_chief_reads_what_others_lend(on_ranks):
             owners.lend(variables)
             return None
         with owners.reading(variables), owners.reading(variables):
-            return [owners.read(variables[i]).numpy().tolist() for i in (3, 1, 2)]
+            return [owners.read(variables[i]).tolist() for i in (3, 1, 2)]
 
     assert on_ranks(3, read)[0] == [[1.0, 3.0], [1.0, 1.0], [2.0, 2.0]]
 

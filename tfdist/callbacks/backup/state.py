@@ -122,10 +122,9 @@ class TrainingVariables:
     def _value_of(self, variable: Any) -> np.ndarray:
         """Return the value of a variable; on the chief alone if one rank keeps it."""
         if owner_of(variable) is not None:
-            variable = self._owners.move(variable)
-            if self._owners.rank > 0:
-                return np.zeros(0)
-        elif not goes_by_parts(variable):
+            value = self._owners.move(variable)
+            return np.asarray(value) if self._owners.rank == 0 else np.zeros(0)
+        if not goes_by_parts(variable):
             variable = tf.convert_to_tensor(variable)
         return np.asarray(variable.numpy())
 

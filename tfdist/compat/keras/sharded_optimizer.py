@@ -17,14 +17,12 @@ from tfdist.compat.keras.sharded import (
     whole_of,
 )
 from tfdist.compat.keras.variables import lying_beside
-from tfdist.compat.owned_variables import is_sharded, own_averages
+from tfdist.compat.owned_variables import ELEMENTWISE, is_sharded, own_averages
 from tfdist.compat.patching import holding
+from tfdist.compat.rows import RowsOf
 
 # Optimizers with element-wise updates; others, such as Lamb, compute norms.
-_ELEMENTWISE = (
-    *("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl"),
-    *("Lion", "Nadam", "RMSprop", "SGD", "ScheduleFreeAdamW"),
-)
+_ELEMENTWISE = (*ELEMENTWISE, "ScheduleFreeAdamW")
 
 
 def apply_arguments(
@@ -145,52 +143,6 @@ def _averages_by_shard(self: Any, variables: Sequence[Any]) -> Iterator[list[Any
 def _value_of(variable: Any) -> Any:
     """Return the value of a Keras variable; anything else unchanged."""
     return variable._value if isinstance(variable, keras.Variable) else variable
-
-
-class RowsOf:
-    """Stand-in for a `tf.Variable`: a small table of some of its rows, each once."""
-
-    def __init__(self, variable: Any, rows: tf.Tensor) -> None:
-        self._variable, self._rows = variable, rows
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what does not depend on the rows, such as the type."""
-        return getattr(self._variable, name)
-
-    @property
-    def shape(self) -> tf.TensorShape:
-        """The shape of the small table."""
-        return tf.TensorShape([None, *self._variable.shape[1:]])
-
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
-        """Read the rows."""
-        rows = self._variable.sparse_read(self._rows)
-        return tf.convert_to_tensor(rows, dtype, name=name)
-
-    def assign(self, value: Any) -> None:
-        """Replace all rows."""
-        self._variable.scatter_update(tf.IndexedSlices(value, self._rows))
-
-    def assign_add(self, value: Any) -> None:
-        """Add to all rows."""
-        self._variable.scatter_add(tf.IndexedSlices(value, self._rows))
-
-    def assign_sub(self, value: Any) -> None:
-        """Subtract from all rows."""
-        self._variable.scatter_sub(tf.IndexedSlices(value, self._rows))
-
-    def scatter_add(self, slices: tf.IndexedSlices) -> None:
-        """Add to some rows, also repeatedly to one."""
-        self._variable.scatter_add(self._of_variable(slices))
-
-    def scatter_sub(self, slices: tf.IndexedSlices) -> None:
-        """Subtract from some rows, also repeatedly from one."""
-        self._variable.scatter_sub(self._of_variable(slices))
-
-    def _of_variable(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
-        """Return the slices with row numbers of the variable."""
-        rows = tf.gather(self._rows, slices.indices)
-        return tf.IndexedSlices(slices.values, rows)
 
 
 def update_rows_on_servers(
