@@ -1,5 +1,6 @@
 """Optimizers of Keras that keep variables only of the weights that this rank owns."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -247,6 +248,14 @@ def own_averages(optimizer: Any, variables: Sequence[Any]) -> Iterator[list[Any]
     averages = [optimizer._model_variables_moving_average[i] for i in own]
     with holding(optimizer, "_model_variables_moving_average", averages):
         yield [*own.values()]
+
+
+def kept_elements(variable: Any) -> int:
+    """Return how many numbers of a variable this rank keeps."""
+    if is_elsewhere(variable):
+        return 0
+    kept = variable._value if isinstance(variable, KeptByRows) else variable
+    return math.prod(map(int, kept.shape))
 
 
 def is_sharded(optimizer: Any) -> bool:

@@ -1,6 +1,5 @@
 """Child process of an estimate, with the argument ORDERS: it trains alone."""
 
-import math
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ from tfdist.collectives import Collective, SingleCollective
 from tfdist.collectives.recorder import Recorder
 from tfdist.compat import watching
 from tfdist.compat.keras import install
-from tfdist.compat.owned_variables import is_elsewhere, owners_of
+from tfdist.compat.owned_variables import ELEMENTWISE, kept_elements, owners_of
 from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard, rows_of
 from tfdist.estimate.lone import LoneCollective, LoneFusingCollective
@@ -152,6 +151,7 @@ class Meter:
             for size, gradient in zip(profile.weight_bytes, gradients, strict=True)
             if tf.is_tensor(gradient)
         ]
+        profile.is_elementwise = type(inner).__name__ in ELEMENTWISE
         profile.is_sharded = owners_of(tf.distribute.get_strategy()) is not None
         self._optimizer = optimizer
         self._weights = weights if self._model is None else self._model.variables
@@ -193,10 +193,8 @@ def _bytes_of(variables: Sequence[Any]) -> int:
 
 
 def _size(variable: Any) -> int:
-    """Return the bytes of a variable; 0 if another rank keeps it."""
-    if is_elsewhere(variable):
-        return 0
-    return math.prod(map(int, variable.shape)) * int(tf.as_dtype(variable.dtype).size)
+    """Return the bytes of a variable that this process keeps."""
+    return kept_elements(variable) * int(tf.as_dtype(variable.dtype).size)
 
 
 def main(orders: ChildOrders) -> None:

@@ -297,9 +297,9 @@ def _memory(measured: Measured, ranks: int, variant: Variant) -> dict[str, float
         activations = max(0.0, interpolated(points, measured.rows_of(ranks)))
     optimizer = float(memory.optimizer)
     if variant.shard_optimizer and not profile.is_sharded:
-        total = max(1, sum(profile.weight_bytes))
         largest = max(profile.weight_bytes, default=0)
-        optimizer *= max(1 / ranks, largest / total)
+        whole = 0 if profile.is_elementwise else largest
+        optimizer *= max(1 / ranks, whole / max(1, sum(profile.weight_bytes)))
     accumulates = variant.micro_steps > 1 and profile.micro_steps == 1
     kinds = {
         "program": float(memory.program),

@@ -69,6 +69,7 @@ class Profile:
         weight_bytes: The bytes of each trainable weight.
         gradient_bytes: The bytes of each dense gradient.
         is_sharded: Whether the script shards its optimizer.
+        is_elementwise: Whether ranks could update parts of a weight.
         runtime_bytes: What the start of TensorFlow needs, without any connection.
     """
 
@@ -82,6 +83,7 @@ class Profile:
     weight_bytes: list[int] = field(default_factory=list)
     gradient_bytes: list[int] = field(default_factory=list)
     is_sharded: bool = False
+    is_elementwise: bool = False
     runtime_bytes: int = 0
 
     @property

@@ -105,7 +105,7 @@ def test_slow_steps_of_one_rank_slow_all(make_measured, make_profile):
     assert predict(measured, 64).seconds - predict(steady, 64).seconds > 0.09
 
 
-def test_memory_by_kind(measured):
+def test_memory_by_kind(measured, make_measured, make_profile):
     two = predict(measured, 2)
     assert two.memory == {
         "program": 500 * MIB,
@@ -119,6 +119,9 @@ def test_memory_by_kind(measured):
     assert predict(measured, 2, SHARDED).memory["optimizer"] == 8 * MIB
     # One of four equal weights cannot be divided.
     assert predict(measured, 64, SHARDED).memory["optimizer"] == 4 * MIB
+    parts = [make_profile(2, is_elementwise=True)]
+    by_rows = make_measured(profiles={1: [make_profile()], 2: parts})
+    assert predict(by_rows, 64, SHARDED).memory["optimizer"] == MIB / 4
     assert predict(measured, 2, ACCUMULATED).memory["gradients"] == 16 * MIB
 
 
