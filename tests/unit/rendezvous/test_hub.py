@@ -2,6 +2,7 @@ import io
 import socket
 import sys
 import threading
+import time
 
 import pytest
 
@@ -157,13 +158,28 @@ def test_ranks_that_wait_in_different_calls_all_hear_it(ranks):
         assert "is in all_reduce 'a', rank 1" in failure["text"]
 
 
+def capture_report(monkeypatch):
+    """Return a function that waits for a report, which a thread prints."""
+    # While `capsys` reads, it would lose what the thread writes.
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+
+    def wait():
+        deadline = time.monotonic() + SECONDS
+        while "Stack of" not in stderr.getvalue():
+            assert time.monotonic() < deadline, stderr.getvalue()
+            time.sleep(0.01)
+        return stderr.getvalue()
+
+    return wait
+
+
 ANSWER = {"kind": "stacks", "doing": "runs `f()` at line 3 of a.py", "stacks": ["  s"]}
 
 
-def test_a_stall_is_explained_by_what_the_ranks_do(
-    ranks, monkeypatch, tmp_path, capsys
-):
+def test_a_stall_is_explained_by_what_the_ranks_do(ranks, monkeypatch, tmp_path):
     """Rank 2 does not answer."""
+    printed = capture_report(monkeypatch)
     monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
     monkeypatch.setattr(hub_module, "_ANSWER_SECONDS", 0.2)
     ends = ranks(3, timeout_seconds=5.0)
@@ -185,10 +201,7 @@ def test_a_stall_is_explained_by_what_the_ranks_do(
         f"Seen now: {seen} The stacks of all are in the output of rank 0."
         in (failure["text"])
     )
-    printed = ""
-    while "Stack of" not in printed:
-        printed += capsys.readouterr().err
-    assert printed.startswith(f"tfdist: {seen}\nStack of rank 0 and rank 1, ")
+    assert printed().startswith(f"tfdist: {seen}\nStack of rank 0 and rank 1, ")
     assert read_culprit(tmp_path / "0") == "rank 1"
 
 
@@ -208,16 +221,15 @@ def test_a_report_that_cannot_be_printed_ends_nothing(ranks, monkeypatch, tmp_pa
     ends.hear(0, "beat")
 
 
-def test_the_launcher_may_ask_what_the_ranks_do(ranks, monkeypatch, tmp_path, capsys):
+def test_the_launcher_may_ask_what_the_ranks_do(ranks, monkeypatch, tmp_path):
+    printed = capture_report(monkeypatch)
     monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
     ends = ranks(2)
     ask_for_stacks(tmp_path / "0")
     for rank in (0, 1):
         ends.hear(rank, "stacks")
         ends.say(rank, **ANSWER)
-    text = ""
-    while "Stack of" not in text:
-        text += capsys.readouterr().err
+    text = printed()
     seen = {receive(ends.ends[0], SECONDS)["kind"] for _ in range(5)}
 
     assert text.startswith(
