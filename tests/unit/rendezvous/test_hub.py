@@ -2,7 +2,6 @@ import io
 import socket
 import sys
 import threading
-import time
 
 import pytest
 
@@ -158,18 +157,25 @@ def test_ranks_that_wait_in_different_calls_all_hear_it(ranks):
         assert "is in all_reduce 'a', rank 1" in failure["text"]
 
 
+class Report(io.StringIO):
+    """What a thread prints; while `capsys` reads, it would lose some of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_whole = threading.Event()
+
+    def flush(self):
+        self.is_whole.set()
+
+
 def capture_report(monkeypatch):
     """Return a function that waits for a report, which a thread prints."""
-    # While `capsys` reads, it would lose what the thread writes.
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
+    report = Report()
+    monkeypatch.setattr(sys, "stderr", report)
 
     def wait():
-        deadline = time.monotonic() + SECONDS
-        while "Stack of" not in stderr.getvalue():
-            assert time.monotonic() < deadline, stderr.getvalue()
-            time.sleep(0.01)
-        return stderr.getvalue()
+        assert report.is_whole.wait(SECONDS)
+        return report.getvalue()
 
     return wait
 
