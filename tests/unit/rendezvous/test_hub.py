@@ -157,7 +157,7 @@ def test_ranks_that_wait_in_different_calls_all_hear_it(ranks):
         assert "is in all_reduce 'a', rank 1" in failure["text"]
 
 
-class Report(io.StringIO):
+class Printed(io.StringIO):
     """What a thread prints; while `capsys` reads, it would lose some of it."""
 
     def __init__(self):
@@ -170,7 +170,7 @@ class Report(io.StringIO):
 
 def capture_report(monkeypatch):
     """Return a function that waits for a report, which a thread prints."""
-    report = Report()
+    report = Printed()
     monkeypatch.setattr(sys, "stderr", report)
 
     def wait():
