@@ -100,12 +100,12 @@ def _of_time(predictions: Sequence[Prediction]) -> tuple[list[str], list[list[st
     rows = [
         [
             f"{each.ranks:,}",
-            f"{each.rows:,.4g}",
-            f"{1e3 * each.seconds:,.4g}",
-            f"{each.examples_per_second:,.4g}",
+            _number(each.rows),
+            _number(1e3 * each.seconds),
+            _number(each.examples_per_second),
             f"{each.efficiency:.2f}",
-            "-" if each.epochs_per_hour is None else f"{each.epochs_per_hour:,.4g}",
-            f"{each.sent_bytes / 1e6:,.3g}",
+            "-" if each.epochs_per_hour is None else _number(each.epochs_per_hour),
+            _number(each.sent_bytes / 1e6),
         ]
         for each in predictions
     ]
@@ -182,6 +182,11 @@ def _possible(measured: Measured) -> list[Variant]:
         ACCUMULATED: measured.largest.micro_steps > 1,
     }
     return [variant for variant, is_made in has.items() if not is_made]
+
+
+def _number(value: float) -> str:
+    """Format a number with three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _filled(text: str) -> str:

@@ -63,7 +63,7 @@ def test_the_shortest_call(orders, capsys):
         "| 1     |             64 |        100 |        640 |       1.00 | "
         "        360 |        0 |\n"
         "| 2     |             64 |        110 |      1,164 |       0.91 | "
-        "      654.5 |        8 |\n"
+        "        655 |        8 |\n"
         "\n"
         "| memory of a rank, MiB | program | weights | gradients | optimizer | "
         "activations | buffers | peak |\n"
