@@ -28,6 +28,7 @@ from tfdist.verify.script import StopTraining, leave_if_threads_would_stay, run_
 
 # TensorFlow compiles, and finds memory, in the first steps.
 _WARM_UP_STEPS = 3
+_POLL_SECONDS = 0.01
 
 
 class Meter:
@@ -62,6 +63,8 @@ class Meter:
 
     def finish(self) -> None:
         """Complete the profile, and write it."""
+        for state in ("warm", "done"):
+            self._all_are(state)  # No other process waits for this one.
         entries = [] if self._recorder is None else self._recorder.entries()
         updates = [
             entry.begin
@@ -149,7 +152,7 @@ class Meter:
         profile.gradient_bytes = [
             size
             for size, gradient in zip(profile.weight_bytes, gradients, strict=True)
-            if tf.is_tensor(gradient)
+            if isinstance(gradient, tf.Tensor)
         ]
         profile.is_elementwise = type(inner).__name__ in ELEMENTWISE
         profile.is_sharded = owners_of(tf.distribute.get_strategy()) is not None
@@ -164,7 +167,10 @@ class Meter:
             return
         steps = int(self._counts[0])
         if not self._began:
-            if steps >= _WARM_UP_STEPS and self._all_are("warm"):
+            if steps >= _WARM_UP_STEPS:
+                # The script must not come to its end while others still compile.
+                while not self._all_are("warm"):
+                    time.sleep(_POLL_SECONDS)
                 self._first, self._began = steps, time.time()
         elif steps > self._first + self._orders.steps and self._all_are("done"):
             self._measure_memory()
