@@ -290,11 +290,18 @@ def _memory(measured: Measured, ranks: int, variant: Variant) -> dict[str, float
     if ranks in measured.profiles:
         profile = measured.profiles[ranks][0]
     memory = profile.memory
-    activations: float = memory.activations
-    if ranks not in measured.profiles and measured.is_strong:
+    program, activations = float(memory.program), float(memory.activations)
+    if ranks not in measured.profiles:
         ends = (measured.alone, measured.largest)
-        points = [(end.rows, end.memory.activations) for end in ends]
-        activations = max(0.0, interpolated(points, measured.rows_of(ranks)))
+        # A script may make the data of all ranks on each of them.
+        programs = [(end.ranks, end.memory.program) for end in ends]
+        program = interpolated(programs, ranks)
+        x = measured.rows_of(ranks) if measured.is_strong else ranks
+        points = [
+            (end.rows if measured.is_strong else end.ranks, end.memory.activations)
+            for end in ends
+        ]
+        activations = max(0.0, interpolated(points, x))
     optimizer = float(memory.optimizer)
     if variant.shard_optimizer and not profile.is_sharded:
         largest = max(profile.weight_bytes, default=0)
@@ -302,7 +309,7 @@ def _memory(measured: Measured, ranks: int, variant: Variant) -> dict[str, float
         optimizer *= max(1 / ranks, whole / max(1, sum(profile.weight_bytes)))
     accumulates = variant.micro_steps > 1 and profile.micro_steps == 1
     kinds = {
-        "program": float(memory.program),
+        "program": program,
         "weights": float(memory.weights),
         "gradients": float(memory.gradients) * (2 if accumulates else 1),
         "optimizer": optimizer,

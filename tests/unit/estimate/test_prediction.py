@@ -12,7 +12,7 @@ from tfdist.estimate.prediction import (
     is_compressed,
     stops_paying,
 )
-from tfdist.estimate.profile import Message
+from tfdist.estimate.profile import Memory, Message
 
 MIB = 2**20
 # 1 Gbit/s, 100 us.
@@ -123,6 +123,17 @@ def test_memory_by_kind(measured, make_measured, make_profile):
     by_rows = make_measured(profiles={1: [make_profile()], 2: parts})
     assert predict(by_rows, 64, SHARDED).memory["optimizer"] == MIB / 4
     assert predict(measured, 2, ACCUMULATED).memory["gradients"] == 16 * MIB
+
+
+def test_memory_between_measured_sizes(make_measured, make_profile):
+    most = Memory(564 * MIB, 8 * MIB, 16 * MIB, 8 * MIB, 759 * MIB)
+    profiles = {1: [make_profile()], 65: [make_profile(65, memory=most)]}
+    two = predict(make_measured(profiles=profiles), 2).memory
+    # 64 and 63 MiB more on 64 ranks more.
+    assert (two["program"], two["activations"]) == (
+        501 * MIB,
+        100 * MIB + 63 * MIB / 64,
+    )
 
 
 def test_accumulation_sends_less_often(measured):
