@@ -8,6 +8,7 @@ import pytest
 import tfdist
 
 ROWS, BATCH = 101, 16
+LARGE_BYTES = 128 << 20
 
 
 def data():
@@ -305,3 +306,35 @@ def test_a_chief_that_saves_alone_is_refused_without_a_hang(tmp_path, how, error
     # After a hang, no rank would have failed first.
     assert result.failed_rank is not None
     assert not list(tmp_path.iterdir())
+
+
+def bytes_of_a_save(folder):
+    """Return the bytes that saving a model with a large weight adds."""
+    import keras
+
+    from tfdist.estimate.profile import peak_bytes, reset_peak, resident_bytes
+
+    with tfdist.strategies.AllReduceStrategy(shard_optimizer=True).scope():
+        layers = [keras.layers.Dense(LARGE_BYTES // 4096), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((1024,)), *layers])
+        model.compile("adam", "mse", jit_compile=False)
+    x = np.ones((4, 1024), "float32")
+    model.fit(x, x[:, :1], batch_size=4, verbose=0)
+    added = []
+    for _ in range(3):
+        reset_peak()
+        before = resident_bytes()
+        model.save(f"{folder}/large.keras")
+        added.append(peak_bytes() - before)
+    # Other threads may take some, too.
+    return min(added)
+
+
+def test_a_save_adds_little_more_than_the_largest_weight(tmp_path):
+    # Each rank keeps half of the rows of its variables in the optimizer.
+    chief, other = tfdist.testing.cluster(
+        bytes_of_a_save, args=(tmp_path,), timeout_seconds=120
+    ).values
+
+    assert chief < 1.2 * LARGE_BYTES
+    assert other < LARGE_BYTES / 2

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -31,7 +32,7 @@ _REASON_SECONDS = 10.0
 _LONGEST_TEXT = 2000
 # To read the record takes milliseconds.
 _BEATS_PER_TIMES = 5
-# A rank is called slow if it is so for as many steps.
+# A rank is called slow if it is so for as many steps, and as long as between two looks.
 SLOW_STEPS = 100
 _FAREWELL_SECONDS = 1.0
 _STOP = json.dumps(["the choice of the step to stop after", 0])
@@ -201,9 +202,13 @@ class Lifeline:
 
     def _send_times(self) -> None:
         """Send the usual times of the latest steps, once there are enough."""
-        times = self.step_times()[-SLOW_STEPS:]
+        times = self.step_times()[::-1]
+        # A hundred steps of a millisecond may all meet the same disturbance.
+        seconds = [*itertools.accumulate(each.step for each in times)]
+        recent = bisect_left(seconds, _BEATS_PER_TIMES * BEAT_SECONDS)
+        times = times[: max(SLOW_STEPS, recent)]
         usual = median_times(times)
-        if usual is not None and len(times) == SLOW_STEPS:
+        if usual is not None and len(times) >= SLOW_STEPS:
             self._send({"kind": "times", "times": asdict(usual)})
 
     def _report(self) -> dict[str, Any]:

@@ -96,6 +96,15 @@ def test_the_usual_times_of_a_hundred_steps_are_sent(line):
     assert sent == {"step": 2.0, "input": 1.0, "collectives": 0.5}
 
 
+def test_short_steps_are_judged_by_those_between_two_looks(line):
+    # Between two looks, which is 0.1 s here, there were 350 steps.
+    by_age = [(700, 9.0), (300, 0.0002), (150, 0.0004)]
+    times = [StepTimes(step, 0.0, 0.0) for count, step in by_age for _ in range(count)]
+    line.lifeline.step_times = lambda: times
+
+    assert line.hear("times")["times"]["step"] == 0.0002
+
+
 def test_an_exchange_sends_a_value_and_returns_those_of_all(line):
     with ThreadPoolExecutor() as pool:
         for number in range(2):

@@ -234,17 +234,21 @@ def is_memory_for_whole(original: Any, model: Any) -> bool:
 
 
 def write_by_parts(original: Any, self: Any, key: str, value: Any) -> None:
-    """Write a value to a file like Keras, a large weight by parts."""
-    is_large = isinstance(value, keras.Variable) and goes_by_parts(value)
-    if not is_large or value.dtype == "bfloat16":
+    """Write a value to a file like Keras, but a large one without copies."""
+    is_in_parts = isinstance(value, keras.Variable) and goes_by_parts(value)
+    if isinstance(value, keras.Variable) and not is_in_parts:
+        # Keras copies the copy that a variable gives.
+        value = np.asarray(value.value)
+    is_large = isinstance(value, np.ndarray) and value.nbytes > sharded.PART_BYTES
+    if not (is_in_parts or is_large) or value.dtype == "bfloat16":
         # Keras marks bfloat16, which files lack.
-        original(self, key, value.numpy() if is_large else value)
+        original(self, key, value.numpy() if is_in_parts else value)
         return
     original(self, key, np.zeros(0))
     group = _group_of(self)
     del group[key]
     dataset = group.create_dataset(key, tuple(value.shape), value.dtype)
-    for part, rows in read_parts(value._value):
+    for part, rows in read_parts(value._value) if is_in_parts else [(..., value)]:
         dataset[part] = rows
 
 
