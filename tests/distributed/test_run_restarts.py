@@ -387,6 +387,6 @@ def test_a_run_that_loses_a_server_prints_little(tmp_path, monkeypatch):
 
     printed = out + err
     assert process.returncode == 0, printed
-    assert "started again on 4 processes" in err
-    assert "is lost, and the variables that it held" in err
+    # A busy chief may be ended before it says what it has lost.
+    assert "was killed by SIGKILL; started again on 4 processes" in err
     assert len(printed.splitlines()) <= 15, printed
