@@ -171,7 +171,7 @@ def _run(args: argparse.Namespace) -> int:
 def _allreduce(args: argparse.Namespace) -> tuple[Figures, str]:
     """Measure latency and bus bandwidth of the all-reduce."""
     check_json(args.plot, "--plot")
-    figure = None if args.plot is None else new_figure(10, 4.5)
+    figure = None if args.plot is None else new_figure(args.plot, 10, 4.5)
     figures = run_allreduce(
         args.np, args.sizes, repeats=args.repeats, collective=args.collective
     )

@@ -46,7 +46,7 @@ How it computes, and how far it was off: docs/scaling.md
 _OPTIONS = {
     "-np LIST": "numbers of ranks, such as 1,2,4,8,64 (default: 1,2,4)",
     "--network RATE": "what joins the hosts, such as 10Gbit/s (default: one host)",
-    "--latency TIME": "the time of an empty message between hosts",
+    "--latency TIME": "the time of an empty message between hosts (default: 50us)",
     "--cores NUMBER": "cores of this machine that a rank has; 0.5 if two share one "
     "(default: all, or this machine's divided among its ranks)",
     "--per-host N": "ranks of each host (default: as many as have these cores)",
@@ -59,6 +59,7 @@ _OPTIONS = {
 _RATE = re.compile(r"([\d.]+)\s*([kMGT]?)(bit|B)(?:/s)?")
 _TIME = re.compile(r"([\d.]+)\s*(us|ms|s)")
 _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_LATENCY_SECONDS = 50e-6
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -83,7 +84,6 @@ def add_parser(commands: Commands) -> None:
         parser,
         _OPTIONS,
         types,
-        latency="50us",
         collective="tensorflow",
         steps=20,
     )
@@ -95,10 +95,17 @@ def run(args: argparse.Namespace) -> int:
     try:
         check_json(args.json)
         check_json(args.plot, "--plot")
-        figure = None if args.plot is None else new_figure(7, 5)
+        figure = None if args.plot is None else new_figure(args.plot, 7, 5)
         network = None
         if args.network is not None:
-            network = Link(args.latency, args.network)
+            latency = _LATENCY_SECONDS if args.latency is None else args.latency
+            network = Link(latency, args.network)
+        elif args.latency is not None:
+            raise ValueError(
+                "--latency is that of messages between hosts. Received: --latency "
+                "without --network. Say how fast they are joined, as in --network "
+                "10Gbit/s, or leave it out."
+            )
         orders = Orders(
             python_program(args, "measured"),
             args.np or (1, 2, 4),

@@ -7,6 +7,7 @@ from typing import Any
 from tfdist.benchmarks import format_size
 from tfdist.estimate import Measured, Variant, predict
 from tfdist.estimate.prediction import ACCUMULATED, FP16
+from tfdist.estimate.report import possible_changes
 from tfdist.scaling import ScalingReport, amdahl_speedup, gustafson_speedup
 
 # The laws are drawn to this multiple of the largest measurement.
@@ -19,8 +20,8 @@ _LIMITS = {"memory": "k--", "tcp": "k:"}
 _STYLES = (("--", "grey"), ("-", "tab:blue"), ("-", "tab:orange"))
 
 
-def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of a size in inches."""
+def new_figure(file: Path, width: float, height: float) -> Any:
+    """Return an empty figure for a file, of a size in inches."""
     try:
         # Not pyplot, which would look for a display.
         from matplotlib.figure import Figure
@@ -29,7 +30,14 @@ def new_figure(width: float, height: float) -> Any:
             "--plot needs matplotlib. Received: an environment without it. "
             "Run pip install matplotlib, or leave --plot out."
         ) from None
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    endings = figure.canvas.get_supported_filetypes()
+    if file.suffix[1:].lower() not in endings:
+        raise ValueError(
+            "--plot must be a file of a format that matplotlib writes. Received: "
+            f"--plot {file}. End its name in .png, .svg or .pdf."
+        )
+    return figure
 
 
 def draw_allreduce(
@@ -61,7 +69,7 @@ def draw_allreduce(
 
 def draw_scaling(report: ScalingReport, file: Path) -> None:
     """Plot the measurements, the laws and the perfect speed-up to a file."""
-    figure = new_figure(7, 5)
+    figure = new_figure(file, 7, 5)
     axes = figure.add_subplot()
     _add_curves(axes, report)
     axes.plot(
@@ -82,9 +90,11 @@ def draw_estimate(
 ) -> None:
     """Plot predicted examples per second over the number of ranks to a file."""
     axes = figure.add_subplot()
-    for variant, style in ((Variant(), "o-"), (FP16, "--"), (ACCUMULATED, ":")):
-        rates = [predict(measured, n, variant).examples_per_second for n in sizes]
-        axes.plot(sizes, rates, style, label=variant.name)
+    styles = {Variant(): "o-", FP16: "--", ACCUMULATED: ":"}
+    for variant in (Variant(), *possible_changes(measured)):
+        if variant in styles:
+            rates = [predict(measured, n, variant).examples_per_second for n in sizes]
+            axes.plot(sizes, rates, styles[variant], label=variant.name)
     alone = predict(measured, 1).examples_per_second
     perfect = [alone * size for size in sizes]
     axes.plot(sizes, perfect, "--", color="grey", label="perfect")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tfdist.estimate import Link, Orders, measure, predict
+from tfdist.estimate import EstimateError, Link, Orders, measure, predict
 
 pytestmark = pytest.mark.slow
 
@@ -103,3 +103,10 @@ def test_a_shared_batch_of_a_cluster(script):
     kinds = {message.kind for message in measured.largest.messages}
     assert {"reduce", "share"} <= kinds
     assert predict(measured, 4).seconds > 1e-3
+
+
+def test_a_script_that_names_another_library(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import tfdist; tfdist.strategies.AllReduceStrategy('mpi')")
+    with pytest.raises(EstimateError, match=r"'mpi' in .* --collective tensorflow\. "):
+        measure(Orders((str(script),)))

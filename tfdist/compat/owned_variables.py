@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfdist.compat.patching import holding, within
 from tfdist.compat.rows import RowBlock
+from tfdist.scaling.owners import DIVIDED
 
 # Optimizers that update each element of a weight without regard to others.
 ELEMENTWISE = (
@@ -22,8 +23,6 @@ ELEMENTWISE = (
 # Optimizers that update each weight without regard to others. MultiOptimizer has
 # optimizers of its own, and ScheduleFreeAdamW starts from values of the weights.
 _PER_WEIGHT = sorted((*ELEMENTWISE, "Adafactor", "Lamb", "Muon"))
-# In place of the owner of a weight: each rank owns some of its rows.
-DIVIDED = -1
 # The attributes of an optimizer that hold the owners of its weights, and of a variable
 # that hold its own owner.
 _OWNERS, _OWNER = "_tfdist_owners", "_tfdist_owner"
@@ -143,10 +142,10 @@ def build_owned(original: Any, self: Any, variables: Sequence[Any]) -> None:
             tf.TensorShape(v.shape).num_elements() * tf.as_dtype(v.dtype).size
             for v in variables
         ]
-        # Unseen by Keras's tracking.
         divisible = [
-            i for i, v in enumerate(variables) if _is_divisible(self, v, owners.size)
+            i for i, v in enumerate(variables) if is_divisible(self, v, owners.size)
         ]
+        # Unseen by Keras's tracking.
         vars(self)[_OWNERS] = (
             owners,
             dict(zip(keys, owners.assign(sizes, divisible), strict=True)),
@@ -154,7 +153,7 @@ def build_owned(original: Any, self: Any, variables: Sequence[Any]) -> None:
     original(self, variables)
 
 
-def _is_divisible(optimizer: Any, variable: Any, ranks: int) -> bool:
+def is_divisible(optimizer: Any, variable: Any, ranks: int) -> bool:
     """Return whether each rank can update some rows of a weight."""
     kinds = [getattr(keras.optimizers, name) for name in ELEMENTWISE]
     return (

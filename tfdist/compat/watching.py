@@ -122,15 +122,25 @@ def watch_functions(after: Callable[[], None]) -> None:
     wrap(type(tf.function(lambda: None)), "__call__", call)
 
 
-def watch_fits(see: Callable[[int | None], None]) -> None:
-    """Call `see` with the steps of an epoch, None if unknown, before each `fit`."""
+def watch_fits(
+    begin: Callable[[int | None], None], end_epoch: Callable[[], None]
+) -> None:
+    """Call a function before each `fit`, and one at the end of each epoch.
+
+    The first gets the steps of an epoch, None if unknown.
+    """
 
     def set_params(original: Any, self: Any, params: Any) -> None:
-        see((params or {}).get("steps"))
+        begin((params or {}).get("steps"))
         original(self, params)
+
+    def on_epoch_end(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        end_epoch()
+        original(self, *args, **kwargs)
 
     # Each `fit` has this callback.
     wrap(keras.callbacks.History, "set_params", set_params)
+    wrap(keras.callbacks.History, "on_epoch_end", on_epoch_end)
 
 
 def watch_draws(note: Callable[[str], None]) -> None:

@@ -10,7 +10,12 @@ from tfdist.benchmarks.processes import run_program
 from tfdist.benchmarks.turns import Turn
 from tfdist.collectives import Collective, FusingCollective
 from tfdist.estimate.profile import peak_bytes, reset_peak, resident_bytes
-from tfdist.gradients import GradientReducer, HorovodReducer
+from tfdist.gradients import (
+    BUCKET_BYTES,
+    GradientReducer,
+    HorovodReducer,
+    plan_buckets,
+)
 from tfdist.strategies.connecting import connect
 
 _SMALL_BYTES = 4096
@@ -41,7 +46,17 @@ def measure(
         seconds[name] = _times(collective, call, repeats)
         if name == "none":
             kept, most = resident_bytes() - begin, peak_bytes() - begin
-    return {"runtime": runtime, "seconds": seconds, "kept": kept, "most": most}
+    # Other libraries join them, or send them at once.
+    messages = 1
+    if engine == "tensorflow":
+        messages = len(plan_buckets(sizes, ["float32"] * len(sizes), BUCKET_BYTES))
+    return {
+        "runtime": runtime,
+        "messages": messages,
+        "seconds": seconds,
+        "kept": kept,
+        "most": most,
+    }
 
 
 def _reduction(

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from tfdist.collectives import Collective, SingleCollective
 from tfdist.collectives.recorder import Recorder
 from tfdist.compat import watching
 from tfdist.compat.keras import install
-from tfdist.compat.owned_variables import ELEMENTWISE, kept_elements, owners_of
+from tfdist.compat.owned_variables import is_divisible, kept_elements, owners_of
 from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard, rows_of
 from tfdist.estimate.lone import LoneCollective, LoneFusingCollective
-from tfdist.estimate.messages import UPDATE, messages_of
+from tfdist.estimate.messages import UPDATE, messages_of, within_epochs
 from tfdist.estimate.profile import Memory, Profile, peak_bytes, resident_bytes
 from tfdist.estimate.start import ChildOrders, profile_file
 from tfdist.strategies import AllReduceStrategy, allreduce, connecting, horovod
@@ -39,7 +39,8 @@ class Meter:
         self._folder = Path(orders.folder)
         self._profile = Profile(ranks=orders.ranks)
         self._recorder: Any = None
-        # The steps so far, and this rank's rows of the latest batch.
+        self._epoch_ends: list[float] = []
+        # The steps so far, and this rank's rows of the largest batch.
         self._counts: Any = None
         self._model: Any = None
         self._rows: Any = None
@@ -56,10 +57,12 @@ class Meter:
         watching.watch_run(AllReduceStrategy, self._begin, self._end)
         watching.watch_updates(self._see_update)
         watching.watch_functions(self._stop_if_enough)
-        watching.watch_fits(self._see_fit)
+        watching.watch_fits(self._see_fit, self._see_epoch_end)
         watching.replace(allreduce, "connect", self._connect)
         for module in (connecting, horovod):
-            watching.replace(module, "connect_horovod", self._connect)
+            watching.replace(
+                module, "connect_horovod", partial(self._connect, "horovod")
+            )
 
     def finish(self) -> None:
         """Complete the profile, and write it."""
@@ -74,20 +77,26 @@ class Meter:
         profile = self._profile
         if not self._has_ended:
             self._measure_memory()
-        profile.step_seconds = [end - begin for begin, end in pairwise(updates)]
+        profile.step_seconds = within_epochs(updates, self._epoch_ends)
         profile.messages = messages_of(entries, updates, profile.micro_steps)
         profile.rows = 0 if self._counts is None else int(self._counts[1])
         profile.write(profile_file(self._orders.folder, self._rank))
 
-    def _connect(self, name: Any = None, **options: Any) -> Collective:
+    def _connect(self, name: str, *args: Any, **options: Any) -> Collective:
         """Return the collective of a rank that is alone."""
-        del name, options
+        del args, options
+        engine = self._orders.engine
+        if name not in ("auto", engine):
+            raise ValueError(
+                "The script must train over the library that is measured. Received: "
+                f"collective={name!r} in the script, and --collective {engine}. Give "
+                f"--collective {name}."
+            )
         before = resident_bytes()
         self._recorder = Recorder(self._rank, self._orders.ranks)
         with tf.init_scope():
             self._counts = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
         self._profile.runtime_bytes = resident_bytes() - before
-        engine = self._orders.engine
         if self._orders.ranks == 1:
             return SingleCollective()
         kind = LoneFusingCollective if engine == "horovod" else LoneCollective
@@ -101,6 +110,10 @@ class Meter:
     def _see_fit(self, steps: int | None) -> None:
         """Note the steps of an epoch."""
         self._profile.steps_of_epoch = steps
+
+    def _see_epoch_end(self) -> None:
+        """Note the end of an epoch."""
+        self._epoch_ends.append(time.time())
 
     @unseen
     def _begin(self, fn: Any, args: Sequence[Any]) -> None:
@@ -132,7 +145,7 @@ class Meter:
         computed = [getattr(g, "values", g) for g in gradients if g is not None]
 
         def count() -> Any:
-            rows = tf.cast(self._rows, tf.int64)
+            rows = tf.maximum(self._counts[1], tf.cast(self._rows, tf.int64))
             return self._counts.assign(tf.stack([self._counts[0] + 1, rows]))
 
         if tf.executing_eagerly():
@@ -154,7 +167,10 @@ class Meter:
             for size, gradient in zip(profile.weight_bytes, gradients, strict=True)
             if isinstance(gradient, tf.Tensor)
         ]
-        profile.is_elementwise = type(inner).__name__ in ELEMENTWISE
+        ranks = self._orders.ranks
+        profile.divisible = [
+            i for i, v in enumerate(weights) if is_divisible(inner, v, ranks)
+        ]
         profile.is_sharded = owners_of(tf.distribute.get_strategy()) is not None
         self._optimizer = optimizer
         self._weights = weights if self._model is None else self._model.variables

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, log2
+from math import ceil
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,27 @@ class Ready:
 def ring(size_bytes: float, ranks: int, link: Link) -> float:
     """Return the seconds of an all-reduce in which each rank sends to its neighbour.
 
-    Each of n ranks sends n-ths of the tensor, 2 (n - 1) times.
+    Each of n ranks sends an n-th of the tensor to the next one, 2 (n - 1) times.
     """
     hops = 2 * (ranks - 1)
     return hops * (link.latency_seconds + size_bytes / ranks * link.seconds_per_byte)
 
 
-def tree(size_bytes: float, ranks: int, link: Link) -> float:
-    """Return the seconds of a sum to one rank and back, in a binary tree."""
-    levels = 2 * levels_of(ranks)
-    return levels * (link.latency_seconds + size_bytes * link.seconds_per_byte)
+def recursive_doubling(size_bytes: float, ranks: int, link: Link) -> float:
+    """Return the seconds of an all-reduce of the whole tensor, with few messages."""
+    return exchanges_of(ranks) * (
+        link.latency_seconds + size_bytes * link.seconds_per_byte
+    )
 
 
 def halving_and_doubling(size_bytes: float, ranks: int, link: Link) -> float:
     """Return the seconds of Rabenseifner's all-reduce: few messages, few bytes."""
-    latency = 2 * levels_of(ranks) * link.latency_seconds
-    return latency + 2 * (ranks - 1) / ranks * size_bytes * link.seconds_per_byte
+    pairs = ranks.bit_length() - 1
+    # What are more than a power of two give all to a neighbour, and get it back.
+    extra = exchanges_of(ranks) - pairs
+    bytes_sent = (2 * (1 - 0.5**pairs) + extra) * size_bytes
+    messages = 2 * pairs + extra
+    return messages * link.latency_seconds + bytes_sent * link.seconds_per_byte
 
 
 def two_levels(
@@ -84,9 +89,10 @@ def two_levels(
     return within + halving_and_doubling(size_bytes, hosts, outer)
 
 
-def levels_of(ranks: int) -> int:
-    """Return the number of levels of a binary tree of ranks."""
-    return ceil(log2(ranks)) if ranks > 1 else 0
+def exchanges_of(ranks: int) -> int:
+    """Return how many exchanges give each rank what all have, in doubling groups."""
+    pairs = ranks.bit_length() - 1
+    return pairs if ranks == 2**pairs else pairs + 2
 
 
 def step_seconds(

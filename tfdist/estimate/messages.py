@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
 
 from tfdist.estimate.profile import Message
@@ -40,6 +41,20 @@ def messages_of(
             kind, is_gradient = name.split()[0], is_of_gradients(name)
             messages.append(Message(kind, median(sizes), median(begins), is_gradient))
     return sorted(messages, key=lambda message: message.begin)
+
+
+def within_epochs(updates: Sequence[float], ends: Sequence[float]) -> list[float]:
+    """Return the seconds from update to update, but for the last of an epoch.
+
+    All ranks end an epoch together, and it would count as a slow step of one.
+    """
+    steps = [*pairwise(updates)]
+    within = [
+        (begin, end)
+        for begin, end in steps
+        if not any(begin < time < end for time in ends)
+    ]
+    return [end - begin for begin, end in within or steps]
 
 
 def is_of_gradients(name: str) -> bool:

@@ -1,7 +1,7 @@
 """Predictions of time and memory on more ranks, from measurements of one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
@@ -9,15 +9,17 @@ from tfdist.estimate.costs import (
     Cost,
     Link,
     Ready,
+    exchanges_of,
     halving_and_doubling,
     interpolated,
-    levels_of,
+    recursive_doubling,
     ring,
     slowest,
     step_seconds,
     two_levels,
 )
 from tfdist.estimate.profile import Message, Profile
+from tfdist.scaling.owners import largest_share
 
 # Doubling the ranks pays if it gives so many times the examples per second.
 PAYS = 1.25
@@ -34,6 +36,7 @@ class Calibration:
     Attributes:
         ranks: The number of ranks.
         size_bytes: The bytes of the gradients.
+        messages: The number of messages in which they are sent.
         small_seconds: The time of a small message.
         seconds: The time of the gradients.
         fp16_seconds: Their time with `compression="fp16"`.
@@ -44,6 +47,7 @@ class Calibration:
 
     ranks: int
     size_bytes: int
+    messages: int
     small_seconds: float
     seconds: float
     fp16_seconds: float
@@ -156,7 +160,9 @@ def is_compressed(measured: Measured) -> bool:
 
 def stops_paying(measured: Measured) -> int | None:
     """Return the ranks from which on doubling pays no more; None if it always does."""
-    most = _MOST_RANKS if measured.network else max(measured.profiles)
+    most = max(measured.profiles)
+    if measured.network and most > 1:
+        most = _MOST_RANKS
     if measured.is_strong:
         most = min(most, int(measured.alone.rows))
     ranks, rate = 1, predict(measured, 1).examples_per_second
@@ -170,7 +176,17 @@ def stops_paying(measured: Measured) -> int | None:
 
 def _messages(measured: Measured, ranks: int) -> list[Message]:
     """Return the collectives of an update; a single process has none."""
-    return list(measured.largest.messages) if ranks > 1 else []
+    if ranks == 1:
+        return []
+    # A rank gives the rows that its part of a shared batch names.
+    rows = measured.largest.rows
+    share = measured.rows_of(ranks) / rows if measured.is_strong and rows else 1
+    return [
+        replace(each, size_bytes=each.size_bytes * share)
+        if each.kind == "all_gather" and each.is_gradient
+        else each
+        for each in measured.largest.messages
+    ]
 
 
 def _compute_seconds(measured: Measured, ranks: int) -> float:
@@ -233,10 +249,6 @@ def _cost(
 ) -> Cost:
     """Return the cost of an all-reduce of a message on so many ranks."""
     calibration = _calibration(measured, ranks)
-    count = 1
-    if measured.engine == "tensorflow":
-        gradients = [m for m in measured.largest.messages if m.is_gradient]
-        count = max(1, len(gradients))
     is_halved = fp16 and not is_compressed(measured)
     whole = calibration.fp16_seconds if is_halved else calibration.seconds
     here = calibration.ranks
@@ -245,7 +257,7 @@ def _cost(
     latency = small / hops
     # The rest of the time goes by bytes, of which a ring sends these.
     sent = 2 * (here - 1) / here * max(1, calibration.size_bytes)
-    link = Link(latency, max(0.0, whole - count * small) / sent)
+    link = Link(latency, max(0.0, whole - calibration.messages * small) / sent)
     network = measured.network
     if network is None or ranks <= measured.per_host:
         return Cost(ring_like(measured.engine, size_bytes, ranks, link))
@@ -264,18 +276,16 @@ def _cost(
 
 def hops_of(engine: str, ranks: int) -> int:
     """Return how many messages follow each other in an all-reduce of few bytes."""
-    return 2 * levels_of(ranks) if engine == "mpi" else 2 * (ranks - 1)
+    return exchanges_of(ranks) if engine == "mpi" else 2 * (ranks - 1)
 
 
 def ring_like(engine: str, size_bytes: float, ranks: int, link: Link) -> float:
     """Return the seconds of the all-reduce that an engine chooses."""
+    algorithms = [ring]
     if engine == "mpi":
-        # MPI chooses by the size.
-        return min(
-            ring(size_bytes, ranks, link),
-            halving_and_doubling(size_bytes, ranks, link),
-        )
-    return ring(size_bytes, ranks, link)
+        # It chooses by the size.
+        algorithms += [recursive_doubling, halving_and_doubling]
+    return min(each(size_bytes, ranks, link) for each in algorithms)
 
 
 def _calibration(measured: Measured, ranks: int) -> Calibration:
@@ -302,17 +312,12 @@ def _memory(measured: Measured, ranks: int, variant: Variant) -> dict[str, float
             for end in ends
         ]
         activations = max(0.0, interpolated(points, x))
-    optimizer = float(memory.optimizer)
-    if variant.shard_optimizer and not profile.is_sharded:
-        largest = max(profile.weight_bytes, default=0)
-        whole = 0 if profile.is_elementwise else largest
-        optimizer *= max(1 / ranks, whole / max(1, sum(profile.weight_bytes)))
     accumulates = variant.micro_steps > 1 and profile.micro_steps == 1
     kinds = {
         "program": program,
         "weights": float(memory.weights),
         "gradients": float(memory.gradients) * (2 if accumulates else 1),
-        "optimizer": optimizer,
+        "optimizer": _optimizer_bytes(measured, ranks, variant),
         "activations": activations,
         "buffers": 0.0,
     }
@@ -323,3 +328,14 @@ def _memory(measured: Measured, ranks: int, variant: Variant) -> dict[str, float
         at_once = max(calibration.kept, calibration.most - activations)
         kinds["buffers"] = runtime + max(0.0, at_once)
     return kinds
+
+
+def _optimizer_bytes(measured: Measured, ranks: int, variant: Variant) -> float:
+    """Return the bytes of the optimizer's variables on the rank with the most."""
+    profile, whole = measured.largest, float(measured.alone.memory.optimizer)
+    if not (variant.shard_optimizer or profile.is_sharded):
+        return whole
+    # Accumulated gradients stay whole.
+    kept = sum(profile.weight_bytes) if profile.micro_steps > 1 else 0
+    share = largest_share(profile.weight_bytes, ranks, profile.divisible)
+    return kept + (whole - kept) * share

@@ -69,7 +69,7 @@ class Profile:
         weight_bytes: The bytes of each trainable weight.
         gradient_bytes: The bytes of each dense gradient.
         is_sharded: Whether the script shards its optimizer.
-        is_elementwise: Whether ranks could update parts of a weight.
+        divisible: The positions of the weights of which ranks can update some rows.
         runtime_bytes: What the start of TensorFlow needs, without any connection.
     """
 
@@ -83,7 +83,7 @@ class Profile:
     weight_bytes: list[int] = field(default_factory=list)
     gradient_bytes: list[int] = field(default_factory=list)
     is_sharded: bool = False
-    is_elementwise: bool = False
+    divisible: list[int] = field(default_factory=list)
     runtime_bytes: int = 0
 
     @property

@@ -42,7 +42,7 @@ def figures_of(measured: Measured, sizes: Sequence[int]) -> dict[str, Any]:
                 **asdict(prediction),
                 "peak_bytes": prediction.peak_bytes,
             }
-            for variant in (Variant(), *_possible(measured))
+            for variant in (Variant(), *possible_changes(measured))
             for prediction in (predict(measured, size, variant) for size in sizes)
         ],
     }
@@ -59,11 +59,12 @@ def text_of(
         table(*_of_memory(predictions)),
     ]
     several = [size for size in sizes if size > 1]
-    variants = _possible(measured)
+    variants = possible_changes(measured)
     if several and variants:
         parts.append(table(*_of_variants(measured, several, variants)))
         parts.append(_filled(_advice(measured, several[-1], variants)))
-    parts.append(_filled(_limit(measured)))
+    if several:
+        parts.append(_filled(_limit(measured)))
     return "\n\n".join(parts)
 
 
@@ -132,10 +133,13 @@ def _of_variants(
     """Return the table of what changes of the script would give."""
     rows = []
     for variant in variants:
-        gains = [_gains(measured, size, variant) for size in sizes]
-        rows.append(
-            [variant.name, *(f"{speed:.2f} x, {more:+,.0f}" for speed, more in gains)]
-        )
+        cells = []
+        for size in sizes:
+            speed, more = _gains(measured, size, variant)
+            # What sharding costs in time is not predicted.
+            times = "-" if variant.shard_optimizer else f"{speed:.2f} x"
+            cells.append(f"{times}, {more:+,.0f}")
+        rows.append([variant.name, *cells])
     return ["examples/s, MiB of a rank", *(f"{s:,} ranks" for s in sizes)], rows
 
 
@@ -166,15 +170,16 @@ def _limit(measured: Measured) -> str:
     gain = f"{PAYS:g} times the examples per second"
     if ranks is None:
         return f"Doubling the ranks gives at least {gain} as far as this looks."
-    both = (predict(measured, n).examples_per_second for n in (ranks, 2 * ranks))
-    before, after = both
+    before, after = (
+        predict(measured, size).examples_per_second for size in (ranks, 2 * ranks)
+    )
     return (
         f"Adding ranks stops paying at {ranks:,}: {2 * ranks:,} give only "
         f"{after / before:.2f} times the examples per second."
     )
 
 
-def _possible(measured: Measured) -> list[Variant]:
+def possible_changes(measured: Measured) -> list[Variant]:
     """Return the changes that the script has not made already."""
     has = {
         FP16: is_compressed(measured),

@@ -34,7 +34,7 @@ class Orders:
     steps: int = 20
     network: Link | None = None  # Between hosts; None for ranks of this machine.
     cores: float | None = None  # Of this machine, for a rank.
-    per_host: int | None = None  # Ranks of a host.
+    per_host: int | None = None  # Ranks of a host, if there is a network.
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be measured."""
@@ -47,12 +47,24 @@ class Orders:
                     f"{name} ({option}) must be at least {least}. Received: "
                     f"{name}={value}. Leave it out for the default."
                 )
+        if self.per_host is not None and self.network is None:
+            raise ValueError(
+                "per_host (--per-host) needs several hosts. Received: per_host="
+                f"{self.per_host} and no network. Say how fast they are joined, as in "
+                "--network 10Gbit/s."
+            )
         cores = len(available_cores())
         if self.cores is not None and not 0 < self.cores <= cores:
             raise ValueError(
                 f"cores (--cores) must be above 0 and at most {cores}, which this "
                 f"machine has. Received: cores={self.cores}. Leave it out for the "
                 "default."
+            )
+        if (self.cores or 0) * (self.per_host or 1) > cores:
+            raise ValueError(
+                f"The ranks of a host must have the cores of this one, {cores}. "
+                f"Received: cores={self.cores} (--cores) for each, and per_host="
+                f"{self.per_host} (--per-host). Leave one of both out."
             )
         most = _MOST_PER_CORE * cores
         here = min(max(self.sizes), self.ranks_of_host)
@@ -77,8 +89,8 @@ class Orders:
         """Return the cores of this machine that one of so many ranks has."""
         if self.cores is not None:
             return self.cores
-        available = len(available_cores())
-        return float(available) if self.network else available / size
+        sharing = size if self.network is None else self.per_host or 1
+        return len(available_cores()) / sharing
 
     def processes_of(self, size: int) -> int:
         """Return how many ranks are measured at once: those of a host."""
@@ -160,8 +172,9 @@ def _profiles(orders: Orders, size: int) -> list[Profile]:
                 "The script must train for some steps under a strategy of tfdist. "
                 f"Received: {len(profile.step_seconds)} measured steps as one of "
                 f"{size} processes. Make the strategy first thing in the script, and "
-                "make and compile the model in its scope(); train longer, or give "
-                "fewer --steps or a smaller -np."
+                "make and compile the model in its scope(); leave out virtual_ranks "
+                "and enable_op_determinism, whose steps are not timed; train longer, "
+                "or give fewer --steps or a smaller -np."
             )
     return profiles
 
@@ -210,6 +223,7 @@ def _calibration(
     return Calibration(
         ranks,
         sum(gradient_bytes),
+        most("messages"),
         seconds("small"),
         seconds("none"),
         seconds("fp16"),

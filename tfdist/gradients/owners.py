@@ -10,32 +10,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, name_in_graph
-from tfdist.compat.owned_variables import DIVIDED, owner_of
+from tfdist.compat.owned_variables import owner_of
 from tfdist.gradients.buckets import ALONE_BYTES, BUCKET_BYTES, plan_buckets
+from tfdist.scaling.owners import DIVIDED, assign_owners
 
 # The name tells a rank that waits alone what the others must do.
 _SAVE = "a save by every rank, which shard_optimizer=True needs"
 _OWNED = "an owned variable"
 # The most numbers of a variable that the chief receives at once.
 _PART_ELEMENTS = 2 << 20
-
-
-def assign_owners(
-    sizes_bytes: Sequence[int], ranks: int, divisible: Collection[int] = ()
-) -> list[int]:
-    """Assign weights to ranks, so that each rank owns about as many bytes.
-
-    A weight at a position of `divisible` is `DIVIDED` if it is larger than its share.
-    """
-    share = sum(sizes_bytes) / ranks
-    # Largest first, to the rank with the fewest bytes (Graham 1969).
-    owned = [0] * ranks
-    owners = [DIVIDED] * len(sizes_bytes)
-    for i in sorted(range(len(sizes_bytes)), key=lambda i: (-sizes_bytes[i], i)):
-        if sizes_bytes[i] <= share or i not in divisible:
-            owners[i] = owned.index(min(owned))
-            owned[owners[i]] += sizes_bytes[i]
-    return owners
 
 
 def rows_by_rank(rows: int, ranks: int) -> list[slice]:

@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, map_values
-from tfdist.compat.owned_variables import DIVIDED
 from tfdist.gradients.buckets import (
     BUCKET_BYTES,
     add_to_buckets,
@@ -16,6 +15,7 @@ from tfdist.gradients.buckets import (
 from tfdist.gradients.compression import Compression
 from tfdist.gradients.owners import join_divided, split_divided
 from tfdist.gradients.sparse import DENSE, SPARSE, agree, convert, kind_of
+from tfdist.scaling.owners import DIVIDED
 
 
 class GradientReducer:

@@ -32,7 +32,7 @@ _REASON_SECONDS = 10.0
 _LONGEST_TEXT = 2000
 # To read the record takes milliseconds.
 _BEATS_PER_TIMES = 5
-# A rank is called slow if it is so for as many steps, and as long as between two looks.
+# A rank is called slow if it is so for as many steps, or more if they are short.
 SLOW_STEPS = 100
 _FAREWELL_SECONDS = 1.0
 _STOP = json.dumps(["the choice of the step to stop after", 0])

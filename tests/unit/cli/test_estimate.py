@@ -37,7 +37,7 @@ def orders(tmp_path, monkeypatch):
         orders.append(given)
         return Measured(
             {size: [profile(size)] for size in {1, max(given.sizes)}},
-            {2: Calibration(2, 8_000_000, 1e-3, 10e-3, 6e-3, 50 * MIB, 0, 0)},
+            {2: Calibration(2, 8_000_000, 1, 1e-3, 10e-3, 6e-3, 50 * MIB, 0, 0)},
             engine=given.engine,
             network=given.network,
             per_host=given.ranks_of_host,
@@ -77,7 +77,7 @@ def test_the_shortest_call(orders, capsys):
         "| examples/s, MiB of a rank |    2 ranks |\n"
         "| :------------------------ | ---------: |\n"
         "| fp16                      | 1.04 x, +0 |\n"
-        "| shard_optimizer           | 1.00 x, -8 |\n"
+        "| shard_optimizer           |      -, -8 |\n"
         "| 4 batches an update       | 1.07 x, +8 |\n"
         "\n"
         "On 2 ranks 4 batches an update is 1.07 times as fast.\n"
@@ -98,6 +98,12 @@ def test_a_cluster(orders, capsys):
     text = capsys.readouterr().out.replace("\n", " ")
     assert "on hosts with 1 rank each, joined by 0.1 Gbit/s with 1000 us" in text
     assert "Adding ranks stops paying at 1: 2 give only" in text
+
+
+def test_one_process(orders, capsys):
+    assert main(["estimate", "-np", "1", "--network", "10Gbit/s", "train.py"]) == 0
+    assert orders[0].network.latency_seconds == 50e-6
+    assert capsys.readouterr().out.endswith("|       0 |  632 |\n")
 
 
 @pytest.mark.parametrize(
@@ -139,6 +145,8 @@ def test_json_and_a_plot(orders, capsys, tmp_path):
         (["--network", "1.2.3Gbit/s", "train.py"], "Received: 1.2.3Gbit/s"),
         (["--latency", "5", "train.py"], "it must be a time with a unit"),
         (["--latency", "1.2.3us", "train.py"], "Write it as 50us or 1ms"),
+        (["--latency", "1ms", "train.py"], "Received: --latency without --network"),
+        (["--plot", "curve.foo", "train.py"], "End its name in .png, .svg or .pdf"),
         (["--json", "no/folder.json", "train.py"], "Make the folder no first"),
         (["-np", "9999", "train.py"], "say how fast they are joined"),
         (["missing.py"], "missing.py"),

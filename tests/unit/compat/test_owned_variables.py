@@ -10,13 +10,13 @@ import tensorflow as tf
 from tfdist.collectives import SingleCollective
 from tfdist.compat.keras import install
 from tfdist.compat.owned_variables import (
-    DIVIDED,
     ELEMENTWISE,
     is_elsewhere,
     owner_of,
 )
 from tfdist.gradients import GradientReducer, WeightOwners
 from tfdist.optimizers import Lars
+from tfdist.scaling.owners import DIVIDED
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 

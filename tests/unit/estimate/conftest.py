@@ -31,6 +31,7 @@ def _measured(**changes):
             2: Calibration(
                 ranks=2,
                 size_bytes=8_000_000,
+                messages=2,
                 small_seconds=1e-3,
                 seconds=10e-3,
                 fp16_seconds=6e-3,

@@ -1,6 +1,6 @@
 """The collectives of a step, from a record made by hand."""
 
-from tfdist.estimate.messages import UPDATE, messages_of
+from tfdist.estimate.messages import UPDATE, messages_of, within_epochs
 from tfdist.estimate.profile import Message
 from tfdist.rendezvous.flight import Entry
 
@@ -41,3 +41,10 @@ def test_what_is_sent_once_for_several_steps_counts():
 
 def test_without_steps_there_are_none():
     assert messages_of([entry("all_reduce 'gradients/b0'", 1.0)], [2.0], 1) == []
+
+
+def test_the_end_of_an_epoch_is_no_slow_step():
+    updates = [0.0, 1.0, 2.0, 5.0, 6.0]
+    assert within_epochs(updates, [2.5, 9.0]) == [1.0, 1.0, 1.0]
+    # Each step ends an epoch: then nothing else is known.
+    assert within_epochs(updates[1:4], [1.5, 2.5]) == [1.0, 3.0]

@@ -78,8 +78,9 @@ def test_horovod_sends_together_what_waits(make_measured, make_profile):
 
 def test_mpi_chooses_few_messages(make_measured):
     measured = make_measured(engine="mpi", network=NETWORK)
-    hops = 2 * 2 * 6  # Of 64 ranks, there and back, for two messages.
-    seconds = 0.090 + 8e6 * 2 * 63 / 64 * 8e-9 + hops * (1e-4 + 0.5e-3)
+    # Of 64 ranks, there and back, for two messages; two ranks need one exchange.
+    hops = 2 * 2 * 6
+    seconds = 0.090 + 8e6 * 2 * 63 / 64 * 8e-9 + hops * (1e-4 + 1e-3)
     assert predict(measured, 64).seconds == pytest.approx(seconds)
 
 
@@ -119,10 +120,20 @@ def test_memory_by_kind(measured, make_measured, make_profile):
     assert predict(measured, 2, SHARDED).memory["optimizer"] == 8 * MIB
     # One of four equal weights cannot be divided.
     assert predict(measured, 64, SHARDED).memory["optimizer"] == 4 * MIB
-    parts = [make_profile(2, is_elementwise=True)]
+    parts = [make_profile(2, divisible=[0, 1, 2, 3])]
     by_rows = make_measured(profiles={1: [make_profile()], 2: parts})
     assert predict(by_rows, 64, SHARDED).memory["optimizer"] == MIB / 4
     assert predict(measured, 2, ACCUMULATED).memory["gradients"] == 16 * MIB
+
+
+def test_an_optimizer_that_is_sharded_already(make_measured, make_profile):
+    sharded = make_profile(64, is_sharded=True, micro_steps=2, divisible=[0, 1, 2, 3])
+    measured = make_measured(profiles={1: [make_profile()], 64: [sharded]})
+    # Of 16 MiB, 8 MB are accumulated gradients, which stay whole.
+    rest = 16 * MIB - 8e6
+    for ranks in (2, 8, 64):
+        kept = predict(measured, ranks).memory["optimizer"]
+        assert kept == pytest.approx(8e6 + rest / ranks)
 
 
 def test_memory_between_measured_sizes(make_measured, make_profile):
@@ -159,6 +170,12 @@ def test_where_adding_ranks_stops_paying(measured):
     assert stops_paying(replace(measured, network=NETWORK)) > 8
 
 
+def test_of_one_process_nothing_is_known_about_more(make_measured, make_profile):
+    profiles = {1: [make_profile()]}
+    alone = make_measured(profiles=profiles, calibrations={}, network=NETWORK)
+    assert stops_paying(alone) is None
+
+
 @pytest.mark.parametrize("kind", ["share", "reduce", "broadcast"])
 def test_half_an_all_reduce_sends_half_the_bytes(kind, make_measured, make_profile):
     profile = make_profile(2, messages=[Message(kind, 8e6, 1.0)])
@@ -171,3 +188,13 @@ def test_rows_of_all_ranks_are_gathered(make_measured, make_profile):
     measured = make_measured(profiles={1: [make_profile()], 2: [profile]})
     # Each rank sends its own, and passes on those of others.
     assert predict(measured, 8).sent_bytes == pytest.approx(7e6)
+
+
+def test_ranks_that_share_a_batch_gather_rows_of_their_parts(
+    make_measured, make_profile
+):
+    profile = make_profile(8, rows=8, messages=[Message("all_gather", 1e6, 1.0)])
+    measured = make_measured(profiles={1: [make_profile()], 8: [profile]})
+    # Of 64 rows, a rank of two has 32, and one of eight 8.
+    assert predict(measured, 8).sent_bytes == pytest.approx(7e6)
+    assert predict(measured, 2).sent_bytes == pytest.approx(4e6)

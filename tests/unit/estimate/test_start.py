@@ -42,9 +42,9 @@ def groups(monkeypatch):
         groups.extend(orders)
         seconds = {"small": [1e-3], "none": [2e-3, 3e-3, 4e-3], "fp16": [2e-3]}
         reports = [
-            {"seconds": seconds, "runtime": 5, "kept": 6, "most": 7},
-            {"seconds": seconds | {"none": [1e-3] * 3}, "runtime": 4, "kept": 9}
-            | {"most": 9},
+            {"messages": 3, "runtime": 5, "kept": 6, "most": 7, "seconds": seconds},
+            {"messages": 3, "runtime": 4, "kept": 9, "most": 9}
+            | {"seconds": seconds | {"none": [1e-3] * 3}},
         ]
         return [reports]
 
@@ -63,7 +63,7 @@ def test_on_this_machine_each_size_is_measured_with_its_neighbours(runs, groups)
     assert [group.size for group in groups] == [2, 4]
     assert list(measured.profiles) == [1, 2, 4]
     calibration = measured.calibrations[2]
-    assert calibration.seconds == 3e-3
+    assert (calibration.seconds, calibration.messages) == (3e-3, 3)
     assert (calibration.runtime, calibration.kept, calibration.most) == (5, 9, 9)
 
 
@@ -87,6 +87,7 @@ def test_ranks_of_few_cores_are_measured_with_neighbours(runs, groups):
     assert specs[0].env["TF_NUM_INTRAOP_THREADS"] == "1"
     apart = Orders(SCRIPT, (8,), network=NETWORK, cores=2, per_host=1)
     assert (apart.ranks_of_host, apart.processes_of(8)) == (1, 1)
+    assert Orders(SCRIPT, (8,), network=NETWORK, per_host=2).cores_of(8) == 2
 
 
 def test_one_process_needs_no_engine(runs, groups):
@@ -115,6 +116,11 @@ def test_a_script_that_fails(monkeypatch):
     [
         ({"steps": 1}, r"steps \(--steps\) must be at least 2. Received: steps=1"),
         ({"per_host": 0}, r"per_host \(--per-host\) must be at least 1"),
+        ({"per_host": 2}, r"needs several hosts. Received: per_host=2 and no network"),
+        (
+            {"network": NETWORK, "cores": 2, "per_host": 4},
+            r"cores of this one, 4. Received: cores=2 \(--cores\) .* per_host=4",
+        ),
         ({"cores": 5}, r"cores \(--cores\) must be above 0 and at most 4"),
         ({"sizes": (64,)}, r"at most 16.*Received: 64.*--network 10Gbit/s"),
         (

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.owned_variables import DIVIDED
 from tfdist.gradients import WeightOwners
-from tfdist.gradients.owners import assign_owners, rows_by_rank
+from tfdist.gradients.owners import rows_by_rank
+from tfdist.scaling.owners import DIVIDED, assign_owners, largest_share
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,20 @@ def test_the_largest_goes_to_the_rank_with_the_fewest_bytes(sizes, ranks, owners
 )
 def test_what_exceeds_a_share_is_divided(sizes, ranks, divisible, owners):
     assert assign_owners(sizes, ranks, divisible) == owners
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "divisible", "share"),
+    [
+        ([10, 10, 10], 2, (), 2 / 3),
+        ([60, 10, 30], 2, (0, 1, 2), 0.6),
+        ([80, 10, 10], 4, (), 0.8),
+        ([80, 10, 10], 4, (0,), 0.2 + 0.1),
+        ([], 2, (), 0.0),
+    ],
+)
+def test_the_share_of_the_rank_with_the_most(sizes, ranks, divisible, share):
+    assert largest_share(sizes, ranks, divisible) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
