@@ -98,6 +98,7 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
         return {
             "steps": self._steps,
             "in_epoch": self._in_epoch,
+            "counted": [*self._counted_by_all],
             "losses": [*self._losses],
         }
 
@@ -105,6 +106,9 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
         """Restore what `get_state` returned."""
         self._steps, self._in_epoch = state["steps"], state["in_epoch"]
         self._losses = deque(state["losses"], maxlen=_MOST_LOSSES)
+        # The ranks' sums are added, so it does not matter which of them has it.
+        self._counted_by_all = total, count = state["counted"]
+        self._counted = (total, count) if self._collective.rank == 0 else (0.0, 0.0)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begin anew, and refuse parameter servers."""
@@ -125,7 +129,8 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Begin to count, as Keras does with its metrics."""
-        self._in_epoch, self._counted = 0, (0.0, 0.0)
+        self._in_epoch = 0
+        self._counted = self._counted_by_all = (0.0, 0.0)
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -177,6 +182,9 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
             self._handle_difference([row.tobytes().hex() for row in prints])
         if self.on_divergence is not None:
             weight = sum(count for *_, count, _ in by_rank)
+            losses = sum(total for _, total, *_ in by_rank)
+            before = self._counted_by_all
+            self._counted_by_all = before[0] + losses, before[1] + weight
             if not weight:
                 raise ValueError(
                     "on_divergence needs the mean loss of a model. Received: "
@@ -184,8 +192,7 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
                     "count none. Let them update a metric keras.metrics.Mean(name="
                     "'loss')."
                 )
-            loss = sum(total for _, total, *_ in by_rank) / weight
-            self._judge(loss, all(is_finite for *_, is_finite in by_rank))
+            self._judge(losses / weight, all(is_finite for *_, is_finite in by_rank))
 
     def _examined(self) -> tuple[Any, Any]:
         """Return the fingerprint of each variable, and whether all are finite."""
@@ -247,7 +254,7 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
         # Without a further step Keras would log zeros.
         if self._in_epoch != self.params.get("steps"):
             self.model.reset_metrics()
-            self._counted = (0.0, 0.0)
+            self._counted = self._counted_by_all = (0.0, 0.0)
         self._print(
             f"before step {self._steps} {problem}: all ranks go on from their state "
             f"after step {self._good_step}"

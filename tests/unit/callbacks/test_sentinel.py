@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist.callbacks import Sentinel, Throughput
+from tfdist.callbacks import BackupAndRestore, Sentinel, Throughput
 from tfdist.callbacks.sentinel import divergence
 
 
@@ -88,24 +88,52 @@ def test_a_weight_without_a_number_is_found_before_the_loss(model, capsys):
     assert "before step 4 a weight is not finite: all" in capsys.readouterr().err
 
 
-def test_a_jump_is_left_out(model, capsys):
-    class Jumps(keras.losses.Loss):
-        def call(self, y, prediction):
-            # The gradient is 1, whatever is added.
-            return keras.ops.mean(prediction, -1) + keras.ops.mean(y, -1)
+class Jumps(keras.losses.Loss):
+    def call(self, y, prediction):
+        # The gradient is 1, whatever is added.
+        return keras.ops.mean(prediction, -1) + keras.ops.mean(y, -1)
 
+
+@pytest.fixture
+def jump(model):
+    """Let the loss of the model jump in step 7; return the data."""
     model.compile(keras.optimizers.SGD(0.125), Jumps(), run_eagerly=True)
     x, y = data(steps=8)
     y += 9
     y[6] = 1000
+    return x, y
+
+
+def test_a_jump_is_left_out(model, jump, capsys):
     sentinel = Sentinel(every_steps=1, on_divergence="restore", jump_factor=50.0)
 
     # Losses of 10, 9.875, ..., 9.375, and of 1000 - 0.75; their median is 9.6875.
-    assert train(model, sentinel, x, y) == -0.125 * 7
+    assert train(model, sentinel, *jump) == -0.125 * 7
     assert (
         "before step 7 the loss is 999.25, above 50 times its median 9.6875: all ranks "
         "go on from their state after step 6." in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_jump_is_judged_by_losses_before_a_restart(model, jump, tmp_path, order):
+    class Ends(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 5:
+                raise KeyboardInterrupt
+
+    def callbacks():
+        watch = Sentinel(every_steps=1, on_divergence="stop", jump_factor=50.0)
+        return [watch, BackupAndRestore(tmp_path, save_freq=1)][::order]
+
+    options = {"batch_size": 1, "shuffle": False, "verbose": 0}
+    ended = [*callbacks(), Ends()]
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(*jump, callbacks=ended, **options)
+
+    resumed = callbacks()
+    with pytest.raises(RuntimeError, match=r"before step 7\. .* its median 9\.6875"):
+        model.fit(*jump, callbacks=resumed, **options)
 
 
 @pytest.mark.parametrize(
