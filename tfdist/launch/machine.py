@@ -6,6 +6,7 @@ import platform
 import random
 import socket
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ _FIRST_PORT = 10_000
 _LAST_PORT = 65_535
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES_PER_PORT = 64
+# Ports given lately, which jobs that start at the same time may not have bound yet.
+_given: deque[int] = deque(maxlen=1000)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ def free_ports(
     for port in _candidates(count) if within is None else within:
         if len(ports) == count:
             break
-        if port not in ports and _can_bind(host, port):
+        is_given = port in ports or (within is None and port in _given)
+        if not is_given and _can_bind(host, port):
             ports[port] = None
     if len(ports) < count:
         raise OSError(
@@ -80,6 +84,7 @@ def free_ports(
             f"Received: {count} wanted, {len(ports)} found. "
             "End some of the programs that listen there, or start fewer processes."
         )
+    _given.extend(ports)
     return [*ports]
 
 

@@ -78,6 +78,12 @@ def test_ports_lie_below_the_ephemeral_range(ephemeral_range, text, last):
     assert all(10_000 <= port <= last for port in free_ports(20))
 
 
+def test_ports_are_given_once_before_they_are_bound(monkeypatch):
+    monkeypatch.setattr(machine.random, "sample", lambda ports, count: [*ports[:count]])
+
+    assert not {*free_ports(3)} & {*free_ports(3)}
+
+
 def test_the_first_free_ports_of_a_range_are_taken(monkeypatch):
     monkeypatch.setattr(machine, "_can_bind", lambda host, port: port != 3001)
 
