@@ -1,7 +1,7 @@
-"""What the flight recorder and the callback Verdict cost.
+"""The time that the flight recorder and the callback `Verdict` add to a step.
 
-Two jobs train the network of `tfdist bench training`, with both and with neither, in
-turns. The others do all that `AllReduceStrategy` does.
+Two jobs train the network of `tfdist bench training` in turns, one with both of them
+and one with neither.
 """
 
 from script import is_program, run_script
@@ -50,17 +50,19 @@ def measure_all(args):
         "steps": args.steps,
         "repeats": args.repeats,
     }
-    groups = [
-        Group(
-            name,
-            __file__,
-            settings | {"is_recorded": name == "recorded"},
-            args.np,
-            collective=args.collective,
-        )
-        for name in ("recorded", "not")
-    ]
-    reports = dict(zip(("recorded", "not"), start(groups), strict=True))
+    with_it, without = start(
+        [
+            Group(
+                "with the recorder" if is_recorded else "without",
+                __file__,
+                settings | {"is_recorded": is_recorded},
+                args.np,
+                collective=args.collective,
+            )
+            for is_recorded in (True, False)
+        ]
+    )
+    reports = {"with": with_it, "without": without}
     figures = {"batch_size": args.batch_size, **cost_figures(reports, args.steps)}
     return figures, _table(args, figures)
 
@@ -73,14 +75,14 @@ def cost_figures(reports, steps):
     }
     return {
         "step_seconds": medians(rounds),
-        "ratio": ratio(rounds["recorded"], rounds["not"]),
+        "ratio": ratio(rounds["with"], rounds["without"]),
     }
 
 
 def _table(args, figures):
     seconds = figures["step_seconds"]
     row = [str(args.batch_size)]
-    row += [f"{1000 * seconds[name]:.2f}" for name in ("not", "recorded")]
+    row += [f"{1000 * seconds[name]:.2f}" for name in ("without", "with")]
     cost = {name: 100 * (value - 1) for name, value in figures["ratio"].items()}
     header = ["batch each", "without, ms", "with, ms", "cost, %"]
     return format_table(header, [[*row, format_spread(cost)]])

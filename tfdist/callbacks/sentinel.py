@@ -107,8 +107,9 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps, self._in_epoch = state["steps"], state["in_epoch"]
         self._losses = deque(state["losses"], maxlen=_MOST_LOSSES)
         # The ranks' sums are added, so it does not matter which of them has it.
-        self._counted_by_all = total, count = state["counted"]
-        self._counted = (total, count) if self._collective.rank == 0 else (0.0, 0.0)
+        self._counted_by_all = tuple(state["counted"])
+        is_chief = self._collective.rank == 0
+        self._counted = self._counted_by_all if is_chief else (0.0, 0.0)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begin anew, and refuse parameter servers."""
