@@ -21,7 +21,7 @@ _BYTES_OF_MAXRSS_UNIT = 1024
 def measure(turn, *, collective, is_sharded, layers, steps, repeats):
     """Train a model of large layers; return bytes of this process and step times."""
     import keras
-    import numpy as np
+    import tensorflow as tf
 
     from tfdist import size
     from tfdist.strategies import AllReduceStrategy
@@ -37,9 +37,13 @@ def measure(turn, *, collective, is_sharded, layers, steps, repeats):
             model.add(keras.layers.Dense(width, use_bias=False))
         model.compile("adam", "mse", jit_compile=False)
     timer = BlockTimer(turn, steps)
-    batches = steps * (repeats + 1)
-    rows = np.ones((_ROWS * size() * batches, width), np.float32)
-    model.fit(rows, rows, _ROWS * size(), verbose=0, callbacks=[timer])
+    rows = tf.ones((_ROWS * size(), width))
+    data = tf.data.Dataset.from_tensors((rows, rows)).repeat(steps * (repeats + 1))
+    # The end of an iterator that is tuned can take as long as all of its steps, and
+    # none of the other processes may be stopped so long.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    model.fit(data.with_options(options), verbose=0, callbacks=[timer])
     kept = [variable._value for variable in model.optimizer.variables]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
@@ -115,7 +119,7 @@ if __name__ == "__main__":
             [
                 ("-np", 2, "processes; if more than cores, only bytes count"),
                 ("--layers", tuple(_WIDTHS), "layers, each of one weight"),
-                ("--collective", ("tensorflow", "mpi"), "what joins them"),
+                ("--collective", ("tensorflow", "mpi", "horovod"), "what joins them"),
                 ("--steps", 4, "steps of a block, of which the first does not count"),
                 ("--repeats", 8, "blocks"),
             ],

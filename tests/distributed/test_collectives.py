@@ -98,6 +98,7 @@ def all_types_and_shapes():
     found |= broadcasted(collective)
     found |= swapped(collective)
     found |= summed_on_one(collective)
+    found |= owned(collective)
     found |= sliced(collective)
     found |= in_graphs(collective)
     found["exchange"] = [collective.exchange("x", {"rank": rank}) for _ in range(3)]
@@ -180,6 +181,36 @@ def summed_on_one(collective):
             on_root = [sorted({*t.numpy().tolist()}) for t in results]
             shapes = [tuple(t.shape) for t in results]
             found["sum", root, name] = shapes, on_root if rank == root else None
+    return found
+
+
+def owned(collective):
+    """Sum tensors on their owners, one of an unknown shape, and share them again."""
+    import tensorflow as tf
+
+    rank, size = collective.rank, collective.size
+    roots = [size - 1, 0, size - 1]
+    found = {}
+
+    @tf.function
+    def travel(tensors):
+        sums = collective.reduce(tensors, roots, name="owned")
+        return sums, collective.share(sums, roots, name="owned")
+
+    unknown = tf.TensorSpec([None, 2], tf.float32)
+    known = [tf.TensorSpec([n], tf.float32) for n in (3, 5)]
+    tensors = [tf.fill(shape, rank + 1.0) for shape in ([2, 2], [3], [5])]
+    sums, shared = travel.get_concrete_function([unknown, *known])(tensors)
+    found["owned"] = [
+        total.numpy().tolist() if root == rank else None
+        for total, root in zip(sums, roots, strict=True)
+    ]
+    found["shared"] = [tensor.numpy().tolist() for tensor in shared]
+    halves = [tf.cast(tensor, tf.bfloat16) for tensor in tensors]
+    eager = collective.share(
+        collective.reduce(halves, roots, name="halves"), roots, name="halves"
+    )
+    found["halves"] = [tensor.numpy().tolist() for tensor in eager]
     return found
 
 
@@ -336,6 +367,19 @@ def test_a_sum_reaches_the_rank_that_needs_it(found):
                 shapes, sums = its["sum", root, name]
                 assert shapes == [(3,), (2**18,)]
                 assert sums == ([[total]] * 2 if rank == root else None)
+
+
+def test_owners_get_sums_and_all_get_what_owners_have(found):
+    total = sum(range(1, len(found) + 1))
+    wanted = [np.full(shape, total).tolist() for shape in ([2, 2], [3], [5])]
+    roots = [len(found) - 1, 0, len(found) - 1]
+    for rank, its in enumerate(found):
+        assert its["owned"] == [
+            each if root == rank else None
+            for each, root in zip(wanted, roots, strict=True)
+        ]
+    assert of_every_rank(found, "shared") == wanted
+    assert of_every_rank(found, "halves") == wanted
 
 
 def test_sparse_rows_add_up(found):

@@ -195,17 +195,21 @@ def pack(tensors: Sequence[Any]) -> Any:
 
 def unpack(flat: Any, like: Sequence[Any]) -> list[Any]:
     """Split the result of `pack` into tensors of the shapes of `like`."""
-
-    def elements(tensor: Any) -> Any:
-        known = tensor.shape.num_elements()
-        return tf.size(tensor) if known is None else known
+    if not like:
+        return []
+    parts = [flat] if len(like) == 1 else tf.split(flat, [*map(elements_of, like)])
 
     def shape(tensor: Any) -> Any:
         is_known = tensor.shape.is_fully_defined()
         return tensor.shape if is_known else tf.shape(tensor)
 
-    parts = [flat] if len(like) == 1 else tf.split(flat, [elements(t) for t in like])
     return [tf.reshape(part, shape(t)) for part, t in zip(parts, like, strict=True)]
+
+
+def elements_of(tensor: Any) -> Any:
+    """Return the number of elements of a tensor, as a tensor if it is not known yet."""
+    known = tensor.shape.num_elements()
+    return tf.size(tensor) if known is None else known
 
 
 def padded_rows(rows: Any) -> Any:

@@ -47,6 +47,21 @@ def plan_buckets(
     return buckets
 
 
+def plan_neighbours(
+    sizes_bytes: Sequence[int], kinds: Sequence[Hashable]
+) -> list[list[int]]:
+    """Group neighbours of one kind until a bucket holds `ALONE_BYTES`."""
+    buckets: list[list[int]] = []
+    filled = ALONE_BYTES
+    for i, (size, kind) in enumerate(zip(sizes_bytes, kinds, strict=True)):
+        if filled >= ALONE_BYTES or kind != kinds[i - 1]:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(i)
+        filled += size
+    return buckets
+
+
 def add_to_buckets(
     buckets: Sequence[Sequence[int]],
     sizes_bytes: Sequence[int],

@@ -8,8 +8,13 @@ import tensorflow as tf
 
 from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.wire_format import by_dtype
-from tfdist.gradients.buckets import Groups, check_groups, plan_groups
-from tfdist.gradients.reducer import GradientReducer, weigh
+from tfdist.gradients.buckets import (
+    Groups,
+    check_groups,
+    plan_groups,
+    plan_neighbours,
+)
+from tfdist.gradients.reducer import GradientReducer, size_bytes, weigh
 from tfdist.gradients.sparse import DENSE, SPARSE, kind_of
 
 OPS = ("average", "sum", "adasum")
@@ -81,11 +86,9 @@ class HorovodReducer(GradientReducer):
         owners: Sequence[int] = (),
     ) -> list[Any]:
         """Combine gradients on all ranks; see `GradientReducer.reduce`."""
-        # Horovod has no sum on one rank.
-        del owners
         # Adasum combines whole gradients.
         are_shares = are_shares and self._op != "adasum"
-        results = super().reduce(gradients, name, are_shares=are_shares)
+        results = super().reduce(gradients, name, are_shares=are_shares, owners=owners)
         if self._op == "sum":
             # Only after decompression: float16 may not hold the product.
             results = weigh(results, self._fusing.size, is_positive=True)
@@ -96,7 +99,14 @@ class HorovodReducer(GradientReducer):
     def _plan(
         self, tensors: list[Any], ranks: list[int | None], beside: int
     ) -> list[list[int]]:
-        """Plan the groups of dense gradients."""
+        """Plan the groups of dense gradients, or of those that their owners get."""
+        if any(rank is not None for rank in ranks):
+            # Horovod does not fuse these.
+            last = len(tensors) - 1
+            sizes = [size_bytes(tensor) for tensor in reversed(tensors)]
+            dtypes = [tensor.dtype for tensor in reversed(tensors)]
+            buckets = plan_neighbours(sizes, dtypes)
+            return [[last - i for i in bucket] for bucket in buckets]
         groups = plan_groups(self._groups, self._dense_paths, len(tensors))
         return [
             alike

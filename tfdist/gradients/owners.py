@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.collectives.base import Collective, name_in_graph
+from tfdist.collectives.base import Collective, FusingCollective, name_in_graph
 from tfdist.compat.owned_variables import owner_of
-from tfdist.gradients.buckets import ALONE_BYTES, BUCKET_BYTES, plan_buckets
+from tfdist.gradients.buckets import (
+    ALONE_BYTES,
+    BUCKET_BYTES,
+    plan_buckets,
+    plan_neighbours,
+)
 from tfdist.scaling.owners import DIVIDED, assign_owners
 
 # The name tells a rank that waits alone what the others must do.
@@ -74,6 +79,9 @@ class WeightOwners:
     def __init__(self, collective: Collective) -> None:
         self.rank, self.size = collective.rank, collective.size
         self._collective = collective
+        # Whether the owners of a message send their weights at the same time.
+        is_fusing = isinstance(collective, FusingCollective)
+        self._all_send = collective.sends_at_once or is_fusing
         # The places of the variables that other ranks now send when asked, by id.
         self._places: dict[int, int] | None = None
 
@@ -115,20 +123,11 @@ class WeightOwners:
     def _plan(self, weights: Sequence[Any], owners: Sequence[int]) -> list[list[int]]:
         """Return the positions of the weights that go together."""
         sizes = [w.shape.num_elements() * w.dtype.size for w in weights]
-        if not self._collective.sends_at_once:
-            kinds = [(o, w.dtype) for o, w in zip(owners, weights, strict=True)]
-            return plan_buckets(sizes, kinds, BUCKET_BYTES, BUCKET_BYTES)
-        # Ranks send at the same time, so that a bucket has weights of several owners.
-        buckets: list[list[int]] = []
-        filled = BUCKET_BYTES
-        for i, size in enumerate(sizes):
-            is_other = bool(i) and weights[i].dtype != weights[i - 1].dtype
-            if filled >= BUCKET_BYTES or is_other:
-                buckets.append([])
-                filled = 0
-            buckets[-1].append(i)
-            filled += size
-        return buckets
+        dtypes = [weight.dtype for weight in weights]
+        if self._all_send:
+            return plan_neighbours(sizes, dtypes)
+        kinds = [*zip(owners, dtypes, strict=True)]
+        return plan_buckets(sizes, kinds, BUCKET_BYTES, BUCKET_BYTES)
 
     @contextmanager
     def reading(self, variables: Sequence[Any]) -> Iterator[None]:

@@ -150,7 +150,7 @@ class GradientReducer:
                 groups.setdefault((tensor.dtype, ranks[i] is None), []).append(i)
             return list(groups.values())
         types = [(t.dtype, rank) for t, rank in zip(tensors, ranks, strict=True)]
-        sizes = [_size_bytes(tensor) for tensor in tensors]
+        sizes = [size_bytes(tensor) for tensor in tensors]
         count = len(tensors) - beside
         buckets = plan_buckets(sizes[:count], types[:count], self._bucket_bytes)
         return add_to_buckets(buckets, sizes, types)
@@ -188,7 +188,7 @@ def _check_equal_counts(by_rank: list[list[str]], name: str) -> None:
         )
 
 
-def _size_bytes(gradient: Any) -> int:
+def size_bytes(gradient: Any) -> int:
     """Return the size of a gradient; unknown dimensions count as 1."""
     elements = 1
     for length in gradient.shape:

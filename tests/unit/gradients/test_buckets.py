@@ -8,6 +8,7 @@ from tfdist.gradients.buckets import (
     add_to_buckets,
     check_groups,
     plan_groups,
+    plan_neighbours,
 )
 
 F = "float32"
@@ -56,6 +57,13 @@ def test_a_large_tensor_leaves_the_buckets_of_every_kind_open():
     kinds = ["a", "b", "a", "a", "b"]
 
     assert plan_buckets(sizes, kinds, 100, 100) == [[4, 1], [3, 0], [2]]
+
+
+def test_neighbours_of_one_kind_go_together_until_a_bucket_is_full():
+    sizes, kinds = [4, 4, ALONE_BYTES, 4, 4], ["a", "a", "a", "a", "b"]
+
+    assert plan_neighbours(sizes, kinds) == [[0, 1, 2], [3], [4]]
+    assert plan_neighbours([], []) == []
 
 
 @pytest.mark.parametrize(

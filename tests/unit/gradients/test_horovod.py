@@ -13,7 +13,7 @@ class Fusing(SingleCollective, FusingCollective):
 
     def __init__(self, size=4):
         self._size = size
-        self.checked, self.groups, self.sums = [], [], []
+        self.checked, self.groups, self.sums, self.owned = [], [], [], []
 
     @property
     def size(self):
@@ -30,6 +30,10 @@ class Fusing(SingleCollective, FusingCollective):
         before, after = (tf.constant(f, tf.float64) for f in factors)
         scale = self.size * before * after
         return [t * tf.cast(scale, t.dtype) for t in tensors]
+
+    def reduce(self, tensors, root_ranks, *, name):
+        self.owned.append((name, [tuple(t.shape) for t in tensors], root_ranks))
+        return [t * self.size for t in tensors]
 
     def all_reduce(self, tensors, reduction="sum", *, name):
         self.sums.append((name, reduction, len(tensors)))
@@ -92,6 +96,18 @@ def test_groups_are_those_of_the_paths_where_some_have_no_gradient(drops_missing
     assert [len(types) for _, _, types, _ in collective.groups] == [2, 1]
     assert len(collective.sums) == 1
     assert [total is None for total in found] == [g is None for g in completed]
+
+
+def test_owners_get_gradients_of_one_type_together_the_last_layers_first():
+    collective = Fusing()
+    gradients = [tf.ones([2]), tf.ones([3]), slices(1.0), tf.ones([4], tf.float64)]
+
+    found = reducer_on(collective).reduce(gradients, "g", owners=[3, 1, 0, 2])
+
+    assert collective.owned == [("g/b1", [(4,)], [2]), ("g/b2", [(3,), (2,)], [1, 3])]
+    assert len(collective.sums) == 1
+    assert not collective.groups
+    assert [tuple(total.shape) for total in found] == [(2,), (3,), (3, 2), (4,)]
 
 
 def test_a_group_of_variables_that_are_not_trained_is_refused():

@@ -13,9 +13,12 @@ from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.horovod.peers import connect, stop_at_exit
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.wire_format import (
+    elements_of,
     from_move,
+    pack,
     prevent_constant_folding,
     to_move,
+    unpack,
     without_bfloat16,
 )
 from tfdist.compat.tensorflow import local_device, run_always
@@ -89,6 +92,51 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
             messages = [[tensor] for tensor in tensors]
             return self._all_reduce(messages, hvd.Adasum, name, factors)
         return self._all_reduce([list(tensors)], hvd.Sum, f"{name} together", factors)
+
+    def reduce(
+        self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
+    ) -> list[Any]:
+        """Sum each tensor on one rank; see `Collective.reduce`."""
+        dtype = tensors[0].dtype
+        groups = [
+            [
+                tensor
+                for tensor, root in zip(tensors, root_ranks, strict=True)
+                if root == rank
+            ]
+            for rank in range(self.size)
+        ]
+        counts = [sum(map(elements_of, group)) for group in groups]
+
+        # Over Gloo, Horovod's reducescatter takes twice the time of its allreduce, and
+        # all blocks of it must be of the same length.
+        def exchange(tensors: list[Any], name: str) -> list[Any]:
+            flat, splits = tensors
+            return [hvd.alltoall(flat, splits, name=name, **self._common)[0]]
+
+        sent = without_bfloat16(pack([tensor for group in groups for tensor in group]))
+        (received,) = self._run(f"reduce {name}", exchange, [[sent, tf.stack(counts)]])
+        parts = tf.reshape(received, [self.size, counts[self.rank]])
+        total = tf.cast(tf.add_n(tf.unstack(parts)), dtype)
+        sums = iter(unpack(total, groups[self.rank]))
+        return [
+            next(sums) if root == self.rank else tensor
+            for tensor, root in zip(tensors, root_ranks, strict=True)
+        ]
+
+    def share(
+        self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
+    ) -> list[Any]:
+        """Send each tensor from one rank to all; see `Collective.share`."""
+        moved = [to_move(tf.convert_to_tensor(tensor)) for tensor in tensors]
+        own = [
+            t for t, root in zip(moved, root_ranks, strict=True) if root == self.rank
+        ]
+        sent = pack(own) if own else tf.zeros([0], moved[0].dtype)
+        order = sorted(range(len(moved)), key=lambda i: root_ranks[i])
+        shared = unpack(self._gather(sent, f"share {name}"), [moved[i] for i in order])
+        results = dict(zip(order, shared, strict=True))
+        return [from_move(results[i], t.dtype) for i, t in enumerate(tensors)]
 
     def all_to_all(self, tensor: Any, *, name: str) -> Any:
         """Send each rank its row; see `Collective.all_to_all`."""
