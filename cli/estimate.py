@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdist.benchmarks import BenchmarkError
-from tfdist.estimate import EstimateError, Link, Orders, measure
+from tfdist.estimate import Link, Orders, measure
 from tfdist.estimate.report import figures_of, text_of
 from tfdist_cli.options import (
     Commands,
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
             per_host=args.per_host,
         )
         measured = measure(orders)
-    except (EstimateError, BenchmarkError) as error:
+    except BenchmarkError as error:
         print(f"{args.parser.prog}: {error}", file=sys.stderr)
         return error.exit_code
     except (ImportError, OSError, ValueError) as error:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tfdist.estimate import EstimateError, Link, Orders, measure, predict
+from tfdist.benchmarks import BenchmarkError
+from tfdist.estimate import Link, Orders, measure, predict
 
 pytestmark = pytest.mark.slow
 
@@ -108,5 +109,5 @@ def test_a_shared_batch_of_a_cluster(script):
 def test_a_script_that_names_another_library(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import tfdist; tfdist.strategies.AllReduceStrategy('mpi')")
-    with pytest.raises(EstimateError, match=r"'mpi' in .* --collective tensorflow\. "):
+    with pytest.raises(BenchmarkError, match=r"'mpi' in .* --collective tensorflow\. "):
         measure(Orders((str(script),)))

@@ -81,7 +81,7 @@ class Group:
 
 
 class BenchmarkError(RuntimeError):
-    """A benchmark did not finish."""
+    """A measurement did not finish."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

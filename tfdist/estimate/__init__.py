@@ -2,10 +2,9 @@
 
 from tfdist.estimate.costs import Link
 from tfdist.estimate.prediction import Measured, Variant, predict
-from tfdist.estimate.start import EstimateError, Orders, measure
+from tfdist.estimate.start import Orders, measure
 
 __all__ = [
-    "EstimateError",
     "Link",
     "Measured",
     "Orders",

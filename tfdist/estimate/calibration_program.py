@@ -1,6 +1,8 @@
 """Program that measures what joins the ranks: time and memory of one process."""
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -24,10 +26,11 @@ _WARM_UP_CALLS = 3
 
 
 def measure(
-    turn: Turn, *, engine: str, gradient_bytes: list[int], repeats: int
+    turn: Turn, *, engine: str, sizes_file: str, repeats: int
 ) -> dict[str, Any]:
     """Return the seconds of sums of gradients, and the bytes that they need."""
     turn.take()
+    gradient_bytes: list[int] = json.loads(Path(sizes_file).read_text())
     before = resident_bytes()
     collective = connect(engine)
     runtime = resident_bytes() - before

@@ -1,9 +1,10 @@
-"""Child process of an estimate, with the argument ORDERS: it trains alone."""
+"""Program of an estimate that runs the script in a process that trains alone."""
 
-import sys
+import json
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.benchmarks.processes import run_program
+from tfdist.benchmarks.turns import Turn
 from tfdist.cluster import detect
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.collectives.recorder import Recorder
@@ -22,7 +25,7 @@ from tfdist.data.sharding import Shard, rows_of
 from tfdist.estimate.lone import LoneCollective, LoneFusingCollective
 from tfdist.estimate.messages import UPDATE, messages_of, within_epochs
 from tfdist.estimate.profile import Memory, Profile, peak_bytes, resident_bytes
-from tfdist.estimate.start import ChildOrders, profile_file
+from tfdist.estimate.start import sizes_file
 from tfdist.strategies import AllReduceStrategy, allreduce, connecting, horovod
 from tfdist.verify.script import StopTraining, leave_if_threads_would_stay, run_script
 
@@ -34,10 +37,12 @@ _POLL_SECONDS = 0.01
 class Meter:
     """Observer that times the steps of the script, and counts bytes."""
 
-    def __init__(self, orders: ChildOrders, rank: int) -> None:
-        self._orders, self._rank = orders, rank
-        self._folder = Path(orders.folder)
-        self._profile = Profile(ranks=orders.ranks)
+    def __init__(
+        self, *, engine: str, ranks: int, processes: int, steps: int, folder: str
+    ) -> None:
+        self._engine, self._ranks, self._rank = engine, ranks, detect().rank
+        self._processes, self._steps, self._folder = processes, steps, folder
+        self._profile = Profile(ranks=ranks)
         self._recorder: Any = None
         self._epoch_ends: list[float] = []
         # The steps so far, and this rank's rows of the largest batch.
@@ -64,8 +69,8 @@ class Meter:
                 module, "connect_horovod", partial(self._connect, "horovod")
             )
 
-    def finish(self) -> None:
-        """Complete the profile, and write it."""
+    def finish(self) -> Profile:
+        """Return the profile, and leave the bytes of gradients to another program."""
         for state in ("warm", "done"):
             self._all_are(state)  # No other process waits for this one.
         entries = [] if self._recorder is None else self._recorder.entries()
@@ -73,19 +78,22 @@ class Meter:
             entry.begin
             for entry in entries
             if entry.name == UPDATE and entry.begin >= self._began
-        ][: self._orders.steps + 1]
+        ][: self._steps + 1]
         profile = self._profile
         if not self._has_ended:
             self._measure_memory()
         profile.step_seconds = within_epochs(updates, self._epoch_ends)
         profile.messages = messages_of(entries, updates, profile.micro_steps)
         profile.rows = 0 if self._counts is None else int(self._counts[1])
-        profile.write(profile_file(self._orders.folder, self._rank))
+        if self._rank == 0:
+            text = json.dumps(profile.gradient_bytes)
+            Path(sizes_file(self._folder, self._ranks)).write_text(text)
+        return profile
 
     def _connect(self, name: str, *args: Any, **options: Any) -> Collective:
         """Return the collective of a rank that is alone."""
         del args, options
-        engine = self._orders.engine
+        engine = self._engine
         if name not in ("auto", engine):
             raise ValueError(
                 "The script must train over the library that is measured. Received: "
@@ -93,16 +101,16 @@ class Meter:
                 f"--collective {name}."
             )
         before = resident_bytes()
-        self._recorder = Recorder(self._rank, self._orders.ranks)
+        self._recorder = Recorder(self._rank, self._ranks)
         with tf.init_scope():
             self._counts = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
         self._profile.runtime_bytes = resident_bytes() - before
-        if self._orders.ranks == 1:
+        if self._ranks == 1:
             return SingleCollective()
         kind = LoneFusingCollective if engine == "horovod" else LoneCollective
         return kind(
             self._rank,
-            self._orders.ranks,
+            self._ranks,
             self._recorder,
             sends_at_once=engine == "mpi",
         )
@@ -167,7 +175,7 @@ class Meter:
             for size, gradient in zip(profile.weight_bytes, gradients, strict=True)
             if isinstance(gradient, tf.Tensor)
         ]
-        ranks = self._orders.ranks
+        ranks = self._ranks
         profile.divisible = [
             i for i, v in enumerate(weights) if is_divisible(inner, v, ranks)
         ]
@@ -188,15 +196,16 @@ class Meter:
                 while not self._all_are("warm"):
                     time.sleep(_POLL_SECONDS)
                 self._first, self._began = steps, time.time()
-        elif steps > self._first + self._orders.steps and self._all_are("done"):
+        elif steps > self._first + self._steps and self._all_are("done"):
             self._measure_memory()
             self._has_ended = True
             raise StopTraining
 
     def _all_are(self, state: str) -> bool:
         """Return whether all processes that measure are in a state, as this one is."""
-        (self._folder / f"{state}.{self._rank}").touch()
-        return len([*self._folder.glob(f"{state}.*")]) >= self._orders.processes
+        prefix = f"{state}.{self._ranks}"
+        Path(self._folder, f"{prefix}.{self._rank}").touch()
+        return len([*Path(self._folder).glob(f"{prefix}.*")]) >= self._processes
 
     def _measure_memory(self) -> None:
         """Note the bytes of each kind."""
@@ -219,16 +228,19 @@ def _size(variable: Any) -> int:
     return kept_elements(variable) * int(tf.as_dtype(variable.dtype).size)
 
 
-def main(orders: ChildOrders) -> None:
-    """Run the script under a meter, and write the profile."""
+def measure(
+    turn: Turn, *, command: list[str], module: bool, ranks: int, **options: Any
+) -> dict[str, Any]:
+    """Run the script under a meter; return the fields of its profile."""
+    turn.take()
     # tfdist's own patches come first, so that those of the meter wrap them.
-    install(is_alone=orders.ranks == 1)
-    meter = Meter(orders, detect().rank)
+    install(is_alone=ranks == 1)
+    meter = Meter(ranks=ranks, **options)
     meter.install()
-    run_script(orders.command, module=orders.module)
-    meter.finish()
-    leave_if_threads_would_stay()
+    run_script(command, module=module)
+    return asdict(meter.finish())
 
 
 if __name__ == "__main__":
-    main(ChildOrders.read(sys.argv[1]))
+    run_program(measure)
+    leave_if_threads_would_stay()

@@ -1,7 +1,7 @@
 """Measurements of a script that trains alone, as one rank of many."""
 
-import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -91,17 +91,12 @@ class Profile:
         """The median of its steps."""
         return median(self.step_seconds)
 
-    def write(self, file: Path) -> None:
-        """Write it to a file."""
-        file.write_text(json.dumps(asdict(self)))
-
     @classmethod
-    def read(cls, file: Path) -> "Profile":
-        """Read it from a file."""
-        fields: dict[str, Any] = json.loads(file.read_text())
-        fields["memory"] = Memory(**fields["memory"])
-        fields["messages"] = [Message(**each) for each in fields["messages"]]
-        return cls(**fields)
+    def of(cls, report: Mapping[str, Any]) -> "Profile":
+        """Return the profile whose fields a process has reported."""
+        memory = Memory(**report["memory"])
+        messages = [Message(**each) for each in report["messages"]]
+        return cls(**{**report, "memory": memory, "messages": messages})
 
 
 def resident_bytes() -> int:

@@ -1,18 +1,18 @@
 """Measurements on this machine: the script, alone, and what joins the ranks."""
 
-import json
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from tfdist.benchmarks.processes import Group, start
+from tfdist.benchmarks.processes import BenchmarkError, Group, start
 from tfdist.estimate.costs import Link
 from tfdist.estimate.prediction import Calibration, Measured
 from tfdist.estimate.profile import Profile
-from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
+from tfdist.launch import Job, ProcessSpec, plan_here
 from tfdist.launch.machine import available_cores
 
 _CHILD = "tfdist.estimate.child"
@@ -20,7 +20,8 @@ _PROGRAM = "tfdist.estimate.calibration_program"
 _REPEATS = 15
 # So many processes for each core say little about time, and still something of memory.
 _MOST_PER_CORE = 4
-_COULD_NOT_RUN = 2
+_LEAST_STEPS = 2
+_COULD_NOT_MEASURE = 2
 
 
 @dataclass(frozen=True)
@@ -98,120 +99,129 @@ class Orders:
 
 
 @dataclass(frozen=True)
-class ChildOrders:
-    """Script that a child process measures, as one of `ranks`."""
+class _LoneRanks(Group):
+    """Processes that each take themselves for one of `ranks`, and are alone."""
 
-    command: tuple[str, ...]
-    module: bool
-    engine: str
-    ranks: int
-    processes: int  # Those that measure at the same time.
-    steps: int
-    folder: str
+    ranks: int = 1
+    cores_each: float = 1.0
 
-    @classmethod
-    def read(cls, text: str) -> "ChildOrders":
-        """Read orders from JSON."""
-        fields = json.loads(text)
-        return cls(**fields | {"command": tuple(fields["command"])})
-
-
-def profile_file(folder: str, rank: int) -> Path:
-    """Return the file in which a child process leaves its measurements."""
-    return Path(folder, f"profile.{rank}.json")
-
-
-class EstimateError(RuntimeError):
-    """Error for a script that could not be measured."""
-
-    def __init__(self, message: str, exit_code: int = _COULD_NOT_RUN) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    def plan(self) -> list[ProcessSpec]:
+        """Return the first processes of a job, each with cores of its own if it can."""
+        threads = max(1, int(self.cores_each))
+        job = Job(
+            (sys.executable,),
+            size=self.ranks,
+            bind_to="none",
+            threads_per_process=threads,
+        )
+        available = available_cores()
+        return [
+            replace(spec, cores=available[spec.rank * threads :][:threads])
+            if self.cores_each >= 1
+            else spec
+            for spec in plan_here(job)[: self.size]
+        ]
 
 
 def measure(orders: Orders) -> Measured:
     """Measure the script, as one rank of several sizes, and what joins the ranks."""
     largest = max(orders.sizes)
     # Ranks of other hosts need not be measured: between sizes, rows decide.
-    sizes = {1, largest} if orders.network else {1, *orders.sizes}
-    profiles = {size: _profiles(orders, size) for size in sorted(sizes)}
+    sizes = sorted({1, largest} if orders.network else {1, *orders.sizes})
     here = {size for size in orders.sizes if 1 < size <= orders.ranks_of_host}
     if orders.network is not None and largest > 1:
         here.add(max(2, min(largest, orders.ranks_of_host)))
-    gradient_bytes = profiles[largest][0].gradient_bytes
+    joined = sorted(here)
+    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
+        groups = [_script(orders, size, folder) for size in sizes]
+        groups += [_sums(orders, size, sizes_file(folder, largest)) for size in joined]
+        # Those of a cluster are few. They start at once, and measure in turns.
+        at_once = len(groups) if orders.network else 1
+        reports = [
+            report
+            for first in range(0, len(groups), at_once)
+            for report in start(groups[first : first + at_once])
+        ]
+    profiles = {
+        size: [Profile.of(report) for report in ranks]
+        for size, ranks in zip(sizes, reports, strict=False)
+    }
+    for size, each in profiles.items():
+        _check_steps(each, size)
+    gradient_bytes = sum(profiles[largest][0].gradient_bytes)
     return Measured(
         profiles,
-        {size: _calibration(orders, size, gradient_bytes) for size in sorted(here)},
+        {
+            size: _calibration(ranks, gradient_bytes)
+            for size, ranks in zip(joined, reports[len(sizes) :], strict=True)
+        },
         engine=orders.engine,
         network=orders.network,
         per_host=orders.ranks_of_host,
     )
 
 
-def _profiles(orders: Orders, size: int) -> list[Profile]:
-    """Measure the script in processes that each take themselves for one of `size`."""
+def sizes_file(folder: str, ranks: int) -> str:
+    """Return the file in which one of so many ranks leaves its bytes of gradients."""
+    return str(Path(folder, f"gradients.{ranks}.json"))
+
+
+def _script(orders: Orders, size: int, folder: str) -> Group:
+    """Return the processes that measure the script as ranks of so many."""
     processes = orders.processes_of(size)
-    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
-        child = ChildOrders(
-            orders.command,
-            orders.module,
-            orders.engine,
-            size,
-            processes,
-            orders.steps,
-            folder,
-        )
-        specs = _specs(child, orders.cores_of(size))
-        ended = run(specs, output=Output(console=False), pass_signals_on=True)
-        if ended.reason != "done":
-            raise _failure(ended, size)
-        profiles = [Profile.read(profile_file(folder, spec.rank)) for spec in specs]
+    settings = {
+        "command": orders.command,
+        "module": orders.module,
+        "engine": orders.engine,
+        "ranks": size,
+        "processes": processes,
+        "steps": orders.steps,
+        "folder": folder,
+    }
+    return _LoneRanks(
+        f"{orders.command[0]} as one of {size} processes",
+        _CHILD,
+        settings,
+        processes,
+        joined=False,
+        ranks=size,
+        cores_each=orders.cores_of(size),
+    )
+
+
+def _check_steps(profiles: Sequence[Profile], size: int) -> None:
+    """Raise `BenchmarkError` if a script has not trained for enough steps."""
     for profile in profiles:
-        if len(profile.step_seconds) < 2:
-            raise EstimateError(
+        if len(profile.step_seconds) < _LEAST_STEPS:
+            raise BenchmarkError(
                 "The script must train for some steps under a strategy of tfdist. "
                 f"Received: {len(profile.step_seconds)} measured steps as one of "
                 f"{size} processes. Make the strategy first thing in the script, and "
                 "make and compile the model in its scope(); leave out virtual_ranks "
                 "and enable_op_determinism, whose steps are not timed; train longer, "
-                "or give fewer --steps or a smaller -np."
+                "or give fewer --steps or a smaller -np.",
+                _COULD_NOT_MEASURE,
             )
-    return profiles
 
 
-def _specs(child: ChildOrders, cores: float) -> list[ProcessSpec]:
-    """Plan the processes that measure the script."""
-    argv = (sys.executable, "-m", _CHILD, json.dumps(asdict(child)))
-    threads = max(1, int(cores))
-    job = Job(argv, size=child.ranks, bind_to="none", threads_per_process=threads)
-    available = available_cores()
-    return [
-        replace(spec, cores=available[spec.rank * threads :][:threads])
-        if cores >= 1
-        else spec
-        for spec in plan_here(job)[: child.processes]
-    ]
+def _sums(orders: Orders, ranks: int, sizes_file: str) -> Group:
+    """Return the processes that measure sums of gradients on this machine."""
+    cores = max(1, int(orders.cores_of(ranks)))
+    return Group(
+        f"all-reduce, {orders.engine}",
+        _PROGRAM,
+        {"engine": orders.engine, "sizes_file": sizes_file, "repeats": _REPEATS},
+        ranks,
+        collective=orders.engine,
+        cores=cores,
+        shares_cores=ranks * cores > len(available_cores()),
+    )
 
 
 def _calibration(
-    orders: Orders, ranks: int, gradient_bytes: Sequence[int]
+    reports: Sequence[Mapping[str, Any]], gradient_bytes: int
 ) -> Calibration:
-    """Measure sums of gradients of these bytes, over ranks of this machine."""
-    cores = orders.cores_of(ranks)
-    group = Group(
-        f"all-reduce, {orders.engine}",
-        _PROGRAM,
-        {
-            "engine": orders.engine,
-            "gradient_bytes": [*gradient_bytes],
-            "repeats": _REPEATS,
-        },
-        ranks,
-        collective=orders.engine,
-        cores=max(1, int(cores)),
-        shares_cores=ranks * max(1, int(cores)) > len(available_cores()),
-    )
-    [reports] = start([group])
+    """Return the times of the slowest rank, and the most bytes of one."""
 
     def seconds(case: str) -> float:
         calls: list[list[float]] = [report["seconds"][case] for report in reports]
@@ -221,8 +231,8 @@ def _calibration(
         return max(int(report[what]) for report in reports)
 
     return Calibration(
-        ranks,
-        sum(gradient_bytes),
+        len(reports),
+        gradient_bytes,
         most("messages"),
         seconds("small"),
         seconds("none"),
@@ -231,15 +241,3 @@ def _calibration(
         kept=most("kept"),
         most=most("most"),
     )
-
-
-def _failure(ended: RunResult, size: int) -> EstimateError:
-    """Return the error of a script that does not run, with its last lines."""
-    exit_code = ended.exit_code if ended.reason == "signal" else _COULD_NOT_RUN
-    who = f"As one of {size} processes, the script"
-    if ended.failed_rank is None:
-        return EstimateError(f"{who} was not measured: {ended.headline()}", exit_code)
-    failed = ended.exit_of(ended.failed_rank)
-    lines = [f"{who} does not run: {failed.describe()}. Last lines:"]
-    text = "\n".join([*lines, *(f"    {line}" for line in failed.tail)])
-    return EstimateError(text, exit_code)

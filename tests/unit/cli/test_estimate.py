@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tfdist.estimate import EstimateError, Link, Measured
+from tfdist.benchmarks import BenchmarkError
+from tfdist.estimate import Link, Measured
 from tfdist.estimate.prediction import Calibration
 from tfdist.estimate.profile import Memory, Message, Profile
 from tfdist_cli import estimate as estimate_module
@@ -165,7 +166,7 @@ def test_what_is_refused_before_anything_runs(words, message, orders, capsys):
 
 def test_a_script_that_cannot_be_measured(monkeypatch, capsys):
     def fail(orders):
-        raise EstimateError("It does not run.", 130)
+        raise BenchmarkError("It does not run.", 130)
 
     monkeypatch.setattr(estimate_module, "measure", fail)
     assert main(["estimate", "train.py"]) == 130
