@@ -131,30 +131,25 @@ def measure(orders: Orders) -> Measured:
     here = {size for size in orders.sizes if 1 < size <= orders.ranks_of_host}
     if orders.network is not None and largest > 1:
         here.add(max(2, min(largest, orders.ranks_of_host)))
-    joined = sorted(here)
+    profiles: dict[int, list[Profile]] = {}
+    sums: dict[int, list[Any]] = {}
     with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
         groups = [_script(orders, size, folder) for size in sizes]
-        groups += [_sums(orders, size, sizes_file(folder, largest)) for size in joined]
+        file = sizes_file(folder, largest)
+        groups += [_sums(orders, size, file) for size in sorted(here)]
         # Those of a cluster are few. They start at once, and measure in turns.
         at_once = len(groups) if orders.network else 1
-        reports = [
-            report
-            for first in range(0, len(groups), at_once)
-            for report in start(groups[first : first + at_once])
-        ]
-    profiles = {
-        size: [Profile.of(report) for report in ranks]
-        for size, ranks in zip(sizes, reports, strict=False)
-    }
-    for size, each in profiles.items():
-        _check_steps(each, size)
+        for first in range(0, len(groups), at_once):
+            batch = groups[first : first + at_once]
+            for group, reports in zip(batch, start(batch), strict=True):
+                if isinstance(group, _LoneRanks):
+                    profiles[group.ranks] = _profiles(reports, group.ranks)
+                else:
+                    sums[group.size] = reports
     gradient_bytes = sum(profiles[largest][0].gradient_bytes)
     return Measured(
         profiles,
-        {
-            size: _calibration(ranks, gradient_bytes)
-            for size, ranks in zip(joined, reports[len(sizes) :], strict=True)
-        },
+        {size: _calibration(each, gradient_bytes) for size, each in sums.items()},
         engine=orders.engine,
         network=orders.network,
         per_host=orders.ranks_of_host,
@@ -189,8 +184,9 @@ def _script(orders: Orders, size: int, folder: str) -> Group:
     )
 
 
-def _check_steps(profiles: Sequence[Profile], size: int) -> None:
-    """Raise `BenchmarkError` if a script has not trained for enough steps."""
+def _profiles(reports: Sequence[Mapping[str, Any]], size: int) -> list[Profile]:
+    """Return the profiles of a script, which must have trained for some steps."""
+    profiles = [Profile.of(report) for report in reports]
     for profile in profiles:
         if len(profile.step_seconds) < _LEAST_STEPS:
             raise BenchmarkError(
@@ -202,6 +198,7 @@ def _check_steps(profiles: Sequence[Profile], size: int) -> None:
                 "or give fewer --steps or a smaller -np.",
                 _COULD_NOT_MEASURE,
             )
+    return profiles
 
 
 def _sums(orders: Orders, ranks: int, sizes_file: str) -> Group:

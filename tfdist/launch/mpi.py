@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import select
 import shlex
@@ -36,6 +37,7 @@ _END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _SYS_PIDFD_GETFD = 438
 _MEMORY = "/dev/shm"
+_PREFIX = "tfdist-mpi-"
 # What a rank may fill of it in Open MPI 5.0.
 _SEGMENT_BYTES = 16 * 2**20
 _FILES_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
@@ -87,11 +89,7 @@ def places(
     """Hold the places of ranks in an MPI job; yield the ranks with its variables."""
     check_installed()
     remote = remote or {}
-    memory = _memory(len(specs))
-    with (
-        tempfile.TemporaryDirectory(prefix="tfdist-mpi-", dir=memory) as folder,
-        tempfile.TemporaryFile() as errors,
-    ):
+    with _folder(len(specs)) as folder, tempfile.TemporaryFile() as errors:
         process = _start(_holders(specs, remote, folder), folder, errors)
         try:
             found = _reports(process, len(specs), errors, signals)
@@ -147,12 +145,37 @@ def _holders(
     return command
 
 
-def _memory(count: int) -> str | None:
-    """Return a folder in memory with room for the ranks; small in many containers."""
-    if not os.access(_MEMORY, os.W_OK):
-        return None
-    free = shutil.disk_usage(_MEMORY).free
-    return _MEMORY if free > count * _SEGMENT_BYTES else None
+@contextlib.contextmanager
+def _folder(count: int) -> Iterator[str]:
+    """Hold a folder for the files of so many ranks, in memory if there is room."""
+    parent = tempfile.gettempdir()
+    # Small in many containers.
+    if os.access(_MEMORY, os.W_OK):
+        for folder in Path(_MEMORY).glob(f"{_PREFIX}*"):
+            _remove_if_left(folder)
+        free = shutil.disk_usage(_MEMORY).free
+        parent = _MEMORY if free > count * _SEGMENT_BYTES else parent
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as name:
+        lock = os.open(name, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield name
+        finally:
+            os.close(lock)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove a folder whose launcher was killed, and so holds no lock on it."""
+    # It may be another user's.
+    with contextlib.suppress(OSError):
+        if time.time() - folder.stat().st_mtime < _START_SECONDS:
+            return
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+        finally:
+            os.close(lock)
 
 
 def check_installed() -> None:

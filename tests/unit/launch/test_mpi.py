@@ -1,11 +1,14 @@
 """The choice of MPI for the ranks of a job."""
 
+import fcntl
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tfdist.launch import placeholder
+from tfdist.launch import mpi, placeholder
 from tfdist.launch.job import Job
 from tfdist.launch.mpi import choose, uses_gpu
 
@@ -46,6 +49,28 @@ def test_a_gpu_that_is_visible_is_used(device, visible, is_used, tmp_path):
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
 
     assert uses_gpu(environ, tmp_path) is is_used
+
+
+def test_what_a_killed_launcher_has_left_in_memory_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(mpi, "_MEMORY", str(tmp_path))
+    names = ("tfdist-mpi-left", "tfdist-mpi-held", "tfdist-mpi-new", "other")
+    left, held, new, other = (tmp_path / name for name in names)
+    for folder in (left, held, new, other):
+        folder.mkdir()
+        (folder / "segment").touch()
+    for folder in (left, held, other):
+        os.utime(folder, (1, 1))
+    lock = os.open(held, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    with mpi._folder(0) as name:
+        assert set(tmp_path.iterdir()) == {held, new, other, Path(name)}
+        os.utime(name, (1, 1))
+        mpi._remove_if_left(Path(name))
+        assert Path(name).is_dir()
+    os.close(lock)
+
+    assert set(tmp_path.iterdir()) == {held, new, other}
 
 
 def test_a_line_that_mpirun_has_mixed_with_another_is_ignored():
