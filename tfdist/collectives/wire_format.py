@@ -195,21 +195,41 @@ def pack(tensors: Sequence[Any]) -> Any:
 
 def unpack(flat: Any, like: Sequence[Any]) -> list[Any]:
     """Split the result of `pack` into tensors of the shapes of `like`."""
-    if not like:
-        return []
-    parts = [flat] if len(like) == 1 else tf.split(flat, [*map(elements_of, like)])
+
+    def elements(tensor: Any) -> Any:
+        known = tensor.shape.num_elements()
+        return tf.size(tensor) if known is None else known
 
     def shape(tensor: Any) -> Any:
         is_known = tensor.shape.is_fully_defined()
         return tensor.shape if is_known else tf.shape(tensor)
 
+    parts = [flat] if len(like) == 1 else tf.split(flat, [elements(t) for t in like])
     return [tf.reshape(part, shape(t)) for part, t in zip(parts, like, strict=True)]
 
 
-def elements_of(tensor: Any) -> Any:
-    """Return the number of elements of a tensor, as a tensor if it is not known yet."""
-    known = tensor.shape.num_elements()
-    return tf.size(tensor) if known is None else known
+def plan_pieces(
+    sizes: Sequence[int], owners: Sequence[int], ranks: int, most: int
+) -> list[list[list[tuple[int, slice]]]]:
+    """Cut tensors so that a message has at most so many elements for each rank.
+
+    Returns the messages: of each, by rank, positions of tensors and their elements.
+    """
+    messages: list[list[list[tuple[int, slice]]]] = []
+    for rank in range(ranks):
+        number, room = 0, most
+        for i in (i for i, owner in enumerate(owners) if owner == rank):
+            start = 0
+            while start < sizes[i]:
+                if number == len(messages):
+                    messages.append([[] for _ in range(ranks)])
+                piece = slice(start, min(sizes[i], start + room))
+                messages[number][rank].append((i, piece))
+                room -= piece.stop - start
+                start = piece.stop
+                if not room:
+                    number, room = number + 1, most
+    return messages
 
 
 def padded_rows(rows: Any) -> Any:

@@ -48,13 +48,16 @@ def plan_buckets(
 
 
 def plan_neighbours(
-    sizes_bytes: Sequence[int], kinds: Sequence[Hashable]
+    sizes_bytes: Sequence[int], kinds: Sequence[Hashable], ranks: int
 ) -> list[list[int]]:
-    """Group neighbours of one kind until a bucket holds `ALONE_BYTES`."""
+    """Group neighbours of one kind until a bucket holds `ALONE_BYTES` for each rank.
+
+    Then it has weights of most ranks, which all send at the same time.
+    """
     buckets: list[list[int]] = []
-    filled = ALONE_BYTES
+    filled = limit = ranks * ALONE_BYTES
     for i, (size, kind) in enumerate(zip(sizes_bytes, kinds, strict=True)):
-        if filled >= ALONE_BYTES or kind != kinds[i - 1]:
+        if filled >= limit or kind != kinds[i - 1]:
             buckets.append([])
             filled = 0
         buckets[-1].append(i)

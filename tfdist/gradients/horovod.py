@@ -23,6 +23,7 @@ OPS = ("average", "sum", "adasum")
 class HorovodReducer(GradientReducer):
     """A reducer that sends each gradient once computed; Horovod fuses those that wait.
 
+    Only those that their owners get are sent together with neighbours.
     For the options see `HorovodStrategy`. Adasum is from Maleki et al., "Scaling
     Distributed Training with Adaptive Summation", MLSys 2021.
     """
@@ -105,7 +106,7 @@ class HorovodReducer(GradientReducer):
             last = len(tensors) - 1
             sizes = [size_bytes(tensor) for tensor in reversed(tensors)]
             dtypes = [tensor.dtype for tensor in reversed(tensors)]
-            buckets = plan_neighbours(sizes, dtypes)
+            buckets = plan_neighbours(sizes, dtypes, self._fusing.size)
             return [[last - i for i in bucket] for bucket in buckets]
         groups = plan_groups(self._groups, self._dense_paths, len(tensors))
         return [

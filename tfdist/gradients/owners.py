@@ -50,27 +50,36 @@ def split_divided(
             row_bytes = tensor.shape[1:].num_elements() * tensor.dtype.size
             step = max(1, ALONE_BYTES // max(1, row_bytes))
             cut = [
-                (rank, min(step, rows.stop - start))
+                (start - rows.start, rank, min(step, rows.stop - start))
                 for rank, rows in enumerate(rows_by_rank(tensor.shape[0], ranks))
                 for start in range(rows.start, rows.stop, step)
             ]
-            parts = tf.split(tensor, [length for _, length in cut])
-            owners_of_parts = [rank for rank, _ in cut]
+            parts = tf.split(tensor, [length for *_, length in cut])
+            # Neighbours have different owners, which send at the same time.
+            order = sorted(range(len(cut)), key=cut.__getitem__)
+            parts = [parts[n] for n in order]
+            owners_of_parts = [cut[n][1] for n in order]
         positions += [i] * len(parts)
         messages += parts
         roots += owners_of_parts
     return positions, messages, roots
 
 
-def join_divided(positions: Sequence[int], parts: Sequence[Any]) -> list[Any]:
+def join_divided(
+    positions: Sequence[int], parts: Sequence[Any], owners: Sequence[int | None]
+) -> list[Any]:
     """Return the tensors of the parts that `split_divided` returned."""
-    by_position: dict[int, list[Any]] = {}
-    for i, part in zip(positions, parts, strict=True):
-        by_position.setdefault(i, []).append(part)
-    return [
-        tf.concat(each, 0) if len(each) > 1 else each[0]
-        for each in by_position.values()
-    ]
+    by_position: dict[int, list[int]] = {}
+    for n, i in enumerate(positions):
+        by_position.setdefault(i, []).append(n)
+    tensors = []
+    for numbers in by_position.values():
+        if len(numbers) > 1:
+            # Of one owner, in the order of the rows.
+            numbers.sort(key=owners.__getitem__)
+        joined = [parts[n] for n in numbers]
+        tensors.append(tf.concat(joined, 0) if len(joined) > 1 else joined[0])
+    return tensors
 
 
 class WeightOwners:
@@ -115,7 +124,7 @@ class WeightOwners:
             )
             for i, value in zip(bucket, values, strict=True):
                 parts[i] = value
-        shared = join_divided(positions, parts)
+        shared = join_divided(positions, parts, roots)
         for weight, value, owner in zip(weights, shared, owners, strict=True):
             if owner != self.rank:
                 weight.assign(value)
@@ -125,7 +134,7 @@ class WeightOwners:
         sizes = [w.shape.num_elements() * w.dtype.size for w in weights]
         dtypes = [weight.dtype for weight in weights]
         if self._all_send:
-            return plan_neighbours(sizes, dtypes)
+            return plan_neighbours(sizes, dtypes, self.size)
         kinds = [*zip(owners, dtypes, strict=True)]
         return plan_buckets(sizes, kinds, BUCKET_BYTES, BUCKET_BYTES)
 

@@ -105,7 +105,9 @@ class GradientReducer:
             for n, i in enumerate(positions)
             if ranks[i] != DIVIDED or roots[n] in (None, self._collective.rank)
         ]
-        sums = join_divided([positions[n] for n in needed], [sums[n] for n in needed])
+        sums = join_divided(
+            *([of[n] for n in needed] for of in (positions, sums, roots))
+        )
         return [
             compression.decompress(total, gradient, are_shares=are_shares)
             for total, gradient in zip(sums, [*gradients, *beside], strict=True)

@@ -60,10 +60,11 @@ def test_a_large_tensor_leaves_the_buckets_of_every_kind_open():
 
 
 def test_neighbours_of_one_kind_go_together_until_a_bucket_is_full():
-    sizes, kinds = [4, 4, ALONE_BYTES, 4, 4], ["a", "a", "a", "a", "b"]
+    sizes = [4, ALONE_BYTES, ALONE_BYTES - 4, 4, 4]
 
-    assert plan_neighbours(sizes, kinds) == [[0, 1, 2], [3], [4]]
-    assert plan_neighbours([], []) == []
+    assert plan_neighbours(sizes, "aaaab", 2) == [[0, 1, 2], [3], [4]]
+    assert plan_neighbours(sizes, "aaaaa", 1) == [[0, 1], [2, 3], [4]]
+    assert plan_neighbours([], [], 2) == []
 
 
 @pytest.mark.parametrize(

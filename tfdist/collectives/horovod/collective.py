@@ -13,9 +13,9 @@ from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.horovod.peers import connect, stop_at_exit
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.wire_format import (
-    elements_of,
     from_move,
     pack,
+    plan_pieces,
     prevent_constant_folding,
     to_move,
     unpack,
@@ -28,13 +28,15 @@ from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 
 # A function that adds an operation on tensors to the graph, under a name.
 _Operation = Callable[[list[Any], str], list[Any]]
+# What a rank sends at once to the owners of gradients.
+_MESSAGE_BYTES = 8 * 2**20
 
 
 class HorovodCollective(MonitoredCollective, FusingCollective):
     """A collective of processes started by `horovodrun`, `mpirun` or `tfdist run`.
 
     Each tensor is sent as soon as it is computed, and Horovod fuses those that wait at
-    the same time. `process_set` None means all ranks.
+    the same time, but for sums on owners. `process_set` None means all ranks.
     """
 
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]] = (
@@ -97,32 +99,43 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
     ) -> list[Any]:
         """Sum each tensor on one rank; see `Collective.reduce`."""
-        dtype = tensors[0].dtype
-        groups = [
+        shapes = [tensor.shape for tensor in tensors]
+        if not all(shape.is_fully_defined() for shape in shapes):
+            return super().reduce(tensors, root_ranks, name=name)
+        flat = [tf.reshape(without_bfloat16(tensor), [-1]) for tensor in tensors]
+        # All ranks send and receive at the same time. A rank gets a part of each, and
+        # so several times what it needs, but only of one message.
+        most = max(1, _MESSAGE_BYTES // self.size // flat[0].dtype.size)
+        sizes = [shape.num_elements() for shape in shapes]
+        plan = plan_pieces(sizes, root_ranks, self.size, most)
+        messages = [
             [
-                tensor
-                for tensor, root in zip(tensors, root_ranks, strict=True)
-                if root == rank
+                tf.concat([flat[i][piece] for each in pieces for i, piece in each], 0),
+                tf.constant([_elements(each) for each in pieces]),
             ]
-            for rank in range(self.size)
+            for pieces in plan
         ]
-        counts = [sum(map(elements_of, group)) for group in groups]
 
         # Over Gloo, Horovod's reducescatter takes twice the time of its allreduce, and
         # all blocks of it must be of the same length.
         def exchange(tensors: list[Any], name: str) -> list[Any]:
-            flat, splits = tensors
-            return [hvd.alltoall(flat, splits, name=name, **self._common)[0]]
+            block, splits = tensors
+            return [hvd.alltoall(block, splits, name=name, **self._common)[0]]
 
-        sent = without_bfloat16(pack([tensor for group in groups for tensor in group]))
-        (received,) = self._run(f"reduce {name}", exchange, [[sent, tf.stack(counts)]])
-        parts = tf.reshape(received, [self.size, counts[self.rank]])
-        total = tf.cast(tf.add_n(tf.unstack(parts)), dtype)
-        sums = iter(unpack(total, groups[self.rank]))
-        return [
-            next(sums) if root == self.rank else tensor
-            for tensor, root in zip(tensors, root_ranks, strict=True)
-        ]
+        sums: dict[int, list[Any]] = {}
+        received = self._run(f"reduce {name}", exchange, messages)
+        for pieces, block in zip(plan, received, strict=True):
+            if own := pieces[self.rank]:
+                parts = tf.reshape(block, [self.size, _elements(own)])
+                lengths = [piece.stop - piece.start for _, piece in own]
+                total = tf.split(tf.add_n(tf.unstack(parts)), lengths)
+                for (i, _), part in zip(own, total, strict=True):
+                    sums.setdefault(i, []).append(part)
+        results = dict(enumerate(tensors))
+        for i, its in sums.items():
+            whole = tf.cast(tf.concat(its, 0), tensors[i].dtype)
+            results[i] = tf.reshape(whole, shapes[i])
+        return list(results.values())
 
     def share(
         self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
@@ -134,7 +147,8 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         ]
         sent = pack(own) if own else tf.zeros([0], moved[0].dtype)
         order = sorted(range(len(moved)), key=lambda i: root_ranks[i])
-        shared = unpack(self._gather(sent, f"share {name}"), [moved[i] for i in order])
+        gathered = self._gather(sent, f"share {name}")
+        shared = unpack(gathered, [moved[i] for i in order])
         results = dict(zip(order, shared, strict=True))
         return [from_move(results[i], t.dtype) for i, t in enumerate(tensors)]
 
@@ -256,6 +270,11 @@ def check_adasum(process_set: Any) -> None:
             f"Received: {size} processes, {who}, over {engine}. Start 2, 4, 8, ... "
             "with `mpirun`, or use the average."
         )
+
+
+def _elements(pieces: Sequence[tuple[int, slice]]) -> int:
+    """Return the number of elements of pieces."""
+    return sum(piece.stop - piece.start for _, piece in pieces)
 
 
 def _build(what: str, operation: _Operation, tensors: list[Any]) -> list[Any]:
