@@ -109,5 +109,7 @@ def test_a_shared_batch_of_a_cluster(script):
 def test_a_script_that_names_another_library(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import tfdist; tfdist.strategies.AllReduceStrategy('mpi')")
-    with pytest.raises(BenchmarkError, match=r"'mpi' in .* --collective tensorflow\. "):
+    message = r"train.py as one of 1 .*'mpi' in .* --collective tensorflow\. "
+    with pytest.raises(BenchmarkError, match=f"(?s){message}") as failed:
         measure(Orders((str(script),)))
+    assert failed.value.exit_code == 1

@@ -8,6 +8,7 @@ import pytest
 import tfdist
 
 ROWS, BATCH = 101, 16
+NEEDS_HOROVOD = pytest.mark.requires("horovodrun")
 LARGE_BYTES = 128 << 20
 
 
@@ -184,7 +185,10 @@ def resume(folder):
     }
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "mpi"])
+@pytest.fixture(
+    scope="module",
+    params=["tensorflow", "mpi", pytest.param("horovod", marks=NEEDS_HOROVOD)],
+)
 def sharded(request, tmp_path_factory):
     """The folder that two ranks have filled, and what each found."""
     folder = tmp_path_factory.mktemp("sharded")

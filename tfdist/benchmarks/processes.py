@@ -14,6 +14,8 @@ from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
 from tfdist.launch.machine import available_cores
 from tfdist.launch.mpi import places
 
+_COULD_NOT_MEASURE = 2
+
 
 @dataclass(frozen=True)
 class Group:
@@ -119,8 +121,8 @@ def start(
             raise _failure(ended, labels)
         return [
             [
-                json.loads(report_file(Path(name), first + position).read_text())
-                for position in range(group.reporters)
+                _report(Path(name), process, labels[process])
+                for process in range(first, first + group.reporters)
             ]
             for first, group in zip(firsts, groups, strict=True)
         ]
@@ -147,8 +149,8 @@ def run_program(measure: Callable[..., Any]) -> None:
     turn = Turn(orders["port"], group=orders["group"], is_stopped=orders["is_stopped"])
     with turn:
         result = measure(turn, **orders["settings"])
-    file = report_file(Path(orders["folder"]), orders["process"])
-    file.write_text(json.dumps(result))
+        file = report_file(Path(orders["folder"]), orders["process"])
+        file.write_text(json.dumps(result))
 
 
 def _command(group: Group, orders: dict[str, Any]) -> tuple[str, ...]:
@@ -157,6 +159,15 @@ def _command(group: Group, orders: dict[str, Any]) -> tuple[str, ...]:
     is_stopped = group.collective == "horovod"
     orders |= {"is_stopped": is_stopped, "settings": dict(group.settings)}
     return (sys.executable, *module, group.program, json.dumps(orders))
+
+
+def _report(folder: Path, process: int, label: str) -> Any:
+    """Return the result of a process."""
+    try:
+        return json.loads(report_file(folder, process).read_text())
+    except FileNotFoundError:
+        text = f"{label} has ended without an error before it was measured."
+        raise BenchmarkError(text, _COULD_NOT_MEASURE) from None
 
 
 def _failure(ended: RunResult, labels: Sequence[str]) -> BenchmarkError:

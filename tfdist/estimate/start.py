@@ -137,8 +137,10 @@ def measure(orders: Orders) -> Measured:
         groups = [_script(orders, size, folder) for size in sizes]
         file = sizes_file(folder, largest)
         groups += [_sums(orders, size, file) for size in sorted(here)]
-        # Those of a cluster are few. They start at once, and measure in turns.
-        at_once = len(groups) if orders.network else 1
+        # Four processes or so start at once, and measure in turns; more would need
+        # more memory than the script.
+        is_small = orders.network is not None and orders.ranks_of_host == 1
+        at_once = len(groups) if is_small else 1
         for first in range(0, len(groups), at_once):
             batch = groups[first : first + at_once]
             for group, reports in zip(batch, start(batch), strict=True):

@@ -74,10 +74,8 @@ def join_divided(
         by_position.setdefault(i, []).append(n)
     tensors = []
     for numbers in by_position.values():
-        if len(numbers) > 1:
-            # Of one owner, in the order of the rows.
-            numbers.sort(key=owners.__getitem__)
-        joined = [parts[n] for n in numbers]
+        # By owner, and of one owner in the order of the rows.
+        joined = [parts[n] for n in sorted(numbers, key=lambda n: owners[n] or 0)]
         tensors.append(tf.concat(joined, 0) if len(joined) > 1 else joined[0])
     return tensors
 

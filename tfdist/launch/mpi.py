@@ -170,7 +170,7 @@ def _remove_if_left(folder: Path) -> None:
     with contextlib.suppress(OSError):
         if time.time() - folder.stat().st_mtime < _START_SECONDS:
             return
-        lock = os.open(folder, os.O_RDONLY)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder)

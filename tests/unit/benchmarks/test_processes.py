@@ -209,6 +209,14 @@ def ordered(monkeypatch, tmp_path):
     return order
 
 
+def test_a_process_that_ends_before_it_reports(launcher, monkeypatch):
+    monkeypatch.setattr(processes, "report_file", lambda *_: Path("missing.json"))
+    monkeypatch.setattr(processes, "run", lambda *_, **__: RunResult(()))
+    with pytest.raises(BenchmarkError, match="^one has ended without an error") as one:
+        start(GROUPS[:1])
+    assert one.value.exit_code == 2
+
+
 def test_a_program_gets_its_settings_and_leaves_its_result(ordered, tmp_path):
     def measure(turn, *, steps):
         turn.take()

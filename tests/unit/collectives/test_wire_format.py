@@ -12,6 +12,7 @@ from tfdist.collectives.wire_format import (
     from_reduce,
     pack,
     padded_rows,
+    plan_pieces,
     prevent_constant_folding,
     to_move,
     to_reduce,
@@ -279,3 +280,14 @@ def test_sparse_and_dense_tensors_may_be_mixed(engine):
     for sparse in (found[1], found[3]):
         assert tf.convert_to_tensor(sparse).numpy().tolist() == [0.0, 0.0, 2.0]
     assert [name for name, _ in engine.moved].count("x") == 1
+
+
+def test_ranks_get_pieces_of_the_same_length_at_the_same_time():
+    messages = plan_pieces([5, 3, 0, 2], [0, 1, 1, 0], ranks=3, most=3)
+
+    assert messages == [
+        [[(0, slice(0, 3))], [(1, slice(0, 3))], []],
+        [[(0, slice(3, 5)), (3, slice(0, 1))], [], []],
+        [[(3, slice(1, 2))], [], []],
+    ]
+    assert plan_pieces([0], [0], ranks=2, most=3) == []

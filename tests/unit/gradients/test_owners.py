@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist.gradients import WeightOwners
-from tfdist.gradients.owners import rows_by_rank
+from tfdist.gradients import owners as owners_module
+from tfdist.gradients.owners import join_divided, rows_by_rank, split_divided
 from tfdist.scaling.owners import DIVIDED, assign_owners, largest_share
 
 
@@ -91,7 +92,29 @@ def test_all_ranks_get_the_owners_values(on_ranks):
     assert on_ranks(2, shared) == [values, values]
 
 
-def test_all_ranks_get_the_rows_of_each(on_ranks):
+def test_neighbouring_pieces_of_a_weight_have_different_owners(monkeypatch):
+    monkeypatch.setattr(owners_module, "ALONE_BYTES", 8)
+    divided, whole = tf.range(7.0), tf.constant([9.0])
+
+    positions, parts, roots = split_divided([divided, whole], [DIVIDED, 1], 2)
+
+    assert roots == [0, 1, 0, 1, 1]
+    assert [part.numpy().tolist() for part in parts] == [
+        [0.0, 1.0],
+        [3.0, 4.0],
+        [2.0],
+        [5.0, 6.0],
+        [9.0],
+    ]
+    joined = join_divided(positions, parts, roots)
+    assert [t.numpy().tolist() for t in joined] == [[*range(7)], [9]]
+
+
+@pytest.mark.parametrize("piece_bytes", [None, 4])
+def test_all_ranks_get_the_rows_of_each(on_ranks, monkeypatch, piece_bytes):
+    if piece_bytes:
+        monkeypatch.setattr(owners_module, "ALONE_BYTES", piece_bytes)
+
     def shared(collective):
         divided = tf.Variable([10.0 * i + collective.rank for i in range(5)])
         whole = tf.Variable([collective.rank], dtype=tf.float32)

@@ -58,19 +58,21 @@ def test_what_a_killed_launcher_has_left_in_memory_is_removed(tmp_path, monkeypa
     for folder in (left, held, new, other):
         folder.mkdir()
         (folder / "segment").touch()
-    for folder in (left, held, other):
+    pipe = tmp_path / "tfdist-mpi-pipe"
+    os.mkfifo(pipe)
+    for folder in (left, held, other, pipe):
         os.utime(folder, (1, 1))
     lock = os.open(held, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
 
     with mpi._folder(0) as name:
-        assert set(tmp_path.iterdir()) == {held, new, other, Path(name)}
+        assert set(tmp_path.iterdir()) == {held, new, other, pipe, Path(name)}
         os.utime(name, (1, 1))
         mpi._remove_if_left(Path(name))
         assert Path(name).is_dir()
     os.close(lock)
 
-    assert set(tmp_path.iterdir()) == {held, new, other}
+    assert set(tmp_path.iterdir()) == {held, new, other, pipe}
 
 
 def test_a_line_that_mpirun_has_mixed_with_another_is_ignored():
