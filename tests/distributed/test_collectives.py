@@ -523,7 +523,6 @@ def different_graphs():
     # Rank 0 looks seldom, so that it finds both ranks beyond their time at once.
     quick({**QUICK, "lifeline.BEAT_SECONDS": 0.02, "hub.BEAT_SECONDS": 3.0})
     collective = connect(timeout_seconds=4.0)
-    collective.barrier()
     name = f"of rank {collective.rank}"
 
     @tf.function
@@ -531,9 +530,12 @@ def different_graphs():
         x = collective.all_reduce([x], name="same")[0]
         return collective.all_reduce([x], name=name)[0]
 
+    traced = step.get_concrete_function(tf.TensorSpec([2], tf.float32))
+    collective.barrier()
+
     def call():
         with collective.call("step"):
-            step(tf.ones([2]))
+            traced(tf.ones([2]))
 
     return message_of(call)
 
