@@ -85,7 +85,7 @@ class Group:
 class BenchmarkError(RuntimeError):
     """A measurement did not finish."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: int = _COULD_NOT_MEASURE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -167,7 +167,7 @@ def _report(folder: Path, process: int, label: str) -> Any:
         return json.loads(report_file(folder, process).read_text())
     except FileNotFoundError:
         text = f"{label} has ended without an error before it was measured."
-        raise BenchmarkError(text, _COULD_NOT_MEASURE) from None
+        raise BenchmarkError(text) from None
 
 
 def _failure(ended: RunResult, labels: Sequence[str]) -> BenchmarkError:

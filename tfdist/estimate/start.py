@@ -21,7 +21,6 @@ _REPEATS = 15
 # So many processes for each core say little about time, and still something of memory.
 _MOST_PER_CORE = 4
 _LEAST_STEPS = 2
-_COULD_NOT_MEASURE = 2
 
 
 @dataclass(frozen=True)
@@ -197,8 +196,7 @@ def _profiles(reports: Sequence[Mapping[str, Any]], size: int) -> list[Profile]:
                 f"{size} processes. Make the strategy first thing in the script, and "
                 "make and compile the model in its scope(); leave out virtual_ranks "
                 "and enable_op_determinism, whose steps are not timed; train longer, "
-                "or give fewer --steps or a smaller -np.",
-                _COULD_NOT_MEASURE,
+                "or give fewer --steps or a smaller -np."
             )
     return profiles
 
