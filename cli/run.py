@@ -108,8 +108,9 @@ _OPTIONS = {
     "--no-tag-output": "do not put the rank before each line",
     "--verbose": "show all that TensorFlow prints; by default its errors only, unless "
     f"you have set {LEVEL_VARIABLE}",
-    "--bind-to core|none": "pin each process to its share of the cores (default: core, "
-    "if there are several processes and a core for each; otherwise none)",
+    "--bind-to core|none": "pin each process to its share of the cores, or of those "
+    "near its GPU (default: core, if there are several processes and a core for each; "
+    "otherwise none)",
     "--threads-per-process N": "threads of the numerical libraries (default: the "
     "process's share of the cores, or with --workers that of a worker; "
     "TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS keep the "
@@ -118,7 +119,7 @@ _OPTIONS = {
     "TensorFlow's servers accept every connection; for programs that read no data over "
     "the network",
     "--collective auto|tensorflow|mpi|horovod": "the library that connects the "
-    "processes; auto is mpi on one machine with a core for each and no GPU if "
+    "processes; auto is mpi on one machine with a core but no GPU for each if "
     "'tfdist[mpi]' is installed, and otherwise tensorflow; with mpi, mpirun holds "
     "their places in an MPI job, and with horovod they get what horovodrun --gloo "
     "would give them too",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.address import is_loopback, split_address
+from tfdist.cluster.hosts.gpus import cores_of_gpus
 from tfdist.cluster.hosts.slots import HostSlots, number_ports
 from tfdist.launch.job import SLOT_VARIABLE, Job, ProcessSpec
 from tfdist.launch.machine import (
@@ -164,14 +165,7 @@ def placed(
         if job.collective == "mpi":
             here = [one.host for one in taken if one.host not in remote]
             _check_own_names(here, hellos)
-        machines = []
-        for one in taken:
-            if one.host in hellos:
-                hello = hellos[one.host]
-                ports, cores = hello["ports"], hello["cores"]
-            else:
-                ports, cores = free_ports(one.slots, host=""), available_cores()
-            machines.append(Machine(one.host, tuple(ports), tuple(cores)))
+        machines = [_machine_of(one, hellos.get(one.host)) for one in taken]
         specs = plan(
             job,
             machines,
@@ -195,7 +189,10 @@ def plan_unconnected(job: Job, hosts: Hosts) -> list[ProcessSpec]:
     """Plan a job as if all hosts had this machine's cores and free ports."""
     slots = fill(hosts, range(job.process_count))
     cores = available_cores()
-    machines = [Machine(one.host, tuple(free_ports(one.slots)), cores) for one in slots]
+    gpus = cores_of_gpus(cores)
+    machines = [
+        Machine(one.host, tuple(free_ports(one.slots)), cores, gpus) for one in slots
+    ]
     return plan(job, machines, run_id=new_run_id(), environ=os.environ)
 
 
@@ -209,12 +206,13 @@ def plan_in_pod(
     """Plan the processes of this pod, with their ranks in the whole job."""
     assert job.size is not None
     cores = available_cores() if cores is None else cores
+    gpus = cores_of_gpus(cores)
     machines = []
     for address in pods.cluster.workers:
         host, _, port = address.rpartition(":")
         addresses = number_ports((HostSlots(host, job.size),), int(port))
         ports = tuple(split_address(one)[1] for one in addresses)
-        machines.append(Machine(host, ports, tuple(cores)))
+        machines.append(Machine(host, ports, tuple(cores), gpus))
     specs = plan(
         replace(job, size=job.size * len(machines)),
         machines,
@@ -224,6 +222,20 @@ def plan_in_pod(
     first = pods.cluster.task.index * job.size
     own = specs[first : first + job.size]
     return [replace(spec, host=None) for spec in own]
+
+
+def _machine_of(one: HostSlots, hello: Message | None) -> Machine:
+    """Return a host as its agent has introduced it, or this one without an agent."""
+    if hello is None:
+        ports, cores = free_ports(one.slots, host=""), available_cores()
+        return Machine(one.host, tuple(ports), cores, cores_of_gpus(cores))
+    return Machine(
+        one.host,
+        tuple(hello["ports"]),
+        tuple(hello["cores"]),
+        tuple(map(tuple, hello["gpus"])),
+        hello["visible"],
+    )
 
 
 def _check_own_names(here: Sequence[str], hellos: Mapping[str, Message]) -> None:

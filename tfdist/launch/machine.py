@@ -6,7 +6,7 @@ import platform
 import random
 import socket
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,10 @@ class Machine:
     host: str
     ports: tuple[int, ...]
     cores: tuple[int, ...]
+    # Those of the cores that are near each GPU, empty if unknown.
+    gpus: tuple[tuple[int, ...], ...] = ()
+    # CUDA_VISIBLE_DEVICES on another host, which that of the launcher replaces.
+    visible: str | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -63,6 +67,19 @@ def share_of_cores(cores: Sequence[int], *, rank: int, size: int) -> tuple[int, 
         return ()
     start = rank * each + min(rank, left_over)
     return tuple(cores[start : start + each + (rank < left_over)])
+
+
+def share_near_gpu(
+    gpus: Sequence[tuple[int, ...]], *, rank: int, size: int
+) -> tuple[int, ...]:
+    """Return one process's share of the cores near its GPU; empty if one has none."""
+    # A single process may use all GPUs.
+    if not 1 < size <= len(gpus):
+        return ()
+    own, sharing = gpus[rank], Counter(gpus[:size])
+    if any(len(cores) < count for cores, count in sharing.items()):
+        return ()
+    return share_of_cores(own, rank=gpus[:rank].count(own), size=sharing[own])
 
 
 def free_ports(

@@ -16,11 +16,13 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import IO
 
+from tfdist.cluster.hosts.gpus import count_gpus, may_use_gpu
 from tfdist.launch import placeholder
 from tfdist.launch.console import print_line
 from tfdist.launch.events import ENDING_SIGNALS
@@ -41,8 +43,6 @@ _PREFIX = "tfdist-mpi-"
 # What a rank may fill of it in Open MPI 5.0.
 _SEGMENT_BYTES = 16 * 2**20
 _FILES_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
-# The devices of NVIDIA's driver, of AMD's, and of Windows for a Linux within it.
-_GPUS = ("nvidia[0-9]*", "kfd", "dxg")
 
 
 class MPIStartError(OSError):
@@ -54,28 +54,25 @@ def with_engine(job: Job) -> Job:
     if job.collective != "auto":
         return job
     environ = {**os.environ, **job.env}
-    can_use_mpi = not uses_gpu(environ) and _is_bundled()
-    cores = len(available_cores())
-    engine = choose(job, environ, cores=cores, can_use_mpi=can_use_mpi)
+    cores, has_mpi = len(available_cores()), _is_bundled()
+    decide = partial(choose, job, environ, cores=cores, has_mpi=has_mpi)
+    engine = decide(gpus=0)
+    if engine == "mpi" and may_use_gpu(environ):
+        # TensorFlow takes seconds to answer.
+        engine = decide(gpus=count_gpus(environ))
     return replace(job, collective=engine)
 
 
 def choose(
-    job: Job, environ: Mapping[str, str], *, cores: int, can_use_mpi: bool
+    job: Job, environ: Mapping[str, str], *, cores: int, gpus: int, has_mpi: bool
 ) -> str:
-    """Return "mpi" for ranks that are all alike, where MPI can join them."""
+    """Return "mpi" for ranks that are all alike, where MPI is the best to join them."""
     # Slurm has its own way to start a job of MPI. Ranks of MPI poll while they wait:
-    # four on two cores had 0.83 of the speed that TensorFlow's collectives had.
-    is_fast = job.size is not None and 1 < job.size <= cores
+    # four on two cores had 0.83 of the speed that TensorFlow's collectives had. NCCL,
+    # which TensorFlow has, joins ranks that have a GPU each.
+    is_fast = job.size is not None and max(1, gpus) < job.size <= cores
     is_free = is_fast and "SLURM_JOB_ID" not in environ
-    return "mpi" if is_free and can_use_mpi else "tensorflow"
-
-
-def uses_gpu(environ: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
-    """Return whether TensorFlow may use a GPU; without TensorFlow, which takes long."""
-    if environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
-        return False
-    return any(any(devices.glob(pattern)) for pattern in _GPUS)
+    return "mpi" if is_free and has_mpi else "tensorflow"
 
 
 @contextlib.contextmanager

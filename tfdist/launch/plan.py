@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tfdist.cluster import Cluster, Task, tf_config
+from tfdist.cluster.hosts.gpus import VISIBLE_VARIABLE, cores_of_gpus, visible_gpus
 from tfdist.launch.horovod import identity_of
 from tfdist.launch.job import (
     ERRORS_ONLY,
@@ -18,6 +19,7 @@ from tfdist.launch.machine import (
     Machine,
     available_cores,
     free_ports,
+    share_near_gpu,
     share_of_cores,
 )
 
@@ -46,7 +48,8 @@ def plan_here(job: Job, *, slots: Sequence[int] | None = None) -> list[ProcessSp
     """Plan the processes of a job on this machine, in the given slots or in all."""
     count = job.process_count
     ports = free_ports(count + (job.collective == "horovod"))
-    machine = Machine(_HOST, tuple(ports[:count]), available_cores())
+    cores = available_cores()
+    machine = Machine(_HOST, tuple(ports[:count]), cores, cores_of_gpus(cores))
     specs = plan(
         job,
         [machine],
@@ -82,13 +85,11 @@ def plan(
     specs = []
     for rank, (slot, cluster) in enumerate(zip(slots, clusters, strict=True)):
         machine, share, bind = shares[slot]
+        if bind and machine.gpus and job.size is not None:
+            share = _share_near_gpu(job, machine, cluster, environ) or share
         threads = len(share)
         if job.workers is not None and not bind:
-            # Divide the cores by the number of workers: the chief idles while workers
-            # compute, and servers do little. Both get a worker's number of threads,
-            # since workers may wait for an update or a batch.
-            workers = set(machine.addresses).intersection(cluster.workers)
-            threads = len(machine.cores) // max(1, len(workers))
+            threads = _threads_of_worker(machine, cluster)
         defaults = {"PYTHONUNBUFFERED": "1"} | _threads(max(1, threads))
         if not job.verbose:
             defaults[LEVEL_VARIABLE] = ERRORS_ONLY
@@ -150,6 +151,24 @@ def _shares(job: Job, machine: Machine) -> list[tuple[Machine, tuple[int, ...], 
         )
         for index in range(count)
     ]
+
+
+def _share_near_gpu(
+    job: Job, machine: Machine, cluster: Cluster, environ: Mapping[str, str]
+) -> tuple[int, ...]:
+    """Return a rank's share of the cores near its GPU; empty if unknown."""
+    inherited = environ.get(VISIBLE_VARIABLE, machine.visible)
+    gpus = visible_gpus(machine.gpus, job.env.get(VISIBLE_VARIABLE, inherited))
+    return share_near_gpu(gpus, rank=cluster.local_rank, size=cluster.local_size)
+
+
+def _threads_of_worker(machine: Machine, cluster: Cluster) -> int:
+    """Return the number of threads of a process beside parameter servers."""
+    # Divide the cores by the number of workers: the chief idles while workers compute,
+    # and servers do little. Both get a worker's number of threads, since workers may
+    # wait for an update or a batch.
+    workers = set(machine.addresses).intersection(cluster.workers)
+    return len(machine.cores) // max(1, len(workers))
 
 
 def _threads(count: int) -> dict[str, str]:

@@ -254,6 +254,21 @@ def test_a_dry_run_prints_a_line_for_each_process(launcher, capsys):
     assert launcher.job is None
 
 
+@pytest.mark.parametrize("options", [["-np", "2"], ["-H", f"{A}:2"]])
+def test_a_dry_run_pins_ranks_near_their_gpus(options, capsys, monkeypatch):
+    for module in "plan", "hosts":
+        place = f"tfdist.launch.{module}"
+        monkeypatch.setattr(f"{place}.available_cores", lambda: (0, 1, 2, 3))
+        monkeypatch.setattr(f"{place}.cores_of_gpus", lambda cores: ((2, 3), (0, 1)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    options += ["--collective", "tensorflow"]
+
+    assert main(["run", *options, "--dry-run", "train.py"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    assert ["taskset -c 2,3 " in lines[0], "taskset -c 0,1 " in lines[1]] == [True] * 2
+
+
 def test_a_job_with_parameter_servers(launcher):
     main(["run", "--workers", "2", "--ps", "1", "--restarts", "0", "train.py"])
 

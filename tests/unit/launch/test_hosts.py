@@ -4,7 +4,9 @@ import platform
 import re
 import socket
 import sys
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.launch import hosts as hosts_module
 from tfdist.launch.hosts import Hosts, Pods, fill, placed, plan_in_pod
 from tfdist.launch.job import Job, Limits
+from tfdist.launch.machine import installed_versions
 from tfdist.launch.output import Output
 from tfdist.launch.restarts import Restarts
 from tfdist.launch.runner import run_once
@@ -72,6 +75,12 @@ def test_pods_have_one_job_and_each_its_ranks():
         )
     }
     assert len({one.run_id for one in clusters}) == 1
+
+
+def test_ranks_of_a_pod_are_pinned_near_its_gpus(monkeypatch):
+    monkeypatch.setattr(hosts_module, "cores_of_gpus", lambda cores: ((1,), (0,)))
+
+    assert [spec.cores for spec in specs_of(1)] == [(1,), (0,)]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +202,18 @@ def test_this_machine_needs_no_connection(hosts, monkeypatch):
     with placed(job_of(), hosts, range(3)) as (specs, remote):
         assert set(remote) == {B}
         assert [spec.host for spec in specs] == [A, A, B]
+
+
+def test_ranks_on_another_host_are_pinned_near_its_gpus(hosts, monkeypatch):
+    hello = {"versions": installed_versions(), "ports": [5001, 5002], "visible": "1,0"}
+    hello |= {"cores": [0, 1, 2, 3], "gpus": [[0, 1], [2, 3]]}
+    host = SimpleNamespace(hello=Future(), close=lambda: None)
+    host.hello.set_result(hello)
+    monkeypatch.setattr(hosts_module, "RemoteHost", lambda *args, **options: host)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    with placed(job_of(size=2), hosts, range(2)) as (specs, _):
+        assert [spec.cores for spec in specs] == [(2, 3), (0, 1)]
 
 
 def test_all_hosts_that_cannot_be_used_are_named(tmp_path):

@@ -10,6 +10,7 @@ from tfdist.launch.machine import (
     available_cores,
     free_ports,
     is_this_machine,
+    share_near_gpu,
     share_of_cores,
 )
 
@@ -25,6 +26,28 @@ from tfdist.launch.machine import (
 )
 def test_shares(cores, size, shares):
     assert [share_of_cores(cores, rank=r, size=size) for r in range(size)] == shares
+
+
+@pytest.mark.parametrize(
+    ("gpus", "size", "shares"),
+    [
+        ([(0, 1), (2, 3)], 2, [(0, 1), (2, 3)]),
+        ([(2, 3), (0, 1)], 2, [(2, 3), (0, 1)]),
+        # Ranks whose GPUs share a node divide its cores, wherever the GPUs stand.
+        ([(0, 1, 2), (3, 4), (0, 1, 2), (3, 4)], 4, [(0, 1), (3,), (2,), (4,)]),
+        # GPUs that no rank takes do not count.
+        ([(0, 1), (2, 3), (0, 1), ()], 2, [(0, 1), (2, 3)]),
+        # One rank has no GPU, no core near it, or too few.
+        ([(0, 1), (2, 3)], 3, [(), (), ()]),
+        ([(0, 1), ()], 2, [(), ()]),
+        ([(0,), (0,), (1, 2)], 3, [(), (), ()]),
+        ([], 2, [(), ()]),
+        # A single rank may take all GPUs.
+        ([(0, 1), (2, 3)], 1, [()]),
+    ],
+)
+def test_shares_near_gpus(gpus, size, shares):
+    assert [share_near_gpu(gpus, rank=r, size=size) for r in range(size)] == shares
 
 
 def test_threads_of_one_core_and_cores_of_one_chip_are_neighbours(

@@ -4,51 +4,72 @@ import fcntl
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tfdist.launch import mpi, placeholder
 from tfdist.launch.job import Job
-from tfdist.launch.mpi import choose, uses_gpu
+from tfdist.launch.mpi import choose, with_engine
 
 ALIKE = Job(("/bin/prog",), size=2)
+SLURM = {"SLURM_JOB_ID": "7"}
 
 
 @pytest.mark.parametrize(
-    ("job", "environ", "cores", "can_use_mpi", "engine"),
+    ("gpus", "ranks", "cores", "has_mpi", "environ", "engine"),
     [
-        (ALIKE, {}, 2, True, "mpi"),
-        (ALIKE, {}, 2, False, "tensorflow"),
-        (ALIKE, {}, 1, True, "tensorflow"),
-        (ALIKE, {"SLURM_JOB_ID": "7"}, 2, True, "tensorflow"),
-        (Job(("/bin/prog",), size=1), {}, 2, True, "tensorflow"),
-        (Job(("/bin/prog",), workers=2, ps=1), {}, 8, True, "tensorflow"),
+        (0, 2, 2, True, {}, "mpi"),
+        (0, 2, 2, False, {}, "tensorflow"),
+        (0, 2, 1, True, {}, "tensorflow"),
+        (0, 2, 2, True, SLURM, "tensorflow"),
+        (0, 1, 2, True, {}, "tensorflow"),
+        # NCCL joins ranks that have a GPU each, but not those that share one.
+        (2, 2, 2, True, {}, "tensorflow"),
+        (8, 2, 2, True, {}, "tensorflow"),
+        (1, 2, 2, True, {}, "mpi"),
+        (1, 2, 2, False, {}, "tensorflow"),
+        (1, 2, 1, True, {}, "tensorflow"),
+        (1, 2, 2, True, SLURM, "tensorflow"),
+        (1, 1, 2, True, {}, "tensorflow"),
     ],
 )
-def test_several_ranks_that_are_alike_are_joined_by_mpi(
-    job, environ, cores, can_use_mpi, engine
+def test_the_engine_of_ranks_that_are_alike(
+    gpus, ranks, cores, has_mpi, environ, engine
 ):
-    assert choose(job, environ, cores=cores, can_use_mpi=can_use_mpi) == engine
+    job = replace(ALIKE, size=ranks)
+
+    assert choose(job, environ, cores=cores, gpus=gpus, has_mpi=has_mpi) == engine
+
+
+def test_the_engine_beside_parameter_servers():
+    job = Job(("/bin/prog",), workers=2, ps=1)
+
+    assert choose(job, {}, cores=8, gpus=0, has_mpi=True) == "tensorflow"
 
 
 @pytest.mark.parametrize(
-    ("device", "visible", "is_used"),
+    ("cores", "has_device", "found", "engine", "asked"),
     [
-        ("nvidia0", None, True),
-        ("kfd", None, True),
-        ("dxg", "0", True),
-        ("nvidia0", "", False),
-        ("nvidia0", "-1", False),
-        ("nvidiactl", None, False),
-        ("null", None, False),
+        (2, True, 2, "tensorflow", 1),
+        (2, True, 0, "mpi", 1),
+        (2, False, 2, "mpi", 0),
+        (1, True, 2, "tensorflow", 0),
     ],
 )
-def test_a_gpu_that_is_visible_is_used(device, visible, is_used, tmp_path):
-    (tmp_path / device).touch()
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+def test_tensorflow_is_asked_for_gpus_where_the_engine_depends_on_it(
+    cores, has_device, found, engine, asked, monkeypatch
+):
+    environs = []
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr(mpi, "_is_bundled", lambda: True)
+    monkeypatch.setattr(mpi, "available_cores", lambda: tuple(range(cores)))
+    monkeypatch.setattr(mpi, "may_use_gpu", lambda environ: has_device)
+    monkeypatch.setattr(mpi, "count_gpus", lambda env: environs.append(env) or found)
 
-    assert uses_gpu(environ, tmp_path) is is_used
+    assert with_engine(replace(ALIKE, env={"A": "b"})).collective == engine
+    assert [environ["A"] for environ in environs] == ["b"] * asked
 
 
 def test_what_a_killed_launcher_has_left_in_memory_is_removed(tmp_path, monkeypatch):

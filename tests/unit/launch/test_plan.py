@@ -13,11 +13,12 @@ from tfdist.launch.plan import plan
 
 
 def specs_of(*, size=2, cores=(0, 1, 2, 3), environ=(), slots=None, **options):
+    gpus, visible = options.pop("gpus", ()), options.pop("visible", None)
     job = Job(("/bin/prog", "arg"), **{"size": size, **options})
     ports = tuple(range(2000, 2000 + job.process_count))
     return plan(
         job,
-        [Machine("127.0.0.1", ports, tuple(cores))],
+        [Machine("127.0.0.1", ports, tuple(cores), gpus, visible)],
         run_id="5f",
         environ=dict(environ),
         slots=slots,
@@ -138,6 +139,60 @@ def test_no_pins_without_a_core_for_each():
         ValueError, match="Received: 5 processes and 4 cores. Start fewe"
     ):
         specs_of(size=5, bind_to="core")
+
+
+# Two sockets, of which the second one is near GPU 0.
+GPUS = ((2, 3), (0, 1))
+FAR, NEAR = [(0, 1), (2, 3)], [(2, 3), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "pins"),
+    [
+        ({}, NEAR),
+        ({"bind_to": "core"}, NEAR),
+        ({"bind_to": "none"}, [(), ()]),
+        ({"collective": "horovod"}, NEAR),
+        ({"environ": {"CUDA_VISIBLE_DEVICES": "1,0"}}, FAR),
+        ({"environ": {"CUDA_VISIBLE_DEVICES": "1"}}, FAR),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "1,0"}}, FAR),
+        # The launcher's variable wins over that of another host, the job's over both.
+        ({"visible": "1,0"}, FAR),
+        ({"visible": "1,0", "environ": {"CUDA_VISIBLE_DEVICES": "0,1"}}, NEAR),
+        (
+            {
+                "environ": {"CUDA_VISIBLE_DEVICES": "1,0"},
+                "env": {"CUDA_VISIBLE_DEVICES": "0,1"},
+            },
+            NEAR,
+        ),
+    ],
+)
+def test_ranks_are_pinned_near_their_gpus(options, pins):
+    assert [spec.cores for spec in specs_of(gpus=GPUS, **options)] == pins
+
+
+@pytest.mark.parametrize(
+    ("bind_to", "threads"), [("core", ["3", "1"]), ("none", ["2", "2"])]
+)
+def test_threads_are_as_many_as_cores_near_the_gpu_if_pinned(bind_to, threads):
+    specs = specs_of(gpus=((0, 1, 2), (3,)), bind_to=bind_to)
+
+    assert [spec.env["OMP_NUM_THREADS"] for spec in specs] == threads
+
+
+def test_a_rank_numbered_anew_is_pinned_near_the_gpu_of_its_number():
+    gpus = ((6, 7), (4, 5), (2, 3), (0, 1))
+    specs = slot_specs_of(0, 2, 3, cores=range(8), gpus=gpus)
+
+    assert [spec.cores for spec in specs] == [(6, 7), (4, 5), (2, 3)]
+
+
+def test_tasks_beside_parameter_servers_are_not_pinned_near_gpus():
+    pins = [(0,), (1,), (2,), (3,)]
+    gpus = ((3,), (2,), (1,), (0,))
+
+    assert [s.cores for s in role_specs_of(cores=range(4), gpus=gpus)] == pins
 
 
 def test_each_task_knows_who_it_is():

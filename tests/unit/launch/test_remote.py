@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.cluster.hosts.gpus import cores_of_gpus
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.machine import installed_versions
 from tfdist.launch.remote import link as link_module
@@ -90,12 +91,15 @@ def start(host):
         one.errors.close()
 
 
-def test_the_agent_introduces_itself_after_what_a_shell_prints(connect):
+def test_the_agent_introduces_itself_after_what_a_shell_prints(connect, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     chatty = 'for line; do :; done\nprintf "Welcome!\\n\\nno end"\nexec sh -c "$line"'
     hello = connect(chatty).hello.result(SECONDS)
 
     assert hello["versions"] == installed_versions()
     assert set(hello["cores"]) == os.sched_getaffinity(0)
+    assert [tuple(gpu) for gpu in hello["gpus"]] == [*cores_of_gpus(hello["cores"])]
+    assert hello["visible"] == "1,0"
     assert len(set(hello["ports"])) == 2
 
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tfdist.cluster.hosts.gpus import VISIBLE_VARIABLE, cores_of_gpus
 from tfdist.launch.job import RESERVED_VARIABLES, ProcessSpec
 from tfdist.launch.machine import available_cores, free_ports, installed_versions
 from tfdist.launch.process import GuardedProcess
@@ -32,10 +33,10 @@ class Agent:
     """Starts, signals and watches the ranks of this host for the launcher."""
 
     # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with its
-    # process id, the host's own name, the installed versions, free ports and cores,
-    # then the `output`, `exit` and `gone` of ranks; `gone` means that no descendant is
-    # left. Rank 0 writes files for the launcher: on another host `notes` carry what
-    # they hold.
+    # process id, the host's own name, the installed versions, free ports, cores and the
+    # cores near GPUs, then the `output`, `exit` and `gone` of ranks; `gone` means that
+    # no descendant is left. Rank 0 writes files for the launcher: on another host
+    # `notes` carry what they hold.
     def __init__(self, link: Link, folder: Path) -> None:
         self._link = link
         self._progress = folder / "progress"
@@ -159,7 +160,9 @@ async def _serve(reading: int, writing: int, ports: int) -> None:
     hello["name"] = platform.node()
     try:
         hello["ports"] = free_ports(ports, host="")
-        hello["cores"] = available_cores()
+        hello["cores"] = cores = available_cores()
+        hello["gpus"] = cores_of_gpus(cores)
+        hello["visible"] = os.environ.get(VISIBLE_VARIABLE)
     except OSError as error:
         hello["refusal"] = str(error)
     link.send(hello)
