@@ -20,12 +20,15 @@ class Place(NamedTuple):
     strategy: str = "AllReduceStrategy"
     devices: int = 1
     virtual_ranks: int | None = None
+    # Whether collectives of TensorFlow run in the order and the types of GPUs.
+    is_as_on_gpus: bool = False
 
     def __str__(self):
         devices = f", {self.strategy} on {self.devices} devices each"
         parts = f", in {self.virtual_ranks} parts" if self.virtual_ranks else ""
         devices = devices if self.devices > 1 else parts
-        return f"{self.size} ({self.collective}{devices})"
+        order = ", as on GPUs" if self.is_as_on_gpus else ""
+        return f"{self.size} ({self.collective}{devices}{order})"
 
     @property
     def of_one(self):
@@ -91,7 +94,7 @@ def _run_cluster(rows, place, ended):
         result = tfdist.testing.cluster(
             run_rows,
             size=place.size,
-            args=(rows, folder, place.strategy, place.devices, place.virtual_ranks),
+            args=(rows, folder, place),
             timeout_seconds=SECONDS_TO_START + SECONDS_OF_A_ROW * len(rows),
             check=False,
             collective="tensorflow" if place == PLAIN else place.collective,

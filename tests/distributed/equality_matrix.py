@@ -161,13 +161,14 @@ class Cells:
             raise AssertionError("\n".join(lines))
 
 
-def everywhere(rows, *, variants=(), not_central=()):
+def everywhere(rows, *, variants=(), not_central=(), on_devices=()):
     """Return each row with its columns; `make test` has one of them at most.
 
     Args:
         rows: The rows of a module, by name.
         variants: The names of those that only `make test-all` runs.
         not_central: The names of those that central storage refuses.
+        on_devices: The names of those that `make test` runs on two devices.
     """
     chosen = []
     for number, row in enumerate(rows):
@@ -179,6 +180,8 @@ def everywhere(rows, *, variants=(), not_central=()):
         usual = USUAL_COLUMNS[number % len(USUAL_COLUMNS)]
         if not columns[usual]:
             usual = 2
+        if row in on_devices:
+            usual = "mirrored"
         for column in (column for column, is_chosen in columns.items() if is_chosen):
             is_usual = column == usual and row not in variants
             marks = () if is_usual else SLOW
@@ -208,7 +211,8 @@ def place_of(rows, row, column):
     # One process under tfdist has none to be joined to.
     joined = "tensorflow" if size == 1 else COLLECTIVES[turn]
     parts = VIRTUAL_RANKS if column in IN_PARTS else None
-    return Place(size, joined, virtual_ranks=parts)
+    is_as_on_gpus = joined == "tensorflow" and column == 3
+    return Place(size, joined, virtual_ranks=parts, is_as_on_gpus=is_as_on_gpus)
 
 
 def _name(module):

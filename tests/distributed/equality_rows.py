@@ -44,34 +44,25 @@ def of_keras(package, name):
     return getattr(classes, name)
 
 
-def run_rows(rows, folder, strategy_name, devices, virtual_ranks):
+def run_rows(rows, folder, place):
     """Run rows in this process; leave what each ends with in a file of this rank.
 
     Args:
         rows: The name of the module and that of the row, for each row.
         folder: Where the file is; the working directory of the rows too, which all
             ranks share.
-        strategy_name: The strategy of tfdist; empty for plain Keras.
-        devices: How many logical devices each process has.
-        virtual_ranks: An argument of the strategy.
+        place: The `Place` of this process.
     """
     import tensorflow as tf
 
-    if devices > 1:
+    if place.devices > 1:
         (cpu,) = tf.config.list_physical_devices("CPU")
-        parts = [tf.config.LogicalDeviceConfiguration() for _ in range(devices)]
+        parts = [tf.config.LogicalDeviceConfiguration() for _ in range(place.devices)]
         tf.config.set_logical_device_configuration(cpu, parts)
 
     modules = {module: importlib.import_module(module) for module, _ in rows}
-    is_plain = not strategy_name
-    if is_plain:
-        strategy = tf.distribute.get_strategy()
-    elif strategy_name == "AllReduceStrategy":
-        strategy = tfdist.strategies.AllReduceStrategy(
-            timeout_seconds=120, virtual_ranks=virtual_ranks
-        )
-    else:
-        strategy = getattr(tfdist.strategies, strategy_name)()
+    is_plain = not place.strategy
+    strategy = _strategy_of(place)
     os.chdir(folder)
     with open(rows_file(folder, tfdist.rank()), "ab") as file:
         for module, name in rows:
@@ -80,6 +71,24 @@ def run_rows(rows, folder, strategy_name, devices, virtual_ranks):
             file.flush()
             if not is_plain:
                 _meet(strategy, (module, name), outcome, file)
+
+
+def _strategy_of(place):
+    """Return the strategy of a `Place`; that of TensorFlow for plain Keras."""
+    import tensorflow as tf
+
+    if not place.strategy:
+        return tf.distribute.get_strategy()
+    if place.is_as_on_gpus:
+        collective = tfdist.collectives.TensorFlowCollective(
+            tfdist.cluster.detect(), timeout_seconds=120, communication="nccl"
+        )
+        return tfdist.strategies.AllReduceStrategy(collective)
+    if place.strategy == "AllReduceStrategy":
+        return tfdist.strategies.AllReduceStrategy(
+            timeout_seconds=120, virtual_ranks=place.virtual_ranks
+        )
+    return getattr(tfdist.strategies, place.strategy)()
 
 
 def rows_file(folder, rank):

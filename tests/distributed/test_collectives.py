@@ -5,6 +5,7 @@ hands the results over; the tests compare them with NumPy.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,11 +73,11 @@ def reduced_by_numpy(dtype, reduction, size):
     return getattr(stack, reduction)(0).tolist()
 
 
-def all_types_and_shapes():
+def all_types_and_shapes(options):
     """Make the checks that end well, and return what every rank found."""
     import tensorflow as tf
 
-    collective = connect()
+    collective = connect(**options)
     rank, size = collective.rank, collective.size
     found = {"place": (rank, size)}
 
@@ -277,6 +278,7 @@ def in_graphs(collective):
     params=[
         "tensorflow-2",
         "tensorflow-3",
+        "nccl-3",
         "mpi-2",
         "mpi-3",
         pytest.param("horovod-2", marks=NEEDS_HOROVOD),
@@ -284,10 +286,18 @@ def in_graphs(collective):
     ],
 )
 def found(request):
-    """Return what all ranks found, by rank, for each engine and number of processes."""
+    """Return what all ranks found, by rank, for each engine and number of processes.
+
+    On CPUs "nccl" is a ring of TensorFlow in the order and the types of GPUs.
+    """
     engine, _, size = request.param.partition("-")
+    is_as_on_gpus = engine == "nccl"
     return cluster(
-        all_types_and_shapes, size=int(size), timeout_seconds=SECONDS, collective=engine
+        all_types_and_shapes,
+        size=int(size),
+        args=({"communication": "nccl"} if is_as_on_gpus else {},),
+        timeout_seconds=SECONDS,
+        collective="tensorflow" if is_as_on_gpus else engine,
     ).values
 
 
@@ -660,3 +670,41 @@ def test_a_rank_that_goes_is_named_by_the_others(how, words, engine, tmp_path):
         message = (tmp_path / f"rank.{rank}").read_text()
         with pytest.raises(RuntimeError, match=f"^ConnectionError: {words}"):
             raise RuntimeError(message)
+
+
+def with_nccl_that_does_not_start(how):
+    """Connect ranks that see a GPU each, whose first sum fails or lacks a rank."""
+    import tensorflow as tf
+
+    from tfdist.collectives import tensorflow as module
+
+    rank = detect().rank
+    module.cards = lambda: [f"card {rank}"]
+    ones = tf.ones
+    if rank == 1 and how == "fails":
+        tf.ones = lambda shape: ones([2])
+    if rank == 1 and how == "hangs":
+        module.FlatOps.try_out = lambda self, seconds: None
+    collective = connect(start_timeout_seconds=5 if how == "hangs" else 60)
+    tf.ones = ones
+    total = tf.function(lambda x: collective.all_reduce([x], name="x")[0])
+    return collective.communication, float(total(tf.constant(rank + 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [("fails", "Shape mismatch"), ("hangs", "timed out")]
+)
+def test_a_ring_replaces_nccl_that_does_not_start(how, words):
+    result = cluster(
+        with_nccl_that_does_not_start,
+        args=(how,),
+        timeout_seconds=SECONDS,
+        collective="tensorflow",
+    )
+
+    assert [*result.values] == [("ring", 3.0)] * 2
+    assert re.search(
+        rf"tfdist: NCCL does not start \(.*{words}.*\); NCCL_DEBUG=INFO shows more\. "
+        "TensorFlow's ring joins the ranks",
+        result.logs[0],
+    )

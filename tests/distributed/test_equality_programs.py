@@ -242,6 +242,43 @@ def unfreezing(strategy):
     return fit(strategy, frozen, feed)
 
 
+def asserting():
+    """A model with two updates in a step, and assertions before each sum over ranks."""
+    import keras
+    import tensorflow as tf
+
+    class Asserting(keras.layers.Layer):
+        def call(self, inputs):
+            known = tf.numpy_function(lambda x: x, [inputs], inputs.dtype)
+            known = tf.ensure_shape(known, inputs.shape)
+            largest = tf.reduce_max(tf.abs(inputs))
+            most = tf.debugging.assert_less(largest, tf.cast(1e6, inputs.dtype))
+            with tf.control_dependencies([most]):
+                # Numbers from Python have no gradient.
+                return inputs + tf.stop_gradient(known - inputs)
+
+    class Twice(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            for _ in range(2):
+                with tf.GradientTape() as tape:
+                    loss = self.compute_loss(x, y, self(x, training=True))
+                gradients = tape.gradient(loss, self.trainable_variables)
+                self.optimizer.apply(gradients, self.trainable_variables)
+            return {"loss": loss}
+
+    return Twice(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(6, activation="tanh"),
+            Asserting(),
+            keras.layers.BatchNormalization(synchronized=True),
+            Asserting(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
 ROWS = {
     "apply of a user's own": fitting(optimizer=clipping("apply")),
     "apply_gradients of a user's own": fitting(
@@ -263,6 +300,7 @@ ROWS = {
         rows=97,
         optimizer=optimizer("SGD", 0.001),
     ),
+    "assertions around two updates": fitting(asserting, large_batches, rows=97),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = ["apply_gradients of a user's own"]
@@ -271,7 +309,12 @@ VARIANTS = ["apply_gradients of a user's own"]
 @pytest.mark.parametrize(
     ("row", "column"),
     # Its step changes weights, which central storage refuses.
-    everywhere(ROWS, variants=VARIANTS, not_central=["sharpness-aware"]),
+    everywhere(
+        ROWS,
+        variants=VARIANTS,
+        not_central=["sharpness-aware"],
+        on_devices=["assertions around two updates"],
+    ),
 )
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

@@ -1,4 +1,4 @@
-"""TensorFlow's collective ops on flat tensors, with instance keys and throttling."""
+"""TensorFlow's collective ops on flat tensors, with instance keys and their order."""
 
 import hashlib
 import weakref
@@ -21,6 +21,9 @@ _BROADCAST_BYTES = 4 * 2**20
 # its data.
 MAX_IN_FLIGHT = 2
 _MASK = 0x7FFFFFFF
+# What is sent from GPUs in place of types for which TensorFlow expects the data in host
+# memory, or has no kernel of NCCL.
+_ON_GPUS = {tf.int32: tf.int64, tf.bfloat16: tf.float32}
 # The golden ratio of 32 bits spreads neighbouring numbers over the whole range (Knuth,
 # The Art of Computer Programming, volume 3, section 6.4).
 SPREAD = 0x9E3779B1
@@ -30,6 +33,10 @@ class FlatOps:
     """Collective ops of one rank on tensors of shape (elements,).
 
     `group_key` is TensorFlow's key of the group of ranks; 1 is the processes.
+    `communication` is TensorFlow's transport: "auto", "ring" or "nccl".
+
+    On GPUs and with "nccl", the ops of a graph run in the order of tracing, which NCCL
+    needs to be the same on all ranks. On CPUs "nccl" gives a ring in that order.
     """
 
     def __init__(
@@ -46,6 +53,12 @@ class FlatOps:
         self._call, self._traced = collective.call, collective.traced
         self._keys = InstanceKeys()
         self._throttle = Throttle()
+        self._is_ordered = communication == "nccl" or "GPU" in device
+        if self._is_ordered:
+            # TensorFlow orders operations that use the same variable, also across
+            # branches and loops. GPUs cannot hold a variable of type int32.
+            with tf.init_scope(), tf.device(device):
+                self._token = tf.Variable(0.0, trainable=False, name="order")
 
     def reduce(self, flat: Any, reduction: str, name: str) -> Any:
         """Combine a tensor over all ranks; "mean" gives the sum."""
@@ -57,7 +70,7 @@ class FlatOps:
             # A ring cannot send an empty tensor, which this one may be.
             flat = tf.concat([flat, tf.zeros([1], flat.dtype)], 0)
             return self._reduce_whole(flat, reduction, what)[:-1]
-        if "GPU" in self._device:
+        if self._is_ordered:
             return self._reduce_whole(flat, reduction, what)
         return self._reduce_in_rings(flat, reduction, what)
 
@@ -67,10 +80,9 @@ class FlatOps:
         # As above: a ring cannot send an empty tensor.
         flat = tf.concat([flat, tf.zeros([1], flat.dtype)], 0)
 
-        def gather() -> Any:
-            options = self._options(what, flat)
+        def gather(flat: Any) -> Any:
             return tf.raw_ops.CollectiveGatherV2(
-                input=flat, ordering_token=[], **options
+                input=flat, ordering_token=self._tokens(), **self._options(what, flat)
             )
 
         return tf.reshape(self._run(what, flat, gather), [self._size, -1])[:, :-1]
@@ -79,10 +91,9 @@ class FlatOps:
         """Send each rank its row, and stack what all ranks send to this one."""
         what = f"all_to_all {name!r} ({rows.dtype.name})"
 
-        def exchange() -> Any:
-            options = self._options(what, rows)
+        def exchange(rows: Any) -> Any:
             return tf.raw_ops.CollectiveAllToAllV2(
-                input=rows, ordering_token=[], **options
+                input=rows, ordering_token=self._tokens(), **self._options(what, rows)
             )
 
         return tf.ensure_shape(self._run(what, rows, exchange), rows.shape)
@@ -105,12 +116,28 @@ class FlatOps:
         # Joining the parts would copy the tensor, which the root has already.
         return flat if self._rank == root_rank else pack(parts)
 
+    def try_out(self, seconds: float) -> None:
+        """Sum a number over all ranks, in a call that may fail.
+
+        Raises a `tf.errors.OpError` if it fails or takes longer. Then no other works.
+        """
+        with tf.device(self._device):
+            one = tf.ones([1])
+            tf.raw_ops.CollectiveReduceV2(
+                input=one,
+                ordering_token=[],
+                merge_op="Add",
+                final_op="Id",
+                timeout_seconds=seconds,
+                **self._options("trial", one),
+            )
+
     def _reduce_in_rings(self, flat: Any, reduction: str, what: str) -> Any:
         """Combine a tensor of known size, cut into chunks that fit the caches."""
         elements = flat.shape.num_elements()
         key = with_elements(self._keys.base(what), elements)
 
-        def reduce() -> Any:
+        def reduce(flat: Any) -> Any:
             return tf.raw_ops.CollectiveReduce(
                 input=flat,
                 group_size=self._size,
@@ -126,10 +153,10 @@ class FlatOps:
     def _reduce_whole(self, flat: Any, reduction: str, what: str) -> Any:
         """Combine a tensor of any size."""
 
-        def reduce() -> Any:
+        def reduce(flat: Any) -> Any:
             return tf.raw_ops.CollectiveReduceV2(
                 input=flat,
-                ordering_token=[],
+                ordering_token=self._tokens(),
                 merge_op=_MERGE_OPS[reduction],
                 final_op="Id",
                 **self._options(what, flat),
@@ -140,7 +167,7 @@ class FlatOps:
     def _broadcast(self, flat: Any, root_rank: int, what: str) -> Any:
         """Send the tensor of one rank to all, by one op."""
 
-        def broadcast() -> Any:
+        def broadcast(flat: Any) -> Any:
             options = self._options(what, flat)
             if self._rank == root_rank:
                 return tf.raw_ops.CollectiveBcastSendV2(input=flat, **options)
@@ -148,22 +175,43 @@ class FlatOps:
                 shape=tf.shape(flat), T=flat.dtype, **options
             )
 
-        return tf.ensure_shape(self._run(what, flat, broadcast), flat.shape)
+        def in_order(flat: Any) -> Any:
+            # The op takes no token.
+            if not self._tokens():
+                return broadcast(flat)
+            with tf.control_dependencies([self._token.read_value()]):
+                result = broadcast(flat)
+            with tf.control_dependencies([result]):
+                self._token.assign_add(0.0)
+            return result
 
-    def _run(self, what: str, flat: Any, op: Callable[[], Any]) -> Any:
-        """Run an op, or add it to the graph, and announce it to the peers."""
+        return tf.ensure_shape(self._run(what, flat, in_order), flat.shape)
+
+    def _tokens(self) -> list[Any]:
+        """Return what orders the ops of a graph; eager ones have an order."""
+        is_needed = self._is_ordered and not tf.executing_eagerly()
+        return [self._token.handle] if is_needed else []
+
+    def _run(self, what: str, flat: Any, op: Callable[[Any], Any]) -> Any:
+        """Run an op on a tensor, or add it to the graph, and announce it to peers."""
         elements = flat.shape.num_elements()
         what = f"{what} of {'?' if elements is None else elements} elements"
+        dtype = flat.dtype
+        if self._is_ordered and dtype in _ON_GPUS:
+            with tf.device(self._device):
+                flat = tf.cast(flat, _ON_GPUS[dtype])
         if tf.executing_eagerly():
             with self._call(what), tf.device(self._device):
-                return op()
+                return tf.cast(op(flat), dtype)
         # XLA cannot compile collectives, which stay outside of the compiled graph.
         apart = tf.xla.experimental.jit_scope(compile_ops=False)
         with tf.device(self._device), apart:
-            result = self._throttle.add(lambda: self._traced(what, [flat], op))
-        if "GPU" not in self._device:
-            # NCCL needs the same order on all ranks, so there the graph's order stays.
-            run_independently(result.op)
+            if self._is_ordered:
+                return tf.cast(self._traced(what, [flat], lambda: op(flat)), dtype)
+            result = self._throttle.add(
+                lambda: self._traced(what, [flat], lambda: op(flat))
+            )
+        run_independently(result.op)
         return result
 
     def _options(self, what: str, flat: Any) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class Recorder(Flight):
             _map(self._address, mmap.MAP_SHARED, file)
         memory = (ctypes.c_byte * RING_BYTES).from_address(self._address)
         super().__init__(memoryview(memory).cast("B"), file)
+        self._is_on_gpu = bool(tf.config.list_logical_devices("GPU"))
         # The kind and the number of the step that is being traced.
         self._step: tuple[int, Any] = (0, 0.0)
         with tf.init_scope():
@@ -97,6 +98,9 @@ class Recorder(Flight):
 
     def _end_step(self, outputs: Any) -> None:
         """Note that the next step of a loop waits for its input."""
+        if self._is_on_gpu:
+            # The host would wait until the GPU has ended the step; see `traced`.
+            return
         with _after(outputs):
             self._set(self._first + STATE, WAITS_SINCE, tf.timestamp())
 
@@ -113,7 +117,11 @@ class Recorder(Flight):
         result = op()
         # The write of the whole row must not come later.
         with _after(result), tf.control_dependencies([write]):
-            self._set(row, _END, tf.timestamp())
+            end = tf.timestamp()
+            self._set(row, _END, end)
+            if self._is_on_gpu and self._step[0]:
+                # From here the host runs ahead, up to the input of the next step.
+                self._set(self._first + STATE, WAITS_SINCE, end)
         return result
 
     def close(self, how: str) -> None:

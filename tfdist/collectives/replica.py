@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -28,7 +28,8 @@ class ReplicaCollective(FlatCollective):
     replicas of a process run one after the other and cannot wait for each other: they
     meet in a merge call, and the collective of the processes communicates for them.
     With `meets`, the strategy's cross-device ops sum floats, except in branches and
-    loops.
+    loops. The default of `communication` gives GPUs NCCL, and other devices a ring in
+    the order that NCCL needs.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class ReplicaCollective(FlatCollective):
         devices: Sequence[str],
         *,
         meets: bool = False,
+        communication: str = "nccl",
     ) -> None:
         self._meets = meets
         self._processes, self._number = processes, number
@@ -47,10 +49,8 @@ class ReplicaCollective(FlatCollective):
             self,
             devices[number],
             group_key=_group_key(processes.size, devices),
-            communication=getattr(processes, "communication", "auto"),
+            communication=communication,
         )
-        with tf.init_scope(), tf.device(devices[number]):
-            self._anchor = tf.Variable(0, trainable=False, name="replica")
 
     def all_reduce(
         self, tensors: Sequence[Any], reduction: str = "sum", *, name: str
@@ -59,8 +59,8 @@ class ReplicaCollective(FlatCollective):
         if self._meets and _is_for_ops(tensors, reduction):
             return self._reduce_by_ops(tensors)
         if not tf.executing_eagerly():
-            with self._in_own_order():
-                return super().all_reduce(tensors, reduction, name=name)
+            _check_can_exchange()
+            return super().all_reduce(tensors, reduction, name=name)
 
         def reduce(by_replica: list[list[Any]]) -> list[Any]:
             parts = zip(*by_replica, strict=True)
@@ -76,8 +76,8 @@ class ReplicaCollective(FlatCollective):
     def all_gather(self, tensor: Any, *, name: str) -> Any:
         """Concatenate the rows of all replicas; see `Collective.all_gather`."""
         if not tf.executing_eagerly():
-            with self._in_own_order():
-                return super().all_gather(tensor, name=name)
+            _check_can_exchange()
+            return super().all_gather(tensor, name=name)
 
         def gather(by_replica: list[list[Any]]) -> list[Any]:
             rows = tf.concat([each for (each,) in by_replica], 0)
@@ -90,8 +90,8 @@ class ReplicaCollective(FlatCollective):
     ) -> list[Any]:
         """Send the tensors of one replica to all; see `Collective.broadcast`."""
         if not tf.executing_eagerly():
-            with self._in_own_order():
-                return super().broadcast(tensors, root_rank, name=name)
+            _check_can_exchange()
+            return super().broadcast(tensors, root_rank, name=name)
 
         def broadcast(by_replica: list[list[Any]]) -> list[Any]:
             process, number = divmod(root_rank, len(by_replica))
@@ -132,27 +132,6 @@ class ReplicaCollective(FlatCollective):
         # Branches of replicas that write to one record would wait for each other.
         return op() if self._number else self._processes.traced(what, inputs, op)
 
-    def _in_own_order(self) -> AbstractContextManager[Any]:
-        """Order a branch or loop after ops of its own replica only.
-
-        TensorFlow serializes branches with side effects unless they use different
-        variables, so each replica would wait in its branch for the next one.
-        """
-        if may_meet():
-            return nullcontext()
-        if is_in_loop():
-            # TensorFlow matches collectives by the loop, and each replica has its own.
-            raise ValueError(
-                "The devices of one process cannot exchange values in a loop of a "
-                "graph. Received: a tf.while_loop, tf.scan or tf.map_fn that applies "
-                "an optimizer or reduces values. Write `for _ in range(n)`, or use "
-                "AllReduceStrategy with a process for each device."
-            )
-        order: AbstractContextManager[Any] = tf.control_dependencies(
-            [self._anchor.read_value()]
-        )
-        return order
-
     def _reduce_by_ops(self, tensors: Sequence[Any]) -> list[Any]:
         """Sum tensors by the strategy's cross-device ops."""
 
@@ -176,6 +155,18 @@ class ReplicaCollective(FlatCollective):
         context = tf.distribute.get_replica_context()
         met = context.merge_call(meet, args=tuple(tensors))
         return list(met)
+
+
+def _check_can_exchange() -> None:
+    """Raise `ValueError` in a loop within a replica."""
+    if not may_meet() and is_in_loop():
+        # TensorFlow matches collectives by the loop, and each replica has its own.
+        raise ValueError(
+            "The devices of one process cannot exchange values in a loop of a graph. "
+            "Received: a tf.while_loop, tf.scan or tf.map_fn that applies an optimizer "
+            "or reduces values. Write `for _ in range(n)`, or use AllReduceStrategy "
+            "with a process for each device."
+        )
 
 
 def _group_key(processes: int, devices: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
-"""TensorFlow's own collectives: a ring over gRPC, or NCCL on GPUs."""
+"""TensorFlow's own collectives: NCCL between GPUs, or a ring over gRPC."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 from tfdist.cluster.model import Cluster
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.ops import FlatOps
+from tfdist.collectives.transport import choose_transport
 from tfdist.collectives.wire_format import (
     TypedCollective,
     from_move,
@@ -18,6 +20,8 @@ from tfdist.collectives.wire_format import (
 )
 from tfdist.compat import tensorflow as compat
 from tfdist.devices import pin
+from tfdist.devices.cards import cards
+from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, call_roll
 
 
@@ -63,7 +67,9 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
     Create it before TensorFlow runs its first operation, because TensorFlow connects to
     other processes only while it starts. On a host with several GPUs, a process uses
     the GPU of its local rank; or all, with `takes_all_gpus`, if it is alone on the
-    host. `communication` is TensorFlow's transport: "auto", "ring" or "nccl".
+    host. `communication` is TensorFlow's transport: "nccl", "ring", which goes through
+    the memory of the hosts, or "auto": NCCL if each rank has a GPU of its own and NCCL
+    starts.
     """
 
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]] = (
@@ -91,10 +97,48 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
             start_timeout_seconds=start_timeout_seconds,
             timeout_seconds=timeout_seconds,
         )
-        device = compat.start_collectives(cluster.addresses, cluster.rank)
+        compat.start_collectives(cluster.addresses, cluster.rank)
         super().__init__(cluster.rank, cluster.size, lifeline, hub)
+        if communication == "auto":
+            communication = self._choose(start_timeout(start_timeout_seconds))
         self.communication = communication
-        self._ops = FlatOps(self, device, communication=communication)
+        self._ops = self._ops_over(communication)
+
+    def _choose(self, seconds: float) -> str:
+        """Return "nccl" if each rank has a GPU of its own and NCCL starts in time."""
+        choice, reason = choose_transport(self.exchange("GPUs", cards()))
+        if choice == "nccl":
+            failures = self.exchange("start of NCCL", self._try_nccl(seconds))
+            if not (reason := next(filter(None, failures), "")):
+                return "nccl"
+            compat.restart_collectives()
+            self.barrier("restart of collectives")
+            reason = f"NCCL does not start ({reason}); NCCL_DEBUG=INFO shows more"
+        elif reason:
+            reason = f"NCCL needs a GPU for each rank, and {reason}"
+        if reason and self.rank == 0:
+            print(
+                f"tfdist: {reason}. TensorFlow's ring joins the ranks, through the "
+                "memory of the hosts. On one host `tfdist run --collective mpi` is "
+                "faster.",
+                file=sys.stderr,
+            )
+        return "ring"
+
+    def _try_nccl(self, seconds: float) -> str:
+        """Return why NCCL does not sum a number over all ranks; "" if it does."""
+        try:
+            self._ops_over("nccl").try_out(seconds)
+        except tf.errors.OpError as error:
+            return " ".join(error.message.split())[:200]
+        return ""
+
+    def _ops_over(self, communication: str) -> FlatOps:
+        """Return the ops over a transport; NCCL's on the GPU, if there is one."""
+        # A process of several GPUs has other collectives for them.
+        is_on_gpu = communication == "nccl" and len(cards()) == 1
+        device = compat.local_device() if is_on_gpu else compat.local_device("CPU")
+        return FlatOps(self, device, communication=communication)
 
     def all_to_all(self, tensor: Any, *, name: str) -> Any:
         """Send each rank its row; see `Collective.all_to_all`."""

@@ -5,8 +5,8 @@ strategies.
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,12 +16,13 @@ from tensorflow.python.distribute import distribute_utils as _distribute_utils
 from tensorflow.python.distribute import input_util as _input_util
 from tensorflow.python.distribute import mirrored_run as _mirrored_run
 from tensorflow.python.distribute import mirrored_strategy as _mirrored_strategy
+from tensorflow.python.framework import auto_control_deps as _auto_control_deps
 from tensorflow.python.ops import control_flow_util_v2 as _control_flow
 
 from tfdist.compat.patching import within
+from tfdist.compat.tensorflow import number_of, run_independently
 
 MirroredExtended = _mirrored_strategy.MirroredExtended
-MirroredReplicaContext = _mirrored_run._MirroredReplicaContext
 
 # First group key of TensorFlow's own collectives on rank 0; tfdist uses smaller ones.
 FIRST_GROUP_KEY = 1000
@@ -39,6 +40,72 @@ def building() -> AbstractContextManager[None]:
 def is_building() -> bool:
     """Return whether a function is being traced only to create its variables."""
     return _IS_BUILDING.get()
+
+
+class MirroredReplicaContext(_mirrored_run._MirroredReplicaContext):  # type: ignore[misc]
+    """TensorFlow's replica context; others add to the graph during a merge call."""
+
+    def _merge_call(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        order = _ORDER.get()
+        if order is None or not may_meet():
+            return super()._merge_call(fn, args, kwargs)
+        order.close()
+        result = super()._merge_call(fn, args, kwargs)
+        order.open()
+        return result
+
+
+class _Order:
+    """Order of a replica's operations with side effects, apart from other replicas.
+
+    TensorFlow runs such operations in the order of tracing if they use no variables.
+    Replicas are traced one after the other, but run together: an assertion of the
+    second would wait for the first, which waits for the second in a collective.
+    """
+
+    def __init__(self) -> None:
+        self._graph = tf.compat.v1.get_default_graph()
+        self._last: Any = None
+        self.open()
+
+    def open(self) -> None:
+        """Begin with the operations that this replica adds from now on."""
+        self._start = len(self._graph.get_operations())
+
+    def close(self) -> None:
+        """Order the operations that this replica has added."""
+        independent = set(self._graph.experimental_acd_manager._independent_ops)
+        for operation in self._graph.get_operations()[self._start :]:
+            if operation in independent or not _has_side_effects(operation):
+                continue
+            if self._last is not None:
+                operation._add_control_input(self._last)
+            run_independently(operation)
+            self._last = operation
+
+
+_ORDER: ContextVar[_Order | None] = ContextVar("order", default=None)
+
+
+@contextmanager
+def own_order(strategy: Any) -> Iterator[None]:
+    """Order the operations of a replica, which runs this block, on their own."""
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or graph.experimental_acd_manager is None:
+        yield
+        return
+    number = number_of(tf.distribute.get_replica_context())
+    order = _Order()
+    with within(_ORDER, order), MirroredReplicaContext(strategy, number):
+        yield
+    order.close()
+
+
+def _has_side_effects(operation: tf.Operation) -> bool:
+    """Return whether TensorFlow orders an operation among those without variables."""
+    return _auto_control_deps.op_is_stateful(operation) and not any(
+        tensor.dtype == tf.resource for tensor in operation.inputs
+    )
 
 
 def all_local_devices() -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.data.experimental.ops import distribute as _data_distribute
 from tensorflow.python.data.util import random_seed as _data_seed
@@ -46,8 +47,8 @@ def check_not_started() -> None:
         )
 
 
-def start_collectives(addresses: Sequence[str], rank: int) -> str:
-    """Join TensorFlow's collective runtime; return this process's first device."""
+def start_collectives(addresses: Sequence[str], rank: int) -> None:
+    """Join TensorFlow's collective runtime."""
     # Deletable when TensorFlow publishes collectives without a strategy of its own.
     context = _context.context()
     context.configure_collective_ops(
@@ -66,13 +67,22 @@ def start_collectives(addresses: Sequence[str], rank: int) -> str:
     server.default_session_config.CopyFrom(context.config)
     context.enable_collective_ops(server)
     context.ensure_initialized()
-    return local_device()
 
 
-def local_device() -> str:
-    """Return the full name of this process's first device, preferably a GPU."""
-    gpus = tf.config.list_logical_devices("GPU")
-    device = gpus[0] if gpus else tf.config.list_logical_devices("CPU")[0]
+def restart_collectives() -> None:
+    """Make collectives of this process usable again after one has failed."""
+    # TensorFlow warns for tensors that exist. Deletable with `start_collectives`.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    context = _context.context()
+    context.enable_collective_ops(context._collective_ops_server_def)
+    logging.set_verbosity(verbosity)
+
+
+def local_device(kind: str = "GPU") -> str:
+    """Return the full name of this process's first GPU, or else CPU."""
+    found = tf.config.list_logical_devices(kind)
+    device = found[0] if found else tf.config.list_logical_devices("CPU")[0]
     return str(_device_util.canonicalize(device.name))
 
 

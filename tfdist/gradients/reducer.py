@@ -175,6 +175,9 @@ def weigh(
         if is_positive:
             return gradient * factor
         # A rank without rows computes on a placeholder, with arbitrary gradients.
+        if gradient.dtype == tf.bfloat16:
+            # GPUs have no kernel for the product below.
+            return tf.where(factor > 0, gradient * factor, tf.zeros_like(gradient))
         return tf.math.multiply_no_nan(gradient, factor)
 
     return [None if g is None else map_values(weigh_one, g) for g in gradients]

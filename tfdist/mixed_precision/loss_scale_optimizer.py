@@ -202,8 +202,9 @@ class _Counters(keras.layers.Layer):  # type: ignore[misc]
 
     def _counter(self, name: str) -> Any:
         """Create a variable that counts from 0."""
+        # TensorFlow keeps int32 in the memory of the host, which XLA does not reach.
         return self.add_weight(
-            shape=(), initializer="zeros", dtype="int32", trainable=False, name=name
+            shape=(), initializer="zeros", dtype="int", trainable=False, name=name
         )
 
 

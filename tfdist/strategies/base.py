@@ -23,6 +23,15 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
         collective: Collective = self.extended.collective
         return collective
 
+    @property
+    def can_compile(self) -> bool:
+        """Whether XLA compiles steps by default, as Keras does on GPUs."""
+        extended = self.extended
+        has_one_device = (
+            len({*extended.worker_devices, *extended.parameter_devices}) == 1
+        )
+        return has_one_device and extended.process_hooks.arithmetic is None
+
     def _start(self, extended: "CollectiveExtended") -> None:
         """Initialize the strategy with its implementation."""
         tf.distribute.Strategy.__init__(self, extended)

@@ -50,10 +50,16 @@ def connect(name: str, **options: Any) -> Collective:
     if name == "auto" and member.size > 1 and member.is_chief:
         print(
             f"tfdist: {member.launcher} has started {member.size} processes; the "
-            f"collectives of {_NAMES[engine]} join them.{_advice(member, engine)}",
+            f"collectives of {_NAMES[engine]} join them{_over(collective)}."
+            f"{_advice(member, engine)}",
             file=sys.stderr,
         )
     return collective
+
+
+def _over(collective: Collective) -> str:
+    """Return what connects GPUs, if that is NCCL."""
+    return ", over NCCL" if getattr(collective, "communication", "") == "nccl" else ""
 
 
 def _advice(member: Membership, engine: str) -> str:

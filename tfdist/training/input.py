@@ -186,7 +186,9 @@ def shard_global(
         return (False, with_rows), own
 
     leaves = len(tf.nest.flatten(dataset.element_spec))
-    return dataset.scan((True, tf.ones([leaves], tf.bool)), cut)
+    cut_batches = dataset.scan((True, tf.ones([leaves], tf.bool)), cut)
+    # The next batch is cut during a step.
+    return cut_batches.prefetch(1)
 
 
 def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:

@@ -159,8 +159,7 @@ class Step:
         """Return a value, or zero on a rank without rows."""
         if not self.shard.stand_in:
             return value
-        has_rows = tf.cast(tf.logical_not(self.shard.stand_in[0]), value.dtype)
-        return tf.math.multiply_no_nan(value, has_rows)
+        return weigh([value], tf.logical_not(self.shard.stand_in[0]))[0]
 
     def _own_rows(self, value: Any) -> Any:
         """Return the rows of a value; none, or a zero summary, on an empty rank."""

@@ -79,8 +79,8 @@ def test_the_collectives_start_before_anything_else_and_can_be_ended():
 
         compat.check_not_started()
         print(compat.global_seed())
-        device = compat.start_collectives(["127.0.0.1:{free_ports(1)[0]}"], 0)
-        print(device)
+        compat.start_collectives(["127.0.0.1:{free_ports(1)[0]}"], 0)
+        print(compat.local_device())
 
         def reduce(key):
             return tf.raw_ops.CollectiveReduceV2(
@@ -94,6 +94,8 @@ def test_the_collectives_start_before_anything_else_and_can_be_ended():
             reduce(2)
         except tf.errors.UnavailableError as error:
             print("because-of rank-7" in str(error))
+        compat.restart_collectives()
+        print(float(reduce(3)[0]))
         """
 
     assert run(program) == [
@@ -101,6 +103,7 @@ def test_the_collectives_start_before_anything_else_and_can_be_ended():
         "/job:worker/replica:0/task:0/device:CPU:0",
         "1.0",
         "True",
+        "1.0",
     ]
 
 

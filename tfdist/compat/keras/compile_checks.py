@@ -11,6 +11,7 @@ from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import optimizers_in, reduces_by_itself
 from tfdist.compat.owned_variables import check_shardable, owners_of
+from tfdist.compat.patching import holding
 from tfdist.compat.user_warnings import warn_user
 
 _OF_KERAS_2 = "experimental_run_tf_function"
@@ -54,6 +55,27 @@ def compile_for_strategy(
     strategy = getattr(self, "_distribute_strategy", None)
     if (check := getattr(strategy, "check_compiled", None)) is not None:
         check(self)
+
+
+def choose_xla(original: Any, self: Any) -> bool:
+    """Choose what jit_compile="auto" means: what it means to Keras without a strategy.
+
+    Keras compiles on GPUs, but not under a strategy. With several replicas in a process
+    that holds, and a warning says so.
+    """
+    strategy = self._distribute_strategy
+    can_compile = getattr(strategy, "can_compile", None)
+    if can_compile is None:
+        return bool(original(self))
+    with holding(self, "_distribute_strategy", None):
+        wanted = bool(original(self))
+    if wanted and not can_compile and facts.is_chief():
+        warn_user(
+            "Keras compiles models for GPUs by XLA, but not for several devices of one "
+            f"process. Received: jit_compile='auto' under {type(strategy).__name__}. "
+            "Pass jit_compile=True to compile all the same, or False for no XLA."
+        )
+    return wanted and can_compile
 
 
 # Clipping precedes the sum over replicas; the others synchronize replicas in a branch

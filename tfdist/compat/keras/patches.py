@@ -67,6 +67,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Model._get_metrics_result_or_logs": trainer.reduce_metrics,
         "Model._make_function": trainer.make_joint_function,
         "Model._maybe_symbolic_build": trainer.build_equal,
+        "Model._resolve_auto_jit_compile": compile_checks.choose_xla,
         "Model.compile": compile_checks.compile_for_strategy,
         "Model.export": saving.export_once,
         "Model.fit": trainer.fit_together,

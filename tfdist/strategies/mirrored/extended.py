@@ -9,8 +9,10 @@ import tensorflow as tf
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.collectives.replica import ReplicaCollective
+from tfdist.collectives.transport import choose_transport
 from tfdist.compat import mirrored as compat
 from tfdist.compat.tensorflow import UpdateContext
+from tfdist.devices.cards import cards
 from tfdist.gradients import GradientReducer
 from tfdist.strategies.base import CollectiveExtended
 from tfdist.strategies.mirrored.hooks import MirroredKerasHooks
@@ -44,7 +46,11 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
         self.collective = collective
         replicas = [
             ReplicaCollective(
-                collective, number, devices, meets=cross_device_ops is not None
+                collective,
+                number,
+                devices,
+                meets=cross_device_ops is not None,
+                communication=_communication(collective, devices),
             )
             for number in range(len(devices))
         ]
@@ -83,6 +89,18 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
         """Run a Keras step; its hooks enter the replicas themselves."""
         del run
         return super().step(lambda fn, args: fn(*args), fn, args)
+
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(fn, tf.types.experimental.PolymorphicFunction):
+            # TensorFlow makes it one function of all replicas.
+            return super()._call_for_each_replica(fn, args, kwargs)
+
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def in_order(*args: Any, **kwargs: Any) -> Any:
+            with compat.own_order(self._container_strategy()):
+                return fn(*args, **kwargs)
+
+        return super()._call_for_each_replica(in_order, args, kwargs)
 
     def _use_merge_call(self) -> bool:
         """Return whether TensorFlow may merge replicas: only outside of them."""
@@ -215,6 +233,16 @@ class CentralStorageExtended(MirroredReplicasExtended):
         with tf.device(self._parameter_device), UpdateContext(0):
             result = fn(var, *args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
+
+
+def _communication(collective: Collective, devices: Sequence[str]) -> str:
+    """Return the transport between the devices of all processes."""
+    if not all("GPU" in device for device in devices):
+        # A ring, in the order that NCCL needs.
+        return "nccl"
+    if collective.size > 1:
+        return str(getattr(collective, "communication", "ring"))
+    return choose_transport([cards()])[0]
 
 
 def _has_copies(variable: Any) -> bool:

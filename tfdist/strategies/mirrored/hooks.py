@@ -20,7 +20,7 @@ from tfdist.compat.mirrored import (
 )
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard, split
-from tfdist.gradients import GradientReducer
+from tfdist.gradients import GradientReducer, weigh
 from tfdist.training.hooks import Made, ReplicaHooks, StrategyKerasHooks
 from tfdist.training.step import WeighingReplicaContext, state_of_layers
 
@@ -214,11 +214,10 @@ def _mean(values: Sequence[Any], shares: Sequence[Any]) -> Any:
     """Return the mean of values, weighted by shares."""
     dtype = values[0].dtype
     weighed = [
-        tf.math.multiply_no_nan(value, tf.cast(share, dtype))
-        for value, share in zip(values, shares, strict=True)
+        weigh([value], share)[0] for value, share in zip(values, shares, strict=True)
     ]
     return tf.math.divide_no_nan(tf.add_n(weighed), tf.cast(tf.add_n(shares), dtype))
 
 
-class StepReplicaContext(WeighingReplicaContext, MirroredReplicaContext):  # type: ignore[misc]
+class StepReplicaContext(WeighingReplicaContext, MirroredReplicaContext):
     """TensorFlow's replica context, whose all-reduce weighs replicas by rows."""
