@@ -15,6 +15,8 @@ from tfdist.launch.machine import available_cores
 from tfdist.launch.mpi import places
 
 _COULD_NOT_MEASURE = 2
+# Several processes share a GPU, of which the first would otherwise take all memory.
+_GROWING = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Group:
     cores: int = 1
     # True if processes may share them, where memory counts and time does not.
     shares_cores: bool = False
+    # True if each process gets a GPU of its own before it measures.
+    pinned: bool = False
     # In place of `size`: a chief, which measures, with workers and servers.
     workers: int | None = None
     ps: int | None = None
@@ -109,12 +113,15 @@ def start(
         for number, group in enumerate(groups):
             orders = {"port": keeper.port, "group": number, "folder": name}
             firsts.append(len(specs))
-            for planned in stack.enter_context(group.placed()):
+            for place, planned in enumerate(stack.enter_context(group.placed())):
+                if group.pinned:
+                    orders["gpu"] = [place, group.size]
                 # Without a task, so that the failure of any process ends the benchmark:
                 # a job could continue without a worker, but the figures would be wrong.
                 argv = _command(group, orders | {"process": len(specs)})
                 role = "" if planned.task is None else f", {planned.name}"
                 labels.append(f"{group.name}{role}")
+                planned = replace(planned, env={**planned.env, **_GROWING})
                 specs.append(replace(planned, rank=len(specs), argv=argv, task=None))
         ended = run(specs, output=Output(console=False), pass_signals_on=True)
         if ended.reason != "done":
@@ -147,6 +154,11 @@ def run_program(measure: Callable[..., Any]) -> None:
     """Call a function with this process's turn and settings, and save its result."""
     orders = json.loads(sys.argv[1])
     turn = Turn(orders["port"], group=orders["group"], is_stopped=orders["is_stopped"])
+    if "gpu" in orders:
+        # Imported late, because programs of other libraries need no TensorFlow.
+        from tfdist.devices import pin
+
+        pin(*orders["gpu"])
     with turn:
         result = measure(turn, **orders["settings"])
         file = report_file(Path(orders["folder"]), orders["process"])

@@ -73,6 +73,7 @@ def training_group(
         joined,
         collective,
         HOROVOD_ENV if collective == "horovod" else {},
+        pinned=True,
     )
 
 

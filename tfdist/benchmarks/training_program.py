@@ -9,11 +9,16 @@ from tfdist.benchmarks.models import build_cnn, make_images
 from tfdist.benchmarks.processes import run_program
 from tfdist.benchmarks.timers import StepTimer
 from tfdist.benchmarks.turns import Turn
+from tfdist.devices.configuration import wait_for_gpus
 from tfdist.strategies import AllReduceStrategy
 
 
 class BlockTimer(StepTimer, keras.callbacks.Callback):  # type: ignore[misc]
     """`StepTimer` as a callback of Keras 3."""
+
+    def wait_for_gpus(self) -> bool:
+        """Wait for the steps that were launched; return whether there is a GPU."""
+        return wait_for_gpus()
 
 
 def measure(

@@ -21,6 +21,7 @@ from tfdist.callbacks.ranks import (
 )
 from tfdist.compat.keras.saving import write_atomically
 from tfdist.compat.user_warnings import warn_user
+from tfdist.devices.configuration import wait_for_gpus
 from tfdist.mixed_precision import loss_scale
 from tfdist.rendezvous.metrics_files import EpochMetrics, MetricsFiles
 from tfdist.scaling import (
@@ -131,6 +132,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
     ) -> None:
         """Start the clock before the first counted step."""
         if self._meter.starts_at(batch):
+            wait_for_gpus()
             examples = self._count_examples(batch)
             # With parameter servers, several steps are in flight.
             counts_lag = hasattr(self.model.distribute_strategy, "workers")
@@ -149,12 +151,12 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Read the number of examples before validation resets it."""
         if self._steps and self._examples is None:
-            self._examples = self._count_examples(self._steps)
+            self._examples = self._count_at_end()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add the rates of the epoch to the logs."""
         if self._examples is None:
-            self._examples = self._count_examples(self._steps)
+            self._examples = self._count_at_end()
         # Sentinel may have set the count back.
         counted = max(self._examples, self._started)
         own = self._meter.stop(self._steps, examples=counted, seconds=self._seconds)
@@ -233,6 +235,12 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps = 0
         self._seconds = 0.0
         self._examples = None
+
+    def _count_at_end(self) -> float:
+        """Return the examples of the epoch, once a GPU has done the last step, too."""
+        if wait_for_gpus():
+            self._seconds = perf_counter()
+        return self._count_examples(self._steps)
 
     def _count_examples(self, steps: int) -> float:
         """Return this rank's examples in the completed steps of the epoch."""

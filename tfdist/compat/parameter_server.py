@@ -99,6 +99,16 @@ def may_be_retried(error: Exception) -> bool:
     )
 
 
+def config_of_gpus() -> Any:
+    """Return a `ConfigProto` with the GPUs and their memory as `tf.config` has them."""
+    # Deletable when `tf.distribute.Server` heeds `tf.config`.
+    config = _context.context().config
+    return tf.compat.v1.ConfigProto(
+        device_count={"GPU": config.device_count["GPU"]},
+        gpu_options=config.gpu_options,
+    )
+
+
 def connect(cluster: tf.train.ClusterSpec) -> None:
     """Connect this chief to the jobs "chief", "worker" and "ps" of a cluster."""
     # Servers see each other, so that an update can run on them alone. Workers do not,

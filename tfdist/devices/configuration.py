@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfdist.cluster import facts
 from tfdist.compat.tensorflow import has_started
-from tfdist.devices.listing import find, parts_of
+from tfdist.devices.listing import find, logical, parts_of
 
 
 def pin(local_rank: int | None = None, local_size: int | None = None) -> str | None:
@@ -48,6 +48,19 @@ def pin(local_rank: int | None = None, local_size: int | None = None) -> str | N
         if not tf.config.get_logical_device_configuration(gpus[0]):
             tf.config.experimental.set_memory_growth(gpus[0], True)
     return parts_of(gpus[0])[0]
+
+
+def hide_gpus() -> None:
+    """Hide all GPUs from TensorFlow, in a process that leaves them to others."""
+    tf.config.set_visible_devices([], "GPU")
+
+
+def wait_for_gpus() -> bool:
+    """Wait for the operations that were launched; return whether there is a GPU."""
+    if not logical("GPU"):
+        return False
+    tf.test.experimental.sync_devices()
+    return True
 
 
 def grow_memory() -> tuple[str, ...]:

@@ -22,9 +22,16 @@ from tfdist.compat.keras import install
 from tfdist.compat.owned_variables import is_divisible, kept_elements, owners_of
 from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard, rows_of
+from tfdist.devices import pin
 from tfdist.estimate.lone import LoneCollective, LoneFusingCollective
 from tfdist.estimate.messages import UPDATE, messages_of, within_epochs
-from tfdist.estimate.profile import Memory, Profile, peak_bytes, resident_bytes
+from tfdist.estimate.profile import (
+    Memory,
+    Profile,
+    has_gpu,
+    peak_bytes,
+    resident_bytes,
+)
 from tfdist.estimate.start import sizes_file
 from tfdist.strategies import AllReduceStrategy, allreduce, connecting, horovod
 from tfdist.verify.script import StopTraining, leave_if_threads_would_stay, run_script
@@ -100,6 +107,7 @@ class Meter:
                 f"collective={name!r} in the script, and --collective {engine}. Give "
                 f"--collective {name}."
             )
+        pin(self._rank, self._processes)
         before = resident_bytes()
         self._recorder = Recorder(self._rank, self._ranks)
         with tf.init_scope():
@@ -134,7 +142,8 @@ class Meter:
             self._rows = data.own if isinstance(data, Shard) else rows_of(data)
         if not self._program_bytes:
             known = [] if self._model is None else self._model.variables
-            self._program_bytes = resident_bytes() - _bytes_of(known)
+            # Some variables are not on the GPU.
+            self._program_bytes = max(0, resident_bytes() - _bytes_of(known))
         self._is_in_step = True
 
     @unseen
@@ -215,6 +224,7 @@ class Meter:
             optimizer=_bytes_of(getattr(self._optimizer, "variables", ())),
             gradients=sum(self._profile.gradient_bytes),
             peak=peak_bytes(),
+            is_of_gpu=has_gpu(),
         )
 
 

@@ -10,6 +10,7 @@ _STATUS = Path("/proc/self/status")
 _PEAK = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 _BYTES_OF_UNIT = 1024
+_GPU = "GPU:0"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Memory:
         optimizer: Variables of the optimizer.
         gradients: Dense gradients of a step.
         peak: The most that was resident.
+        is_of_gpu: Whether they are in the memory of its GPU, and not of the host.
     """
 
     program: int
@@ -46,6 +48,7 @@ class Memory:
     optimizer: int
     gradients: int
     peak: int
+    is_of_gpu: bool = False
 
     @property
     def activations(self) -> int:
@@ -99,20 +102,44 @@ class Profile:
         return cls(**{**report, "memory": memory, "messages": messages})
 
 
+def has_gpu() -> bool:
+    """Return whether this process computes on a GPU, whose memory then counts."""
+    # Imported late, because the command starts without TensorFlow.
+    from tfdist.devices import logical
+
+    return bool(logical("GPU"))
+
+
 def resident_bytes() -> int:
     """Return the bytes of this process that are in memory."""
-    return _status("VmRSS")
+    return _of_gpu("current") if has_gpu() else _status("VmRSS")
 
 
 def peak_bytes() -> int:
     """Return the most bytes of this process that were in memory."""
     # Unlike `ru_maxrss`, without those of the process that started this one.
-    return _status("VmHWM")
+    return _of_gpu("peak") if has_gpu() else _status("VmHWM")
 
 
 def reset_peak() -> None:
     """Let `peak_bytes` begin again with what is resident now."""
-    _PEAK.write_text(_RESET_PEAK)
+    if has_gpu():
+        import tensorflow as tf
+
+        tf.config.experimental.reset_memory_stats(_GPU)
+    else:
+        _PEAK.write_text(_RESET_PEAK)
+
+
+def _of_gpu(name: str) -> int:
+    """Return a number of bytes that TensorFlow has allocated on the GPU."""
+    import tensorflow as tf
+
+    from tfdist.compat.tensorflow import has_started
+
+    # The question alone would start TensorFlow, before a strategy chooses the GPU.
+    info = tf.config.experimental.get_memory_info(_GPU) if has_started() else {}
+    return int(info.get(name, 0))
 
 
 def _status(name: str) -> int:

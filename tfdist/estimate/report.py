@@ -30,6 +30,7 @@ def figures_of(measured: Measured, sizes: Sequence[int]) -> dict[str, Any]:
     return {
         "engine": measured.engine,
         "is_strong_scaling": measured.is_strong,
+        "is_memory_of_gpu": measured.alone.memory.is_of_gpu,
         "stops_paying_at": stops_paying(measured),
         "measured_step_seconds": {
             size: [profile.step_seconds for profile in profiles]
@@ -56,7 +57,7 @@ def text_of(
     parts = [
         _filled(_conditions(measured, sizes, script, steps)),
         table(*_of_time(predictions)),
-        table(*_of_memory(predictions)),
+        table(*_of_memory(measured, predictions)),
     ]
     several = [size for size in sizes if size > 1]
     variants = possible_changes(measured)
@@ -113,8 +114,11 @@ def _of_time(predictions: Sequence[Prediction]) -> tuple[list[str], list[list[st
     return [*head, "epochs/hour", "sent, MB"], rows
 
 
-def _of_memory(predictions: Sequence[Prediction]) -> tuple[list[str], list[list[str]]]:
+def _of_memory(
+    measured: Measured, predictions: Sequence[Prediction]
+) -> tuple[list[str], list[list[str]]]:
     """Return the table of bytes."""
+    of = "GPU memory" if measured.alone.memory.is_of_gpu else "memory"
     kinds = list(predictions[0].memory)
     rows = [
         [
@@ -124,7 +128,7 @@ def _of_memory(predictions: Sequence[Prediction]) -> tuple[list[str], list[list[
         ]
         for each in predictions
     ]
-    return ["memory of a rank, MiB", *kinds, "peak"], rows
+    return [f"{of} of a rank, MiB", *kinds, "peak"], rows
 
 
 def _of_variants(

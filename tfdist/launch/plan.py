@@ -99,7 +99,7 @@ def plan(
         env = {name: text for name, text in defaults.items() if name not in environ}
         if job.threads_per_process is not None:
             env |= _threads(job.threads_per_process)
-        env |= dict(job.env) | _identity(cluster, run_id, slot)
+        env |= _gpus(cluster) | dict(job.env) | _identity(cluster, run_id, slot)
         if job.collective == "horovod":
             env |= identity_of(cluster, rendezvous_port)
         foreign = environ.keys() - env.keys()
@@ -169,6 +169,11 @@ def _threads_of_worker(machine: Machine, cluster: Cluster) -> int:
     # wait for an update or a batch.
     workers = set(machine.addresses).intersection(cluster.workers)
     return len(machine.cores) // max(1, len(workers))
+
+
+def _gpus(cluster: Cluster) -> dict[str, str]:
+    """Return what hides GPUs from an evaluator, which leaves them to the workers."""
+    return {VISIBLE_VARIABLE: ""} if cluster.task.type == "evaluator" else {}
 
 
 def _threads(count: int) -> dict[str, str]:

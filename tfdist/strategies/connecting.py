@@ -10,6 +10,8 @@ from tfdist.cluster.membership import Membership
 from tfdist.cluster.model import Cluster
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.collectives.horovod.current import started_rank
+from tfdist.compat.tensorflow import has_started
+from tfdist.devices import pin
 
 COLLECTIVES = ("auto", "tensorflow", "mpi", "horovod")
 _NAMES = {
@@ -35,6 +37,10 @@ def connect(name: str, **options: Any) -> Collective:
     if engine == "horovod":
         collective = _connect_horovod(member, **options)
     elif member.size == 1:
+        is_of_launcher = member.launcher == "tfdist run" and not has_started()
+        if is_of_launcher and not options.get("takes_all_gpus"):
+            # As with several processes. Alone, a program may have started TensorFlow.
+            pin(member.local_rank, member.local_size)
         return SingleCollective()
     elif engine == "mpi":
         collective = _connect_mpi(member, **options)

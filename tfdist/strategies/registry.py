@@ -4,9 +4,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from tfdist.cluster.detect import detect_membership
+from tfdist.devices import logical
 from tfdist.strategies.allreduce import AllReduceStrategy
 from tfdist.strategies.builtin import (
     CentralStorageStrategy,
@@ -81,8 +80,8 @@ def _choose(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _choose_by_devices() -> tuple[str, str, str]:
     """Return the strategy for a single process, the reason, and the first device."""
-    gpus = len(tf.config.list_logical_devices("GPU"))
-    count = gpus or len(tf.config.list_logical_devices("CPU"))
+    gpus = len(logical("GPU"))
+    count = gpus or len(logical("CPU"))
     kind = "GPU" if gpus else "CPU"
     if count > 1:
         return "mirrored", f"this one process has {count} {kind}s", f"{kind}:0"

@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
 from tfdist.cluster import detect
+from tfdist.compat import watching
 from tfdist.compat.keras import install
 from tfdist.verify.bits import BitsWatch
 from tfdist.verify.lone import stand_for
@@ -35,7 +37,16 @@ def _prepare(orders: Orders, *, lone: bool) -> Watch:
         keras.utils.set_random_seed(orders.seed)
     if orders.float64:
         keras.config.set_floatx("float64")
+    if not orders.bits:
+        _keep_float32()
     return watch
+
+
+def _keep_float32() -> None:
+    """Turn TensorFloat-32 off for good: it rounds more than float32 explains."""
+    config = tf.config.experimental
+    config.enable_tensor_float_32_execution(False)
+    watching.replace(config, "enable_tensor_float_32_execution", lambda enabled: None)
 
 
 if __name__ == "__main__":

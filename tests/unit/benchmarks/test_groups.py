@@ -104,6 +104,7 @@ def test_the_five_groups_of_training(collective, started):
 
     assert figures["compression"] == "fp16"
     assert {group.settings["compression"] for group in groups} == {"fp16"}
+    assert all(group.pinned for group in groups)
     assert figures["weak_efficiency"]["median"] == pytest.approx(0.5)
     assert [
         (group.name, group.size, group.joined, group.settings["batch_size"])

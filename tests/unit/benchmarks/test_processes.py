@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdist import devices
 from tfdist.benchmarks import processes, servers
 from tfdist.benchmarks.processes import (
     BenchmarkError,
@@ -81,6 +82,15 @@ def test_all_groups_share_the_same_cores_with_one_thread_each(launcher):
     assert [spec.cores for spec in launcher.specs] == [(4,), (4,), (5,), (4,), (5,)]
     assert {spec.env["OMP_NUM_THREADS"] for spec in launcher.specs} == {"1"}
     assert [orders["group"] for orders in launcher.orders] == [0, 1, 1, 2, 2]
+
+
+def test_processes_share_the_memory_of_a_gpu_or_have_one_each(launcher):
+    start([GROUPS[0], replace(GROUPS[2], pinned=True)])
+
+    growing = {spec.env["TF_FORCE_GPU_ALLOW_GROWTH"] for spec in launcher.specs}
+    assert growing == {"true"}
+    places = [orders.get("gpu") for orders in launcher.orders]
+    assert places == [None, [0, 2], [1, 2]]
 
 
 def test_only_a_joined_group_is_one_job(launcher):
@@ -195,7 +205,7 @@ def test_a_failure_names_the_process_and_shows_its_last_lines(
 def ordered(monkeypatch, tmp_path):
     """Return the function that gives this process its orders."""
 
-    def order(port, process):
+    def order(port, process, **more):
         orders = {
             "port": port,
             "group": 0,
@@ -203,6 +213,7 @@ def ordered(monkeypatch, tmp_path):
             "is_stopped": False,
             "process": process,
             "settings": {"steps": 3},
+            **more,
         }
         monkeypatch.setattr(sys, "argv", ["program", json.dumps(orders)])
 
@@ -228,6 +239,16 @@ def test_a_program_gets_its_settings_and_leaves_its_result(ordered, tmp_path):
         run_program(measure)
 
     assert json.loads(report_file(tmp_path, 3).read_text()) == {"seconds": [0.75]}
+
+
+def test_a_program_takes_its_gpu_before_it_measures(ordered, monkeypatch):
+    done = []
+    monkeypatch.setattr(devices, "pin", lambda *place: done.append(place))
+    with TurnKeeper([1]) as keeper:
+        ordered(keeper.port, 3, gpu=[1, 2])
+        run_program(lambda turn, *, steps: done.append(steps))
+
+    assert done == [(1, 2), 3]
 
 
 def task(kind):

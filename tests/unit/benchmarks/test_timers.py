@@ -20,6 +20,24 @@ def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch, turn):
     assert turn.events == ["take", 0, 1, 2, "pass on", "take", 3, 4, 5, "pass on"]
 
 
+def test_steps_on_a_gpu_take_the_mean_of_their_block(monkeypatch, turn):
+    class OnGPU(StepTimer):
+        def wait_for_gpus(self):
+            next(clock)
+            return True
+
+    # The second and third of four steps are launched at once, and done with the last.
+    clock = iter([0.0, 1.0, 1.0, 1.0, 3.9, 4.0])
+    monkeypatch.setattr(timers, "perf_counter", lambda: next(clock))
+    timer = OnGPU(turn, steps=4)
+
+    for batch in range(4):
+        timer.on_train_batch_begin(batch)
+        timer.on_train_batch_end(batch)
+
+    assert timer.blocks == [[1.0, 1.0, 1.0]]
+
+
 @pytest.mark.parametrize(("last", "sent"), [(1010, 10), (None, None)])
 def test_epochs_of_the_warm_up_do_not_count(last, sent, turn):
     readings = iter(

@@ -6,8 +6,10 @@ import weakref
 import pytest
 import tensorflow as tf
 
+from tfdist.collectives import SingleCollective
 from tfdist.collectives.ops import (
     MAX_IN_FLIGHT,
+    FlatOps,
     InstanceKeys,
     Throttle,
     rings,
@@ -131,3 +133,125 @@ def test_a_graph_is_not_kept_alive():
 
     assert graph() is None
     assert len(throttle._in_flight) == 0
+
+
+@pytest.fixture
+def ordered(two_cpus):
+    """Ops of two ranks in this process, in the order and the types of GPUs."""
+
+    class Rank(SingleCollective):
+        size = 2
+
+        def __init__(self, rank):
+            self.rank = rank
+
+    return [
+        FlatOps(Rank(rank), device, group_key=77, communication="nccl")
+        for rank, device in enumerate(two_cpus)
+    ]
+
+
+def collectives_of(graph):
+    """Return the collectives of a graph, without those in branches."""
+    return [op for op in graph.get_operations() if op.type.startswith("Collective")]
+
+
+def comes_after(operation, other):
+    """Return whether an operation waits for another one of its graph."""
+    waiting, seen = [operation], set()
+    while waiting:
+        one = waiting.pop()
+        if one is other:
+            return True
+        if one not in seen:
+            seen.add(one)
+            waiting += [*one.control_inputs, *(tensor.op for tensor in one.inputs)]
+    return False
+
+
+def test_ops_as_on_gpus_run_one_after_the_other(ordered):
+    @tf.function
+    def traced():
+        results = []
+        for rank, ops in enumerate(ordered):
+            ones = tf.ones([3])
+            total = ops.reduce(ones, "sum", "a")
+            # None of these needs the values of the others.
+            sent = ops.broadcast(ones * (rank + 5.0), 1, "b")
+            rows = ops.gather(ones * rank, "c")
+            swapped = ops.all_to_all(tf.ones([2, 3]) * rank, "d")
+            counts = ops.reduce(tf.constant([2**31 - 1, rank]), "max", "e")
+            results.append([total, sent, rows, swapped, counts])
+        return results
+
+    graph = traced.get_concrete_function().graph
+    first, second = traced()
+
+    for number in range(2):
+        own = collectives_of(graph)[5 * number : 5 * number + 5]
+        assert all(comes_after(b, a) for a, b in zip(own, own[1:], strict=False))
+        assert {op.inputs[0].dtype for op in own if "Reduce" in op.type} == {
+            tf.float32,
+            tf.int64,
+        }
+    for total, sent, rows, swapped, counts in (first, second):
+        assert total.numpy().tolist() == [2.0] * 3
+        assert sent.numpy().tolist() == [6.0] * 3
+        assert rows.numpy().tolist() == [[0.0] * 3, [1.0] * 3]
+        assert swapped.numpy().tolist() == [[0.0] * 3, [1.0] * 3]
+        assert (counts.dtype, counts.numpy().tolist()) == (tf.int32, [2**31 - 1, 1])
+
+
+def test_ranks_in_a_graph_do_not_wait_for_each_other(ordered):
+    @tf.function
+    def traced():
+        return [ops.reduce(tf.ones([3]), "sum", "f") for ops in ordered]
+
+    one, other = collectives_of(traced.get_concrete_function().graph)
+
+    assert not comes_after(other, one)
+
+
+def test_ops_in_branches_keep_their_place(ordered):
+    """Each rank's branch comes after its first op and before its last one."""
+
+    @tf.function
+    def traced(wanted):
+        results = []
+        for ops in ordered:
+            ops.reduce(tf.ones([2]), "sum", "g")
+            results.append(
+                tf.cond(
+                    wanted,
+                    lambda ops=ops: ops.reduce(tf.ones([2]), "sum", "h"),
+                    lambda: tf.zeros([2]),
+                )
+            )
+            ops.broadcast(tf.ones([2]), 0, "i")
+        return results
+
+    graph = traced.get_concrete_function(tf.constant(True)).graph
+    types = (
+        "CollectiveReduceV2",
+        "If",
+        "CollectiveBcastSendV2",
+        "CollectiveBcastRecvV2",
+    )
+    operations = [op for op in graph.get_operations() if op.type in types]
+
+    for first, branch, last in (operations[:3], operations[3:]):
+        assert comes_after(branch, first)
+        assert comes_after(last, branch)
+    assert [total.numpy().tolist() for total in traced(tf.constant(True))] == [
+        [2.0, 2.0]
+    ] * 2
+
+
+def test_bfloat16_is_summed_in_float32_on_gpus(ordered):
+    @tf.function
+    def traced():
+        thirds = tf.constant([1 / 3], tf.bfloat16)
+        return [ops.reduce(thirds, "sum", "j") for ops in ordered]
+
+    for total in traced():
+        assert (total.dtype, float(total[0])) == (tf.bfloat16, 2 * 0.333984375)

@@ -163,3 +163,26 @@ def test_a_killed_process_has_told_in_what_it_was(path):
     assert [e.title for e in record.entries if e.is_open] in (["b of step 1"], [])
     assert record.state.kind == "train_step"
     assert record.end is None
+
+
+def test_on_a_gpu_a_step_of_a_loop_waits_from_the_end_of_the_last_collective(
+    path, monkeypatch
+):
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.config, "list_logical_devices", lambda kind: ["GPU:0"])
+        recorder = Recorder(0, 2)
+    train = stepping(recorder)
+
+    @tf.function
+    def loop(x):
+        for _ in tf.range(3):
+            x = train(x)
+        return x
+
+    with recorder.call("train_step"):
+        loop(tf.zeros([]))
+    recorder.close("")
+
+    inputs = [e for e in read_record(path).entries if e.name == "input"]
+    ends = {e.step: e.end for e in entries_of(path) if e.name == "all_reduce 'b'"}
+    assert [e.begin for e in inputs[1:]] == [ends[1], ends[2]]

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.devices import grow_memory, limit_memory, logical, physical, pin, split
+from tfdist.devices.cards import cards, pci_address
 from tfdist.devices.listing import find
 
 
@@ -280,3 +281,59 @@ def test_an_impossible_local_rank_is_refused(host, local_rank, local_size, messa
         pin(local_rank, local_size)
 
     assert visible(host) == ["GPU:0", "GPU:1"]
+
+
+class Cuda:
+    """Stands for the library of NVIDIA's driver, with two cards."""
+
+    def __init__(self, failing=None):
+        self.failing, self.addresses = failing, [b"0000:3b:00.0", b"0000:86:00.0"]
+
+    def cuInit(self, flags):
+        return int(self.failing == "cuInit")
+
+    def cuDeviceGet(self, device, number):
+        device._obj.value = 40 + number
+        return int(number >= len(self.addresses))
+
+    def cuDeviceGetPCIBusId(self, address, size, device):
+        address.value = self.addresses[device.value - 40]
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("number", "failing", "address"),
+    [
+        (0, None, "0000:3b:00.0"),
+        (1, None, "0000:86:00.0"),
+        (2, None, "2"),
+        (1, "cuInit", "1"),
+    ],
+)
+def test_cuda_tells_the_address_of_a_gpu(number, failing, address):
+    assert pci_address(number, Cuda(failing)) == address
+
+
+def test_ranks_that_keep_other_gpus_have_other_cards(host):
+    host.has(gpus=2)
+    both = cards()
+    found = []
+    for rank in range(2):
+        host.has(gpus=2)
+        pin(rank, 2)
+        found += cards()
+
+    assert found == both
+    assert len({*both}) == 2
+
+
+def test_the_parts_of_a_gpu_are_one_card(host):
+    host.has(gpus=1)
+    split("GPU:0", memory_limit_mib=[100, 100])
+
+    first, second = cards()
+    assert first == second
+
+
+def test_a_host_without_gpus_has_no_cards(host):
+    assert cards() == []

@@ -233,6 +233,21 @@ def test_the_identity_of_another_kind_is_not_inherited():
 
 
 @pytest.mark.parametrize(
+    ("options", "visible"),
+    [
+        ({"environ": {"CUDA_VISIBLE_DEVICES": "0,1"}}, ""),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "1"}}, "1"),
+    ],
+)
+def test_an_evaluator_leaves_the_gpus_to_the_workers(options, visible):
+    *others, evaluator = role_specs_of(evaluator=True, **options)
+
+    assert evaluator.env["CUDA_VISIBLE_DEVICES"] == visible
+    if "env" not in options:
+        assert not any("CUDA_VISIBLE_DEVICES" in spec.env for spec in others)
+
+
+@pytest.mark.parametrize(
     ("cores", "bind_to", "pins", "threads"),
     [
         # Two workers share the cores, and the others have as many threads.

@@ -1,7 +1,9 @@
 """One process; several are in tests/distributed/test_mixed_precision.py."""
 
+import re
 import warnings
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -189,3 +191,26 @@ def test_only_an_optimizer_without_loss_scaling_is_wrapped(inner):
 def test_an_inner_optimizer_with_a_factor_of_its_own_is_refused():
     with pytest.raises(ValueError, match=r"loss_scale_factor=4.0. Leave it out there"):
         LossScaleOptimizer(keras.optimizers.SGD(loss_scale_factor=4.0))
+
+
+def test_counters_of_32_bits_are_loaded_from_older_files(tmp_path):
+    path = tmp_path / "model.weights.h5"
+    trained(LossScaleOptimizer(keras.optimizers.Adam(0.1), 8.0), "..x.").save_weights(
+        path
+    )
+    with h5py.File(path, "r+") as file:
+        counters = []
+        file.visititems(lambda name, _: counters.append(name))
+        counters = [name for name in counters if re.search(r"counters/vars/\d$", name)]
+        for name in counters:
+            value = np.int32(file[name][()])
+            del file[name]
+            file[name] = value
+    again = model_of(LossScaleOptimizer(keras.optimizers.Adam(0.1), 8.0))
+    again.optimizer.build(again.trainable_variables)
+
+    again.load_weights(path)
+
+    assert len(counters) == 2
+    assert again.optimizer.skipped_steps.dtype == "int64"
+    assert int(again.optimizer.skipped_steps.numpy()) == 1

@@ -316,3 +316,25 @@ def test_horovod_must_be_built_for_this_tensorflow(engine, monkeypatch):
     engine.has_no_horovod()
     with pytest.raises(ImportError, match="Received: ModuleNotFoundError: "):
         connect_horovod()
+
+
+@pytest.mark.parametrize(
+    ("options", "pinned"), [({}, [(0, 1)]), ({"takes_all_gpus": True}, [])]
+)
+def test_one_process_of_tfdist_run_keeps_one_gpu(options, pinned, monkeypatch):
+    in_cluster(monkeypatch, "a:1")
+    for name, value in {"RUN_ID": 1, "RANK": 0, "SIZE": 1}.items():
+        monkeypatch.setenv(f"TFDIST_{name}", str(value))
+    monkeypatch.setattr(connecting, "has_started", lambda: False)
+    given = []
+    monkeypatch.setattr(connecting, "pin", lambda *place: given.append(place))
+
+    assert isinstance(connect("tensorflow", **options), SingleCollective)
+    assert given == pinned
+
+
+def test_a_program_without_a_launcher_keeps_its_gpus(monkeypatch):
+    monkeypatch.setattr(connecting, "has_started", lambda: False)
+    monkeypatch.setattr(connecting, "pin", None)
+
+    assert isinstance(connect("auto"), SingleCollective)

@@ -103,7 +103,7 @@ class TrainingVariables:
         mine = [_spec_of(variable) for variable in self.variables]
         for one, other in itertools.zip_longest(mine, specs):
             # Paths may differ: they count the layers created so far.
-            if one is None or other is None or [*one[1:3]] != [*other[1:3]]:
+            if one is None or other is None or not _fits(one, other):
                 raise ValueError(
                     "backup_dir holds the state of another model or optimizer. "
                     f"Received: {folder} with {_describe(other)}, where this model has "
@@ -219,6 +219,13 @@ def _spec_of(variable: Any) -> tuple[str, list[int], str]:
         [int(length) for length in variable.shape],
         tf.as_dtype(variable.dtype).name,
     )
+
+
+def _fits(spec: Sequence[Any], saved: Sequence[Any]) -> bool:
+    """Return whether a variable can take a saved value, also a shorter integer."""
+    dtype, of_saved = (tf.as_dtype(each[2]) for each in (spec, saved))
+    is_shorter = (dtype, of_saved) == (tf.int64, tf.int32)
+    return [*spec[1]] == [*saved[1]] and (dtype == of_saved or is_shorter)
 
 
 def _describe(spec: Sequence[Any] | None) -> str:

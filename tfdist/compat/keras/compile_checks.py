@@ -34,10 +34,13 @@ def compile_for_strategy(
     if hooks is not None and self.optimizer is not optimizer:
         # Keras has wrapped it in its own loss scaling.
         self.optimizer = hooks.scale_loss_of(optimizer)
+    given = inspect.signature(original).bind(self, optimizer, *args, **kwargs)
+    asked = given.arguments.get("jit_compile", "auto")
+    if asked == "auto" and not self.run_eagerly:
+        _tell_of_no_xla(self)
     # On a GPU Keras uses XLA by default.
     if reduces_by_itself(self.optimizer) and self.jit_compile:
-        given = inspect.signature(original).bind(self, optimizer, *args, **kwargs)
-        if given.arguments.get("jit_compile", "auto") is True:
+        if asked is True:
             raise ValueError(
                 "XLA cannot compile a step that talks to other ranks. Received: "
                 f"jit_compile=True and a distributed {self.optimizer.name}. Leave "
@@ -58,24 +61,31 @@ def compile_for_strategy(
 
 
 def choose_xla(original: Any, self: Any) -> bool:
-    """Choose what jit_compile="auto" means: what it means to Keras without a strategy.
+    """Choose what jit_compile="auto" means: on GPUs XLA, as without a strategy."""
+    can_compile = getattr(self._distribute_strategy, "can_compile", False)
+    return _compiles_alone(self) if can_compile else bool(original(self))
 
-    Keras compiles on GPUs, but not under a strategy. With several replicas in a process
-    that holds, and a warning says so.
-    """
-    strategy = self._distribute_strategy
-    can_compile = getattr(strategy, "can_compile", None)
-    if can_compile is None:
-        return bool(original(self))
-    with holding(self, "_distribute_strategy", None):
-        wanted = bool(original(self))
-    if wanted and not can_compile and facts.is_chief():
+
+def _compiles_alone(model: Any) -> bool:
+    """Return whether Keras compiles a model by default without a strategy."""
+    with holding(model, "_distribute_strategy", None):
+        return bool(model._resolve_auto_jit_compile())
+
+
+def _tell_of_no_xla(model: Any) -> None:
+    """Warn that several devices of a process compute without XLA, unlike one."""
+    strategy = model._distribute_strategy
+    # Parameter servers refuse XLA.
+    is_of_devices = hasattr(strategy, "can_compile") and (
+        len(strategy.extended.worker_devices) > 1
+    )
+    if is_of_devices and _compiles_alone(model) and facts.is_chief():
         warn_user(
             "Keras compiles models for GPUs by XLA, but not for several devices of one "
             f"process. Received: jit_compile='auto' under {type(strategy).__name__}. "
-            "Pass jit_compile=True to compile all the same, or False for no XLA."
+            "Train under AllReduceStrategy, with a process for each device, or pass "
+            "jit_compile=False."
         )
-    return wanted and can_compile
 
 
 # Clipping precedes the sum over replicas; the others synchronize replicas in a branch

@@ -12,7 +12,11 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from tfdist.cluster.address import split_address
 from tfdist.cluster.model import Cluster
+from tfdist.compat.parameter_server import config_of_gpus
+from tfdist.devices import pin
+from tfdist.devices.configuration import hide_gpus
 from tfdist.rendezvous.presence import (
     check_own_port,
     start_timeout,
@@ -37,6 +41,7 @@ def serve(cluster: Cluster, start_timeout_seconds: float | None = None) -> NoRet
     that hangs, because TensorFlow's calls to all workers tolerate a lost one but not a
     hanging one.
     """
+    _choose_gpu(cluster)
     check_own_port(cluster)
     start_watchdog(f"{cluster.task} ({cluster.address})", SILENCE_SECONDS)
     # Only the main thread may set signal handlers.
@@ -50,20 +55,34 @@ def serve(cluster: Cluster, start_timeout_seconds: float | None = None) -> NoRet
     raise SystemExit(0)
 
 
+def _choose_gpu(cluster: Cluster) -> None:
+    """Give each worker of a host a GPU of its own, and a ps none."""
+    if cluster.task.type == "ps":
+        hide_gpus()
+        return
+    # Unlike `cluster.local_rank`, without the chief.
+    hosts = [split_address(address)[0] for address in cluster.workers]
+    index = cluster.task.index
+    pin(hosts[:index].count(hosts[index]), hosts.count(hosts[index]))
+
+
 def _start(cluster: Cluster) -> Any:
     """Start a TensorFlow server at this process's address."""
     # Without evaluators, as in the chief's cluster.
     jobs = {job: list(cluster.jobs[job]) for job in _JOBS if job in cluster.jobs}
+    config = config_of_gpus()
     # Remote calls block threads, and deadlock with as few threads as
     # TF_NUM_INTEROP_THREADS may set.
-    threads = max(_LEAST_THREADS, 2 * sum(map(len, jobs.values())))
+    config.inter_op_parallelism_threads = max(
+        _LEAST_THREADS, 2 * sum(map(len, jobs.values()))
+    )
     return tf.distribute.Server(
         tf.train.ClusterSpec(jobs),
         job_name=cluster.task.type,
         task_index=cluster.task.index,
         protocol="grpc",
         start=True,
-        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
+        config=config,
     )
 
 

@@ -9,6 +9,7 @@ from tfdist.cluster import Cluster, detect
 from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect, silence_errors
+from tfdist.devices.configuration import hide_gpus
 from tfdist.rendezvous.presence import check_own_port, start_timeout, wait_for_servers
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
@@ -33,6 +34,7 @@ class ParameterServerStrategy(
 
     A worker writes the gradients and the metric updates of a batch to the servers,
     which apply them whole and one at a time. No update is lost, and metrics are exact.
+    Each worker of a host has a GPU of its own; the chief and the servers have none.
     `consistency` selects the order:
 
     - "async": updates are applied as they arrive. By then, other updates may have
@@ -93,6 +95,8 @@ class ParameterServerStrategy(
         check_backup_workers(backup_workers, consistency, len(cluster.workers))
         if cluster.task.type in ("worker", "ps"):
             serve(cluster, start_timeout_seconds)
+        # It computes nothing large, and may share its host with workers.
+        hide_gpus()
         check_own_port(cluster)
         wait_for_servers(cluster, start_timeout_seconds)
         self.cluster = cluster

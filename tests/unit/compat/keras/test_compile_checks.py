@@ -1,8 +1,10 @@
 import json
 import warnings
+from types import SimpleNamespace
 
 import keras
 import pytest
+import tensorflow as tf
 
 from tfdist.compat.keras.compile_checks import (
     caveats,
@@ -10,7 +12,12 @@ from tfdist.compat.keras.compile_checks import (
     options_done_wrong,
     synchronized_layers,
 )
-from tfdist.strategies import CentralStorageStrategy
+from tfdist.strategies import (
+    AllReduceStrategy,
+    CentralStorageStrategy,
+    MirroredStrategy,
+    OneDeviceStrategy,
+)
 
 
 def model(*layers, loss="mse"):
@@ -143,3 +150,41 @@ def test_layers_that_keep_a_state_for_each_row_are_refused():
         r"forward_gru, lstm\. Leave it out, or train in one process without a strat",
     ):
         check_stateless(keras.Sequential([keras.Input((3, 1), 4), both, lstm]))
+
+
+@pytest.fixture
+def with_gpu(monkeypatch):
+    """Let Keras find a GPU besides the devices of this machine."""
+    devices = [*tf.config.list_physical_devices(), SimpleNamespace(device_type="GPU")]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: devices)
+
+
+def under(strategy, **options):
+    """Return whether XLA compiles a model under a strategy."""
+    with strategy.scope():
+        model = unchecked_model()
+        model.compile("sgd", "mse", **options)
+    return model.jit_compile
+
+
+@pytest.mark.parametrize("options", [{}, {"jit_compile": "auto"}])
+def test_xla_compiles_for_a_gpu_as_without_a_strategy(options, with_gpu):
+    model = unchecked_model()
+    model.compile("sgd", "mse", **options)
+
+    assert model.jit_compile is True
+    assert under(AllReduceStrategy(), **options) is True
+    assert under(OneDeviceStrategy("CPU:0"), **options) is True
+    assert under(AllReduceStrategy(), jit_compile=False) is False
+
+
+def test_xla_compiles_nothing_by_default_on_processors():
+    assert under(AllReduceStrategy()) is False
+
+
+def test_without_xla_on_several_gpus_a_warning_says_so(two_cpus, with_gpu):
+    with pytest.warns(UserWarning, match="Received: jit_compile='auto' under Mirrored"):
+        assert under(MirroredStrategy(two_cpus)) is False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert under(MirroredStrategy(two_cpus), jit_compile=False) is False

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context as context_module
 
 from tfdist.cluster import Cluster
 from tfdist.compat.keras import install
@@ -62,6 +63,25 @@ def make_strategy(monkeypatch):
     monkeypatch.setattr(dispatcher, "take_error", lambda coordinator: coordinator.error)
     monkeypatch.setattr(dispatcher, "current_worker", lambda: 0)
     return LocalStrategy
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Return a function that lets TensorFlow find GPUs, as if it had not started."""
+    context = context_module.context()
+    devices = tf.config.list_physical_devices()
+
+    def find(count):
+        names = [f"/physical_device:GPU:{number}" for number in range(count)]
+        found = [*devices, *(tf.config.PhysicalDevice(name, "GPU") for name in names)]
+        monkeypatch.setattr(context, "_context_handle", None)
+        monkeypatch.setattr(context, "_physical_devices", found)
+        monkeypatch.setattr(context, "_visible_device_list", found)
+        growing = dict.fromkeys(found[len(devices) :])
+        monkeypatch.setattr(context, "_memory_growth_map", growing)
+        monkeypatch.setattr(context, "_virtual_device_map", {})
+
+    return find
 
 
 @pytest.fixture

@@ -16,7 +16,9 @@ CLUSTER = Cluster(
 )
 
 
-def test_a_server_knows_the_chief_the_workers_and_the_servers(monkeypatch):
+@pytest.fixture
+def start(monkeypatch):
+    """Return a function that serves as a task, and returns the server's arguments."""
     calls = []
 
     def start(spec, **options):
@@ -28,14 +30,51 @@ def test_a_server_knows_the_chief_the_workers_and_the_servers(monkeypatch):
         monkeypatch.setattr(servers, name, lambda *args: None)
     monkeypatch.setattr(servers, "_SIGNALS", ())
     monkeypatch.setattr(tf.distribute, "Server", start)
-    with pytest.raises(SystemExit) as ended:
-        servers.serve(CLUSTER, 7.0)
 
-    [(jobs, options)] = calls
-    assert ended.value.code == 0
+    def serve(cluster):
+        with pytest.raises(SystemExit) as ended:
+            servers.serve(cluster, 7.0)
+        assert ended.value.code == 0
+        return calls.pop()
+
+    return serve
+
+
+def test_a_server_knows_the_chief_the_workers_and_the_servers(start):
+    jobs, options = start(CLUSTER)
+
     assert jobs == {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1", "d:22"]}
     assert (options["job_name"], options["task_index"]) == ("ps", 1)
     assert options["config"].inter_op_parallelism_threads == 8
+
+
+@pytest.mark.parametrize(
+    ("task", "count", "visible"),
+    [
+        (Task("worker", 0), 1, "0"),
+        # The second worker of host b, where the chief is, too.
+        (Task("worker", 2), 1, "1"),
+        (Task("ps", 0), 0, ""),
+    ],
+)
+def test_each_worker_of_a_host_has_a_gpu_and_a_server_none(
+    start, gpus, task, count, visible
+):
+    gpus(2)
+    workers = ("b:2", "c:1", "b:3")
+    _, options = start(Cluster(chief="b:1", workers=workers, ps=("b:4",), task=task))
+
+    config = options["config"]
+    assert config.device_count["GPU"] == count
+    assert config.gpu_options.visible_device_list == visible
+    assert config.gpu_options.allow_growth == bool(count)
+
+
+def test_more_workers_than_gpus_on_a_host_are_refused(start, gpus):
+    gpus(2)
+    workers = ("b:1", "b:2", "b:3")
+    with pytest.raises(ValueError, match=r"Received: 3 processes and 2 GPUs\. Start"):
+        start(Cluster(chief="b:4", workers=workers, ps=("b:5",)))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 """Wrong arguments; tests/distributed has the rest."""
 
 import pytest
+import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
+from tfdist.compat import tensorflow as compat
+from tfdist.strategies.parameter_server import strategy
 from tfdist.strategies.parameter_server.strategy import (
+    ParameterServerStrategy,
     check_backup_workers,
     check_cluster,
     check_consistency,
@@ -33,6 +37,19 @@ JOBS = {"chief": "a:1", "workers": ("b:1",), "ps": ("c:1",)}
 def test_a_cluster_without_one_of_the_roles_is_refused(jobs, task, message):
     with pytest.raises(ValueError, match=message):
         check_cluster(Cluster(**jobs, task=Task(task, 0)))
+
+
+def test_the_chief_leaves_the_gpus_to_the_workers(gpus, monkeypatch):
+    gpus(2)
+    monkeypatch.setattr(compat, "has_started", lambda: False)
+    monkeypatch.setattr(strategy, "check_own_port", lambda cluster: None)
+
+    def wait(cluster, seconds):
+        raise TimeoutError(str(tf.config.get_visible_devices("GPU")))
+
+    monkeypatch.setattr(strategy, "wait_for_servers", wait)
+    with pytest.raises(TimeoutError, match=r"^\[\]$"):
+        ParameterServerStrategy(Cluster(**JOBS, task=Task("chief", 0)))
 
 
 def test_an_unknown_consistency_is_refused():
