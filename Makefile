@@ -24,7 +24,7 @@ OLDEST_TESTS := $(PARALLEL) tests/unit/compat tests/unit/strategies \
     tests/distributed/test_strategy.py
 OLDEST_MATRIX := $(addprefix tests/distributed/test_equality_,fit.py optimizers.py)
 
-.PHONY: help demo test test-all test-slow test-oldest lint types docs notebook bench package clean
+.PHONY: help demo test test-all test-slow test-gpu test-oldest lint types docs notebook bench package clean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -37,7 +37,7 @@ test: $(VENV)/horovod.built ## run the tests: every engine, every option, in min
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -m "not slow" $(OTHERS)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(OTHERS)
 	$(BIN)/python -m pytest -m "not slow" $(MATRIX)
 endif
 
@@ -46,6 +46,12 @@ test-all: test test-slow test-oldest ## run every test, the oldest versions too
 test-slow: $(VENV)/horovod.built ## run what `make test` leaves to `make test-all`
 	$(BIN)/python -m pytest -m slow $(OTHERS)
 	$(BIN)/python -m pytest -m slow $(MATRIX)
+
+test-gpu: $(VENV)/test.installed ## run the tests that need a graphics card
+	@$(BIN)/python -c 'import sys, tensorflow as tf; \
+	    gpus = tf.config.list_physical_devices("GPU"); \
+	    print(f"TensorFlow finds {len(gpus)} GPUs."); sys.exit(not gpus)'
+	$(BIN)/python -m pytest -m gpu tests/distributed/test_on_gpu.py
 
 test-oldest: ## run a part of the tests with the oldest TensorFlow and Keras
 	PIP_CONSTRAINT=tests/oldest.txt $(MAKE) test VENV=.venv-oldest \

@@ -1,5 +1,6 @@
 """What every test gets: a clean environment, and readable reasons to skip."""
 
+import functools
 import gc
 import os
 import shutil
@@ -8,6 +9,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
+from tfdist.cluster.hosts.gpus import count_gpus, may_use_gpu
 
 # Before the first import of TensorFlow; the processes that tests start inherit it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -75,8 +78,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose commands are missing; where CI=true, fail it instead.
 
     On a developer's machine a missing package should not stand in the way of the other
-    tests. In CI a skipped test would look like a passed one for ever.
+    tests. In CI a skipped test would look like a passed one for ever. Tests that need a
+    graphics card are skipped in both; `make test-gpu` counts them.
     """
+    if item.get_closest_marker("gpu") and not has_gpu():
+        pytest.skip("this test needs a graphics card that TensorFlow finds")
     for marker in item.iter_markers("requires"):
         for command in marker.args:
             if find_command(command) is None:
@@ -84,6 +90,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 if os.environ.get("CI") == "true":
                     pytest.fail(reason, pytrace=False)
                 pytest.skip(reason)
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Return whether TensorFlow finds a GPU; or stands in a processor for one."""
+    if "GPU_TESTS_ON_CPU" in os.environ:
+        return True
+    return may_use_gpu(os.environ) and count_gpus(os.environ) > 0
 
 
 def find_command(command: str) -> str | None:

@@ -11,6 +11,8 @@ from packaging.version import Version
 
 import tfdist
 
+MIB_OF_LOGICAL_GPU = 4096
+
 
 class Failure(str):
     """The traceback of a row that raised."""
@@ -53,13 +55,7 @@ def run_rows(rows, folder, place):
             ranks share.
         place: The `Place` of this process.
     """
-    import tensorflow as tf
-
-    if place.devices > 1:
-        (cpu,) = tf.config.list_physical_devices("CPU")
-        parts = [tf.config.LogicalDeviceConfiguration() for _ in range(place.devices)]
-        tf.config.set_logical_device_configuration(cpu, parts)
-
+    _prepare_devices(place.devices)
     modules = {module: importlib.import_module(module) for module, _ in rows}
     is_plain = not place.strategy
     strategy = _strategy_of(place)
@@ -71,6 +67,23 @@ def run_rows(rows, folder, place):
             file.flush()
             if not is_plain:
                 _meet(strategy, (module, name), outcome, file)
+
+
+def _prepare_devices(count):
+    """Make this process have so many devices, of the kind that it trains on."""
+    import tensorflow as tf
+
+    # What rounds more than float32 would hide what the rows look for.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    gpus = tf.config.list_physical_devices("GPU")
+    first, *_ = gpus or tf.config.list_physical_devices("CPU")
+    if count > 1 and len(gpus) < count:
+        limit = MIB_OF_LOGICAL_GPU if gpus else None
+        parts = [tf.config.LogicalDeviceConfiguration(limit) for _ in range(count)]
+        tf.config.set_logical_device_configuration(first, parts)
+    else:
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def _strategy_of(place):
