@@ -3,7 +3,8 @@
 import hashlib
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +22,8 @@ _BROADCAST_BYTES = 4 * 2**20
 # its data.
 MAX_IN_FLIGHT = 2
 _MASK = 0x7FFFFFFF
+# TensorFlow's key of the group that tries NCCL.
+_TRIAL_KEY = 3
 # What is sent from GPUs in place of types for which TensorFlow expects the data in host
 # memory, or has no kernel of NCCL.
 _ON_GPUS = {tf.int32: tf.int64, tf.bfloat16: tf.float32}
@@ -115,22 +118,6 @@ class FlatOps:
         ]
         # Joining the parts would copy the tensor, which the root has already.
         return flat if self._rank == root_rank else pack(parts)
-
-    def try_out(self, seconds: float) -> None:
-        """Sum a number over all ranks, in a call that may fail.
-
-        Raises a `tf.errors.OpError` if it fails or takes longer. Then no other works.
-        """
-        with tf.device(self._device):
-            one = tf.ones([1])
-            tf.raw_ops.CollectiveReduceV2(
-                input=one,
-                ordering_token=[],
-                merge_op="Add",
-                final_op="Id",
-                timeout_seconds=seconds,
-                **self._options("trial", one),
-            )
 
     def _reduce_in_rings(self, flat: Any, reduction: str, what: str) -> Any:
         """Combine a tensor of known size, cut into chunks that fit the caches."""
@@ -227,6 +214,33 @@ class FlatOps:
             else with_elements_of(base, flat),
             "communication_hint": self._communication,
         }
+
+
+def try_nccl(devices: Sequence[str], size: int, seconds: float) -> None:
+    """Sum a number over the GPUs of all processes, of which `devices` are here.
+
+    Raises a `tf.errors.OpError` if it fails or takes longer. After that no collective
+    of this process works until `compat.tensorflow.restart_collectives`.
+    """
+
+    def total(device: str) -> None:
+        with tf.device(device):
+            tf.raw_ops.CollectiveReduceV2(
+                input=tf.ones([1]),
+                ordering_token=[],
+                group_size=size,
+                group_key=_TRIAL_KEY,
+                instance_key=1,
+                merge_op="Add",
+                final_op="Id",
+                communication_hint="nccl",
+                timeout_seconds=seconds,
+            )
+
+    # The devices wait for each other.
+    with ThreadPoolExecutor(len(devices)) as pool:
+        for _ in pool.map(total, devices):
+            pass
 
 
 def rings(size_bytes: int, ranks: int) -> int:

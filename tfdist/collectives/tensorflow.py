@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.cluster.model import Cluster
 from tfdist.collectives.monitored import MonitoredCollective
-from tfdist.collectives.ops import FlatOps
+from tfdist.collectives.ops import FlatOps, try_nccl
 from tfdist.collectives.transport import choose_transport
 from tfdist.collectives.wire_format import (
     TypedCollective,
@@ -100,15 +100,22 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
         compat.start_collectives(cluster.addresses, cluster.rank)
         super().__init__(cluster.rank, cluster.size, lifeline, hub)
         if communication == "auto":
-            communication = self._choose(start_timeout(start_timeout_seconds))
+            is_one_host = cluster.local_size == cluster.size
+            seconds = start_timeout(start_timeout_seconds)
+            communication = self._choose(seconds, is_one_host=is_one_host)
         self.communication = communication
-        self._ops = self._ops_over(communication)
+        # A process of several GPUs has other collectives for them.
+        is_on_gpu = communication == "nccl" and len(cards()) == 1
+        device = compat.local_devices("GPU" if is_on_gpu else "CPU")[0]
+        self._ops = FlatOps(self, device, communication=communication)
 
-    def _choose(self, seconds: float) -> str:
+    def _choose(self, seconds: float, *, is_one_host: bool) -> str:
         """Return "nccl" if each rank has a GPU of its own and NCCL starts in time."""
-        choice, reason = choose_transport(self.exchange("GPUs", cards()))
+        by_rank = self.exchange("GPUs", cards())
+        choice, reason = choose_transport(by_rank)
         if choice == "nccl":
-            failures = self.exchange("start of NCCL", self._try_nccl(seconds))
+            size = sum(map(len, by_rank))
+            failures = self.exchange("start of NCCL", _try_nccl(size, seconds))
             if not (reason := next(filter(None, failures), "")):
                 return "nccl"
             compat.restart_collectives()
@@ -117,29 +124,24 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
         elif reason:
             reason = f"NCCL needs a GPU for each rank, and {reason}"
         if reason and self.rank == 0:
+            can_be_mpi = is_one_host and max(map(len, by_rank)) == 1
+            advice = " `tfdist run --collective mpi` is faster." if can_be_mpi else ""
             print(
                 f"tfdist: {reason}. TensorFlow's ring joins the ranks, through the "
-                "memory of the hosts. On one host `tfdist run --collective mpi` is "
-                "faster.",
+                f"memory of the hosts.{advice}",
                 file=sys.stderr,
             )
         return "ring"
 
-    def _try_nccl(self, seconds: float) -> str:
-        """Return why NCCL does not sum a number over all ranks; "" if it does."""
-        try:
-            self._ops_over("nccl").try_out(seconds)
-        except tf.errors.OpError as error:
-            return " ".join(error.message.split())[:200]
-        return ""
-
-    def _ops_over(self, communication: str) -> FlatOps:
-        """Return the ops over a transport; NCCL's on the GPU, if there is one."""
-        # A process of several GPUs has other collectives for them.
-        is_on_gpu = communication == "nccl" and len(cards()) == 1
-        device = compat.local_device() if is_on_gpu else compat.local_device("CPU")
-        return FlatOps(self, device, communication=communication)
-
     def all_to_all(self, tensor: Any, *, name: str) -> Any:
         """Send each rank its row; see `Collective.all_to_all`."""
         return from_move(self._ops.all_to_all(to_move(tensor), name), tensor.dtype)
+
+
+def _try_nccl(size: int, seconds: float) -> str:
+    """Return why NCCL does not sum a number over all GPUs; "" if it does."""
+    try:
+        try_nccl(compat.local_devices(), size, seconds)
+    except tf.errors.OpError as error:
+        return " ".join(error.message.split())[:200]
+    return ""

@@ -79,11 +79,11 @@ def restart_collectives() -> None:
     logging.set_verbosity(verbosity)
 
 
-def local_device(kind: str = "GPU") -> str:
-    """Return the full name of this process's first GPU, or else CPU."""
+def local_devices(kind: str = "GPU") -> list[str]:
+    """Return the full names of this process's GPUs, or else of its CPUs."""
     found = tf.config.list_logical_devices(kind)
-    device = found[0] if found else tf.config.list_logical_devices("CPU")[0]
-    return str(_device_util.canonicalize(device.name))
+    found = found or tf.config.list_logical_devices("CPU")
+    return [str(_device_util.canonicalize(device.name)) for device in found]
 
 
 def is_deterministic() -> bool:

@@ -17,7 +17,8 @@ def pin(local_rank: int | None = None, local_size: int | None = None) -> str | N
     If the scheduler already shows the process a single GPU, it keeps that one. GPU
     memory then grows as needed, unless it has a limit.
 
-    `AllReduceStrategy` and `HorovodStrategy` call this themselves.
+    Strategies of several processes call this themselves, and so does a single process
+    of `tfdist run` under `AllReduceStrategy`.
 
     Args:
         local_rank: The number of this process on its host. Default None:

@@ -58,7 +58,8 @@ class AllReduceStrategy(StepRunner):
         sparse_as_dense: Whether to make sparse gradients (`tf.IndexedSlices`) dense and
             sum them instead of gathering them. Default False.
         compression: The form in which float32 and float64 gradients are sent. "none"
-            keeps their own type; "fp16" and "bf16" use two bytes per element.
+            keeps their own type; "fp16" and "bf16" use two bytes per element, but
+            "bf16" four on GPUs over TensorFlow's collectives.
             "powersgd-1", "powersgd" and "powersgd-4" send matrices of at least 128 KiB
             as two factors of 1, 2 or 4 columns, which pays on networks below about 1
             Gbit/s; each rank keeps what they lack for its next step, as many bytes as

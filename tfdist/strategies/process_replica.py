@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph
-from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_device
+from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_devices
 from tfdist.gradients import GradientReducer, WeightOwners
 from tfdist.strategies.base import CollectiveExtended
 from tfdist.training.hooks import StrategyKerasHooks
@@ -32,7 +32,7 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
         super().__init__(strategy)
         self.collective = collective
         self.process_hooks = hooks or StrategyKerasHooks(collective, reducer)
-        self._device = device or local_device()
+        self._device = device or local_devices()[0]
         self._variable_device = variable_device or self._device
 
     @property

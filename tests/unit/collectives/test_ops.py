@@ -13,6 +13,7 @@ from tfdist.collectives.ops import (
     InstanceKeys,
     Throttle,
     rings,
+    try_nccl,
     with_elements,
     with_elements_of,
 )
@@ -255,3 +256,7 @@ def test_bfloat16_is_summed_in_float32_on_gpus(ordered):
 
     for total in traced():
         assert (total.dtype, float(total[0])) == (tf.bfloat16, 2 * 0.333984375)
+
+
+def test_the_devices_of_a_process_try_nccl_together(two_cpus):
+    try_nccl(two_cpus, 2, seconds=60)

@@ -80,7 +80,7 @@ def test_the_collectives_start_before_anything_else_and_can_be_ended():
         compat.check_not_started()
         print(compat.global_seed())
         compat.start_collectives(["127.0.0.1:{free_ports(1)[0]}"], 0)
-        print(compat.local_device())
+        print(compat.local_devices()[0])
 
         def reduce(key):
             return tf.raw_ops.CollectiveReduceV2(

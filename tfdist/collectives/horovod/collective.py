@@ -21,7 +21,7 @@ from tfdist.collectives.wire_format import (
     unpack,
     without_bfloat16,
 )
-from tfdist.compat.tensorflow import local_device, run_always
+from tfdist.compat.tensorflow import local_devices, run_always
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
@@ -196,7 +196,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         def reduce(tensors: list[Any], name: str) -> list[Any]:
             if op == hvd.Adasum:
                 # For tensors without a device, Horovod forks TensorFlow to find GPUs.
-                with tf.device(local_device()):
+                with tf.device(local_devices()[0]):
                     tensors = [tf.identity(tensor) for tensor in tensors]
             options_here = options | {"name": name} | self._common
             if len(tensors) == 1:
