@@ -130,13 +130,15 @@ def test_a_closed_record_is_not_written_any_more(recorder, path):
 
 
 KILLED = """
-import os, signal
+import os, signal, time
 import tensorflow as tf
 from tfdist.collectives.recorder import Recorder
 
 recorder = Recorder(0, 2)
 
 def kill():
+    while not any(e.end for e in recorder.entries() if e.name.endswith("'a'")):
+        time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
     return 0.0
 
