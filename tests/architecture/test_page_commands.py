@@ -34,6 +34,7 @@ OTHERS = {
     "docker": "needs a daemon; tests/architecture/test_recipes.py reads its files",
     "exec": "of the shell",
     "export": "of the shell; a TF_CONFIG is read below",
+    "git": "changes the checkout",
     "horovodrun": "tests/distributed/test_horovod_launchers.py runs it",
     "kubectl": "needs a cluster; tests/architecture/test_recipes.py reads its files",
     "make": "test_docs.py knows its targets, and .ci/run runs most of them",
