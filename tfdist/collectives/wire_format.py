@@ -14,6 +14,7 @@ from tfdist.collectives.base import (
     map_values,
     to_tensor,
 )
+from tfdist.compat.tensorflow import run_independently
 
 _REDUCED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _MOVED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -258,5 +259,7 @@ def prevent_constant_folding(tensor: Any) -> Any:
     """Return a graph tensor that TensorFlow does not evaluate while tracing."""
     # Horovod's ops are declared free of side effects, so TensorFlow would fold ops on
     # constants while tracing, and a rank that traces again would wait for the others.
-    # The value of a placeholder may come from elsewhere, and stays on its device.
-    return tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=tensor.shape)
+    # This op is declared to have side effects; with no URL it only returns its input.
+    tensor = tf.raw_ops.DebugIdentityV2(input=tensor, debug_urls=[])
+    run_independently(tensor.op)
+    return tensor
