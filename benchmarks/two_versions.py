@@ -1,4 +1,4 @@
-"""Training steps of this checkout of tfdist beside those of another one.
+"""Training steps of this checkout of tfdist beside another one.
 
 Two jobs train the network of `tfdist bench training` in turns, each with the tfdist of
 its folder. `git worktree add ../before COMMIT` makes one to compare with.

@@ -31,7 +31,7 @@ class Machine:
     host: str
     ports: tuple[int, ...]
     cores: tuple[int, ...]
-    # Those of the cores that are near each GPU, empty if unknown.
+    # The cores near each GPU, empty if unknown.
     gpus: tuple[tuple[int, ...], ...] = ()
     # CUDA_VISIBLE_DEVICES on another host, which that of the launcher replaces.
     visible: str | None = None

@@ -45,7 +45,7 @@ def count_gpus(environ: Mapping[str, str], seconds: float = _COUNT_SECONDS) -> i
 def cores_of_gpus(
     cores: Sequence[int], root: Path = Path("/")
 ) -> tuple[tuple[int, ...], ...]:
-    """Return those of the cores that are near each NVIDIA GPU; empty if unknown."""
+    """Return the given cores that are near each NVIDIA GPU; empty if unknown."""
     devices = (root / "sys/bus/pci/devices").glob("*")
     gpus = sorted(folder for folder in devices if _is_gpu(folder))
     # CUDA numbers the GPUs in the order of PCI, but different models by speed, and
@@ -76,7 +76,7 @@ def _is_gpu(folder: Path) -> bool:
 
 
 def _cores_near(gpu: Path, cores: Sequence[int], root: Path) -> tuple[int, ...]:
-    """Return those of the cores that are on the NUMA node of a GPU."""
+    """Return the given cores that are on the NUMA node of a GPU."""
     # The kernel writes -1 for an unknown node, which has no folder.
     node = f"node{_read(gpu / 'numa_node')}"
     near = _numbers(_read(root / "sys/devices/system/node" / node / "cpulist"))
