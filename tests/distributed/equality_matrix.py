@@ -11,7 +11,8 @@ A module of the matrix holds its rows by name in `ROWS`, and its tests take the 
 three processes, on two devices of one, with central storage or on the devices of
 several processes, in turn. In `make test-all` it runs on two processes, on two devices,
 and in turn in the other places; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow, MPI and
-Horovod join the processes in turn. Little of a row depends on what joins them, and that
+Horovod join the processes in turn; TensorFlow joins three in the order and by the types
+that it has on GPUs. Little of a row depends on what joins them, and that
 has tests of its own on two and three of each. Horovod has no turn if not installed.
 
 In the columns `IN_PARTS` the strategy has virtual ranks. On one process such a row is

@@ -98,11 +98,14 @@ def test_planted_faults_fail(cells, column, row, message):
         cells.check(row, column)
 
 
+THREE_AS_ON_GPUS = (3, "tensorflow", "AllReduceStrategy", 1, None, True)
+
+
 @pytest.mark.parametrize(
     ("row", "column", "place"),
     [
         ("first", 2, (2, "horovod")),
-        ("first", 3, (3, "tensorflow")),
+        ("first", 3, THREE_AS_ON_GPUS),
         ("second", 2, (2, "tensorflow")),
         ("second", 3, (3, "mpi")),
         ("third", 2, (2, "mpi")),
@@ -123,7 +126,8 @@ def test_a_single_engine_joins_all(monkeypatch):
 
     for row in ROWS:
         for column in COLUMNS:
-            assert place_of(ROWS, row, column) == Place(column, "tensorflow")
+            place = {2: (2, "tensorflow"), 3: THREE_AS_ON_GPUS}[column]
+            assert place_of(ROWS, row, column) == Place(*place)
 
 
 @pytest.mark.parametrize(("row", "column"), [("equal", 2)])
