@@ -21,6 +21,8 @@ from tfdist.callbacks.backup.state import (
     set_callback_states,
     set_random_states,
 )
+from tfdist.collectives import SingleCollective
+from tfdist.mixed_precision import LossScaleOptimizer
 
 DTYPES = ["bfloat16", "float16", "float32", "int64", "bool"]
 
@@ -324,3 +326,26 @@ def test_what_follows_is_the_same(earlier):
     set_random_states(states)
 
     assert drawn() == right
+
+
+def test_a_counter_takes_a_shorter_integer_of_an_older_backup():
+    def make():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    model, again, alone = make(), make(), SingleCollective()
+    model.optimizer.skipped_steps.assign(7)
+    variables = TrainingVariables(model, with_metrics=True)
+    specs, equal, own = variables.take(alone)
+    (place,) = (i for i, spec in enumerate(specs) if "skipped_steps" in spec[0])
+    path, shape, _, kind = specs[place]
+    specs = [*specs[:place], (path, shape, "int32", kind), *specs[place + 1 :]]
+    equal[str(place)] = np.int32(equal[str(place)])
+
+    restored = TrainingVariables(again, with_metrics=True)
+    restored.check(specs, "folder")
+    restored.restore(SavedVariables(specs, equal, [own]), alone, metrics=False)
+
+    assert int(again.optimizer.skipped_steps.numpy()) == 7
