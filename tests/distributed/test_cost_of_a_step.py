@@ -73,13 +73,31 @@ OPTIONS = (
 )
 
 
-def train(optimizer="sgd", layers=(), loss="mse", metrics=None, **fitted):
+def keeping(value_of):
+    """Return a kind of model that keeps a value computed after the update."""
+    import keras
+
+    class Keeping(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.kept = keras.Variable(keras.ops.zeros((4, 1)), trainable=False)
+
+        def train_step(self, data):
+            logs = super().train_step(data)
+            self.kept.assign(0.9 * self.kept + 0.1 * value_of(self, data[0]))
+            return logs
+
+    return Keeping
+
+
+def train(optimizer="sgd", layers=(), loss="mse", metrics=None, kind=None, **fitted):
     """Train for three steps, and return what was called."""
     import keras
 
     collective = two_alike()
     with tfdist.strategies.AllReduceStrategy(collective).scope():
-        model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+        layers = [keras.Input((4,)), *layers, keras.layers.Dense(1)]
+        model = (kind or keras.Sequential)(layers)
         model.compile(optimizer, loss, metrics=metrics)
     model.fit(ONES, ONES[:, :1], batch_size=8, verbose=0, **fitted)
     of_steps = [name for name in collective.reduced if not name.startswith("metrics")]
@@ -99,6 +117,10 @@ def train_in_every_way():
     return {
         **found,
         "statistics": train(layers=[keras.layers.BatchNormalization()]),
+        "average of weights": train(kind=keeping(lambda model, _: model.weights[0])),
+        "average of rows": train(
+            kind=keeping(lambda _, x: keras.ops.mean(x, axis=0)[:, None])
+        ),
         "metrics": train(metrics=["mae", keras.metrics.AUC()]),
         "weighted": train(loss=weighted, sample_weight=ONES[:, 0]),
         "callback of Keras": train(callbacks=[keras.callbacks.EarlyStopping("loss")]),
@@ -120,6 +142,20 @@ def test_the_order_of_a_step_adds_no_collective(costs, option):
 
 def test_statistics_of_layers_travel_with_the_gradients(costs):
     assert costs["statistics"][0] == ["gradients/b0"]
+
+
+def test_state_after_the_update_is_sent_if_it_is_of_rows(costs):
+    # A step with logs of its own is traced twice.
+    gradients = ["gradients/b0", "gradients_1/b0"]
+    of_weights, of_rows = (
+        costs[f"average of {what}"][0] for what in ("weights", "rows")
+    )
+
+    assert of_weights == gradients
+    assert [*of_rows] == [
+        *(gradients[0], "state after the step"),
+        *(gradients[1], "state after the step_1"),
+    ]
 
 
 def test_metrics_are_reduced_once_an_epoch(costs):

@@ -9,6 +9,7 @@ from equality_models import (
     BATCH,
     ONE_ROW_LEFT,
     arrays,
+    compiled,
     data,
     embedded,
     fit,
@@ -17,7 +18,11 @@ from equality_models import (
     sequential,
     sgd,
     stacked,
+    state,
+    subclassed,
 )
+
+import tfdist
 
 
 def slices(*parts):
@@ -102,9 +107,13 @@ def ragged(x, y):
 
 
 def sparse(x, y):
+    return {"x": slices(sparse_arrays(x, y)["x"], y).batch(BATCH)}
+
+
+def sparse_arrays(x, y):
     import tensorflow as tf
 
-    return {"x": slices(tf.sparse.from_dense(np.maximum(x, 0.0)), y).batch(BATCH)}
+    return arrays(tf.sparse.from_dense(np.maximum(x, 0.0)), y)
 
 
 def tokens(x, y):
@@ -186,6 +195,64 @@ def of_sparse():
     inputs = keras.Input((8,), sparse=True)
     hidden = keras.layers.Dense(4, activation="tanh")(inputs)
     return keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
+
+
+def built_by_fit():
+    import keras
+
+    return keras.Sequential([keras.layers.Dense(1, activation="sigmoid")])
+
+
+def with_an_absent_input():
+    import keras
+
+    class Added(keras.layers.Layer):
+        def call(self, one, other=None):
+            return one if other is None else one + other
+
+        def compute_output_spec(self, one, other=None):
+            return keras.KerasTensor(one.shape, one.dtype)
+
+    a, b = keras.Input((8,), name="a"), keras.Input((8,), name="b", optional=True)
+    outputs = keras.layers.Dense(1, activation="sigmoid")(Added()(a, b))
+    return keras.Model({"a": a, "b": b}, outputs)
+
+
+def absent(x, y):
+    return arrays({"a": x, "b": None}, y)
+
+
+def used(make, feed, **options):
+    """Return a row that also evaluates and predicts what it is trained on."""
+
+    def row(strategy):
+        given = {**feed(*data()), "verbose": 0}
+        with strategy.scope():
+            model = compiled(make(), **options)
+        found = state(model, model.fit(**given))
+        found["evaluate"] = model.evaluate(**given)
+        given.pop("y", None)
+        return {**found, "predict": model.predict(**given)}
+
+    return row
+
+
+def predicted_first(strategy):
+    """Models whose first use is `predict`, of which one has no weights."""
+    import keras
+
+    x, y = data()
+    # What a rank draws for itself is not what all begin with.
+    keras.utils.set_random_seed(1 + tfdist.rank())
+    with strategy.scope():
+        models = [
+            compiled(subclassed()),
+            keras.Sequential([keras.layers.Rescaling(0.5), keras.layers.Flatten()]),
+        ]
+    found = [model.predict(x, batch_size=BATCH, verbose=0) for model in models]
+    keras.utils.set_random_seed(1)
+    history = models[0].fit(**unshuffled(x, y), verbose=0)
+    return {**state(models[0], history), "first": found}
 
 
 def ragged_predictions(strategy):
@@ -290,6 +357,47 @@ def by_class():
     return Weighted()
 
 
+def zipped(x, y, **options):
+    """Batches of 16 rows with classes beside 24 without, and the classes' weights."""
+    import tensorflow as tf
+
+    labelled = slices(x, y).batch(BATCH, **options)
+    unlabelled = slices(np.tile(x, (2, 1))[:160] + 1.0).batch(24, **options)
+
+    def with_constant(labelled, unlabelled):
+        return labelled, unlabelled[0], CLASS_WEIGHTS
+
+    batches = tf.data.Dataset.zip((labelled, unlabelled.prefetch(1)))
+    return batches.map(with_constant).prefetch(1)
+
+
+def of_zipped(strategy):
+    """Train on rows with and without classes, of which one mean is taken."""
+    import keras
+    import tensorflow as tf
+
+    class Semi(keras.Sequential):
+        def train_step(self, data):
+            (x, y), unlabelled, weights = data
+            with tf.GradientTape() as tape:
+                y_pred = self(tf.concat([x, unlabelled], 0), training=True)
+                known, guessed = y_pred[: tf.shape(x)[0]], y_pred[tf.shape(x)[0] :]
+                errors = (known - tf.cast(y, x.dtype)) ** 2
+                errors *= tf.gather(tf.cast(weights, x.dtype), y)
+                unsure = guessed * (1.0 - guessed)
+                loss = tf.reduce_mean(tf.concat([errors, unsure], 0))
+            weights = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"loss": loss, "unsure": tf.reduce_mean(unsure)}
+
+    x, y = data()
+    with strategy.scope():
+        model = compiled(Semi(sequential().layers))
+    first = model.fit(zipped(x, y), epochs=2, verbose=0)
+    whole = model.fit(zipped(x, y, drop_remainder=True), verbose=0)
+    return {**state(model, whole), "first": first.history}
+
+
 masked = stacked(
     lambda layers: [
         layers.Embedding(3, 4, mask_zero=True),
@@ -336,8 +444,11 @@ ROWS = {
     "PyDataset, workers": fitting(feed=partial(py_dataset, workers=2)),
     "strings": fitting(looked_up, strings),
     "texts": fitting(vectorised, texts),
-    "sparse": fitting(of_sparse, sparse),
-    "ragged": fitting(of_ragged, ragged),
+    "sparse": used(of_sparse, sparse_arrays),
+    "sparse, built by fit": used(built_by_fit, sparse),
+    "ragged": used(of_ragged, ragged),
+    "absent input": used(with_an_absent_input, absent, loss="ce"),
+    "predicted first": predicted_first,
     "ragged predictions": ragged_predictions,
     "adapted layers": fitting(normalised, then=THEN),
     "sparse gradients": fitting(embedded, optimizer=sgd),
@@ -367,6 +478,7 @@ ROWS = {
     "constants in batches of one length": fitting(
         by_class, with_constants_of_whole_batches
     ),
+    "zipped batches of two lengths": of_zipped,
     "constants of a generator": fitting(by_class, with_constants_of_generator),
     "masks and class weights": fitting(
         stacked(lambda layers: [layers.Masking(), layers.Dense(1, "sigmoid")]),

@@ -45,6 +45,12 @@ convolutional = stacked(
         layers.Dense(1, activation="sigmoid"),
     ]
 )
+normalised = stacked(
+    lambda layers: [
+        layers.Normalization(),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
 synchronised = stacked(
     lambda layers: [
         layers.Dense(6, activation="tanh"),
@@ -189,11 +195,17 @@ def built_by_hand():
     return model
 
 
-def trained_briefly(strategy):
+def adapted():
+    model = normalised()
+    model.layers[0].adapt(data()[0])
+    return model
+
+
+def trained_briefly(strategy, make=sequential):
     """Return a model that has learnt something, and the data."""
     x, y = data()
     with strategy.scope():
-        model = compiled(sequential(), metrics=["mse"])
+        model = compiled(make(), metrics=["mse"])
     model.fit(**arrays(x, y), verbose=0)
     return model, x, y
 
@@ -202,8 +214,10 @@ def loaded(strategy):
     """A model that is saved, then loaded, with its optimizer, and trained on."""
     import keras
 
-    model, x, y = trained_briefly(strategy)
-    model.save("loaded.keras")
+    model, x, y = trained_briefly(strategy, adapted)
+    # There, a scalar such as the count of `Normalization` has a copy on each device.
+    with strategy.scope():
+        model.save("loaded.keras")
     wait_for_chief(strategy)
     with strategy.scope():
         again = keras.models.load_model("loaded.keras")

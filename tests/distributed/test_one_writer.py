@@ -1,5 +1,6 @@
 """Models, checkpoints and exports: the chief writes them, and the others wait."""
 
+import builtins
 import os
 import time
 from pathlib import Path
@@ -64,6 +65,85 @@ def load_what_was_saved(model, path):
     return loaded
 
 
+class Refusal(Exception):
+    """An error that needs more than a text."""
+
+    def __init__(self, what, why):
+        super().__init__(f"{what}: {why}")
+
+
+def fail_all(folder):
+    """Write in every way where the chief cannot; return what each call raises."""
+    import keras
+    import tensorflow as tf
+
+    class Refusing(keras.layers.Layer):
+        def get_config(self):
+            raise Refusal("the layer", "it refuses")
+
+    def fit(callback):
+        model.fit(x, x[:, :1], verbose=0, callbacks=[callback])
+
+    def refuse(descriptor):
+        raise OSError("no space left")
+
+    strategy = tfdist.strategies.AllReduceStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        refusing = keras.Sequential([keras.Input((2,)), Refusing()])
+        refusing.build()
+        lazy = keras.Sequential([keras.layers.Dense(1)])
+    x, folder = np.ones((8, 2)), Path(folder)
+    (folder / "file").write_text("not a folder")
+    if tfdist.is_chief():
+        os.fsync = refuse
+    saved, exported = folder / "model.keras", folder / "exported"
+    checkpoint = tf.train.Checkpoint(model=model)
+    manager = tf.train.CheckpointManager(checkpoint, folder / "file" / "in", 2)
+    backup = tfdist.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
+    calls = {
+        "save": lambda: model.save(saved),
+        "save_weights": lambda: model.save_weights(folder / "model.weights.h5"),
+        "save to a file's folder": lambda: model.save(folder / "file" / "m.keras"),
+        "save a layer": lambda: refusing.save(saved),
+        "export": lambda: lazy.export(exported, verbose=False),
+        "saved_model": lambda: tf.saved_model.save(model, folder / "file" / "m"),
+        "manager": manager.save,
+        "ModelCheckpoint of Keras": lambda: fit(keras.callbacks.ModelCheckpoint(saved)),
+        "ModelCheckpoint": lambda: fit(tfdist.callbacks.ModelCheckpoint(saved)),
+        "BackupAndRestore": lambda: fit(backup),
+    }
+    raised = {name: error_of(call) for name, call in calls.items()}
+    return raised, manager.checkpoints
+
+
+def error_of(call):
+    """Return the name and the text of the error that a call raises."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def save_where_a_file_is(path):
+    """Save without overwriting; the chief's user declines, then agrees."""
+    import keras
+
+    asked, answers = [], iter("ny")
+    builtins.input = lambda question: asked.append(question) or next(answers)
+    with tfdist.strategies.AllReduceStrategy().scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.save(path)
+    before = Path(path).read_bytes()
+    model.layers[0].kernel.assign([[7], [7]])
+    model.save(path, overwrite=False)
+    kept = Path(path).read_bytes() == before
+    keras.saving.save_model(model, path, overwrite=False)
+    return len(asked), kept, float(keras.models.load_model(path).get_weights()[0][0, 0])
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """The folder, and what each rank found in its own."""
@@ -105,3 +185,25 @@ def test_what_the_chief_has_written_is_whole(written):
     exported = tf.saved_model.load(str(folder / "0" / "exported"))
     np.testing.assert_allclose(exported.serve(tf.ones((1, 2))), right, rtol=1e-6)
     assert tf.saved_model.contains_saved_model(str(folder / "0" / "saved"))
+
+
+def test_all_ranks_raise_what_the_chief_raises(tmp_path):
+    (chief, kept), (other, kept_by_other) = tfdist.testing.cluster(
+        fail_all, args=(str(tmp_path),)
+    ).values
+
+    assert chief["save a layer"] == "Refusal: the layer: it refuses"
+    # What it takes to make such an error, only its class knows.
+    assert other.pop("save a layer") == f"RuntimeError: {chief.pop('save a layer')}"
+    assert other == chief
+    assert chief["save"] == "OSError: no space left"
+    assert chief["manager"].startswith("FailedPreconditionError: ")
+    assert kept == kept_by_other == []
+
+
+def test_only_the_chief_is_asked_whether_to_overwrite(tmp_path):
+    by_rank = tfdist.testing.cluster(
+        save_where_a_file_is, args=(str(tmp_path / "model.keras"),)
+    ).values
+
+    assert by_rank == ((2, True, 7.0), (0, True, 7.0))

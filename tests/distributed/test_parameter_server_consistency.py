@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+import test_equality_beyond_rows
 import test_equality_fit
 import test_equality_inputs
 import test_equality_layers
@@ -11,6 +12,7 @@ import test_equality_programs
 from equality_comparison import differences
 from equality_matrix import TOLERANCES
 from equality_models import (
+    adam,
     compiled,
     data,
     embedded,
@@ -20,6 +22,7 @@ from equality_models import (
     stacked,
 )
 from parameter_server_jobs import run, run_rows, succeeded
+from test_equality_beyond_rows import as_words, with_positions
 from test_parameter_server_exact import WITH_ONE_END
 
 pytestmark = pytest.mark.slow
@@ -90,6 +93,11 @@ SYNC = {
         )
     ),
     "embedding": fitting(embedded, optimizer=optimizer("Adagrad", 0.1)),
+    "positions": fitting(partial(with_positions, range(8)), as_words, optimizer=adam),
+    "losses over the batch": test_equality_beyond_rows.ROWS[
+        "losses over the global batch size"
+    ],
+    "losses by row": test_equality_beyond_rows.ROWS["losses added for each row"],
     "class_weight": test_equality_fit.ROWS["class_weight"],
     "sample_weight": test_equality_fit.ROWS["sample_weight"],
     "validation_data": test_equality_fit.ROWS["validation_data"],

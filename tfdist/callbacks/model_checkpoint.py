@@ -1,19 +1,16 @@
 """ModelCheckpoint: model files that the chief writes atomically."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from tfdist.callbacks.ranks import collective_of, is_chief_of
 from tfdist.compat.keras import install
-from tfdist.compat.keras.saving import lending, saved_atomically, strays_of
+from tfdist.compat.keras.saving import CheckpointOfChief, strays_of
 
 
-class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class ModelCheckpoint(CheckpointOfChief):
     """Callback that saves the model or its weights, like the callback of Keras.
 
     Give it to `fit` on every rank. Only the chief writes: first to a temporary file,
@@ -43,6 +40,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
         ValueError: If an argument is invalid.
 
     Example:
+        >>> import keras
         >>> import tempfile
         >>> model = keras.Sequential([keras.layers.Dense(1)])
         >>> model.compile("adam", "mse")
@@ -65,26 +63,15 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
             for path in strays_of(Path(self.filepath)):
                 path.unlink(missing_ok=True)
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Save if due."""
-        save = partial(super().on_train_batch_end, batch, logs)
-        # Else no batch saves, and no rank waits for the others.
-        if self.save_freq != "epoch":
-            self._save_on_chief(save)
-        elif is_chief_of(self.model):
-            save()
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files."""
+        return is_chief_of(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Save if due, and share the best value with all ranks."""
-        self._save_on_chief(partial(super().on_epoch_end, epoch, logs))
+        super().on_epoch_end(epoch, logs)
         if self.save_best_only:
             best = None if self.best is None else float(np.asarray(self.best))
             collective = collective_of(self.model)
             self.best = collective.exchange("the best of ModelCheckpoint", best)[0]
-
-    def _save_on_chief(self, save: Callable[[], None]) -> None:
-        """Save on the chief, to which the others lend what only they have."""
-        with saved_atomically():
-            lending(self.model, save if is_chief_of(self.model) else None)

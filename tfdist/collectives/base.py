@@ -185,21 +185,22 @@ class Collective(ABC):
             names the peer.
         """
 
-    def tell(self, what: str) -> None:  # noqa: B027
+    def tell(self, what: str, value: Any = True) -> None:  # noqa: B027
         """Tell the ranks that wait for the chief that it has done something.
 
         Args:
             what: Description, the same on every rank.
+            value: What they get, a value that JSON can hold. Default True.
         """
 
-    def wait_for_chief(self, what: str) -> bool:
+    def wait_for_chief(self, what: str) -> Any:
         """Wait until the chief has told it, without the chief waiting for this rank.
 
         Args:
             what: Description, the same on every rank.
 
         Returns:
-            False if the chief went on without telling it.
+            The chief's value; False if the chief went on without telling it.
         """
         return True
 

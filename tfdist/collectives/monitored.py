@@ -53,11 +53,11 @@ class MonitoredCollective(TypedCollective):
         """Wait for all ranks; see `Collective.barrier`."""
         self.exchange(f"barrier {name}", None)
 
-    def tell(self, what: str) -> None:
+    def tell(self, what: str, value: Any = True) -> None:
         """Tell the ranks that wait for the chief; see `Collective.tell`."""
-        self._lifeline.tell(what)
+        self._lifeline.tell(what, value)
 
-    def wait_for_chief(self, what: str) -> bool:
+    def wait_for_chief(self, what: str) -> Any:
         """Wait until the chief has told it; see `Collective.wait_for_chief`."""
         return self._lifeline.wait_for_chief(what)
 

@@ -42,6 +42,28 @@ def is_building() -> bool:
     return _IS_BUILDING.get()
 
 
+@contextmanager
+def out_of_function(strategy: Any) -> Iterator[None]:
+    """Create variables with copies before the function that is being traced runs."""
+    # In the function, each copy would be initialized from one that is not yet.
+    extended = strategy.extended
+    is_ours = isinstance(extended, MirroredExtended) and hasattr(extended, "joined")
+    if not is_ours or not tf.inside_function() or is_building():
+        yield
+        return
+    with tf.init_scope():
+        yield
+
+
+def outside(received: str) -> RuntimeError:
+    """Return the error for a step that uses what all devices have, not one of them."""
+    return RuntimeError(
+        f"A step must run inside of strategy.run. Received: {received} with a value "
+        "for each device. Put the step into a function and call "
+        "strategy.run(function, args=...)."
+    )
+
+
 class MirroredReplicaContext(_mirrored_run._MirroredReplicaContext):  # type: ignore[misc]
     """TensorFlow's replica context; others add to the graph during a merge call."""
 
@@ -159,11 +181,11 @@ def value_here(variable: Any) -> Any:
 
 
 def assign_here(variable: Any, value: Any) -> None:
-    """Assign to the current replica's copy of a Keras variable, or else to all."""
+    """Assign to the current replica's copy of a variable, or else to all."""
     # TensorFlow's assign would synchronize replicas, which fails in a branch of a
     # graph, and would divide a sum among them, which fails for integers.
-    # In a layer of mixed precision, `variable` has the value and type of a cast copy.
-    copies = copies_here(variable._value)
+    # In a layer of mixed precision, a Keras variable has the value of a cast copy.
+    copies = copies_here(getattr(variable, "_value", variable))
     value = tf.cast(value, copies[0].dtype)
     replica = tf.distribute.get_replica_context()
     if len(copies) == 1:

@@ -9,6 +9,9 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.data.experimental.ops import distribute as _data_distribute
+from tensorflow.python.data.ops import batch_op as _batch_op
+from tensorflow.python.data.ops import padded_batch_op as _padded_batch_op
+from tensorflow.python.data.ops import zip_op as _zip_op
 from tensorflow.python.data.util import random_seed as _data_seed
 from tensorflow.python.distribute import device_util as _device_util
 from tensorflow.python.distribute import distribute_lib as _distribute_lib
@@ -24,6 +27,11 @@ StrategyExtended = _distribute_lib.StrategyExtendedV1
 UpdateContext = _distribute_lib.UpdateContext
 
 _JOB = "worker"
+_BATCHED = (
+    _batch_op._BatchDataset,
+    _batch_op._ParallelBatchDataset,
+    _padded_batch_op._PaddedBatchDataset,
+)
 
 
 def has_started() -> bool:
@@ -139,6 +147,38 @@ def static_batch_size(dataset: tf.data.Dataset) -> int | None:
         return None
     size = int(_data_distribute.compute_batch_size(dataset))
     return size if size > 0 else None
+
+
+def leaves_of_zipped(dataset: tf.data.Dataset) -> list[bool] | None:
+    """Return which leaves belong to zipped batches; None unless several were zipped."""
+    # Deletable when tf.data can tell which dimension it has made.
+    lengths = _batched_in(dataset)
+    if len(lengths) < 2:
+        return None
+    shapes = [
+        getattr(spec, "shape", tf.TensorShape([]))
+        for spec in tf.nest.flatten(dataset.element_spec)
+    ]
+    found = [shape.rank != 0 and shape[0] in {None, *lengths} for shape in shapes]
+    return found if any(found) else None
+
+
+def _batched_in(dataset: tf.data.Dataset) -> list[int | None]:
+    """Return the static lengths of batches that make up an element of a dataset."""
+    if isinstance(dataset, _BATCHED):
+        return [tf.nest.flatten(dataset.element_spec)[0].shape[0]]
+    of_inputs = [_batched_in(one) for one in dataset._inputs()]
+    if isinstance(dataset, _zip_op._ZipDataset):
+        return [length for lengths in of_inputs for length in lengths]
+    return max(of_inputs, key=len, default=[])
+
+
+def is_unordered(dataset: tf.data.Dataset) -> bool:
+    """Return whether an argument lets a dataset change its order, against options."""
+    # An interleave does not tell. Deletable when options are stronger than arguments.
+    return getattr(dataset, "_deterministic", None) == "false" or any(
+        is_unordered(one) for one in dataset._inputs()
+    )
 
 
 def global_seed() -> int | None:

@@ -1,5 +1,7 @@
 """Shards: one rank's rows of a global batch or a dataset."""
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,8 +23,9 @@ class Shard(NamedTuple):
         own: The number of this rank's rows, a scalar int64 tensor.
         stand_in: Empty if this rank always has rows. Otherwise one scalar bool tensor:
             whether `data` is a row of another rank, used only for its shape.
-        with_rows: Whether each leaf of `data` holds rows, a bool tensor of shape
-            (leaves,); empty if only their lengths can tell.
+        with_rows: How many rows each leaf of `data` has for one of `own`: 0 if it is a
+            constant, more than 1 of batches of several lengths; an int64 tensor of
+            shape (leaves,), or empty if only the leaves' lengths can tell.
     """
 
     data: Any
@@ -54,14 +57,50 @@ def part_of(shard: Shard, start: Any, stop: Any) -> Shard:
     if is_sure:
         data = cut_rows(shard.data, start, stop, with_rows)
         return Shard(data, shard.rows, stop - start, ())
-    data = at_least_one_row(shard.data, start, stop, with_rows)
+    here = tf.maximum(shard.own, 1)
+    data = at_least_one_row(shard.data, here, start, stop, with_rows)
     return Shard(data, shard.rows, stop - start, (tf.equal(start, stop),))
 
 
 def rows_of(batch: Any) -> Any:
     """Return the number of rows of a batch, a scalar int64 tensor."""
+    return tf.convert_to_tensor(count_rows(batch)[0], tf.int64)
+
+
+def count_rows(
+    batch: Any, zipped: Sequence[bool] | None = None
+) -> tuple[Any, list[Any]]:
+    """Return the number of rows of a batch, and how many each leaf has for each.
+
+    `zipped` tells which leaves belong to batches that were zipped, of several lengths:
+    8 and 24 rows are 8 rows, of 1 and 3. A leaf that is none of them has 0.
+    """
     lengths = [_length(leaf) for leaf in tf.nest.flatten(batch)]
-    return tf.convert_to_tensor(_common(lengths, batch), tf.int64)
+    if zipped is None:
+        rows = _common(lengths, batch)
+        return rows, [_is_as_long(length, rows) for length in lengths]
+    own = [length for length, is_own in zip(lengths, zipped, strict=True) if is_own]
+    # Equal shares of all of them, also where the last batches end in odd lengths.
+    rows = functools.reduce(_divisor, own)
+    per_row = iter([length // rows for length in own])
+    return rows, [next(per_row) if is_own else 0 for is_own in zipped]
+
+
+def _divisor(one: Any, other: Any) -> Any:
+    """Return the greatest common divisor of two lengths."""
+    if isinstance(one, int) and isinstance(other, int):
+        return math.gcd(one, other)
+    return tf.experimental.numpy.gcd(*(tf.cast(n, tf.int64) for n in (one, other)))
+
+
+def _is_as_long(length: Any, rows: Any) -> Any:
+    """Return 1 if a length is the number of rows, or else 0: an int, or a tensor."""
+    if length is rows:
+        return 1
+    if length is None or isinstance(length, int):
+        return int(isinstance(rows, int) and length == rows)
+    # The lengths of a generator's constants are not static.
+    return tf.cast(tf.equal(length, rows), tf.int64)
 
 
 def _common(lengths: list[Any], batch: Any) -> Any:
@@ -102,37 +141,22 @@ def share(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
     return rows * rank // size, rows * (rank + 1) // size
 
 
-def leaves_with_rows(batch: Any) -> list[Any]:
-    """Return whether each leaf holds rows of the batch: a bool, or else a tensor."""
-    lengths = [_length(leaf) for leaf in tf.nest.flatten(batch)]
-    rows = _common(lengths, batch)
-
-    def has_them(length: Any) -> Any:
-        if length is rows:
-            return True
-        if length is None or isinstance(length, int):
-            return isinstance(rows, int) and length == rows
-        # The lengths of a generator's constants are not static.
-        return tf.equal(length, rows)
-
-    return [has_them(length) for length in lengths]
-
-
 def cut_rows(
     batch: Any, start: Any, stop: Any, with_rows: Sequence[Any] | None = None
 ) -> Any:
     """Return rows from `start` to before `stop`; keep leaves without rows whole."""
     if with_rows is None:
-        with_rows = leaves_with_rows(batch)
+        with_rows = count_rows(batch)[1]
 
-    def cut(leaf: Any, is_cut: Any) -> Any:
-        if is_cut is False or not has_rows(leaf):
+    def cut(leaf: Any, per_row: Any) -> Any:
+        is_static = isinstance(per_row, int)
+        if not has_rows(leaf) or (is_static and per_row == 0):
             return leaf
-        if is_cut is True:
-            return _slice(leaf, start, stop)
+        if is_static:
+            return _slice(leaf, start * per_row, stop * per_row)
         length = tf.cast(_length(leaf), tf.int64)
-        first = tf.where(is_cut, tf.cast(start, tf.int64), 0)
-        return _slice(leaf, first, tf.where(is_cut, tf.cast(stop, tf.int64), length))
+        first, last = (tf.cast(row, tf.int64) * per_row for row in (start, stop))
+        return _slice(leaf, first, tf.where(per_row > 0, last, length))
 
     cuts = map(cut, tf.nest.flatten(batch), with_rows)
     return tf.nest.pack_sequence_as(batch, [*cuts])
@@ -144,28 +168,46 @@ def _slice(leaf: Any, start: Any, stop: Any) -> Any:
         return leaf[start:stop]
     begin = tf.concat([[start], tf.zeros_like(leaf.dense_shape[1:])], 0)
     length = tf.concat([[stop - start], leaf.dense_shape[1:]], 0)
-    return tf.sparse.slice(leaf, begin, length)
+    return _of_rows(tf.sparse.slice(leaf, begin, length), stop - start, leaf.shape)
+
+
+def _of_rows(sparse: Any, rows: Any, shape: tf.TensorShape) -> Any:
+    """Return a sparse tensor that knows its static shape, but not its `rows`."""
+    if shape.rank is None:
+        return sparse
+    dimensions = [
+        sparse.dense_shape[i] if length is None else length
+        for i, length in enumerate(shape)
+    ]
+    dimensions[0] = tf.cast(rows, tf.int64)
+    return tf.SparseTensor(sparse.indices, sparse.values, tf.stack(dimensions))
 
 
 def at_least_one_row(
-    batch: Any, start: Any, stop: Any, with_rows: Sequence[Any] | None = None
+    batch: Any, rows: Any, start: Any, stop: Any, with_rows: Sequence[Any] | None = None
 ) -> Any:
-    """Cut rows from a nonempty batch; return another rank's row instead of none."""
-    start = tf.minimum(start, rows_of(batch) - 1)
+    """Cut some of a batch's `rows`; return another rank's row instead of none."""
+    start = tf.minimum(start, rows - 1)
     return cut_rows(batch, start, tf.maximum(stop, start + 1), with_rows)
 
 
 def of_any_length(batch: Any) -> Any:
     """Return a batch whose rows, in a graph, have no static number."""
 
-    def hide(leaf: Any, is_hidden: Any) -> Any:
-        if is_hidden is not True or not isinstance(leaf, tf.Tensor):
+    def hide(leaf: Any, per_row: Any) -> Any:
+        is_hidden = isinstance(per_row, int) and per_row > 0
+        if not is_hidden:
             return leaf
+        if isinstance(leaf, tf.SparseTensor):
+            return _of_rows(leaf, leaf.dense_shape[0], leaf.shape)
+        if isinstance(leaf, tf.RaggedTensor):
+            splits = hide(leaf.row_splits, 1)
+            return tf.RaggedTensor.from_row_splits(leaf.values, splits, validate=False)
         return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
 
     if tf.executing_eagerly():
         return batch
-    hidden = map(hide, tf.nest.flatten(batch), leaves_with_rows(batch))
+    hidden = map(hide, tf.nest.flatten(batch), count_rows(batch)[1])
     return tf.nest.pack_sequence_as(batch, [*hidden])
 
 

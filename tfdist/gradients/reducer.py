@@ -14,7 +14,15 @@ from tfdist.gradients.buckets import (
 )
 from tfdist.gradients.compression import Compression
 from tfdist.gradients.owners import join_divided, split_divided
-from tfdist.gradients.sparse import DENSE, SPARSE, agree, convert, kind_of
+from tfdist.gradients.sparse import (
+    ALIGNED,
+    DENSE,
+    SPARSE,
+    agree,
+    convert,
+    kind_of,
+    told_kind,
+)
 from tfdist.scaling.owners import DIVIDED
 
 
@@ -51,7 +59,7 @@ class GradientReducer:
         Otherwise a rank would wait for gradients that others never send. The ranks
         agree once per graph, and in each eager step.
         """
-        kinds = tuple(kind_of(gradient) for gradient in gradients)
+        kinds = tuple(told_kind(gradient) for gradient in gradients)
         paths = tuple(getattr(v, "path", v.name) for v in variables)
         key = (name, paths, kinds)
         agreed = None if tf.executing_eagerly() else self._agreed.get(key)
@@ -60,7 +68,9 @@ class GradientReducer:
             _check_equal_counts(by_rank, name)
             agreed = [agree(all_ranks) for all_ranks in zip(*by_rank, strict=True)]
             if self._sparse_as_dense:
-                agreed = [DENSE if kind == SPARSE else kind for kind in agreed]
+                agreed = [
+                    DENSE if kind in (SPARSE, ALIGNED) else kind for kind in agreed
+                ]
             if not tf.executing_eagerly():
                 self._agreed[key] = agreed
         return [
@@ -124,7 +134,7 @@ class GradientReducer:
         """Sum tensors uncompressed; the last `beside` of them are not gradients."""
         results = list(tensors)
         kinds = [kind_of(tensor) for tensor in tensors]
-        sparse = [[i] for i, kind in enumerate(kinds) if kind == SPARSE]
+        sparse = [[i] for i, kind in enumerate(kinds) if kind in (SPARSE, ALIGNED)]
         dense = [i for i, kind in enumerate(kinds) if kind == DENSE]
         buckets = self._plan(
             [tensors[i] for i in dense], [ranks[i] for i in dense], beside
@@ -133,7 +143,9 @@ class GradientReducer:
         for number, positions in enumerate(messages):
             group = [tensors[i] for i in positions]
             roots = [rank for i in positions if (rank := ranks[i]) is not None]
-            if not roots or positions in sparse:
+            if kinds[positions[0]] == ALIGNED:
+                sums = [self._sum_aligned(group[0], f"{name}/b{number}")]
+            elif not roots or positions in sparse:
                 sums = self._sum(group, f"{name}/b{number}")
             else:
                 sums = self._collective.reduce(group, roots, name=f"{name}/b{number}")
@@ -156,6 +168,11 @@ class GradientReducer:
         count = len(tensors) - beside
         buckets = plan_buckets(sizes[:count], types[:count], self._bucket_bytes)
         return add_to_buckets(buckets, sizes, types)
+
+    def _sum_aligned(self, gradient: Any, name: str) -> Any:
+        """Sum the slices of a gradient, which has the same indices on all ranks."""
+        (values,) = self._sum([gradient.values], name)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
     def _sum(self, tensors: list[Any], name: str) -> list[Any]:
         """Sum tensors in one message."""

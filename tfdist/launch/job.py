@@ -184,8 +184,8 @@ class ProcessSpec:
 
     @property
     def is_quiet(self) -> bool:
-        """True if TensorFlow prints errors only, unless the user has set a level."""
-        return self.env.get(LEVEL_VARIABLE) == ERRORS_ONLY
+        """True if TensorFlow prints errors only, or less."""
+        return self.env.get(LEVEL_VARIABLE, "0") >= ERRORS_ONLY
 
     @property
     def tag(self) -> str:

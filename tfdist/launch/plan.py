@@ -91,12 +91,12 @@ def plan(
         if job.workers is not None and not bind:
             threads = _threads_of_worker(machine, cluster)
         defaults = {"PYTHONUNBUFFERED": "1"} | _threads(max(1, threads))
-        if not job.verbose:
-            defaults[LEVEL_VARIABLE] = ERRORS_ONLY
         defaults |= _OF_COLLECTIVES.get(job.collective, {})
         if job.collective == "mpi" and len(machines) > 1:
             defaults["OMPI_MCA_btl"] = "self,sm,tcp"
         env = {name: text for name, text in defaults.items() if name not in environ}
+        if not job.verbose:
+            env[LEVEL_VARIABLE] = environ.get(LEVEL_VARIABLE, ERRORS_ONLY)
         if job.threads_per_process is not None:
             env |= _threads(job.threads_per_process)
         env |= _gpus(cluster) | dict(job.env) | _identity(cluster, run_id, slot)

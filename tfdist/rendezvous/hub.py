@@ -138,8 +138,9 @@ class Hub:
             text = str(message["text"]).rstrip(".")
             self._lose(rank, f"has failed with {text}")
         elif kind == "told":
-            what, call = str(message["what"]), int(message["call"])
-            self._send(self._lines, {"kind": "told", "what": what, "call": call})
+            about = {"what": str(message["what"]), "call": int(message["call"])}
+            told = {"kind": "told", **about, "value": message["value"]}
+            self._send(self._lines, told)
         elif kind == "stop":
             self._send(self._lines, {"kind": "stop"})
         elif kind == "stacks":

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
@@ -63,9 +63,9 @@ class Lifeline:
         self._arrived = threading.Condition()
         self._values: dict[str, list[Any]] = {}
         self._exchanges: Counter[str] = Counter()
-        # How often this rank has waited for rank 0, less how often rank 0 has told it,
-        # by what it told and after which joint call.
-        self._untold: Counter[tuple[str, int]] = Counter()
+        # What rank 0 has told and this rank has not waited for, by what it is about and
+        # after which joint call.
+        self._told: defaultdict[tuple[str, int], deque[Any]] = defaultdict(deque)
         self._call_of_chief: int | None = 0
         self._points, self._must_ask = 0, False
         self._call, self._what, self._inside = 0, "nothing yet", 0
@@ -114,22 +114,22 @@ class Lifeline:
                 self._arrived.wait()
             return self._values.pop(key)
 
-    def tell(self, what: str) -> None:
+    def tell(self, what: str, value: Any) -> None:
         """Tell the ranks that wait for rank 0 that it has done something."""
-        self._send({"kind": "told", "what": what, "call": self._call})
+        call = self._call
+        self._send({"kind": "told", "what": what, "call": call, "value": value})
 
-    def wait_for_chief(self, what: str) -> bool:
+    def wait_for_chief(self, what: str) -> Any:
         """Wait until rank 0 has told it, too; return False if it will not."""
         key = what, self._call
         with self._arrived:
-            self._untold[key] += 1
-            while self._untold[key] > 0:
+            while not self._told[key]:
                 self.check()
                 # Rank 0 is in the next joint call, or has left.
                 if self._call_of_chief is None or self._call_of_chief > self._call:
                     return False
                 self._arrived.wait()
-        return True
+            return self._told[key].popleft()
 
     def stops_here(self, wishes: bool) -> bool:
         """Pass a point at which all ranks may stop; return whether they do."""
@@ -248,7 +248,7 @@ class Lifeline:
             self._fail(Failure(message["what"], message["text"]))
         elif message["kind"] == "told":
             with self._arrived:
-                self._untold[message["what"], message["call"]] -= 1
+                self._told[message["what"], message["call"]].append(message["value"])
                 self._arrived.notify_all()
         elif message["kind"] == "stop":
             with self._arrived:

@@ -1,9 +1,12 @@
 """A `fit` on all ranks: its start, callback decisions and ends of epochs."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
+
+import tensorflow as tf
 
 from tfdist.cluster.detect import LateTFConfig
 from tfdist.collectives import Collective
@@ -14,6 +17,8 @@ from tfdist.compat.user_warnings import warn_user
 from tfdist.training.metrics import MetricsOfRanks
 from tfdist.training.state import average_state, start_equal
 from tfdist.training.step import state_of_layers
+
+_LONGEST_TEXT = 2000
 
 
 class RankFits:
@@ -96,13 +101,17 @@ class RankFits:
         if decisions is not None:
             decisions.after(event)
 
-    def has_written(self, file: str) -> None:
-        """Tell the other ranks that the chief has written a file."""
-        self._collective.tell(f"the file {file}")
+    def has_written(self, file: str, error: Exception | None = None) -> None:
+        """Tell the other ranks that the chief has written a file, or why not."""
+        outcome = True if error is None else _described(error)
+        self._collective.tell(f"the file {file}", outcome)
 
     def wait_for_file(self, file: str) -> bool:
-        """Wait until the chief has written a file; return False if it did not."""
-        return self._collective.wait_for_chief(f"the file {file}")
+        """Wait for the chief, and raise its error; see `FitHooks.wait_for_file`."""
+        outcome = self._collective.wait_for_chief(f"the file {file}")
+        if not isinstance(outcome, bool):
+            raise _error_of(*outcome)
+        return outcome
 
     def epoch_ended(self, trainer: Any) -> None:
         """Average the layer state that steps have left different between ranks."""
@@ -183,3 +192,23 @@ class Decisions:
             for optimizer in optimizers_of(self._model)
             for variable in learning_rate_variables(optimizer)
         ]
+
+
+def _described(error: Exception) -> list[str]:
+    """Return the module, the name and the text of an error, for other ranks."""
+    kind = type(error)
+    return [kind.__module__, kind.__qualname__, str(error)[:_LONGEST_TEXT]]
+
+
+def _error_of(module: str, name: str, text: str) -> Exception:
+    """Return an error of rank 0 as one of this rank, of the same type if possible."""
+    kind = getattr(sys.modules.get(module), name, None)
+    error = None
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        is_of_ops = issubclass(kind, tf.errors.OpError)
+        # Some types need more than a text.
+        with suppress(Exception):
+            error = kind(None, None, text) if is_of_ops else kind(text)
+    error = error or RuntimeError(f"{name}: {text}")
+    error.add_note("Rank 0, the chief, has raised this error for all ranks.")
+    return error

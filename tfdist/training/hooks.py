@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.collectives import Collective
@@ -14,6 +15,7 @@ from tfdist.compat.keras import KerasHooks
 from tfdist.compat.keras.hooks import StepHooks
 from tfdist.compat.keras.learning_rates import accumulates
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
+from tfdist.compat.keras.variables import note_raw
 from tfdist.compat.patching import holding
 from tfdist.data.sharding import Shard, of_any_length, shard_of
 from tfdist.gradients import GradientReducer
@@ -69,7 +71,8 @@ class ReplicaHooks(RankGradients, StepHooks):
         step = Step(shard, trainer, collective, has_rows=has_rows)
         with ExitStack() as stack:
             stack.enter_context(holding(self, "step", step))
-            if is_uneven is not False:
+            if trainer is not None and is_joint and not self.is_alone:
+                note_raw(trainer)
                 stack.enter_context(follow_rows(step, is_uneven, self.agreed_state))
             if trainer is not None and shard.stand_in:
                 stack.enter_context(put_back(step))
@@ -77,27 +80,22 @@ class ReplicaHooks(RankGradients, StepHooks):
                 is_predicting = is_joint and trainer is None
                 data = of_any_length(shard.data) if is_predicting else shard.data
                 outputs = call(data)
-            apart = {id(variable): variable for variable in step.state()}
-            if apart:
-                self._apart.setdefault(trainer, {}).update(apart)
+        apart = {id(variable): variable for variable in step.state()}
+        if apart:
+            self._apart.setdefault(trainer, {}).update(apart)
         return step, outputs
 
     def _count_rows(self, shard: Shard, trainer: Any) -> tuple[Shard, Any]:
-        """Count the rows of all ranks; return whether layer state must follow them."""
+        """Count the rows of all ranks; return whether accumulated state needs them."""
         size, rows, own = self._collective.size, shard.rows, shard.own
-        # Accumulated steps leave state apart, so that every rank's share matters.
-        # Otherwise only a rank without rows has wrong state.
-        by_shares = accumulates(trainer)
         if isinstance(rows, tuple):
             name = name_in_graph("rows of the batch")
-            other = own * own if by_shares else tf.cast(own == 0, own.dtype)
-            rows, others = self._collective.all_reduce([own, other], name=name)
-            is_uneven = size * others != rows * rows if by_shares else others > 0
+            rows, squares = self._collective.all_reduce([own, own * own], name=name)
+            is_uneven = size * squares != rows * rows
             shard = shard._replace(rows=rows)
         else:
-            is_uneven = rows % size != 0 if by_shares else rows < size
-        needed = size > 1 and (by_shares or shard.stand_in)
-        return shard, is_uneven if needed else False
+            is_uneven = rows % size != 0
+        return shard, is_uneven if size > 1 and accumulates(trainer) else False
 
     @contextmanager
     def looping(self, args: Any) -> Iterator[None]:
@@ -110,16 +108,25 @@ class ReplicaHooks(RankGradients, StepHooks):
         assert self.step is not None
         return self.step.share()
 
+    def is_by_row(self, value: Any) -> bool:
+        """Return whether the first dimension of a value is this rank's rows."""
+        assert self.step is not None
+        if not tf.executing_eagerly():
+            return super().is_by_row(value)
+        return bool(value.shape.rank) and value.shape[0] == int(self.step.shard.own)
+
     def sum_over_ranks(self, value: Any, what: str) -> Any:
         """Sum a value of the step over the ranks that have rows."""
         assert self.step is not None
         return self.step.sum(value, what)
 
-    def note_assigned(self, variable: Any) -> None:
+    def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Note that a step, or a loop of the user's own, assigns a variable."""
+        if self.is_applying:
+            return
         if self.step is not None:
-            self.step.note_assigned(variable)
-        elif self.loop_step is not None and not self.is_applying:
+            self.step.note_assigned(variable, value)
+        elif self.loop_step is not None and isinstance(variable, keras.Variable):
             self.loop_step.note_assigned(variable)
             self._in_loops[id(variable)] = variable
 
@@ -167,7 +174,6 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
     @contextmanager
     def predicting(self, trainer: Any) -> Iterator[None]:
         """Mark a `predict` of a model, which starts from equal variables."""
-        check_built(trainer)
         self.synchronize(trainer)
         yield
 
@@ -186,10 +192,8 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         with self._collective.call(what):
             try:
                 yield
-            except tf.errors.OpError:
-                if self._feed.error is not None:
-                    raise self._feed.error from None
-                raise
+            except tf.errors.OpError as error:
+                raise self._feed.explained(error) from None
 
     def is_of_loop(self, variables: Sequence[Any]) -> bool:
         """Return whether a custom loop has assigned one of these variables."""
@@ -252,15 +256,3 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
                 "make_predict_function of your own wrap what that of Keras makes."
             )
         return self._call
-
-
-def check_built(trainer: Any) -> None:
-    """Raise `ValueError` if a model to predict with has no weights yet."""
-    # A model without `call` is never built itself, but its parts are.
-    has_parts = bool(trainer.layers) and all(part.built for part in trainer.layers)
-    if not (trainer.built or has_parts):
-        raise ValueError(
-            f"The model {trainer.name!r} has no weights to predict with. Received: "
-            "predict on a model that is not built. Call model.build, fit or "
-            "evaluate first, or load weights."
-        )

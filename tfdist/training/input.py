@@ -19,13 +19,19 @@ from tfdist.compat.keras.input import (
     size_of,
 )
 from tfdist.compat.keras.positions import current_position
-from tfdist.compat.tensorflow import auto_shard, global_seed, static_batch_size
+from tfdist.compat.tensorflow import (
+    auto_shard,
+    global_seed,
+    is_unordered,
+    leaves_of_zipped,
+    static_batch_size,
+)
 from tfdist.data.sharding import (
     Shard,
     at_least_one_row,
+    count_rows,
     cut_rows,
     is_rank_part,
-    leaves_with_rows,
     rows_of,
     share,
 )
@@ -57,6 +63,21 @@ class Feed:
             self._collective,
             self._check_fingerprint,
             may_be_empty=may_leave_ranks_empty(adapter, self._replicas),
+        )
+
+    def explained(self, error: Exception) -> Exception:
+        """Return what has stopped a step, if it is the data, or else its error."""
+        if self.error is not None:
+            return self.error
+        _, is_of_cache, after = str(error).partition("cache lockfile already exists")
+        if not is_of_cache:
+            return error
+        file = after.partition("'")[2].partition("'")[0]
+        return RuntimeError(
+            "Each rank must cache its data in a file of its own. Received: a "
+            f"dataset.cache(...) whose file another process writes, with {file}. "
+            'Call dataset.cache(f"...{tfdist.rank()}"), or cache() without a name. '
+            "Delete the lockfile if it is of a job that has ended."
         )
 
     def _agreed(self, adapter: Any) -> tf.data.Dataset:
@@ -140,9 +161,12 @@ def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dat
     rank, size = collective.rank, collective.size
     if (chosen := _chosen_part(dataset, rank, size)) is not None:
         return chosen
+    zipped = leaves_of_zipped(dataset)
+    dataset = in_order(dataset)
 
     def cut(_: Any, batch: Any) -> Any:
-        return cut_rows(batch, *share(rows_of(batch), rank, size))
+        rows, with_rows = count_rows(batch, zipped)
+        return cut_rows(batch, *share(rows, rank, size), with_rows)
 
     # With an index, `map` passes a tuple as one argument instead of unpacking it.
     return dataset.enumerate().map(cut)
@@ -161,13 +185,17 @@ def shard_global(
     differ. With `may_be_empty` a batch may have fewer rows than there are ranks.
     """
     rank, size = collective.rank, collective.size
+    zipped = leaves_of_zipped(dataset)
+    if size > 1:
+        dataset = in_order(dataset)
 
     def cut(state: Any, batch: Any) -> tuple[Any, Shard]:
         is_first, before = state
-        found = leaves_with_rows(batch)
+        rows, found = count_rows(batch, zipped)
+        rows = tf.convert_to_tensor(rows, tf.int64)
         # A constant may be as long as some batch, but hardly as all before it.
-        with_rows = tf.logical_and(before, tf.stack(found))
-        rows = rows_of(batch)
+        per_row = tf.stack([tf.cast(one, tf.int64) for one in found])
+        with_rows = tf.where(before, per_row, 0)
         start, stop = share(rows, rank, size)
         stand_in = (tf.equal(start, stop),) if may_be_empty else ()
         if size > 1:
@@ -177,13 +205,15 @@ def shard_global(
             with tf.control_dependencies([same]):
                 rows = tf.identity(rows)
             flags = [
-                one if isinstance(one, bool) else flag
+                one if isinstance(one, int) else flag
                 for one, flag in zip(found, tf.unstack(with_rows), strict=True)
             ]
-            cut_own = at_least_one_row if may_be_empty else cut_rows
-            batch = cut_own(batch, start, stop, flags)
+            if may_be_empty:
+                batch = at_least_one_row(batch, rows, start, stop, flags)
+            else:
+                batch = cut_rows(batch, start, stop, flags)
         own = Shard(batch, rows, stop - start, stand_in, with_rows)
-        return (False, with_rows), own
+        return (False, with_rows > 0), own
 
     leaves = len(tf.nest.flatten(dataset.element_spec))
     cut_batches = dataset.scan((True, tf.ones([leaves], tf.bool)), cut)
@@ -220,6 +250,20 @@ def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Datas
     return batches.map(to_shard)
 
 
+def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Return a dataset that every rank reads in the same order."""
+    if is_unordered(dataset):
+        raise ValueError(
+            "Every rank must read the batches in the same order, to take its rows of "
+            "each. Received: a dataset with a map or batch with deterministic=False. "
+            "Leave the argument out; strategies keep the order then, whatever "
+            "tf.data.Options say."
+        )
+    options = tf.data.Options()
+    options.deterministic = True
+    return dataset.with_options(options)
+
+
 def own_part(dataset: tf.data.Dataset, collective: Collective) -> Any:
     """Return this rank's part if the user chose the sharding, or else None."""
     if isinstance(dataset, RankDataset):
@@ -250,6 +294,8 @@ def _chosen_part(dataset: tf.data.Dataset, rank: int, size: int) -> Any:
     shares = [stop - start for start, stop in bounds]
     if policy == _POLICY.OFF:
         return dataset.rebatch(shares[rank])
+    if policy == _POLICY.DATA:
+        dataset = in_order(dataset)
     # As in tf.distribute. A short last batch leaves some shares empty.
     mine = auto_shard(dataset.rebatch(shares), size, rank)
     return mine.filter(lambda *batch: rows_of(batch) > 0)

@@ -59,7 +59,7 @@ def broadcast_equal(
         )
         if collective.rank != root_rank:
             for variable, value in zip(group, values, strict=True):
-                variable.assign(value)
+                assign_here(variable, value)
 
 
 def average_state(variables: list[Any], collective: Collective) -> None:
@@ -81,26 +81,31 @@ def put_back(step: Step) -> Iterator[None]:
     variables = {
         id(v): v for v in [*trainer.metrics_variables, *state_of_layers(trainer)]
     }
-    before = {key: tf.identity(v.value) for key, v in variables.items()}
+    before = {key: tf.convert_to_tensor(v) for key, v in variables.items()}
     yield
     for key, variable in variables.items():
         if key in step.assigned:
-            value = tf.where(is_stand_in, before[key], variable.value)
-            assign_here(variable, value)
+            now = tf.convert_to_tensor(variable)
+            assign_here(variable, tf.where(is_stand_in, before[key], now))
 
 
 @contextmanager
 def follow_rows(
     step: Step, is_uneven: Any, agreed_state: Callable[[Step], Sequence[Any]]
 ) -> Iterator[None]:
-    """Reduce the layer state of a step by rows, if `is_uneven`.
+    """Reduce the layer state that a step assigns beside or after its gradients.
 
-    A rank without rows then has the state of the others, which the next step may use.
+    Steps that accumulate gradients leave it apart, unless their rows are `is_uneven`.
     """
-    if accumulates(step.trainer):
-        # The ranks' statistics of former steps weigh the same, whatever their rows now.
-        former = [*statistics_of(step.trainer), *state_of_losses(step.trainer)]
-        _reduce_if(is_uneven, step.mean, former)
+    if not accumulates(step.trainer):
+        yield
+        if state := agreed_state(step):
+            values = [tf.convert_to_tensor(variable) for variable in state]
+            step.reduced_state(state, step.sum_of_shares(values))
+        return
+    # The ranks' statistics of former steps weigh the same, whatever their rows now.
+    former = [*statistics_of(step.trainer), *state_of_losses(step.trainer)]
+    _reduce_if(is_uneven, step.mean, former)
     yield
     if not tf.executing_eagerly() or is_uneven:
         _reduce_if(is_uneven, step.sum_of_shares, agreed_state(step))

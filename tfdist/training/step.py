@@ -8,8 +8,10 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph, to_tensor
-from tfdist.compat.keras.learning_rates import state_of_losses
-from tfdist.compat.mirrored import copies_here
+from tfdist.compat.keras.learning_rates import accumulates, state_of_losses
+from tfdist.compat.keras.variables import raw_variables_of
+from tfdist.compat.mirrored import assign_here, copies_here
+from tfdist.compat.origins import needs_data
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard, rows_of
 from tfdist.gradients import weigh
@@ -127,9 +129,26 @@ class Step:
 
         return gather(value)
 
-    def note_assigned(self, variable: Any) -> None:
-        """Note that the step assigns a variable."""
-        self.assigned[id(variable)] = variable
+    def note_assigned(self, variable: Any, value: Any = None) -> None:
+        """Note that the step assigns a variable, unless all ranks assign the same."""
+        if not self._is_same_on_ranks(variable, value):
+            self.assigned[id(variable)] = variable
+
+    def _is_same_on_ranks(self, variable: Any, value: Any) -> bool:
+        """Return whether a value of layer state is of no rows, as averaged weights."""
+        trainer = self.trainer
+        if value is None or trainer is None or tf.executing_eagerly():
+            return False
+        metrics = trainer.metrics_variables
+        if accumulates(trainer) or any(variable is metric for metric in metrics):
+            return False
+        handles = {
+            id(copy.handle)
+            for one in [*metrics, *self.assigned.values()]
+            for copy in copies_here(getattr(one, "_value", one))
+        }
+        parts = tf.nest.flatten(value, expand_composites=True)
+        return not any(needs_data(tf.convert_to_tensor(p), handles) for p in parts)
 
     def state(self) -> list[Any]:
         """Return the `state_of_layers` that was assigned from this rank's rows."""
@@ -152,7 +171,7 @@ class Step:
     def reduced_state(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Assign layer state that was reduced over all ranks."""
         for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
+            assign_here(variable, value)
             self.assigned.pop(id(variable), None)
 
     def _unless_empty(self, value: Any) -> Any:
@@ -234,9 +253,10 @@ class LoopStep:
 def state_of_layers(trainer: Any) -> list[Any]:
     """Return the float state of a model's layers and losses, except its metrics."""
     of_metrics = {id(variable) for variable in trainer.metrics_variables}
+    variables = [*trainer.non_trainable_variables, *state_of_losses(trainer)]
     return [
         variable
-        for variable in [*trainer.non_trainable_variables, *state_of_losses(trainer)]
+        for variable in [*variables, *raw_variables_of(trainer)]
         if tf.as_dtype(variable.dtype).is_floating and id(variable) not in of_metrics
     ]
 

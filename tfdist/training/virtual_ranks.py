@@ -196,6 +196,10 @@ class PartStep(Step):
         with _within(self._graph):
             state.assign(self._seeds[id(state)])
 
+    def note_assigned(self, variable: Any, value: Any = None) -> None:
+        """Note that the part assigns a variable, whatever the value."""
+        super().note_assigned(variable)
+
     def check_assigned(self, metrics: Sequence[Any]) -> None:
         """Refuse a layer that has assigned anything but the state of a generator."""
         known = {*self._drawn, *(id(variable) for variable in metrics)}

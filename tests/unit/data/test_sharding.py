@@ -138,7 +138,7 @@ def test_where_there_are_none_one_is_taken(make, start, stop, rows):
     whole = dense(make())
 
     found = at_least_one_row(
-        make(), tf.constant(start, tf.int64), tf.constant(stop, tf.int64)
+        make(), 4, tf.constant(start, tf.int64), tf.constant(stop, tf.int64)
     )
 
     assert dense(found) == [whole[row] for row in rows]

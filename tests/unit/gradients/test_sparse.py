@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.gradients.sparse import convert, kind_of, with_sums_dense
+from tfdist.gradients.sparse import agree, convert, kind_of, told_kind, with_sums_dense
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -47,11 +47,90 @@ def test_rows_that_are_sums_become_dense(has_weights):
     assert values == [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
 
 
-def test_rows_of_an_embedding_stay_side_by_side():
+def test_slices_of_constant_indices_stay_side_by_side():
     kind, values = gradient_of(lambda table: tf.gather(table, [2, 2, 0]))
 
     assert kind is tf.IndexedSlices
     assert values == [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
+
+
+INDEX = tf.Variable([0, 1, 1], trainable=False)
+OUTSIDE = tf.range(3) % 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "indices_of"),
+    [
+        pytest.param("sparse", lambda rows: rows[:, 0], id="ids of rows"),
+        pytest.param(
+            "sparse",
+            lambda rows: tf.tile(tf.range(2), [tf.shape(rows)[0]]),
+            id="a position for each row",
+        ),
+        pytest.param(
+            "sparse",
+            lambda rows: tf.random.uniform([3], 0, 2, tf.int32),
+            id="random",
+        ),
+        pytest.param(
+            "sparse",
+            lambda rows: tf.cond(tf.size(rows) > 2, lambda: [0, 1], lambda: [1, 1]),
+            id="by a branch",
+        ),
+        pytest.param("aligned", lambda rows: tf.constant([0, 1, 1]), id="constant"),
+        pytest.param("aligned", lambda rows: INDEX * 1, id="of a variable"),
+        pytest.param("aligned", lambda rows: OUTSIDE, id="made outside"),
+        pytest.param(
+            "dense", lambda rows: tf.range(tf.shape(rows)[1]), id="up to a length"
+        ),
+        pytest.param(
+            "dense", lambda rows: tf.range(tf.shape(rows)[-1]), id="up to the last"
+        ),
+    ],
+)
+def test_the_kind_of_a_gradient_tells_where_its_indices_come_from(kind, indices_of):
+    found = []
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
+    def trace(rows):
+        with tf.GradientTape() as tape:
+            table = tf.ones((3, 2))
+            tape.watch(table)
+            total = tf.reduce_sum(tf.gather(table, indices_of(rows)))
+        gradient = with_sums_dense(tape.gradient(total, table))
+        found.append(kind_of(gradient))
+
+    trace.get_concrete_function()
+    assert found == [kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("none", ["none", "none"]),
+        ("sparse", ["sparse", "none"]),
+        ("sparse", ["sparse 7", "sparse 8"]),
+        ("sparse", ["sparse 7"]),
+        ("dense", ["sparse 7", "sparse 7"]),
+        ("sparse", ["sparse 7", "none"]),
+        ("dense", ["sparse", "dense"]),
+        ("dense", ["aligned", "none"]),
+        ("dense", ["aligned", "sparse"]),
+        ("aligned", ["aligned", "aligned"]),
+    ],
+)
+def test_ranks_agree_on_one_kind(kind, told):
+    assert agree(told) == kind
+
+
+def test_several_eager_indices_are_told_if_each_is_there_once():
+    told = [
+        told_kind(tf.IndexedSlices(tf.ones((len(ids), 1)), tf.constant(ids), (4, 1)))
+        for ids in ([0, 1, 2], [0, 1, 3], [0, 1, 1], [2])
+    ]
+
+    assert told[0] != told[1]
+    assert told[2:] == ["sparse", "sparse"]
 
 
 @pytest.mark.parametrize("is_summed", [True, False])

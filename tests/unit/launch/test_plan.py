@@ -111,6 +111,20 @@ def test_what_the_user_has_set_wins_over_the_share():
     assert "PYTHONUNBUFFERED" not in spec.env
 
 
+@pytest.mark.parametrize(
+    ("environ", "options", "is_quiet"),
+    [
+        ({}, {}, True),
+        ({}, {"verbose": True}, False),
+        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, {}, False),
+        ({"TF_CPP_MIN_LOG_LEVEL": "3"}, {}, True),
+        ({}, {"env": {"TF_CPP_MIN_LOG_LEVEL": "3"}}, True),
+    ],
+)
+def test_noise_is_filtered_at_the_level_of_errors_or_above(environ, options, is_quiet):
+    assert specs_of(environ=environ, **options)[0].is_quiet == is_quiet
+
+
 def test_env_wins_over_everything_but_identity():
     spec = specs_of(threads_per_process=3, env={"OMP_NUM_THREADS": "5", "A": "b"})[0]
 

@@ -78,7 +78,7 @@ def test_values_come_to_all_by_rank_whoever_came_first(ranks):
 
 def test_all_hear_what_rank_0_tells_and_where_it_is(ranks):
     ends = ranks(2)
-    told = {"kind": "told", "what": "the file", "call": 3}
+    told = {"kind": "told", "what": "the file", "call": 3, "value": True}
     ends.say(0, kind="beat", report=REPORT | {"call": 3})
     ends.say(0, **told)
 

@@ -167,38 +167,39 @@ def test_after_a_failure_everything_raises_it(line):
 
 
 @pytest.mark.parametrize(
-    ("message", "is_told"),
+    ("message", "told"),
     [
-        ({"kind": "told", "what": "the file", "call": 1}, True),
+        ({"kind": "told", "what": "the file", "call": 1, "value": 2}, 2),
         ({"kind": "beat", "call": 2}, False),
         ({"kind": "beat", "call": None}, False),
     ],
     ids=["told", "in the next call", "left"],
 )
-def test_rank_0_is_waited_for_while_it_may_tell(line, message, is_told):
+def test_rank_0_is_waited_for_while_it_may_tell(line, message, told):
     with line.lifeline.call("step"):
         pass
-    send(line.hub, {"kind": "told", "what": "the file", "call": 1})
-    send(line.hub, {"kind": "told", "what": "another", "call": 1})
+    send(line.hub, {"kind": "told", "what": "the file", "call": 1, "value": 1})
+    send(line.hub, {"kind": "told", "what": "another", "call": 1, "value": 0})
     # Before the step.
-    send(line.hub, {"kind": "told", "what": "the file", "call": 0})
+    send(line.hub, {"kind": "told", "what": "the file", "call": 0, "value": 0})
     send(line.hub, {"kind": "beat", "call": 1})
 
-    assert line.lifeline.wait_for_chief("the file")
+    assert line.lifeline.wait_for_chief("the file") == 1
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(line.lifeline.wait_for_chief, "the file")
         with pytest.raises(TimeoutError):
             waiting.result(0.2)
         send(line.hub, message)
-        assert waiting.result(SECONDS) is is_told
+        assert waiting.result(SECONDS) is told
 
 
 def test_what_rank_0_tells_has_the_number_of_its_last_call(line):
     with line.lifeline.call("step"):
         pass
-    line.lifeline.tell("the file")
+    line.lifeline.tell("the file", True)
 
-    assert line.hear("told") == {"kind": "told", "what": "the file", "call": 1}
+    told = {"kind": "told", "what": "the file", "call": 1, "value": True}
+    assert line.hear("told") == told
 
 
 def test_the_first_failure_is_told_once(line):

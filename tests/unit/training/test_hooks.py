@@ -90,18 +90,6 @@ def test_a_cluster_that_comes_after_the_strategy_is_said(monkeypatch):
             assert hooks.callbacks_called(model, "epoch_begin") is None
 
 
-def test_a_model_that_is_not_built_cannot_predict():
-    model = keras.Sequential([keras.layers.Dense(1)], name="lazy")
-
-    with pytest.raises(
-        ValueError,
-        match=r"The model 'lazy' has no weights to predict with\. Received: predict on "
-        r"a model that is not built\. Call model\.build, fit or evaluate first, or "
-        r"load weights\.",
-    ):
-        hooks_on(SingleCollective()).predicting(model).__enter__()
-
-
 # Calls that all ranks make together.
 
 
@@ -189,11 +177,12 @@ def test_if_any_rank_restores_all_start_equal_again(on_ranks, who, is_restored):
 
 @pytest.mark.parametrize("act", ["epoch_ended", "synchronize"])
 def test_state_that_differs_is_averaged_at_the_end_of_an_epoch(on_ranks, act):
-    """A step that does not reduce what it assigned leaves it different."""
+    """Steps that accumulate gradients leave what they assign different."""
 
     def run(collective):
         norm = keras.layers.BatchNormalization(momentum=0.5)
-        model = compiled(norm)
+        accumulating = keras.optimizers.SGD(gradient_accumulation_steps=2)
+        model = compiled(norm, optimizer=accumulating)
         x = np.full((4, 2), 8.0 * (collective.rank + 1), "float32")
         hooks = hooks_on(collective)
         rows = tf.constant(4, tf.int64)
@@ -285,7 +274,11 @@ def test_a_step_outside_of_a_call_of_keras_is_refused():
 @pytest.mark.parametrize(
     ("is_joint", "shares", "calls"),
     [
-        (True, [0.25, 0.75], ["all_reduce rows of the batch"]),
+        (
+            True,
+            [0.25, 0.75],
+            ["all_reduce rows of the batch", "exchange state of layers"],
+        ),
         (False, [1.0, 1.0], []),
     ],
 )

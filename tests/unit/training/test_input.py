@@ -160,6 +160,25 @@ def test_different_data_is_refused():
         raise feed.error
 
 
+def test_a_cache_that_another_process_writes_is_named(tmp_path):
+    cached = dataset().cache(str(tmp_path / "rows"))
+    first, second = iter(cached), iter(cached)
+    next(first)
+
+    with pytest.raises(tf.errors.OpError) as raised:
+        next(second)
+    error = Feed(Rank()).explained(raised.value)
+    with pytest.raises(
+        RuntimeError,
+        match=r"Each rank must cache its data in a file of its own\. Received: a "
+        r"dataset\.cache\(\.\.\.\) whose file another process writes, with \S+/"
+        r"rows\S*lockfile\. Call dataset\.cache\(f\"\.\.\.{tfdist\.rank\(\)}\"\), or "
+        r"cache\(\) without a name\. Delete the lockfile if it is of a job that has "
+        r"ended\.",
+    ):
+        raise error
+
+
 @pytest.mark.parametrize(
     ("others", "said"),
     [

@@ -1,3 +1,4 @@
+import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -150,6 +151,80 @@ def test_a_constant_is_cut_by_no_rank_and_no_device(size, drop_remainder):
             found += shard.data["x"].numpy()[: int(shard.own)].tolist()
 
     assert sorted(found) == [*range(15 if drop_remainder else 20)]
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_zipped_batches_are_cut_in_equal_shares(drop_remainder):
+    """Of 8 and 24 rows a rank has 2 and 6, or 3 and 9; a constant stays whole."""
+    one, other = (
+        whole(2 * length, length, drop_remainder=drop_remainder) for length in (8, 24)
+    )
+    both = tf.data.Dataset.zip((one, other.repeat())).map(
+        lambda one, other: {"one": one, "other": other, "z": tf.range(3)}
+    )
+    shards = [
+        next(iter(shard_global(both, rank, lambda _: None, may_be_empty=True)))
+        for rank in ranks_of(3)
+    ]
+    plain = [next(iter(shard_plain(both, rank))) for rank in ranks_of(3)]
+
+    assert [(int(s.own), int(s.rows)) for s in shards] == [(2, 8), (3, 8), (3, 8)]
+    assert [len(part.data["one"]) for part in split(shards[1], 2)] == [1, 2]
+    assert [len(part.data["other"]) for part in split(shards[1], 2)] == [3, 6]
+    for parts in ([s.data for s in shards], plain):
+        assert rows_in(p["one"].numpy().tolist() for p in parts) == [*range(8)]
+        assert rows_in(p["other"].numpy().tolist() for p in parts) == [*range(24)]
+        assert [len(p["other"]) for p in parts] == [6, 9, 9]
+        assert all(p["z"].numpy().tolist() == [0, 1, 2] for p in parts)
+
+
+def unordered():
+    """Return batches whose first row is ready only after the second one."""
+    second = threading.Event()
+
+    def read(x):
+        if x == 0:
+            second.wait(10)
+        elif x == 1:
+            second.set()
+        return x
+
+    def row(x):
+        return tf.ensure_shape(tf.numpy_function(read, [x], tf.int64), [])
+
+    options = tf.data.Options()
+    options.deterministic = False
+    rows = tf.data.Dataset.range(12).map(row, num_parallel_calls=4).prefetch(1)
+    return rows.batch(6).with_options(options)
+
+
+@pytest.mark.parametrize("cut", ["fit", "loop", "DATA"])
+def test_options_do_not_let_ranks_read_in_different_orders(cut):
+    for rank in ranks_of(2):
+        if cut == "fit":
+            found = shard_global(unordered(), rank, lambda _: None, may_be_empty=True)
+            found = [shard.data for shard in found]
+        else:
+            data = unordered()
+            if cut == "DATA":
+                data = with_policy(data, Policy.DATA)
+            found = shard_plain(data, rank)
+        rows = [batch.numpy().tolist() for batch in found]
+        wanted = [[[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]]][rank.rank]
+        assert rows == wanted
+
+
+def test_arguments_that_let_ranks_read_in_different_orders_are_refused():
+    data = whole(12, 6).map(lambda x: x, num_parallel_calls=2, deterministic=False)
+
+    with pytest.raises(
+        ValueError,
+        match=r"Every rank must read the batches in the same order, to take its rows "
+        r"of each\. Received: a dataset with a map or batch with deterministic=False\. "
+        r"Leave the argument out; strategies keep the order then, whatever "
+        r"tf\.data\.Options say\.",
+    ):
+        shard_plain(data.prefetch(1), Rank(0, 2))
 
 
 def plain_leaves(batch):

@@ -190,7 +190,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             self._restore_counts(self._state)
         # A failed write does not matter if all states are removed.
         with contextlib.suppress(*([OSError] if self.delete_checkpoint else [])):
-            self._writer.wait()
+            self._wait_for_disk()
         if self.delete_checkpoint and self._collective.rank == 0:
             self._files.clear()
 
@@ -205,7 +205,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def _stop(self) -> NoReturn:
         """End the program on all ranks, once the state is on disk."""
-        self._writer.wait()
+        self._wait_for_disk()
         by_rank = self._collective.exchange("signals to stop", self._received[:1])
         if self._collective.rank == 0:
             rank = next((rank for rank, names in enumerate(by_rank) if names), 0)
@@ -241,6 +241,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def _save(self, epoch: int, step: int, logs: dict[str, Any] | None) -> None:
         """Save the state between two steps."""
+        self._wait_for_disk()
         self._saved = self._made
         arrays = {name: np.asarray(value) for name, value in (logs or {}).items()}
         facts = {
@@ -259,6 +260,17 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             self._writer.write(pack)
             if self._progress is not None:
                 self._progress.saved(self._made)
+
+    def _wait_for_disk(self) -> None:
+        """Wait until the last state is on disk; if that fails, all ranks raise."""
+        cause = None
+        try:
+            self._writer.wait()
+        except OSError as error:
+            cause = error
+        text = str(cause) if cause else ""
+        if text := self._collective.exchange("the state on disk", text)[0]:
+            raise OSError(text) from cause
 
 
 def _check(backup_dir: Any, save_freq: Any) -> None:

@@ -131,6 +131,23 @@ def check_stateless(model: Any) -> None:
         )
 
 
+def is_built(model: Any) -> bool:
+    """Return whether a model has its weights."""
+    # A model without `call` is never built itself, but its parts are.
+    has_parts = bool(model.layers) and all(part.built for part in model.layers)
+    return model.built or has_parts
+
+
+def check_built(model: Any) -> None:
+    """Raise `ValueError` if a model to predict with has no weights yet."""
+    if not is_built(model):
+        raise ValueError(
+            f"The model {model.name!r} has no weights to predict with. Received: "
+            "predict on a model that is not built. Call model.build, fit or "
+            "evaluate first, or load weights."
+        )
+
+
 def synchronized_layers(model: Any) -> list[str]:
     """Return the names of layers that use statistics of the whole batch."""
     return [
@@ -168,6 +185,9 @@ def _of_losses(model: Any) -> list[str]:
     found = []
     for loss in keras.tree.flatten(getattr(model, "loss", None)):
         if isinstance(loss, str):
+            # Names of a mean, which only `compile` knows: the data choose the class.
+            if loss.lower() in ("crossentropy", "ce"):
+                continue
             loss = keras.losses.get(loss)
         is_ratio = isinstance(loss, keras.losses.Dice | keras.losses.Tversky)
         if loss in (keras.losses.dice, keras.losses.tversky) or (

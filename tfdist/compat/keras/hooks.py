@@ -46,6 +46,11 @@ class StepHooks(Protocol):
     def share(self) -> Any:
         """Return this rank's share of the step's global batch, a float64 scalar."""
 
+    def is_by_row(self, value: Any) -> bool:
+        """Return whether the first dimension of a value is the rows of this rank."""
+        # Lengths of batches are not static.
+        return bool(value.shape.rank) and value.shape[0] is None
+
     def sum_over_ranks(self, value: Any, what: str) -> Any:
         """Sum a value of the step over the ranks that have rows."""
 
@@ -60,7 +65,7 @@ class StepHooks(Protocol):
         """Record that a random operation of TensorFlow gets its seeds."""
         return
 
-    def note_assigned(self, variable: Any) -> None:
+    def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Record that a step assigns a variable; no-op outside of a step."""
         return
 
@@ -114,6 +119,10 @@ class FitHooks(Protocol):
         """Synchronize a model over ranks right after it is built."""
         return
 
+    def synchronize(self, trainer: Any) -> None:
+        """Give the variables of a model equal values on all ranks."""
+        return
+
     def training_begins(self, trainer: Any, watched: Sequence[str]) -> None:
         """Agree on the batch events at which callbacks of any rank may decide."""
         return
@@ -130,12 +139,15 @@ class FitHooks(Protocol):
         """Agree on the decisions of callbacks after an event of theirs."""
         return
 
-    def has_written(self, file: str) -> None:
-        """Tell the other ranks that this one, the chief, has written a file."""
+    def has_written(self, file: str, error: Exception | None = None) -> None:
+        """Tell the other ranks that the chief has written a file, or why it has not."""
         return
 
     def wait_for_file(self, file: str) -> bool:
-        """Wait until the chief has written a file; return False if it did not."""
+        """Wait until the chief has written a file, or raise the error that it met.
+
+        Return False if the chief went on without writing it.
+        """
         return True
 
     def epoch_ended(self, trainer: Any) -> None:

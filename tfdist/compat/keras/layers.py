@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.keras.hooks import current_hooks
+from tfdist.compat.mirrored import outside
 
 
 class SharedBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
@@ -25,6 +26,15 @@ class SharedBatchNormalization(keras.layers.BatchNormalization):  # type: ignore
         # Rounding can make the variance of an almost constant channel negative.
         variance = keras.ops.maximum(square - keras.ops.square(mean), 0)
         return mean, variance
+
+
+def call_inside(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a layer, but not on the values of all devices at once."""
+    for value in tf.nest.flatten(args):
+        is_distributed = isinstance(value, tf.distribute.DistributedValues)
+        if is_distributed and not isinstance(value, tf.Variable):
+            raise outside(f"a batch for {self.name}")
+    return original(self, *args, **kwargs)
 
 
 def moments_of_all_rows(original: Any, self: Any, inputs: Any, mask: Any) -> Any:

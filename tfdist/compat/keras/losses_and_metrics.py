@@ -50,6 +50,28 @@ def reduce_over_ranks(
     return loss
 
 
+def average_by_share(
+    original: Any,
+    per_example_loss: Any,
+    sample_weight: Any = None,
+    global_batch_size: Any = None,
+) -> Any:
+    """Average a loss like TensorFlow; make a sum over the global batch size a mean."""
+    loss = original(per_example_loss, sample_weight, global_batch_size)
+    hooks = current_hooks()
+    if hooks is None or not hooks.in_step or global_batch_size is None:
+        return loss
+    return tf.math.divide_no_nan(loss, tf.cast(hooks.share(), loss.dtype))
+
+
+def add_loss_by_share(original: Any, self: Any, loss: Any) -> Any:
+    """Sum a loss of `add_loss` like Keras; by share, if it has a value for each row."""
+    total, hooks = original(self, loss), current_hooks()
+    if hooks is None or not hooks.in_step or not hooks.is_by_row(loss):
+        return total
+    return ops.divide_no_nan(total, ops.cast(hooks.share(), total.dtype))
+
+
 def gradient_of_rows(
     original: Any,
     self: Any,

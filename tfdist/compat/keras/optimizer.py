@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.compat.keras.hooks import KerasHooks, any_hooks_of, current_hooks
+from tfdist.compat.keras.hooks import KerasHooks, any_hooks_of, current_hooks, hooks_of
 from tfdist.compat.keras.learning_rates import inner_optimizers
 from tfdist.compat.keras.own_reduction import OwnReduction
 from tfdist.compat.owned_variables import owners_applied, share_updates
@@ -83,7 +83,7 @@ def apply_reduced(
     """Call `apply` with gradients summed over all replicas, not to be summed again."""
     # `apply` may contain a `cond`, so under a TensorFlow strategy with several replicas
     # it runs once for all, and each assignment reaches every copy of a variable.
-    _check_replica_context(optimizer)
+    _check_replica_context(optimizer, variables)
     hooks, inner = current_hooks(), getattr(optimizer, "inner_optimizer", None)
     if hooks is not None and hooks.updates_once and not hooks.are_reduced:
         _apply_once(hooks, grads, variables, apply)
@@ -119,34 +119,51 @@ def log_scale(optimizer: Any, logs: dict[str, Any]) -> None:
             logs.setdefault("skipped_steps", int(keras.ops.cast(skipped, "int32")))
 
 
-def _check_replica_context(optimizer: Any) -> None:
+def _check_replica_context(optimizer: Any, variables: Sequence[Any]) -> None:
     """Raise if an optimizer is applied outside of a replica."""
     # There a gradient may be one rank's, or the sum of all.
     hooks = current_hooks()
     is_met = hooks is not None and hooks.updates_once and hooks.are_reduced
+    where = _strategy_left(optimizer, variables)
     if tf.distribute.in_cross_replica_context() and not is_met:
+        where = "under strategy.scope() alone"
+    if where is not None:
         raise RuntimeError(
             "An optimizer must be applied inside of strategy.run. Received: "
-            f"{optimizer.name}.apply called under strategy.scope() alone. Put the step "
-            "into a function and call strategy.run(function, args=...)."
+            f"{optimizer.name}.apply called {where}. Put the step into a function and "
+            "call strategy.run(function, args=...)."
         )
+
+
+def _strategy_left(optimizer: Any, variables: Sequence[Any]) -> str | None:
+    """Return why a step without a strategy would be one rank's, None if it is not."""
+    if tf.distribute.has_strategy():
+        return None
+    values = [getattr(variable, "_value", variable) for variable in variables]
+    made_in = [getattr(value, "_distribute_strategy", None) for value in values]
+    for strategy in (optimizer._distribution_strategy, *made_in):
+        if hooks_of(strategy) is not None:
+            return f"without it, on variables of {type(strategy).__name__}"
+    return None
 
 
 def apply_where_variables_are(
     original: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
 ) -> None:
     """Apply in the replica, or once for all devices that share the variables."""
+    if trainable_variables is not None:
+        trainable_variables = list(trainable_variables)
+    variables = trainable_variables or self._trainable_variables
     hooks = current_hooks()
     if hooks is not None:
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        _refuse_overwriting(trainable_variables or self._trainable_variables)
+        _refuse_overwriting(variables)
+    if hooks is not None or not tf.distribute.has_strategy():
+        _check_replica_context(self, variables)
     with nullcontext() if hooks is None else hooks.applying():
         if hooks is None or not hooks.updates_once or hooks.are_reduced:
             original(self, grads, trainable_variables)
-            share_updates(self, trainable_variables or self._trainable_variables)
+            share_updates(self, variables)
             return
-        variables = trainable_variables or self._trainable_variables
         apply_reduced(
             self, grads, variables, lambda sums: original(self, sums, variables)
         )
@@ -160,7 +177,6 @@ def prepare_then_filter(
         adopt(self)
     hooks = current_hooks()
     if hooks is not None:
-        _check_replica_context(self)
         grads = hooks.prepare_gradients(grads, vars)
     return original(self, grads, vars)
 

@@ -30,6 +30,11 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Variable.handle": pure_step.handle_of_read,
         "Variable.numpy": variables.array_by_parts,
     },
+    "backend.tensorflow.trainer": {
+        "TensorFlowTrainer._aggregate_additional_loss": (
+            losses_and_metrics.add_loss_by_share
+        ),
+    },
     "backend.tensorflow.optimizer": {
         "TFOptimizer._all_reduce_sum_gradients": optimizer.skip_if_reduced,
         "TFOptimizer._apply_weight_decay": owned_variables.decay_own,
@@ -52,6 +57,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "layers": {
         "BatchNormalization._moments": layers.moments_of_all_rows,
         "Embedding.call": pure_step.look_up_rows,
+        "Layer.__call__": layers.call_inside,
     },
     "legacy.saving.legacy_h5_format": {
         "load_model_from_hdf5": saving.load_existing,
@@ -100,10 +106,14 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "L1L2.__call__": layers.penalty_of_all_rows,
         "L2.__call__": layers.penalty_of_all_rows,
     },
-    # The last that Keras looks for in `load_model`, since 3.13; older ones say less.
-    "saving.saving_api": dict.fromkeys(
-        {"is_orbax_checkpoint"} & set(vars(saving_api)), saving.load_existing
-    ),
+    "saving.saving_api": {
+        # The last that `load_model` looks for, since 3.13; older ones say less.
+        **dict.fromkeys(
+            {"is_orbax_checkpoint"} & set(vars(saving_api)), saving.load_existing
+        ),
+        "save_model": saving.ask_once,
+        "save_weights": saving.ask_once,
+    },
     "saving.saving_lib": {
         f"{saving.ENTRY}.__getitem__": saving.read_by_parts,
         f"{saving.ENTRY}.__setitem__": saving.write_by_parts,
@@ -115,7 +125,11 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     },
 }
 PATCHES: dict[str, Callable[..., Any]] = {
+    "keras.models:save_model": saving.ask_once,
+    "keras.saving:save_model": saving.ask_once,
+    "keras.saving:save_weights": saving.ask_once,
     "tensorflow:GradientTape.gradient": losses_and_metrics.gradient_of_rows,
+    "tensorflow:nn.compute_average_loss": losses_and_metrics.average_by_share,
 }
 PATCHES |= {
     f"keras.src.{module}:{name}": replacement

@@ -11,6 +11,7 @@ from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.sharded import ShardedValue, shards_of
+from tfdist.compat.mirrored import outside
 from tfdist.compat.parameter_server import as_read
 from tfdist.compat.patching import holding
 
@@ -108,7 +109,12 @@ def captured(trainer: Any) -> Iterator[list[Applied]]:
 
 def handle_of_read(original: Any, self: Any) -> Any:
     """Return the handle by which gradient tapes identify a variable."""
-    return original(self) if current_scope() is None else self._value.handle
+    if current_scope() is not None:
+        return self._value.handle
+    has_copies = isinstance(self._value, tf.distribute.DistributedValues)
+    if has_copies and tf.distribute.in_cross_replica_context():
+        raise outside(f"the gradient of {self.path}")
+    return original(self)
 
 
 def look_up_rows(original: Any, self: Any, inputs: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,21 @@ class MissingFileError(FileNotFoundError, ValueError):
     """Absence of a file to load; Keras raises one or the other, by the format."""
 
 
-def saved_atomically() -> AbstractContextManager[None]:
-    """Save models atomically in the block, even without a tfdist strategy."""
-    return within(_ATOMICALLY, True)
+class CheckpointOfChief(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+    """ModelCheckpoint that saves on the chief, atomically; the other ranks wait."""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files."""
+        return True
+
+    def _save_model(self, epoch: int, batch: int | None, logs: Any) -> None:
+        """Save on the chief; the others raise the error of a file that fails."""
+        hooks = any_hooks_of_model(self.model)
+        save = functools.partial(super()._save_model, epoch, batch, logs)
+        write = save if self.is_chief else lambda: None
+        with within(_ATOMICALLY, True):
+            _write_once(hooks, self.filepath, write, self.model)
 
 
 def strays_of(path: Path) -> list[Path]:
@@ -77,6 +89,16 @@ def save_once(
     return _write_once(hooks, filepath, write, model)
 
 
+def ask_once(
+    original: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Save like Keras, which may ask whether to overwrite a file, on the chief only."""
+    is_path = isinstance(filepath, str | os.PathLike)
+    hooks = any_hooks_of_model(model) if is_path else None
+    save = functools.partial(original, model, filepath, *args, **kwargs)
+    return _write_once(hooks, filepath, save, model)
+
+
 def export_once(
     original: Any, self: Any, filepath: Any, *args: Any, **kwargs: Any
 ) -> Any:
@@ -93,6 +115,8 @@ def write_checkpoint_once(
     """Write a checkpoint of TensorFlow on the chief; the others only track it."""
     hooks, prefix = _hooks_of_variables(self), os.fspath(file_prefix)
     _check_none_is_owned(self)
+    write = functools.partial(original, self, file_prefix, options)
+    written = _write_once(hooks, prefix, write)
     if hooks is not None and hooks.rank > 0:
         # Programs delete the folder in which a worker has written.
         tf.io.gfile.makedirs(os.path.dirname(prefix))
@@ -103,8 +127,7 @@ def write_checkpoint_once(
                 stack.enter_context(nothing)
             for callback in callbacks:
                 callback(*(prefix,) * len(inspect.signature(callback).parameters))
-    write = functools.partial(original, self, file_prefix, options)
-    return _write_once(hooks, prefix, write) or prefix
+    return written or prefix
 
 
 def save_model_once(
@@ -113,10 +136,11 @@ def save_model_once(
     """Write a SavedModel on the chief only."""
     hooks = _hooks_of_variables(obj)
     _check_none_is_owned(obj)
+    write = functools.partial(original, obj, export_dir, *args, **kwargs)
+    written = _write_once(hooks, export_dir, write)
     if hooks is not None and hooks.rank > 0:
         tf.io.gfile.makedirs(export_dir)
-    write = functools.partial(original, obj, export_dir, *args, **kwargs)
-    return _write_once(hooks, export_dir, write) or ([], {})
+    return written or ([], {})
 
 
 def lending(model: Any, call: Callable[[], Any] | None) -> Any:
@@ -149,8 +173,12 @@ def _write_once(
     # Programs may number the files of ranks.
     name = re.sub(r"\d", "", Path(path).name)
     if hooks.rank == 0:
-        with within(_WRITING, True):
-            result = lending(model, write)
+        try:
+            with within(_WRITING, True):
+                result = lending(model, write)
+        except Exception as error:
+            hooks.has_written(name, error)
+            raise
         hooks.has_written(name)
         return result
     lending(model, None)
@@ -237,8 +265,9 @@ def write_by_parts(original: Any, self: Any, key: str, value: Any) -> None:
     """Write a value to a file like Keras, but a large one without copies."""
     is_in_parts = isinstance(value, keras.Variable) and goes_by_parts(value)
     if isinstance(value, keras.Variable) and not is_in_parts:
-        # Keras copies the copy that a variable gives.
-        value = np.asarray(value.value)
+        # Keras copies the copy that a variable gives. NumPy itself cannot convert a
+        # scalar that has copies on devices.
+        value = np.asarray(value.numpy())
     is_large = isinstance(value, np.ndarray) and value.nbytes > sharded.PART_BYTES
     if not (is_in_parts or is_large) or value.dtype == "bfloat16":
         # Keras marks bfloat16, which files lack.

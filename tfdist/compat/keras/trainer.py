@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.keras.callbacks import resuming_of, root_rank_of
-from tfdist.compat.keras.compile_checks import check_stateless
+from tfdist.compat.keras.compile_checks import check_built, check_stateless, is_built
 from tfdist.compat.keras.hooks import (
     any_hooks_of_model,
     current_hooks,
@@ -29,6 +29,8 @@ def build_equal(
 ) -> None:
     """Build from the spec of the data, without reading it, and synchronize ranks."""
     # Other ranks may not build for a single batch, so this does not wait for them.
+    if iterator is not None:
+        _check_made_inside(self)
     hooks = any_hooks_of_model(self)
     if hooks is None and not _must_be_built_to_resume(self, iterator):
         original(self, iterator, data_batch)
@@ -61,16 +63,22 @@ def build(model: Any, spec: Any) -> None:
 
 def _build(model: Any, spec: Any) -> None:
     """Build a model, unless only a step of its own can: one that never calls it."""
-    is_called = getattr(model.call, "__func__", None) is not keras.Model.call
+    if not _is_called(model):
+        return
     try:
-        if is_called and any(is_composite(leaf) for leaf in tf.nest.flatten(spec)):
+        if any(is_composite(leaf) for leaf in tf.nest.flatten(spec)):
             _build_by_tracing(model, spec)
-        elif is_called:
+        else:
             model._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
     except Exception:
         # Its inputs may be others than the data; if not, the step raises the same.
         if not _has_own_step(model):
             raise
+
+
+def _is_called(model: Any) -> bool:
+    """Return whether a model can be called."""
+    return getattr(model.call, "__func__", None) is not keras.Model.call
 
 
 def _has_own_step(model: Any) -> bool:
@@ -91,8 +99,8 @@ def _must_be_built_to_resume(model: Any, iterator: Any) -> bool:
 
 
 def _symbolic(spec: Any) -> Any:
-    """Convert the spec of a tensor to a `KerasTensor`."""
-    if spec is None or isinstance(spec, tf.OptionalSpec):
+    """Convert the spec of a tensor to a `KerasTensor`; None for an absent one."""
+    if not isinstance(spec, tf.TensorSpec):
         return None
     return keras.KerasTensor(
         tuple(spec.shape), keras.backend.standardize_dtype(spec.dtype)
@@ -112,6 +120,17 @@ def _build_by_tracing(model: Any, spec: Any) -> None:
         tf.function(step, autograph=False).get_concrete_function(spec)
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+
+
+def _build_to_predict(model: Any, batch: Any) -> None:
+    """Build a model that Keras would build in the first step of `predict`."""
+    if not _is_called(model):
+        return
+    spec = keras.tree.map_structure(without_rows, batch)
+    x, *_ = keras.utils.unpack_x_y_sample_weight(spec)
+    function = tf.function(lambda x: model(x, training=False), autograph=False)
+    with model.distribute_strategy.scope(), building():
+        function.get_concrete_function(x)
 
 
 def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
@@ -159,16 +178,28 @@ def _is_train_step(model: Any, step_function: Any) -> bool:
 
 def make_function_under_strategy(original: Any, self: Any, step_function: Any) -> Any:
     """Reject a model without a strategy: each process would train its own."""
-    is_training = _is_train_step(self, step_function)
-    if is_training and self._distribute_strategy is None:
-        some = [f"{v.path} {tuple(v.shape)}" for v in self.trainable_variables[:3]]
-        raise RuntimeError(
-            f"The model {self.name!r} was made outside of strategy.scope(): each "
-            "process would train one of its own. Received: variables "
-            f"{'; '.join(some) or 'none yet'}. Make and compile the model in a block "
-            "`with strategy.scope():`."
-        )
+    if _is_train_step(self, step_function) and self._distribute_strategy is None:
+        raise _made_outside(self, "each process would train one of its own")
     return original(self, step_function)
+
+
+def _check_made_inside(model: Any) -> None:
+    """Reject a model without a strategy in the scope of one, which gets its data."""
+    hooks = current_hooks()
+    if hooks is not None and model._distribute_strategy is None:
+        processes = "each process would have one of its own"
+        reason = processes if hooks.has_peers else "devices would share its variables"
+        raise _made_outside(model, reason)
+
+
+def _made_outside(model: Any, reason: str) -> RuntimeError:
+    """Return the error for a model that was made without a strategy."""
+    some = [f"{v.path} {tuple(v.shape)}" for v in model.trainable_variables[:3]]
+    return RuntimeError(
+        f"The model {model.name!r} was made outside of strategy.scope(): {reason}. "
+        f"Received: variables {'; '.join(some) or 'none yet'}. Make and compile the "
+        "model in a block `with strategy.scope():`."
+    )
 
 
 def make_joint_predict_function(original: Any, self: Any, force: bool = False) -> None:
@@ -187,6 +218,10 @@ def make_joint_predict_function(original: Any, self: Any, force: bool = False) -
     def call(data: list[Any]) -> Any:
         # Each rank may call predict_on_batch by itself.
         is_joint = isinstance(data[0], Shard)
+        if is_joint and not is_built(self):
+            _build_to_predict(self, data[0].data)
+            check_built(self)
+            hooks.synchronize(self)
         with hooks.call_of(None, "predict_step", is_joint=is_joint):
             return function(data)
 
@@ -195,6 +230,7 @@ def make_joint_predict_function(original: Any, self: Any, force: bool = False) -
 
 def predict_equal(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Predict with the same weights on every rank."""
+    _check_made_inside(self)
     hooks = hooks_of_model(self)
     if hooks is None:
         return original(self, x, *args, **kwargs)

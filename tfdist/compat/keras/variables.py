@@ -19,11 +19,16 @@ from tfdist.compat.keras.sharded import (
     goes_by_parts,
     read_parts,
 )
-from tfdist.compat.mirrored import assign_here, value_here
+from tfdist.compat.mirrored import assign_here, out_of_function, value_here
 from tfdist.compat.owned_variables import make_stand_in
 from tfdist.compat.parameter_server import drawing_rows
-from tfdist.compat.patching import within
+from tfdist.compat.patching import within, wrap
 
+# Methods of a `tf.Variable` that change it.
+_ASSIGNING = [f"assign{how}" for how in ("", "_add", "_sub")]
+_ASSIGNING += [
+    f"scatter_{nd}{how}" for nd in ("", "nd_") for how in ("add", "sub", "update")
+]
 # Sharding and placement of variables created now follow this value.
 _BESIDE: ContextVar[ShardedValue | None] = ContextVar("beside", default=None)
 
@@ -37,13 +42,40 @@ def assign_and_note(original: Any, self: Any, value: Any) -> Any:
     """Assign like Keras; report an assignment within a step."""
     hooks = current_hooks()
     if hooks is not None:
-        hooks.note_assigned(self)
+        hooks.note_assigned(self, value)
     if isinstance(value, np.ndarray | h5py.Dataset) and not tf.inside_function():
         if tuple(value.shape) == tuple(self.shape) and goes_by_parts(self):
             assign_parts(self._value, value)
             return value
         value = np.asarray(value)
     return original(self, value)
+
+
+def raw_variables_of(model: Any) -> list[Any]:
+    """Return the `tf.Variable`s of a model that are not part of Keras's variables."""
+    found = tf.train.TrackableView(model).descendants()
+    of_keras = {id(one._value) for one in found if isinstance(one, keras.Variable)}
+    return [
+        one for one in found if isinstance(one, tf.Variable) and id(one) not in of_keras
+    ]
+
+
+def note_raw(model: Any) -> None:
+    """Let the `tf.Variable`s of a model report assignments, as Keras's do."""
+    for variable in raw_variables_of(model):
+        if "assign" not in vars(variable):
+            for name in _ASSIGNING:
+                wrap(variable, name, partial(_note_first, variable))
+
+
+def _note_first(
+    variable: Any, original: Any, value: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Report the assignment of a variable, then make it."""
+    hooks = any_hooks_of(tf.distribute.get_strategy())
+    if hooks is not None:
+        hooks.note_assigned(variable, value)
+    return original(value, *args, **kwargs)
 
 
 def array_by_parts(original: Any, self: Any) -> Any:
@@ -86,9 +118,11 @@ def initialize_where_it_fits(original: Any, self: Any, initializer: Any) -> None
     """Initialize like Keras; parameter servers choose the place by size."""
     if make_stand_in(self):
         return
-    extended = tf.distribute.get_strategy().extended
+    strategy = tf.distribute.get_strategy()
+    extended = strategy.extended
     if not hasattr(extended, "making"):
-        original(self, initializer)
+        with out_of_function(strategy):
+            original(self, initializer)
         return
     sizes = _sizes_of_shards(self, extended)
     if len(sizes) > 1:

@@ -18,6 +18,9 @@ SYMBOLS = {
     "keras.src.backend.common.global_state:get_global_attribute": "name",
     "keras.src.backend.common.stateless_scope:get_stateless_scope": "",
     "keras.src.backend.tensorflow.trainer:TFEpochIterator": "distribute_strategy",
+    "keras.src.callbacks.model_checkpoint:ModelCheckpoint._save_model": (
+        "self epoch batch logs"
+    ),
     "keras.src.callbacks.progbar_logger:ProgbarLogger._finalize_progbar": "self logs",
     "keras.src.callbacks.progbar_logger:ProgbarLogger._maybe_init_progbar": "self",
     "keras.src.callbacks.progbar_logger:ProgbarLogger._update_progbar": (

@@ -143,7 +143,7 @@ class DeviceHooks(ReplicaHooks):
             self._check_copied(variables)
         return super().prepare_gradients(gradients, variables)
 
-    def note_assigned(self, variable: Any) -> None:
+    def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Reject layer state without copies, then note that a step assigns it."""
         trainer = None if self.step is None else self.step.trainer
         if trainer is not None and not is_copied(variable, self._strategy):
@@ -153,7 +153,7 @@ class DeviceHooks(ReplicaHooks):
             if any(variable is one for one in [*weights, *state]) and not is_safe:
                 others = [] if self.updates_once else weights
                 self._check_copied([variable, *others, *state])
-        super().note_assigned(variable)
+        super().note_assigned(variable, value)
 
     def _check_copied(self, variables: Sequence[Any]) -> None:
         """Raise `ValueError` unless each device has its own copy of variables."""

@@ -11,14 +11,13 @@ import tensorflow as tf
 from tfdist.collectives.base import check_root_rank
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras import KerasHooks
-from tfdist.compat.keras.compile_checks import synchronized_layers
+from tfdist.compat.keras.compile_checks import check_built, synchronized_layers
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies.parameter_server.predict import BatchesAhead, PredictFunction
 from tfdist.strategies.parameter_server.servers import naming_lost_servers
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
-from tfdist.training.hooks import check_built
 
 
 class ServerKerasHooks(KerasHooks):
@@ -122,6 +121,15 @@ class ServerKerasHooks(KerasHooks):
         spread = tf.bitwise.bitwise_and(self._rows[2] * SPREAD, 0xFFFFFFFF)
         number = tf.cast(spread, seed.dtype)
         return tf.bitwise.bitwise_xor(seed, tf.stack([number, tf.zeros_like(number)]))
+
+    def note_assigned(self, variable: Any, value: Any = None) -> None:
+        """Refuse a step that assigns a variable of TensorFlow's."""
+        if self._rows is not None and not isinstance(variable, keras.Variable):
+            raise ValueError(
+                "A step must assign only variables of Keras under parameter servers. "
+                f"Received: the tf.Variable {variable.name!r}. Make it by add_weight "
+                "or keras.Variable, with the aggregation 'mean' or 'sum'."
+            )
 
     def share(self) -> Any:
         """Return the share of the batch that a step has, a float64 scalar."""

@@ -10,9 +10,10 @@ from tfdist.compat.keras.layers import momentum_of
 from tfdist.compat.keras.losses_and_metrics import noted_results
 from tfdist.compat.keras.pure_step import PureScope, captured
 from tfdist.compat.keras.sharded import shards_of, split_gradient
+from tfdist.compat.keras.variables import note_raw
 from tfdist.compat.parameter_server import LateValue
 from tfdist.data.sharding import rows_of
-from tfdist.gradients.sparse import with_sums_dense
+from tfdist.gradients.sparse import ALIGNED, kind_of, with_sums_dense
 from tfdist.strategies.parameter_server.batch_codec import (
     BatchCodec,
     as_tensors,
@@ -127,6 +128,7 @@ class PureStep:
         """Trace the step of one batch."""
         version, begun = self._reads.begin()
         check_metrics(self._trainer)
+        note_raw(self._trainer)
         metrics = list(self._trainer.metrics_variables)
         hooks = self._strategy.extended.keras_hooks
         with (
@@ -153,8 +155,11 @@ class PureStep:
 
     def _addable(self, gradient: Any) -> Any:
         """Return a gradient in a form in which gradients of slices can be added."""
-        is_slice = self._strategy.consistency == "sync"
-        return with_sums_dense(gradient) if is_slice else gradient
+        if self._strategy.consistency != "sync":
+            return gradient
+        if kind_of(gradient) == ALIGNED:
+            return tf.convert_to_tensor(gradient)
+        return with_sums_dense(gradient)
 
     def _check_state(self, batch: Any, deltas: list[Any]) -> None:
         """Raise `ValueError` if the state of a slice may not be that of a batch."""

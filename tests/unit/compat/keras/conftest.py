@@ -29,7 +29,7 @@ class RankHooks:
         self.summed.append(float(value))
         return value + self._theirs
 
-    def note_assigned(self, variable):
+    def note_assigned(self, variable, value=None):
         self.assigned.append(variable)
 
 

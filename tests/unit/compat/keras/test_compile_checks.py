@@ -55,7 +55,7 @@ def test_a_ratio_over_the_rows_is_named(loss):
 
 
 @pytest.mark.parametrize(
-    "loss", [keras.losses.Dice(axis=(1,)), keras.losses.Huber(), "mae", None]
+    "loss", [keras.losses.Dice(axis=(1,)), keras.losses.Huber(), "mae", "CE", None]
 )
 def test_a_mean_over_the_rows_is_not(loss):
     assert caveats(model(loss=loss)) == []

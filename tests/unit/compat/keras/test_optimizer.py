@@ -1,5 +1,7 @@
 """Optimizers: gradients are summed before they are clipped, once for each update."""
 
+from contextlib import nullcontext
+
 import keras
 import numpy as np
 import pytest
@@ -69,6 +71,42 @@ def test_an_optimizer_is_applied_in_a_replica_only(twin):
     ):
         optimizer.apply([tf.ones(1)], [variable])
     assert variable.numpy().tolist() == [0.0]
+
+
+def apply(optimizer, variable):
+    optimizer.apply([tf.ones(1)], [variable])
+
+
+def apply_gradients(optimizer, variable):
+    optimizer.apply_gradients([(tf.ones(1), variable)])
+
+
+def apply_in_function(optimizer, variable):
+    tf.function(lambda: apply(optimizer, variable))()
+
+
+@pytest.mark.parametrize("step", [apply, apply_gradients, apply_in_function])
+@pytest.mark.parametrize("is_scaled", [False, True])
+@pytest.mark.parametrize("made", ["variable", "optimizer", "both"])
+def test_a_step_that_leaves_its_strategy_is_refused(twin, made, is_scaled, step):
+    scope = twin().scope
+    with nullcontext() if made == "optimizer" else scope():
+        variable = keras.Variable([1.0])
+    with nullcontext() if made == "variable" else scope():
+        optimizer = keras.optimizers.SGD(1.0, name="mine")
+        if is_scaled:
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="mine")
+        if made == "both":
+            optimizer.build([variable])
+
+    with pytest.raises(
+        RuntimeError,
+        match=r"An optimizer must be applied inside of strategy\.run\. Received: "
+        r"mine\.apply called without it, on variables of TwinStrategy\. Put the step "
+        r"into a function and call strategy\.run\(function, args=\.\.\.\)\.",
+    ):
+        step(optimizer, variable)
+    assert variable.numpy().tolist() == [1.0]
 
 
 def test_a_variable_that_is_overwritten_is_refused(rank):

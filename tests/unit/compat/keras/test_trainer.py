@@ -105,6 +105,27 @@ def test_of_single_steps_those_that_train_are_made_together(twin):
     assert strategy.collective.called[2:] == ["predict_step"]
 
 
+def test_a_model_that_nothing_can_build_cannot_predict(twin):
+    class Parts(keras.Model):
+        def __init__(self):
+            super().__init__(name="parts")
+            self.part = keras.layers.Dense(1)
+
+        def predict_step(self, data):
+            return self.part(data[0])
+
+    with twin().scope():
+        model = Parts()
+
+    with pytest.raises(
+        ValueError,
+        match=r"The model 'parts' has no weights to predict with\. Received: predict "
+        r"on a model that is not built\. Call model\.build, fit or evaluate first, or "
+        r"load weights\.",
+    ):
+        model.predict(X, verbose=0)
+
+
 class OtherName(keras.Sequential):
     """A model whose training step is a function of another name."""
 

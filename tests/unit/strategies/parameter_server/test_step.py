@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.keras import variables
 from tfdist.strategies.parameter_server.step import PureStep, VariableReads
 
 X = np.arange(12.0, dtype="float32").reshape(4, 3) / 10
@@ -129,6 +130,16 @@ class Flagging(Frozen):
         return super().train_step(data)
 
 
+class Raw(Frozen):
+    def build(self, *args, **kwargs):
+        super().build(*args, **kwargs)
+        self.raw = tf.Variable(0.0, trainable=False, name="raw")
+
+    def train_step(self, data):
+        self.raw.assign_add(1.0)
+        return super().train_step(data)
+
+
 class Vectors(Frozen):
     def train_step(self, data):
         return {**super().train_step(data), "many": tf.ones(3)}
@@ -174,6 +185,18 @@ def test_a_step_that_cannot_be_pure_is_refused(strategy, model_type, message):
     message = re.escape(message).replace("PATH", r"\S*")
     with pytest.raises(ValueError, match=message):
         step_of(strategy, model_type)
+
+
+def test_a_step_that_assigns_a_variable_of_tensorflow_is_refused(strategy, monkeypatch):
+    hooks = strategy.extended.keras_hooks
+    monkeypatch.setattr(variables, "any_hooks_of", lambda strategy: hooks)
+
+    with pytest.raises(
+        ValueError,
+        match=r"A step must assign only variables of Keras under parameter servers\. "
+        r"Received: the tf\.Variable 'm/raw:0'\. Make it by add_weight or keras\.Vari",
+    ):
+        step_of(strategy, Raw)
 
 
 # Reads of variables.

@@ -1,0 +1,175 @@
+"""The equality matrix: what belongs to no row, or to the whole batch."""
+
+import numpy as np
+import pytest
+from equality_matrix import everywhere
+from equality_models import (
+    BATCH,
+    compiled,
+    data,
+    fitting,
+    large_batches,
+    optimizer,
+    sequential,
+    sgd,
+    stacked,
+    state,
+)
+
+
+def with_positions(index=(0, 1, 1, 2, 1, 0, 3, 9)):
+    """Tables that are looked up by position: up to a length, and by constants.
+
+    Args:
+        index: The constants; some more than once, as in Swin transformers.
+    """
+    import keras
+    import tensorflow as tf
+
+    class Positions(keras.layers.Layer):
+        def build(self, shape):
+            table = {"shape": (10, 4), "initializer": "random_normal"}
+            self.fixed, self.known, self.up_to_length = (
+                self.add_weight(name=name, **table)
+                for name in ("fixed", "known", "up_to_length")
+            )
+            self.index = self.add_weight(
+                shape=(8,), dtype="int32", initializer="zeros", trainable=False
+            )
+            self.index.assign(index)
+
+        def call(self, words):
+            length = keras.ops.shape(words)[-1]
+            fixed = keras.ops.take(self.fixed, keras.ops.arange(8), axis=0)
+            known = keras.ops.take(self.known, self.index, axis=0)
+            up_to_length = keras.ops.take(
+                self.up_to_length, tf.range(tf.shape(words)[1]), axis=0
+            )
+            return fixed[:length] * known[:length] + up_to_length
+
+    words = keras.Input((None,), dtype="int64")
+    embedded = keras.layers.Embedding(5, 4)(words) + Positions()(words)
+    pooled = keras.layers.GlobalAveragePooling1D()(keras.ops.tanh(embedded))
+    return keras.Model(words, keras.layers.Dense(1, activation="sigmoid")(pooled))
+
+
+def as_words(x, y):
+    return {**large_batches((np.abs(x) * 2).astype("int64") % 5, y)}
+
+
+def by_position_alone():
+    """Positions of an eager step, which cannot see where indices come from."""
+    import keras
+
+    class Added(keras.layers.Layer):
+        def build(self, shape):
+            self.table = self.add_weight(shape=(9, 1), initializer="random_normal")
+
+        def call(self, x):
+            return x + keras.ops.take(self.table, keras.ops.arange(8), axis=0)[:, 0]
+
+    return stacked(lambda layers: [Added(), layers.Dense(1, "sigmoid")])()
+
+
+def divided_by_the_global_batch():
+    """The losses of TensorFlow's guides to distributed training."""
+    import keras
+    import tensorflow as tf
+
+    class Own(keras.Sequential):
+        def train_step(self, batch):
+            x, y = batch
+            y = tf.cast(y, x.dtype)
+            with tf.GradientTape() as tape:
+                errors = tf.reduce_sum((self(x, training=True) - y) ** 2, axis=1)
+                # TensorFlow gives weighted losses the type float32.
+                loss = tf.nn.compute_average_loss(errors, global_batch_size=BATCH)
+                loss += 0.1 * tf.nn.compute_average_loss(errors)
+                norms = [tf.nn.l2_loss(v) for v in self.trainable_variables]
+                loss += tf.nn.scale_regularization_loss(norms)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"loss": loss}
+
+    return Own(sequential().layers)
+
+
+def with_losses_by_row():
+    """Losses that a layer adds: sums over rows, and beside them means and norms."""
+    import keras
+
+    class Added(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(8,), initializer="ones")
+
+        def call(self, x):
+            rows = 0.01 * (x * self.scale) ** 2
+            self.add_loss(keras.ops.sum(rows, axis=1))
+            self.add_loss(keras.ops.sum(rows, axis=1, keepdims=True))
+            self.add_loss(keras.ops.mean(rows, axis=0))
+            self.add_loss(0.01 * self.scale**2)
+            return x * self.scale
+
+    return stacked(lambda layers: [Added(), layers.Dense(1, "sigmoid")])()
+
+
+def with_variables_of_tensorflow(strategy):
+    """Variables that Keras does not know, assigned before and after the update."""
+    import keras
+    import tensorflow as tf
+
+    class Own(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.shift = tf.Variable(tf.zeros(8, tf.float64))
+            self.before = tf.Variable(0.3, trainable=False, dtype=tf.float64)
+            self.after = tf.Variable(0.0, trainable=False, dtype=tf.float64)
+
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                y_pred = self(x + self.shift + self.after, training=True)
+                loss = self.compute_loss(x, y, y_pred * (1.0 - self.before))
+            gradients, of_shift = tape.gradient(
+                loss, (self.trainable_variables, self.shift)
+            )
+            accuracy = tf.reduce_mean(tf.cast(y_pred > 0.5, tf.float64))
+            known = 0.9 * self.before + 0.1 * accuracy
+            self.before.assign(tf.clip_by_value(known, 0.0, 0.9))
+            self.shift.assign_sub(0.1 * of_shift)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            self.after.assign_add(0.01 * tf.reduce_mean(x))
+            return {"loss": loss}
+
+    x, y = data(97)
+    with strategy.scope():
+        model = compiled(Own(sequential().layers), sgd)
+    history = model.fit(**large_batches(x, y), epochs=2, verbose=0)
+    raw = [model.shift, model.before, model.after]
+    return {**state(model, history), "raw": [v.numpy() for v in raw]}
+
+
+ROWS = {
+    "positions": fitting(
+        with_positions, as_words, optimizer=optimizer("Adam", clipnorm=0.1)
+    ),
+    "positions, eagerly": fitting(
+        by_position_alone, large_batches, optimizer=optimizer("Adagrad"), run_eagerly=1
+    ),
+    "losses over the global batch size": fitting(
+        divided_by_the_global_batch, optimizer=sgd
+    ),
+    "losses added for each row": fitting(
+        with_losses_by_row, rows=97, feed=large_batches, optimizer=sgd
+    ),
+    "variables of TensorFlow": with_variables_of_tensorflow,
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    # Its step changes variables itself, which central storage refuses.
+    everywhere(ROWS, not_central=["variables of TensorFlow"]),
+)
+def test_n_processes_end_as_one(cells, column, row):
+    cells.check(row, column)
