@@ -53,6 +53,26 @@ def with_positions(index=(0, 1, 1, 2, 1, 0, 3, 9)):
     return keras.Model(words, keras.layers.Dense(1, activation="sigmoid")(pooled))
 
 
+def with_one_table():
+    """A table that is looked up by words, by position and by constants."""
+    import keras
+    import tensorflow as tf
+
+    class Shared(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.table = keras.layers.Embedding(9, 4)
+
+        def call(self, words):
+            positions = self.table(tf.range(tf.shape(words)[1]))
+            known = self.table(np.array([0, 5, 2, 5]))
+            return self.table(words) * positions + keras.ops.mean(known, axis=0)
+
+    words = keras.Input((None,), dtype="int64")
+    pooled = keras.layers.GlobalAveragePooling1D()(Shared()(words))
+    return keras.Model(words, keras.layers.Dense(1, activation="sigmoid")(pooled))
+
+
 def as_words(x, y):
     return {**large_batches((np.abs(x) * 2).astype("int64") % 5, y)}
 
@@ -153,6 +173,7 @@ ROWS = {
     "positions": fitting(
         with_positions, as_words, optimizer=optimizer("Adam", clipnorm=0.1)
     ),
+    "one table for words and positions": fitting(with_one_table, as_words),
     "positions, eagerly": fitting(
         by_position_alone, large_batches, optimizer=optimizer("Adagrad"), run_eagerly=1
     ),

@@ -15,7 +15,7 @@ from tfdist.gradients.buckets import (
     plan_neighbours,
 )
 from tfdist.gradients.reducer import GradientReducer, size_bytes, weigh
-from tfdist.gradients.sparse import DENSE, SPARSE, kind_of
+from tfdist.gradients.sparse import DENSE, MIXED, SPARSE, kind_of
 
 OPS = ("average", "sum", "adasum")
 
@@ -69,12 +69,12 @@ class HorovodReducer(GradientReducer):
         self._dense_paths = [
             path for path, kind in zip(paths, kinds, strict=True) if kind == DENSE
         ]
-        if self._op == "adasum" and SPARSE in kinds:
-            path = paths[kinds.index(SPARSE)]
-            raise ValueError(
-                "op='adasum' cannot combine sparse gradients. Received: that of "
-                f"{path!r}. Use sparse_as_dense=True."
-            )
+        for path, kind in zip(paths, kinds, strict=True):
+            if self._op == "adasum" and kind in (SPARSE, MIXED):
+                raise ValueError(
+                    "op='adasum' cannot combine sparse gradients. Received: that of "
+                    f"{path!r}. Use sparse_as_dense=True."
+                )
         return completed
 
     def reduce(

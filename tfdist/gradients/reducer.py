@@ -17,10 +17,15 @@ from tfdist.gradients.owners import join_divided, split_divided
 from tfdist.gradients.sparse import (
     ALIGNED,
     DENSE,
+    NONE,
     SPARSE,
+    add_slices,
     agree,
+    are_sums,
     convert,
+    join_parts,
     kind_of,
+    split_by_origin,
     told_kind,
 )
 from tfdist.scaling.owners import DIVIDED
@@ -68,9 +73,7 @@ class GradientReducer:
             _check_equal_counts(by_rank, name)
             agreed = [agree(all_ranks) for all_ranks in zip(*by_rank, strict=True)]
             if self._sparse_as_dense:
-                agreed = [
-                    DENSE if kind in (SPARSE, ALIGNED) else kind for kind in agreed
-                ]
+                agreed = [kind if kind == NONE else DENSE for kind in agreed]
             if not tf.executing_eagerly():
                 self._agreed[key] = agreed
         return [
@@ -134,7 +137,7 @@ class GradientReducer:
         """Sum tensors uncompressed; the last `beside` of them are not gradients."""
         results = list(tensors)
         kinds = [kind_of(tensor) for tensor in tensors]
-        sparse = [[i] for i, kind in enumerate(kinds) if kind in (SPARSE, ALIGNED)]
+        sparse = [[i] for i, kind in enumerate(kinds) if kind not in (NONE, DENSE)]
         dense = [i for i, kind in enumerate(kinds) if kind == DENSE]
         buckets = self._plan(
             [tensors[i] for i in dense], [ranks[i] for i in dense], beside
@@ -143,9 +146,9 @@ class GradientReducer:
         for number, positions in enumerate(messages):
             group = [tensors[i] for i in positions]
             roots = [rank for i in positions if (rank := ranks[i]) is not None]
-            if kinds[positions[0]] == ALIGNED:
-                sums = [self._sum_aligned(group[0], f"{name}/b{number}")]
-            elif not roots or positions in sparse:
+            if positions in sparse:
+                sums = [self._sum_sparse(group[0], f"{name}/b{number}")]
+            elif not roots:
                 sums = self._sum(group, f"{name}/b{number}")
             else:
                 sums = self._collective.reduce(group, roots, name=f"{name}/b{number}")
@@ -169,10 +172,19 @@ class GradientReducer:
         buckets = plan_buckets(sizes[:count], types[:count], self._bucket_bytes)
         return add_to_buckets(buckets, sizes, types)
 
-    def _sum_aligned(self, gradient: Any, name: str) -> Any:
-        """Sum the slices of a gradient, which has the same indices on all ranks."""
-        (values,) = self._sum([gradient.values], name)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    def _sum_sparse(self, gradient: Any, name: str) -> Any:
+        """Gather the slices of a gradient, or sum those that are parts of sums."""
+        kind = kind_of(gradient)
+        if kind == ALIGNED:
+            (values,) = self._sum([gradient.values], name)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        if kind == SPARSE:
+            return self._sum([gradient], name)[0]
+        sums = []
+        for number, part in enumerate(split_by_origin(gradient)):
+            total = self._sum_sparse(part, f"{name}/{number}")
+            sums.append(add_slices(total) if are_sums(part) else total)
+        return join_parts(sums)
 
     def _sum(self, tensors: list[Any], name: str) -> list[Any]:
         """Sum tensors in one message."""

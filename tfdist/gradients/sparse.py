@@ -9,26 +9,33 @@ import tensorflow as tf
 
 from tfdist.compat.origins import needs_data
 
-# An aligned gradient is sparse, with the same indices on all ranks.
-NONE, DENSE, SPARSE, ALIGNED = "none", "dense", "sparse", "aligned"
+# An aligned gradient is sparse, with the same indices on all ranks; a mixed one has
+# slices of several origins, as that of a table that is looked up several times.
+NONE, DENSE, SPARSE, ALIGNED, MIXED = "none", "dense", "sparse", "aligned", "mixed"
 
+# Where indices come from: rows; constants; or sums over rows, once for each index.
+_ROWS, _CONSTANTS, _SUMS = "rows", "constants", "sums"
 # Operations that give each index once.
 _MAKE_UNIQUE = ("SparseSegment", "Unique")
 
 
 def kind_of(gradient: Any) -> str:
-    """Return the kind of a gradient: "none", "dense", "sparse" or "aligned"."""
+    """Return the kind of a gradient."""
     if gradient is None:
         return NONE
     if not isinstance(gradient, tf.IndexedSlices):
         return DENSE
-    is_aligned = gradient.indices.shape[0] and not needs_data(gradient.indices)
-    return ALIGNED if is_aligned else SPARSE
+    origins = {_origin_of(part) for part in parts_of(gradient.indices)}
+    if len(origins) > 1:
+        return MIXED
+    return ALIGNED if origins == {_CONSTANTS} else SPARSE
 
 
 def told_kind(gradient: Any) -> str:
-    """Return the kind that a rank tells the others, eager indices with a checksum."""
+    """Return the kind that a rank tells the others, with what tells indices apart."""
     kind = kind_of(gradient)
+    if kind == MIXED:
+        return f"{kind} {[*map(_origin_of, parts_of(gradient.indices))]}"
     if kind != SPARSE or tf.is_symbolic_tensor(gradient.indices):
         return kind
     indices = gradient.indices.numpy()
@@ -44,8 +51,8 @@ def agree(kinds: Sequence[str]) -> str:
     and each once, as positions are, then the ranks' slices are parts of sums.
     """
     told = set(kinds)
-    if told in ({NONE}, {ALIGNED}):
-        return kinds[0]
+    if told in ({NONE}, {ALIGNED}) or (len(told) == 1 and kinds[0].startswith(MIXED)):
+        return kinds[0].partition(" ")[0]
     if not all(kind == NONE or kind.startswith(SPARSE) for kind in told):
         return DENSE
     are_parts = len(kinds) > 1 and len(told) == 1 and told != {SPARSE}
@@ -64,10 +71,55 @@ def with_sums_dense(gradient: Any, *, is_summed: bool = False) -> Any:
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    are_parts = is_summed or _are_unique(gradient.indices)
-    if not are_parts and (kind_of(gradient) == ALIGNED or needs_data(gradient.indices)):
-        return gradient
-    return tf.convert_to_tensor(gradient)
+    are_sums = all(_origin_of(part) == _SUMS for part in parts_of(gradient.indices))
+    return tf.convert_to_tensor(gradient) if is_summed or are_sums else gradient
+
+
+def split_by_origin(gradient: Any) -> list[Any]:
+    """Return the parts of a mixed gradient, in order."""
+    indices = parts_of(gradient.indices)
+    values = tf.split(gradient.values, tf.stack([tf.size(part) for part in indices]))
+    return [
+        tf.IndexedSlices(rows, part, gradient.dense_shape)
+        for rows, part in zip(values, indices, strict=True)
+    ]
+
+
+def are_sums(gradient: Any) -> bool:
+    """Return whether a sparse gradient has one slice for each index, a sum."""
+    return _origin_of(gradient.indices) == _SUMS
+
+
+def join_parts(parts: Sequence[Any]) -> Any:
+    """Concatenate sparse gradients."""
+    return tf.IndexedSlices(
+        tf.concat([part.values for part in parts], 0),
+        tf.concat([part.indices for part in parts], 0),
+        parts[0].dense_shape,
+    )
+
+
+def add_slices(gradient: Any) -> Any:
+    """Add up the slices of each index."""
+    indices, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def parts_of(indices: Any) -> list[Any]:
+    """Return what indices in a graph were concatenated from."""
+    if not tf.is_symbolic_tensor(indices) or indices.op.type != "ConcatV2":
+        return [indices]
+    return [part for one in indices.op.inputs[:-1] for part in parts_of(one)]
+
+
+def _origin_of(indices: Any) -> str:
+    """Return where indices that are not concatenated come from."""
+    if _are_unique(indices):
+        return _SUMS
+    if needs_data(indices):
+        return _ROWS
+    return _CONSTANTS if indices.shape[0] else _SUMS
 
 
 def convert(gradient: Any, kind: str, variable: Any) -> Any:

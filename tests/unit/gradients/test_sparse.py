@@ -86,6 +86,8 @@ OUTSIDE = tf.range(3) % 2
         pytest.param(
             "dense", lambda rows: tf.range(tf.shape(rows)[-1]), id="up to the last"
         ),
+        pytest.param("mixed", lambda rows: ([0, 1, 1], rows[:, 0]), id="of both"),
+        pytest.param("sparse", lambda rows: (rows[:, 0], rows[0]), id="of rows twice"),
     ],
 )
 def test_the_kind_of_a_gradient_tells_where_its_indices_come_from(kind, indices_of):
@@ -96,7 +98,9 @@ def test_the_kind_of_a_gradient_tells_where_its_indices_come_from(kind, indices_
         with tf.GradientTape() as tape:
             table = tf.ones((3, 2))
             tape.watch(table)
-            total = tf.reduce_sum(tf.gather(table, indices_of(rows)))
+            indices = indices_of(rows)
+            lookups = indices if type(indices) is tuple else [indices]
+            total = tf.add_n([tf.reduce_sum(tf.gather(table, i)) for i in lookups])
         gradient = with_sums_dense(tape.gradient(total, table))
         found.append(kind_of(gradient))
 
@@ -117,6 +121,9 @@ def test_the_kind_of_a_gradient_tells_where_its_indices_come_from(kind, indices_
         ("dense", ["aligned", "none"]),
         ("dense", ["aligned", "sparse"]),
         ("aligned", ["aligned", "aligned"]),
+        ("mixed", ["mixed ['rows', 'sums']", "mixed ['rows', 'sums']"]),
+        ("dense", ["mixed ['rows', 'sums']", "mixed ['sums', 'rows']"]),
+        ("dense", ["mixed ['rows', 'sums']", "none"]),
     ],
 )
 def test_ranks_agree_on_one_kind(kind, told):
