@@ -46,7 +46,7 @@ _MESSAGES = (
     {"kind": "beat", "report": _REPORT},
     {"kind": "bye", "error": "", "report": _REPORT},
     {"kind": "error", "text": "ValueError in step"},
-    {"kind": "told", "what": "file", "call": 1},
+    {"kind": "told", "what": "file", "call": 1, "value": True},
     {"kind": "stacks", "doing": "reads", "stacks": ["a", "b"]},
     {"kind": "exchange", "key": '["save", 0]', "value": "x", "to_chief": True},
     {"kind": "hello", "nonce": "0" * 32, "proof": "0" * 64},
@@ -329,7 +329,7 @@ def _rave(end, draw):
 
 def _is_answered(end, reader, number):
     """Say something to all ranks, and return whether it comes back."""
-    end.sendall(pack({"kind": "told", "what": _MARK, "call": number}))
+    end.sendall(pack({"kind": "told", "what": _MARK, "call": number, "value": 1}))
     while data := end.recv(1 << 16):
         said = [each for each in reader.feed(data) if each["kind"] == "told"]
         if (_MARK, number) in [(each["what"], each["call"]) for each in said]:

@@ -121,7 +121,9 @@ class Recorder(Flight):
             self._set(row, _END, end)
             if self._is_on_gpu and self._step[0]:
                 # From here the host runs ahead, up to the input of the next step.
-                self._set(self._first + STATE, WAITS_SINCE, end)
+                # The last collective to end may not be the last to write.
+                latest = tf.raw_ops.ResourceScatterNdMax
+                self._set(self._first + STATE, WAITS_SINCE, end, latest)
         return result
 
     def close(self, how: str) -> None:
@@ -151,9 +153,15 @@ class Recorder(Flight):
         run_independently(write)
         return row, write
 
-    def _set(self, row: Any, column: int, value: Any) -> Any:
+    def _set(
+        self,
+        row: Any,
+        column: int,
+        value: Any,
+        update: Callable[..., Any] = tf.raw_ops.ResourceScatterNdUpdate,
+    ) -> Any:
         """Write one number of a row; return the operation."""
-        write = tf.raw_ops.ResourceScatterNdUpdate(
+        write = update(
             ref=self._variable.handle,
             indices=[[tf.cast(row, tf.int64), column]],
             updates=[_float(value)],
