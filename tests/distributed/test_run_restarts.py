@@ -21,7 +21,7 @@ MAIN = "from tfdist_cli.main import main; exit(main())"
 TFDIST = (sys.executable, "-c", MAIN, "run")
 # A launcher that gives the others more time to say what they have noticed.
 PATIENT = (
-    f"from tfdist.launch import supervisor; supervisor._SETTLE_SECONDS = 5; {MAIN}"
+    f"from tfdist.launch import supervisor; supervisor._SETTLE_SECONDS = 15; {MAIN}"
 )
 PATIENT_TFDIST = (sys.executable, "-c", PATIENT, "run")
 
@@ -389,7 +389,7 @@ def test_a_run_that_loses_a_server_prints_little(tmp_path, monkeypatch):
 
     arguments = ("--workers", "1", "--ps", "2", "--max-restarts", "1", str(path))
     with started(tmp_path, *arguments, command=PATIENT_TFDIST) as process:
-        out, err = process.communicate(timeout=SECONDS)
+        out, err = process.communicate(timeout=3 * SECONDS)
 
     printed = out + err
     assert process.returncode == 0, printed
