@@ -1,4 +1,4 @@
-"""What tfdist costs on a GPU: a step against one of plain Keras, in turns in one process.
+"""What tfdist costs on a GPU: steps with and without it, in turns in one process.
 
 With --mnist FILE, mnist.npz of `keras.datasets`, it also trains on real images.
 """
@@ -7,7 +7,6 @@ import contextlib
 import statistics
 import sys
 import time
-from unittest import mock
 
 import keras
 import numpy as np
@@ -19,35 +18,27 @@ from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.models import build_cnn, make_images
 from tfdist.benchmarks.processes import check_at_least
 from tfdist.callbacks import Throughput
-from tfdist.collectives import recorder
 from tfdist_cli.table import format_table
 
 POLICIES = ("float32", "mixed_float16")
 # Steps of a turn, by the examples of a batch.
-STEPS = {64: 300, 512: 150, 4096: 60}
+STEPS = {64: 200, 512: 100, 4096: 40}
 EPOCHS, BATCH_OF_MNIST = 8, 1024
 
 
 class Side:
     """A model that is trained in turns with another one."""
 
-    def __init__(self, strategy=None, optimizer=None, callbacks=(), is_recorded=True):
-        self._callbacks, self._is_recorded = callbacks, is_recorded
+    def __init__(self, strategy=None, optimizer=None, callbacks=()):
+        self._callbacks = callbacks
         with strategy.scope() if strategy else contextlib.nullcontext():
-            # The processes that are compared start with the same weights.
-            keras.utils.set_random_seed(1)
             self.model = build_cnn(keras, optimizer or "adam")
 
     def seconds(self, dataset, steps):
         """Train for some steps; return the seconds of each but the first fifth."""
         clock = Clock(steps // 5, steps - 1)
         callbacks = [*(make() for make in self._callbacks), clock]
-        # Graphs of deterministic operations record nothing.
-        unrecorded = mock.patch.object(recorder, "is_deterministic", lambda: True)
-        with contextlib.nullcontext() if self._is_recorded else unrecorded:
-            self.model.fit(
-                dataset, steps_per_epoch=steps, callbacks=callbacks, verbose=0
-            )
+        self.model.fit(dataset, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
         return (clock.end - clock.begin) / (clock.last - clock.first)
 
 
@@ -78,7 +69,6 @@ def sides_of(strategy, policy):
     both = {"AllReduceStrategy": (STEPS, Side, ours)}
     if policy == "float32":
         return both | {
-            "flight record": ((64, 512), lambda: ours(is_recorded=False), ours),
             "Throughput": ((64, 512), ours, lambda: ours(callbacks=[Throughput])),
         }
     of_keras = keras.optimizers.LossScaleOptimizer
@@ -185,7 +175,7 @@ if __name__ == "__main__":
     run_script(
         __doc__,
         [
-            ("--repeats", 5, "turns of each side"),
+            ("--repeats", 9, "turns of each side"),
             ("--mnist", "", "mnist.npz, to train on it, too"),
         ],
         measure_all,

@@ -90,9 +90,12 @@ def _strategy_of(place):
     """Return the strategy of a `Place`; that of TensorFlow for plain Keras."""
     import tensorflow as tf
 
+    from tfdist.compat.keras import sparse_updates
+
     if not place.strategy:
         return tf.distribute.get_strategy()
     if place.is_as_on_gpus:
+        sparse_updates.has_copies_on_gpus = lambda optimizer: True
         collective = tfdist.collectives.TensorFlowCollective(
             tfdist.cluster.detect(), timeout_seconds=120, communication="nccl"
         )

@@ -177,6 +177,26 @@ def switch_jit_off(note: Callable[[], None]) -> None:
     replace(keras.Model, "jit_compile", property(lambda model: False, write))
 
 
+def compile_by_scope(strategy: type) -> None:
+    """Let XLA compile what lies between the operations that a strategy keeps apart.
+
+    Keras compiles the whole step of one process, with all that observes it.
+    """
+    wanted = keras.Model.jit_compile
+
+    # No `do_not_convert` here: autograph must convert `fn`.
+    def run(original: Any, self: Any, fn: Any, *args: Any, **options: Any) -> Any:
+        model = getattr(fn, "__self__", None)
+        is_wanted = isinstance(model, keras.Model) and wanted.fget(model)
+        if tf.executing_eagerly() or not is_wanted:
+            return original(self, fn, *args, **options)
+        with tf.xla.experimental.jit_scope(separate_compiled_gradients=True):
+            return original(self, fn, *args, **options)
+
+    wrap(strategy, "run", run)
+    replace(keras.Model, "jit_compile", property(lambda model: False, wanted.fset))
+
+
 def switch_random_layers_off(note: _Note) -> None:
     """Make Keras's random layers return their inputs; call `note` for each of them."""
     for name in (*_NOISE, *_AUGMENTATIONS):

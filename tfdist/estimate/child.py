@@ -66,6 +66,8 @@ class Meter:
 
     def install(self) -> None:
         """Patch TensorFlow, Keras and the strategy."""
+        if self._ranks == 1:
+            watching.compile_by_scope(AllReduceStrategy)
         watching.watch_run(AllReduceStrategy, self._begin, self._end)
         watching.watch_updates(self._see_update)
         watching.watch_functions(self._stop_if_enough)

@@ -99,13 +99,6 @@ def join_parts(parts: Sequence[Any]) -> Any:
     )
 
 
-def add_slices(gradient: Any) -> Any:
-    """Add up the slices of each index."""
-    indices, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
-    return tf.IndexedSlices(values, indices, gradient.dense_shape)
-
-
 def parts_of(indices: Any) -> list[Any]:
     """Return what indices in a graph were concatenated from."""
     if not tf.is_symbolic_tensor(indices) or indices.op.type != "ConcatV2":

@@ -166,20 +166,37 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
             else keras.ops.divide(grad, scale)
             for grad, variable in zip(grads, variables, strict=True)
         ]
+
+        def update() -> None:
+            self.inner_optimizer.apply(unscaled, variables)
+            if self.rule.dynamic:
+                self._count_finite_step()
+
+        keras.ops.cond(is_finite, update, lambda: self._follow_rule(is_finite=False))
+
+    def _count_finite_step(self) -> None:
+        """Count a step, or let the scale grow."""
+
+        def count() -> None:
+            self.step_counter.assign(self.step_counter + 1)
+
+        # On a GPU the arithmetic of the rule takes longer than the choice.
         keras.ops.cond(
-            is_finite,
-            lambda: self.inner_optimizer.apply(unscaled, variables),
-            lambda: None,
+            self.step_counter + 1 >= self.rule.dynamic_growth_steps,
+            lambda: self._follow_rule(is_finite=True),
+            count,
         )
+
+    def _follow_rule(self, *, is_finite: bool) -> None:
+        """Assign the state of loss scaling after a step."""
         state = ScaleState(
             self.dynamic_scale,
             self.step_counter,
             self.overflow_counter,
             self.skipped_steps,
         )
-        after = self.rule.after(
-            ScaleState(*map(keras.ops.convert_to_tensor, state)), is_finite
-        )
+        before = ScaleState(*map(keras.ops.convert_to_tensor, state))
+        after = self.rule.after(before, is_finite)
         for variable, value in zip(state, after, strict=True):
             variable.assign(value)
 

@@ -15,6 +15,7 @@ from tfdist.compat.keras import (
     pure_step,
     saving,
     sharded_optimizer,
+    sparse_updates,
     trainer,
     variables,
 )
@@ -45,6 +46,8 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         ),
         "TFOptimizer._var_key": sharded_optimizer.key_of_whole,
         "TFOptimizer.add_variable_from_reference": sharded_optimizer.add_by_shard,
+        "TFOptimizer.assign_add": sparse_updates.assign_each_once,
+        "TFOptimizer.assign_sub": sparse_updates.assign_each_once,
     },
     "callbacks.callback_list": {
         "CallbackList.__init__": callbacks.init_for_rank,

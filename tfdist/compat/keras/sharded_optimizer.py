@@ -16,6 +16,7 @@ from tfdist.compat.keras.sharded import (
     shards_of,
     whole_of,
 )
+from tfdist.compat.keras.sparse_updates import without_xla
 from tfdist.compat.keras.variables import lying_beside
 from tfdist.compat.owned_variables import ELEMENTWISE, is_sharded, own_averages
 from tfdist.compat.patching import holding
@@ -109,7 +110,7 @@ def update_by_shard(
         else:
             pairs.append((gradient, variable))
     for pair in pairs:
-        with shard_scope(pair[1]):
+        with shard_scope(pair[1]), without_xla(self, pair[0]):
             original(self, distribution, [pair], learning_rate)
 
 
