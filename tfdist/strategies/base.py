@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.compat.keras import install
+from tfdist.compat.keras.hooks import hooks_of
 from tfdist.compat.keras.sparse_updates import sum_segments_in_order
 from tfdist.compat.tensorflow import shuffle_alike, shuffling_apart
 from tfdist.data.sharding import Shard
@@ -37,7 +38,7 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
         """Initialize the strategy with its implementation."""
         tf.distribute.Strategy.__init__(self, extended)
         install(is_alone=extended.collective.size == 1)
-        if self.num_replicas_in_sync > 1:
+        if hooks_of(self) is not None:
             sum_segments_in_order()
         if extended.collective.size > 1:
             drawn = random.SystemRandom().getrandbits(31)

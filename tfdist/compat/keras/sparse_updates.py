@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.keras.hooks import any_hooks_of
+from tfdist.compat.keras.hooks import hooks_of
 
 _IN_ORDER = "TF_USE_DETERMINISTIC_SEGMENT_REDUCTIONS"
 
@@ -60,9 +60,6 @@ def _outside_of_xla() -> AbstractContextManager[None]:
 
 def has_copies_on_gpus(optimizer: Any) -> bool:
     """Return whether the variables of an optimizer have copies, here or elsewhere."""
-    strategy = optimizer._distribution_strategy
-    return bool(
-        any_hooks_of(strategy) is not None
-        and strategy.num_replicas_in_sync > 1
-        and tf.config.list_logical_devices("GPU")
-    )
+    hooks = hooks_of(optimizer._distribution_strategy)
+    has_copies = hooks is not None and not hooks.updates_once
+    return has_copies and bool(tf.config.list_logical_devices("GPU"))
