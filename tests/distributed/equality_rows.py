@@ -90,7 +90,7 @@ def _strategy_of(place):
     """Return the strategy of a `Place`; that of TensorFlow for plain Keras."""
     import tensorflow as tf
 
-    from tfdist.compat.keras import sparse_updates
+    from tfdist.compat import sparse_updates
 
     if not place.strategy:
         return tf.distribute.get_strategy()

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, map_values
-from tfdist.compat.keras.sparse_updates import add_slices
+from tfdist.compat.sparse_updates import add_slices
 from tfdist.gradients.buckets import (
     BUCKET_BYTES,
     add_to_buckets,

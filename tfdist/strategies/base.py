@@ -10,7 +10,7 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.compat.keras import install
 from tfdist.compat.keras.hooks import hooks_of
-from tfdist.compat.keras.sparse_updates import sum_segments_in_order
+from tfdist.compat.sparse_updates import sum_segments_in_order
 from tfdist.compat.tensorflow import shuffle_alike, shuffling_apart
 from tfdist.data.sharding import Shard
 from tfdist.training.hooks import StrategyKerasHooks

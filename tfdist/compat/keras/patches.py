@@ -5,7 +5,7 @@ from typing import Any
 
 from keras.src.saving import saving_api
 
-from tfdist.compat import owned_variables
+from tfdist.compat import owned_variables, sparse_updates
 from tfdist.compat.keras import (
     callbacks,
     compile_checks,
@@ -15,7 +15,6 @@ from tfdist.compat.keras import (
     pure_step,
     saving,
     sharded_optimizer,
-    sparse_updates,
     trainer,
     variables,
 )

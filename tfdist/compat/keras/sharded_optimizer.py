@@ -16,11 +16,11 @@ from tfdist.compat.keras.sharded import (
     shards_of,
     whole_of,
 )
-from tfdist.compat.keras.sparse_updates import without_xla
 from tfdist.compat.keras.variables import lying_beside
 from tfdist.compat.owned_variables import ELEMENTWISE, is_sharded, own_averages
 from tfdist.compat.patching import holding
 from tfdist.compat.rows import RowsOf
+from tfdist.compat.sparse_updates import without_xla
 
 # Optimizers with element-wise updates; others, such as Lamb, compute norms.
 _ELEMENTWISE = (*ELEMENTWISE, "ScheduleFreeAdamW")
