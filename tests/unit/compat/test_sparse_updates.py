@@ -1,5 +1,7 @@
 """Updates by sparse gradients as several GPUs do them; a flag stands for the GPUs."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -46,6 +48,22 @@ def test_one_process_on_processors_adds_as_keras_does():
         optimizer = keras.optimizers.SGD()
 
     assert not sparse_updates.has_copies_on_gpus(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "before", "after"),
+    [([], None, None), (["a GPU"], None, "1"), (["a GPU"], "0", "0")],
+)
+def test_segments_are_summed_in_order_on_gpus(gpus, before, after, monkeypatch):
+    name = "TF_USE_DETERMINISTIC_SEGMENT_REDUCTIONS"
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    # Set first, so that it is put back.
+    monkeypatch.setenv(name, before or "")
+    if before is None:
+        monkeypatch.delenv(name)
+    sparse_updates.sum_segments_in_order()
+
+    assert os.environ.get(name) == after
 
 
 def test_xla_leaves_assigned_copies_alone(monkeypatch):

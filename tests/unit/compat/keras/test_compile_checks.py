@@ -157,6 +157,8 @@ def with_gpu(monkeypatch):
     """Let Keras find a GPU besides the devices of this machine."""
     devices = [*tf.config.list_physical_devices(), SimpleNamespace(device_type="GPU")]
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: devices)
+    # Strategies of several replicas set it on GPUs.
+    monkeypatch.setenv("TF_USE_DETERMINISTIC_SEGMENT_REDUCTIONS", "1")
 
 
 def under(strategy, **options):
