@@ -183,6 +183,9 @@ ROWS = {
     "losses added for each row": fitting(
         with_losses_by_row, rows=97, feed=large_batches, optimizer=sgd
     ),
+    "losses added for each row of whole batches": fitting(
+        with_losses_by_row, rows=96, feed=large_batches, optimizer=sgd
+    ),
     "variables of TensorFlow": with_variables_of_tensorflow,
 }
 

@@ -16,8 +16,9 @@ from tfdist.compat.keras.hooks import StepHooks
 from tfdist.compat.keras.learning_rates import accumulates
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.keras.variables import note_raw
+from tfdist.compat.origins import needs_data
 from tfdist.compat.patching import holding
-from tfdist.data.sharding import Shard, of_any_length, shard_of
+from tfdist.data.sharding import Shard, has_rows, of_any_length, shard_of
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.training.fit import RankFits
@@ -111,9 +112,12 @@ class ReplicaHooks(RankGradients, StepHooks):
     def is_by_row(self, value: Any) -> bool:
         """Return whether the first dimension of a value is this rank's rows."""
         assert self.step is not None
-        if not tf.executing_eagerly():
-            return super().is_by_row(value)
-        return bool(value.shape.rank) and value.shape[0] == int(self.step.shard.own)
+        if tf.executing_eagerly():
+            return bool(value.shape.rank) and value.shape[0] == int(self.step.shard.own)
+        leaves = filter(has_rows, tf.nest.flatten(self.step.shard.data))
+        length = value.shape[0] if value.shape.rank else 0
+        # Not a regularizer's vector that happens to be as long.
+        return length in {leaf.shape[0] for leaf in leaves} and needs_data(value)
 
     def sum_over_ranks(self, value: Any, what: str) -> Any:
         """Sum a value of the step over the ranks that have rows."""
