@@ -66,7 +66,7 @@ def test_segments_are_summed_in_order_on_gpus(gpus, before, after, monkeypatch):
     assert os.environ.get(name) == after
 
 
-def test_xla_leaves_assigned_copies_alone(monkeypatch):
+def test_xla_leaves_sparse_updates_of_copies_alone(monkeypatch):
     monkeypatch.setattr(sparse_updates, "has_copies_on_gpus", lambda owner: True)
 
     @tf.function(autograph=False)
