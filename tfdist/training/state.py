@@ -180,16 +180,17 @@ class CreatedVariables:
         """Broadcast rank 0's values of all new variables."""
         if self._collective.size == 1 or not self._created:
             return
-        # Collect garbage, so that all ranks track the same variables.
         gc.collect()
-        created = self._alive(0)
+        made, created = self.count, self._alive(0)
         self._created.clear()
         with tf.init_scope():
-            broadcast_equal(
-                [v for v in created if v.is_initialized()],
-                "the scope",
-                self._collective,
-            )
+            alive = {number: v for number, v in created.items() if v.is_initialized()}
+            by_rank = self._collective.exchange("the new variables", [made, [*alive]])
+            if all(made == theirs for theirs, _ in by_rank):
+                # A thread may still hold what other ranks have let go.
+                everywhere = set.intersection(*(set(theirs) for _, theirs in by_rank))
+                alive = {number: alive[number] for number in sorted(everywhere)}
+            broadcast_equal([*alive.values()], "the scope", self._collective)
 
     def start_equal_since(self, known: int, trainer: Any) -> None:
         """Broadcast the variables that a step created, after the first `known`.
@@ -198,7 +199,7 @@ class CreatedVariables:
         """
         # Metrics have counted each rank's own rows by then.
         of_metrics = {id(variable.value) for variable in trainer.metrics_variables}
-        variables = [v for v in self._alive(known) if id(v) not in of_metrics]
+        variables = [v for v in self._alive(known).values() if id(v) not in of_metrics]
         with tf.init_scope():
             ready = [v for v in variables if v.is_initialized()]
             if ready:
@@ -212,7 +213,8 @@ class CreatedVariables:
         if late:
             broadcast_equal(late, "the first step", self._collective)
 
-    def _alive(self, known: int) -> list[Any]:
-        """Return the new variables after the first `known` that still exist."""
-        alive = [v for ref in self._created[known:] if (v := ref()) is not None]
-        return [variable for variable in alive if owner_of(variable) is None]
+    def _alive(self, known: int) -> dict[int, Any]:
+        """Return the new variables after the first `known` that exist, by number."""
+        created = enumerate(self._created[known:], known)
+        alive = {number: v for number, ref in created if (v := ref()) is not None}
+        return {number: v for number, v in alive.items() if owner_of(v) is None}

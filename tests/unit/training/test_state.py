@@ -188,3 +188,28 @@ def test_a_step_starts_only_what_it_has_made(on_ranks):
         created.start_equal_since(known, keras.Model())
 
     assert made_on(on_ranks, act_since) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_what_one_rank_has_let_go_is_not_sent(on_ranks, extra):
+    """A thread or a cycle may hold a variable on one rank for longer than elsewhere."""
+
+    def run(collective):
+        created, is_one = CreatedVariables(collective), bool(collective.rank)
+        gone, kept = tf.Variable([1, 2]), tf.Variable(float(collective.rank + 1))
+        more = [tf.Variable([True]) for _ in range(extra * is_one)]
+        for variable in (gone, *more, kept):
+            created.add(variable)
+        if is_one:
+            del gone, variable
+        try:
+            created.start_equal()
+        except RuntimeError as error:
+            return str(error)
+        return float(kept)
+
+    found = on_ranks(2, run)
+    if not extra:
+        assert found == [1.0, 1.0]
+    else:
+        assert all("different variables in the scope" in text for text in found)
