@@ -94,17 +94,19 @@ def _strategy_of(place):
 
     if not place.strategy:
         return tf.distribute.get_strategy()
+    # No row is wrong, and the check of the first step must not say so.
+    how = {"check_first_step": "raise"}
     if place.is_as_on_gpus:
         sparse_updates.has_copies_on_gpus = lambda optimizer: True
         collective = tfdist.collectives.TensorFlowCollective(
             tfdist.cluster.detect(), timeout_seconds=120, communication="nccl"
         )
-        return tfdist.strategies.AllReduceStrategy(collective)
+        return tfdist.strategies.AllReduceStrategy(collective, **how)
     if place.strategy == "AllReduceStrategy":
         return tfdist.strategies.AllReduceStrategy(
-            timeout_seconds=120, virtual_ranks=place.virtual_ranks
+            timeout_seconds=120, virtual_ranks=place.virtual_ranks, **how
         )
-    return getattr(tfdist.strategies, place.strategy)()
+    return getattr(tfdist.strategies, place.strategy)(**how)
 
 
 def rows_file(folder, rank):

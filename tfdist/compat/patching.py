@@ -30,17 +30,23 @@ def wrap(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
 
 @contextmanager
 def holding(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Give an object or module an attribute in a block, unseen by Keras's tracking."""
-    attributes = vars(owner)
-    before = attributes.get(name, _MISSING)
-    attributes[name] = value
+    """Give an object, class or module an attribute in a block, unseen by tracking."""
+    before = vars(owner).get(name, _MISSING)
+    _set(owner, name, value)
     try:
         yield
     finally:
-        if before is _MISSING:
-            del attributes[name]
-        else:
-            attributes[name] = before
+        _set(owner, name, before)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    """Set an own attribute, or delete it."""
+    if isinstance(owner, type):
+        setattr(owner, name, value) if value is not _MISSING else delattr(owner, name)
+    elif value is _MISSING:
+        del vars(owner)[name]
+    else:
+        vars(owner)[name] = value
 
 
 @contextmanager

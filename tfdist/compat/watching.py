@@ -9,22 +9,6 @@ import tensorflow as tf
 from tfdist.compat.patching import wrap
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_Note = Callable[[Any], None]
-
-_GENERATOR_METHODS = ("normal", "truncated_normal", "uniform", "uniform_full_int")
-_RANDOM_FUNCTIONS = (
-    *("categorical", "gamma", "normal", "poisson"),
-    *("shuffle", "truncated_normal", "uniform"),
-)
-_CELLS = ("GRUCell", "LSTMCell", "SimpleRNNCell")
-_NOISE = (
-    *("AlphaDropout", "Dropout", "GaussianDropout", "GaussianNoise"),
-    *("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"),
-)
-# Not RandomCrop: without it the shape would differ.
-_AUGMENTATIONS = {name for name in dir(keras.layers) if name.startswith("Random")}
-_AUGMENTATIONS |= {"AugMix", "CutMix", "MixUp", "RandAugment", "Solarization"}
-_AUGMENTATIONS -= {"RandomCrop"}
 
 
 def unseen(function: _Function) -> _Function:
@@ -55,31 +39,16 @@ def watch_run(
     wrap(strategy, "run", run)
 
 
-def watch_layers(enter: _Note, leave: Callable[[Any, Any], None]) -> None:
-    """Call `enter(layer)` and `leave(layer, outputs)` around each layer call."""
+def watch_layers(leave: Callable[[Any, Any], None]) -> None:
+    """Call `leave(layer, outputs)` after each layer call."""
 
     # No `do_not_convert` here: in a custom loop autograph converts layers, too.
     def call(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
-        enter(layer)
         result = original(layer, *args, **kwargs)
         leave(layer, result)
         return result
 
     wrap(keras.layers.Layer, "__call__", call)
-
-
-def watch_gradients(see: Callable[[Any, Any, Any], None]) -> None:
-    """Call `see(target, sources, gradients)` after each `tape.gradient`."""
-
-    @unseen
-    def gradient(
-        original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        result = original(tape, target, sources, *args, **kwargs)
-        see(target, sources, result)
-        return result
-
-    wrap(tf.GradientTape, "gradient", gradient)
 
 
 def watch_updates(see: Callable[[Any, Any, list[Any]], None]) -> None:
@@ -143,38 +112,10 @@ def watch_fits(
     wrap(keras.callbacks.History, "on_epoch_end", on_epoch_end)
 
 
-def watch_draws(note: Callable[[str], None]) -> None:
-    """Call `note` with the name of the source before random numbers are drawn."""
-    wrap(keras.random.SeedGenerator, "next", _noting(note, "a seed of Keras"))
-    wrap(tf.nn, "dropout", _noting(note, "tf.nn.dropout"))
-    for name in dir(tf.random):
-        if name in _RANDOM_FUNCTIONS or name.startswith("stateless_"):
-            wrap(tf.random, name, _noting(note, f"tf.random.{name}"))
-    for name in dir(tf.image):
-        if name.startswith(("random_", "stateless_random_")):
-            wrap(tf.image, name, _noting(note, f"tf.image.{name}"))
-    for name in _GENERATOR_METHODS:
-        wrap(tf.random.Generator, name, _noting(note, "a tf.random.Generator"))
-
-
-def _noting(note: Callable[[str], None], source: str) -> Callable[..., Any]:
-    @unseen
-    def draw(original: Any, *args: Any, **kwargs: Any) -> Any:
-        note(source)
-        return original(*args, **kwargs)
-
-    return draw
-
-
-def switch_jit_off(note: Callable[[], None]) -> None:
+def switch_jit_off() -> None:
     """Compile models without XLA, because XLA code cannot be observed."""
-
-    def write(model: Any, value: Any) -> None:
-        del model
-        if value is True:
-            note()
-
-    replace(keras.Model, "jit_compile", property(lambda model: False, write))
+    off = property(lambda model: False, lambda model, value: None)
+    replace(keras.Model, "jit_compile", off)
 
 
 def compile_by_scope(strategy: type) -> None:
@@ -195,45 +136,3 @@ def compile_by_scope(strategy: type) -> None:
 
     wrap(strategy, "run", run)
     replace(keras.Model, "jit_compile", property(lambda model: False, wanted.fset))
-
-
-def switch_random_layers_off(note: _Note) -> None:
-    """Make Keras's random layers return their inputs; call `note` for each of them."""
-    for name in (*_NOISE, *_AUGMENTATIONS):
-        # Some exist only in later releases of Keras.
-        layer = getattr(keras.layers, name, None)
-        if layer is not None:
-            replace(layer, "call", _identity(note, casts=name in _AUGMENTATIONS))
-    for name in _CELLS:
-        cell = getattr(keras.layers, name)
-        for rate in ("dropout", "recurrent_dropout"):
-            replace(cell, f"get_{rate}_mask", _mask_of_ones(note, rate))
-
-
-def _identity(note: _Note, *, casts: bool) -> Any:
-    """Return a `call` that returns its inputs, images in the compute dtype."""
-
-    @unseen
-    def call(self: Any, inputs: Any, training: Any = False) -> Any:
-        del training
-        note(self)
-        is_image = casts and not isinstance(inputs, dict)
-        return keras.ops.cast(inputs, self.compute_dtype) if is_image else inputs
-
-    return call
-
-
-def _mask_of_ones(note: _Note, rate: str) -> Any:
-    """Return a replacement for a recurrent cell's dropout mask."""
-
-    @unseen
-    def mask(self: Any, step_input: Any) -> Any:
-        if not getattr(self, rate):
-            return None
-        note(self)
-        ones = keras.ops.ones_like(step_input)
-        # Some cells need a mask for each gate.
-        count = getattr(self, "dropout_mask_count", None)
-        return ones if count is None else [ones] * count
-
-    return mask

@@ -38,6 +38,8 @@ class GradientReducer:
     batch, so the sum is the gradient of the whole batch's mean.
     """
 
+    _told_kind = staticmethod(told_kind)
+
     def __init__(
         self,
         collective: Collective,
@@ -64,7 +66,7 @@ class GradientReducer:
         Otherwise a rank would wait for gradients that others never send. The ranks
         agree once per graph, and in each eager step.
         """
-        kinds = tuple(told_kind(gradient) for gradient in gradients)
+        kinds = tuple(self._told_kind(gradient) for gradient in gradients)
         paths = tuple(getattr(v, "path", v.name) for v in variables)
         key = (name, paths, kinds)
         agreed = None if tf.executing_eagerly() else self._agreed.get(key)
@@ -82,6 +84,14 @@ class GradientReducer:
                 gradients, agreed, variables, strict=True
             )
         ]
+
+    def traced_kinds(self) -> dict[str, str]:
+        """Return the kind of each gradient in the steps traced so far, by path."""
+        return {
+            path: kind
+            for (_, paths, _), agreed in self._agreed.items()
+            for path, kind in zip(paths, agreed, strict=True)
+        }
 
     def weight(self, share: Any) -> Any:
         """Return the weight of a rank's gradients, given its share of the batch."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdist.collectives import Collective, FusingCollective
+from tfdist.first_step import check_choice
 from tfdist.gradients import (
     POWERSGD_RANKS,
     GradientReducer,
@@ -72,6 +73,10 @@ class AllReduceStrategy(StepRunner):
             optimizer updates each element on its own and has no `clipnorm`. For every
             optimizer that updates each weight on its own; files are those of plain
             Keras, and all ranks must save them. Default False.
+        check_first_step: Whether the chief runs the first step of a `fit` again on a
+            few rows, whole and in two parts, and what a difference does: "warn",
+            "raise" on all ranks, or "off". What it cannot see:
+            docs/guarantees.md. Default "warn".
         start_timeout_seconds: How long to wait for the last process. Default: `tfdist
             run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait for the others in one call. Must
@@ -119,6 +124,7 @@ class AllReduceStrategy(StepRunner):
         sparse_as_dense: bool = False,
         compression: str = "none",
         shard_optimizer: bool = False,
+        check_first_step: str = "warn",
         start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         virtual_ranks: int | None = None,
@@ -126,6 +132,7 @@ class AllReduceStrategy(StepRunner):
         timeouts = checked_timeouts(start_timeout_seconds, timeout_seconds)
         check_bucket_bytes(bucket_bytes or 0)
         check_compression(compression)
+        check_choice(check_first_step)
         arithmetic = _arithmetic(virtual_ranks, compression, shard_optimizer)
         if collective == "horovod":
             _check_not_for_horovod(bucket_bytes)
@@ -135,7 +142,8 @@ class AllReduceStrategy(StepRunner):
         else:
             collective = connect(collective, **timeouts)
         if arithmetic is not None:
-            self._start(_with_virtual_ranks(self, collective, bucket_bytes, arithmetic))
+            extended = _with_virtual_ranks(self, collective, bucket_bytes, arithmetic)
+            self._start(extended, "off")
             return
         if isinstance(collective, FusingCollective):
             _check_not_for_horovod(bucket_bytes)
@@ -144,7 +152,7 @@ class AllReduceStrategy(StepRunner):
         extended = ProcessReplicaExtended(self, collective, reducer)
         if shard_optimizer and collective.size > 1:
             extended.owners = WeightOwners(collective)
-        self._start(extended)
+        self._start(extended, check_first_step)
 
 
 def _reducer(

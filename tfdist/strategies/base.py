@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import tensorflow as tf
@@ -10,10 +11,13 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.compat.keras import install
 from tfdist.compat.keras.hooks import hooks_of
+from tfdist.compat.patching import holding
 from tfdist.compat.sparse_updates import sum_segments_in_order
 from tfdist.compat.tensorflow import shuffle_alike, shuffling_apart
 from tfdist.data.sharding import Shard
+from tfdist.first_step import FirstStepCheck, check_choice
 from tfdist.training.hooks import StrategyKerasHooks
+from tfdist.training.step import WeighingReplicaContext
 
 
 class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
@@ -34,9 +38,14 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
         )
         return has_one_device and extended.process_hooks.arithmetic is None
 
-    def _start(self, extended: "CollectiveExtended") -> None:
+    def _start(
+        self, extended: "CollectiveExtended", check_first_step: str = "warn"
+    ) -> None:
         """Initialize the strategy with its implementation."""
+        check_choice(check_first_step)
         tf.distribute.Strategy.__init__(self, extended)
+        if extended.joined.size > 1 and check_first_step != "off":
+            extended.process_hooks.check_by(FirstStepCheck(check_first_step, extended))
         install(is_alone=extended.collective.size == 1)
         if hooks_of(self) is not None:
             sum_segments_in_order()
@@ -82,6 +91,17 @@ class CollectiveExtended(tf.distribute.StrategyExtended):  # type: ignore[misc]
     def joined(self) -> Collective:
         """The collective of all replicas; within a replica, as seen from it."""
         return self.collective
+
+    def standing_in(self, hooks: Any, collective: Any) -> ExitStack:
+        """Let other hooks, of a simulated rank, take the place of the process's."""
+        stack = ExitStack()
+        stack.enter_context(holding(self, "process_hooks", hooks))
+        stack.enter_context(holding(self, "collective", collective))
+        return stack
+
+    def replica_of(self, rank: int, hooks: Any) -> tf.distribute.ReplicaContext:
+        """Return the replica context of a simulated rank."""
+        return WeighingReplicaContext(self._container_strategy(), rank, hooks)
 
     @property
     def keras_hooks(self) -> Any:

@@ -34,6 +34,9 @@ class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ign
             replace it in branches and loops, where none of these can run, for example
             with gradient accumulation. Default None: TensorFlow's collectives
             everywhere.
+        check_first_step: Whether the chief runs the first step of a `fit` again on a
+            few rows, whole and in two parts, and what a difference does: "warn",
+            "raise" on all ranks, or "off". Default "warn".
 
     Raises:
         ValueError: If a device does not exist, or is given twice.
@@ -50,10 +53,15 @@ class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ign
     _collective_key_base = compat.FIRST_GROUP_KEY
 
     def __init__(
-        self, devices: Sequence[str] | None = None, cross_device_ops: Any = None
+        self,
+        devices: Sequence[str] | None = None,
+        cross_device_ops: Any = None,
+        *,
+        check_first_step: str = "warn",
     ) -> None:
         names = full_names("devices", devices)
-        self._start(of_devices(self, SingleCollective(), names, cross_device_ops))
+        extended = of_devices(self, SingleCollective(), names, cross_device_ops)
+        self._start(extended, check_first_step)
 
 
 class CentralStorageStrategy(
@@ -73,6 +81,9 @@ class CentralStorageStrategy(
             logical CPUs.
         parameter_device: The device of the weights. Default None: the CPU, or the
             compute device if there is only one.
+        check_first_step: Whether the chief runs the first step of a `fit` again on a
+            few rows, whole and in two parts, and what a difference does: "warn",
+            "raise" on all ranks, or "off". Default "warn".
 
     Raises:
         ValueError: If a device does not exist, or is given twice.
@@ -88,13 +99,16 @@ class CentralStorageStrategy(
         self,
         compute_devices: Sequence[str] | None = None,
         parameter_device: str | None = None,
+        *,
+        check_first_step: str = "warn",
     ) -> None:
         names = full_names("compute_devices", compute_devices)
         if parameter_device is not None:
             (place,) = full_names("parameter_device", [parameter_device])
         else:
             place = names[0] if len(names) == 1 else compat.full_name("CPU:0")
-        self._start(of_devices(self, SingleCollective(), names, place=place))
+        extended = of_devices(self, SingleCollective(), names, place=place)
+        self._start(extended, check_first_step)
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """Distribute a dataset; see `tf.distribute.Strategy`."""

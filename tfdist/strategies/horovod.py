@@ -3,6 +3,7 @@
 from typing import Any
 
 from tfdist.collectives import FusingCollective
+from tfdist.first_step import check_choice
 from tfdist.gradients import (
     GradientReducer,
     Groups,
@@ -42,6 +43,9 @@ class HorovodStrategy(AllReduceStrategy):
             contains this process. Horovod stops for all sets at once, so a process that
             ends waits for the other sets. A process in no set must call
             `tfdist.horovod.join()` before it ends. Default None: all ranks.
+        check_first_step: Whether the chief runs the first step of a `fit` again on a
+            few rows, whole and in two parts, and what a difference does: "warn",
+            "raise" on all ranks, or "off". Default "warn".
         start_timeout_seconds: How long to wait for the last process. Default: `tfdist
             run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait for the others in one call. Default
@@ -73,11 +77,13 @@ class HorovodStrategy(AllReduceStrategy):
         num_groups: int = 0,
         groups: Groups = None,
         process_set: Any = None,
+        check_first_step: str = "warn",
         start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         timeouts = checked_timeouts(start_timeout_seconds, timeout_seconds)
         check_compression(compression)
+        check_choice(check_first_step)
         groups = _groups(num_groups, groups)
         check_horovod_options(op, gradient_predivide_factor, groups, compression)
         collective = connect_horovod(process_set, **timeouts)
@@ -91,7 +97,9 @@ class HorovodStrategy(AllReduceStrategy):
                 sparse_as_dense=sparse_as_dense,
                 compression=compression,
             )
-        self._start(ProcessReplicaExtended(self, collective, reducer))
+        # Other ops than the average are no means over rows.
+        choice = check_first_step if op == "average" else "off"
+        self._start(ProcessReplicaExtended(self, collective, reducer), choice)
 
 
 def _groups(num_groups: int, groups: Groups) -> Groups:

@@ -9,6 +9,7 @@ from tfdist.cluster.detect import detect
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.compat import mirrored as compat
 from tfdist.compat.tensorflow import cluster_resolver as resolver_of
+from tfdist.first_step import check_choice
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.builtin import of_devices
 from tfdist.strategies.connecting import check_trains, connect
@@ -42,6 +43,9 @@ class MultiWorkerMirroredStrategy(
         collective: The engine that connects the processes: "tensorflow", or "mpi" for
             processes with one device each, see `AllReduceStrategy`. Default
             "tensorflow".
+        check_first_step: Whether the chief runs the first step of a `fit` again on a
+            few rows, whole and in two parts, and what a difference does: "warn",
+            "raise" on all ranks, or "off". Default "warn".
 
     Raises:
         OSError: If this process cannot listen at its own address.
@@ -63,7 +67,9 @@ class MultiWorkerMirroredStrategy(
         communication_options: Any = None,
         *,
         collective: str = "tensorflow",
+        check_first_step: str = "warn",
     ) -> None:
+        check_choice(check_first_step)
         if communication_options is None:
             communication_options = tf.distribute.experimental.CommunicationOptions()
         joined = _connect(cluster_resolver, communication_options, collective)
@@ -76,7 +82,8 @@ class MultiWorkerMirroredStrategy(
         # registers their groups for all.
         self._collective_key_base = compat.FIRST_GROUP_KEY * (1 + joined.rank)
         bucket_bytes = communication_options.bytes_per_pack or None
-        self._start(of_devices(self, joined, names, bucket_bytes=bucket_bytes))
+        extended = of_devices(self, joined, names, bucket_bytes=bucket_bytes)
+        self._start(extended, check_first_step)
 
     @property
     def cluster_resolver(self) -> Any:

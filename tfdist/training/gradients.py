@@ -87,6 +87,10 @@ class RankGradients:
         """Return what the reduction of these variables' gradients remembers."""
         return self._reducer.state(variables)
 
+    def traced_kinds(self) -> dict[str, str]:
+        """Return the kind of each gradient in the steps traced so far, by path."""
+        return self._reducer.traced_kinds()
+
     def applying(self) -> AbstractContextManager[None]:
         """Mark a block in which an optimizer assigns variables."""
         return holding(self, "is_applying", True)

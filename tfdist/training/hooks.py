@@ -18,6 +18,7 @@ from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.keras.variables import note_raw
 from tfdist.compat.origins import needs_data
 from tfdist.compat.patching import holding
+from tfdist.compat.user_warnings import warn_user
 from tfdist.data.sharding import Shard, has_rows, of_any_length, shard_of
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
@@ -37,6 +38,8 @@ class ReplicaHooks(RankGradients, StepHooks):
 
     def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
         super().__init__(collective, reducer)
+        # What `is_by_row` has said in the last step that was traced.
+        self.by_row: list[bool] = []
         # The layer state that may differ between ranks, by model and by id.
         self._apart: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         # The Keras variables that custom loops assign, by id.
@@ -81,6 +84,8 @@ class ReplicaHooks(RankGradients, StepHooks):
                 is_predicting = is_joint and trainer is None
                 data = of_any_length(shard.data) if is_predicting else shard.data
                 outputs = call(data)
+        if not tf.executing_eagerly():
+            self.by_row = step.by_row
         apart = {id(variable): variable for variable in step.state()}
         if apart:
             self._apart.setdefault(trainer, {}).update(apart)
@@ -117,7 +122,9 @@ class ReplicaHooks(RankGradients, StepHooks):
         leaves = filter(has_rows, tf.nest.flatten(self.step.shard.data))
         length = value.shape[0] if value.shape.rank else 0
         # Not a regularizer's vector that happens to be as long.
-        return length in {leaf.shape[0] for leaf in leaves} and needs_data(value)
+        found = length in {leaf.shape[0] for leaf in leaves} and needs_data(value)
+        self.step.by_row.append(found)
+        return found
 
     def sum_over_ranks(self, value: Any, what: str) -> Any:
         """Sum a value of the step over the ranks that have rows."""
@@ -152,6 +159,8 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         RankFits.__init__(self, collective)
         self._feed = Feed(collective, devices)
         self.created = CreatedVariables(collective)
+        # What checks the first step of each `fit`, if anything.
+        self._first_step: Any = None
         # The current Keras call: its model, None in predictions, its name, and whether
         # all ranks make it together.
         self._call: tuple[Any, str, bool] | None = None
@@ -198,6 +207,25 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
                 yield
             except tf.errors.OpError as error:
                 raise self._feed.explained(error) from None
+
+    def check_by(self, check: Any) -> None:
+        """Let a `FirstStepCheck` check the first step of each `fit`."""
+        self._first_step = check
+        if self.rank == 0:
+            self._feed.first_rows = check.rows
+
+    def first_step_returned(self, trainer: Any) -> None:
+        """Check the first step of a `fit`, on the chief."""
+        check = self._first_step
+        if check is None:
+            return
+        text = check.difference(trainer) if self.rank == 0 else None
+        if check.choice == "raise":
+            (text, *_) = self._collective.exchange("the first step", text)
+            if text:
+                raise RuntimeError(text)
+        elif text:
+            warn_user(text)
 
     def is_of_loop(self, variables: Sequence[Any]) -> bool:
         """Return whether a custom loop has assigned one of these variables."""

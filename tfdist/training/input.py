@@ -48,6 +48,8 @@ class Feed:
     def __init__(self, collective: Collective, devices: int = 1) -> None:
         self._collective = collective
         self._replicas = collective.size * devices
+        # Where to keep the first rows of the data, if anywhere.
+        self.first_rows: Any = None
         # The error of the thread that reads the data, if any.
         self.error: Exception | None = None
 
@@ -63,6 +65,7 @@ class Feed:
             self._collective,
             self._check_fingerprint,
             may_be_empty=may_leave_ranks_empty(adapter, self._replicas),
+            first_rows=self.first_rows,
         )
 
     def explained(self, error: Exception) -> Exception:
@@ -178,6 +181,7 @@ def shard_global(
     check: Callable[[int], None],
     *,
     may_be_empty: bool,
+    first_rows: Any = None,
 ) -> tf.data.Dataset:
     """Cut global batches into `Shard`s for Keras.
 
@@ -192,18 +196,17 @@ def shard_global(
     def cut(state: Any, batch: Any) -> tuple[Any, Shard]:
         is_first, before = state
         rows, found = count_rows(batch, zipped)
-        rows = tf.convert_to_tensor(rows, tf.int64)
+        rows = count = tf.convert_to_tensor(rows, tf.int64)
         # A constant may be as long as some batch, but hardly as all before it.
         per_row = tf.stack([tf.cast(one, tf.int64) for one in found])
         with_rows = tf.where(before, per_row, 0)
         start, stop = share(rows, rank, size)
         stand_in = (tf.equal(start, stop),) if may_be_empty else ()
+        if first_rows is not None:
+            keep = first_rows.keep
+            rows = _after_first(is_first, lambda: keep(batch, count, found), rows)
         if size > 1:
-            same = tf.cond(
-                is_first, lambda: _compare(batch, check), lambda: tf.constant(True)
-            )
-            with tf.control_dependencies([same]):
-                rows = tf.identity(rows)
+            rows = _after_first(is_first, lambda: _compare(batch, check), rows)
             flags = [
                 one if isinstance(one, int) else flag
                 for one, flag in zip(found, tf.unstack(with_rows), strict=True)
@@ -219,6 +222,13 @@ def shard_global(
     cut_batches = dataset.scan((True, tf.ones([leaves], tf.bool)), cut)
     # The next batch is cut during a step.
     return cut_batches.prefetch(1)
+
+
+def _after_first(is_first: Any, act: Callable[[], Any], rows: Any) -> Any:
+    """Return `rows`, after `act` has run if this is the first batch."""
+    done = tf.cond(is_first, act, lambda: tf.constant(True))
+    with tf.control_dependencies([done]):
+        return tf.identity(rows)
 
 
 def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:

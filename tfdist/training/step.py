@@ -39,6 +39,8 @@ class Step:
         self.has_rows = has_rows
         # Variables whose new values come from this rank's rows only, by id.
         self.assigned: dict[int, Any] = {}
+        # What `is_by_row` has said.
+        self.by_row: list[bool] = []
         # How often the ranks have agreed on layer state in this step.
         self.agreements = 0
         self._graph = current_graph()

@@ -71,16 +71,16 @@ class BitsWatch(Watch):
             for name, entry, variable in entries_of(None, [], [optimizer], variables)
         }
 
-    def _take(self, parts: Any, names: Any, entries: Any) -> None:
+    def _take(self, parts: Any, entries: Any) -> None:
         """Record the digests of a step, unless there are enough steps."""
         if self._has_enough:
             return
-        leaves, own, _, applied, values = parts
+        leaves, own, gradients, values = parts
         recording, bits = self.recording, self._now()
         if recording.arithmetic is not None:
             # In the order of the backward pass. Without virtual ranks, the optimizer is
             # given the gradients of one rank's rows.
-            for name, array in reversed([*zip(names[1], applied, strict=True)]):
+            for name, array in reversed(gradients.items()):
                 bits[Value("gradient", name)] = digest(array).tobytes()
         pairs = [*zip(entries, values, strict=True)]
         for (name, entry), array in sorted(pairs, key=_position):

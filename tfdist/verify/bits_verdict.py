@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.verify.causes import Cause, cause_of_data
+from tfdist.first_step import Cause
+from tfdist.verify.causes import cause_of_data
 from tfdist.verify.recording import Recording, Value
 from tfdist.verify.verdict import Table, filled, text_of_cause
 

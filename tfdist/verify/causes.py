@@ -1,10 +1,9 @@
 """Likely causes of a difference between two recorded runs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from tfdist.first_step.explanation import BETWEEN_ROWS, Cause
 from tfdist.verify.compare import (
-    Difference,
     combined,
     dtype_of,
     ratio,
@@ -17,30 +16,6 @@ _SAME_GRADIENTS = {"float64": 1e-7, "float32": 1e-3, "bfloat16": 0.1, "float16":
 _GENERATORS = ("tf.random", "Python's random", "np.random")
 
 
-@dataclass(frozen=True)
-class Cause:
-    """Likely cause of a difference, its evidence, and the fix in the script."""
-
-    name: str
-    evidence: str
-    fix: str
-
-
-_CLIPPED = Cause(
-    "gradients that are clipped, or changed, before they are summed over the ranks",
-    "In the first step the gradients that tape.gradient returned agree, those that "
-    "the optimizer was given do not.",
-    "Give the optimizer the gradients as they are, and let it clip after the sum: "
-    "keras.optimizers.Adam(clipnorm=..., global_clipnorm=... or clipvalue=...).",
-)
-_ROWS = Cause(
-    "something computed over all rows of a batch",
-    "The first gradients differ, with the same weights, the same global batch and "
-    "no random numbers.",
-    "Look at the loss, the layers and the train_step of the script: a mean over rows "
-    "is the same however the rows are shared out; a sum, a ratio, a maximum or pairs "
-    "of rows are not.",
-)
 _UPDATE = Cause(
     "an update of its own",
     "The global batches, the initial weights and the gradients of the first step "
@@ -112,10 +87,8 @@ def _cause_of_batch(
     return _seeds_or(many, other)
 
 
-def cause_of_difference(
-    one: Recording, many: Sequence[Recording], first: Difference | None = None
-) -> Cause:
-    """Return the likely cause of `first`, a difference after equal global batches."""
+def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:
+    """Return the likely cause of a difference after equal global batches."""
     for name, value in one.initial.items():
         other = many[0].initial.get(name, value)
         if relative_difference(value, other) > 0:
@@ -126,87 +99,35 @@ def cause_of_difference(
                 "the generator that the script uses.",
             )
             return _seeds_or(many, cause)
-    raw = combined(many, "raw_gradients")
-    factor, rest = ratio(one.raw_gradients, raw)
+    if many[0].first_step is not None:
+        return many[0].first_step
+    factor, rest = ratio(one.gradients, combined(many))
     limit = _SAME_GRADIENTS[dtype_of(one)]
-    if rest > limit:
-        return _of_forward_pass(many[0], _seeds_or(many, _ROWS))
-    if abs(factor - 1) > limit:
-        return _not_averaged(factor, many)
-    names = [n for n in raw if n in one.raw_gradients]
-    apart = max(
-        (relative_difference(one.raw_gradients[n], raw[n]) for n in names), default=0.0
-    )
-    factor, rest = ratio(one.applied_gradients, combined(many, "applied_gradients"))
-    if names and (rest > max(limit, 10 * apart) or abs(factor - 1) > limit):
-        return _CLIPPED
-    return _of_forward_pass(many[0], _update_of(first))
-
-
-def _update_of(first: Difference | None) -> Cause:
-    """Return the cause of a difference that gradients do not explain."""
-    if first is not None and first.kind == "metrics":
-        return Cause(
-            "a metric that is not a sum over rows",
-            f"After step {first.step} {first.name}, added up over the ranks, differs; "
-            "the weights agree.",
-            "Add up sums over rows in the metric, such as a total and the number of "
-            "rows, or use keras.metrics.Mean; give keras.metrics.Sum a count as an "
-            "integer. A maximum, or a mean added once a step, cannot be added up over "
-            "ranks: compute it from what predict returns.",
-        )
-    if first is not None and first.kind == "state":
-        return Cause(
-            "state of a layer that is not a mean over rows",
-            f"After step {first.step} {first.name} differs; the gradients of the first "
-            "step agree. Ranks average the state of layers.",
-            "Give a queue the rows of all ranks: "
-            "tf.distribute.get_replica_context().all_gather(rows, axis=0). Keep a "
-            "count in a metric.",
-        )
-    return _UPDATE
-
-
-def _of_forward_pass(seen: Recording, otherwise: Cause) -> Cause:
-    """Return a cause in each rank's own computation, or else `otherwise`."""
-    if seen.draws:
-        return Cause(
-            "random numbers in a step",
-            f"In the training step {next(iter(seen.draws))} draws random numbers, "
-            "others on each rank than one process does.",
-            "Nothing is wrong if that is meant, as with dropout; to verify the rest, "
-            "switch it off for this run.",
-        )
-    if seen.batch_norms:
+    if rest <= limit < abs(factor - 1) and not many[0].is_keras_step:
+        return _not_divided(factor, many)
+    if many[0].batch_norms:
         return Cause(
             "batch normalisation that is not synchronised",
             "These layers normalise by the rows of one rank instead of the global "
-            f"batch: {some(map(repr, seen.batch_norms))}.",
+            f"batch: {some(map(repr, many[0].batch_norms))}.",
             "Make it keras.layers.BatchNormalization(synchronized=True).",
         )
-    return otherwise
+    if max(rest, abs(factor - 1)) <= limit:
+        return _UPDATE
+    evidence = "The first gradients differ, with the same weights and global batch."
+    return _seeds_or(many, Cause(BETWEEN_ROWS[0], evidence, BETWEEN_ROWS[1]))
 
 
-def _not_averaged(factor: float, many: Sequence[Recording]) -> Cause:
+def _not_divided(factor: float, many: Sequence[Recording]) -> Cause:
     """Return the cause of gradients that are a multiple of one process's."""
-    evidence = (
-        f"In the first step the gradient of {len(many)} processes was {factor:.3g} "
-        "times that of one."
-    )
-    if not many[0].is_keras_step:
-        return Cause(
-            "a loss that is not divided by the global batch size",
-            evidence,
-            "In a custom loop sum the losses of the rows and divide by the global "
-            "batch size (tf.nn.compute_average_loss). If it divides by a number of "
-            "replicas, read strategy.num_replicas_in_sync inside of the step: verify "
-            "cannot follow one that was read before.",
-        )
     return Cause(
-        "a custom loss that does not average",
-        evidence,
-        "Return one loss for each row, or their mean, never their sum, and do not "
-        "divide by the number of processes: the strategy weighs the ranks.",
+        "a loss that is not divided by the global batch size",
+        f"In the first step the gradient of {len(many)} processes was {factor:.3g} "
+        "times that of one.",
+        "In a custom loop sum the losses of the rows and divide by the global batch "
+        "size (tf.nn.compute_average_loss). If it divides by a number of replicas, "
+        "read strategy.num_replicas_in_sync inside of the step: verify cannot follow "
+        "one that was read before.",
     )
 
 

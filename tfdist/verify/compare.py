@@ -81,7 +81,7 @@ def unequal_on_ranks(many: Sequence[Recording], step: int) -> list[str]:
     ]
 
 
-def combined(many: Sequence[Recording], group: str) -> dict[str, Any]:
+def combined(many: Sequence[Recording]) -> dict[str, Any]:
     """Sum the gradients of several processes as the strategy does."""
     rows = [recording.batches[0].rows for recording in many]
     total = sum(rows)
@@ -89,7 +89,7 @@ def combined(many: Sequence[Recording], group: str) -> dict[str, Any]:
     weights = [n / total if is_mean else 1.0 for n in rows]
     sums: dict[str, Any] = {}
     for weight, recording in zip(weights, many, strict=True):
-        for name, value in getattr(recording, group).items():
+        for name, value in recording.gradients.items():
             if weight:
                 sums[name] = sums.get(name, 0.0) + weight * value.astype(np.float64)
     return sums
@@ -129,10 +129,10 @@ def noise_only(one: Recording, many: Sequence[Recording]) -> list[str]:
     """Return the weights whose gradient is zero except for rounding."""
     # For example a bias before a normalisation. Adam turns even such a gradient into
     # full steps, in a random direction.
-    others = combined(many, "raw_gradients")
+    others = combined(many)
     sizes = {
         name: float(np.abs([gradient, others[name]]).max(initial=0.0))
-        for name, gradient in one.raw_gradients.items()
+        for name, gradient in one.gradients.items()
         if name in others
     }
     # With loss scaling the first gradients may overflow.
@@ -142,7 +142,7 @@ def noise_only(one: Recording, many: Sequence[Recording]) -> list[str]:
         name
         for name, size in sizes.items()
         if size <= limit
-        and relative_difference(one.raw_gradients[name], others[name]) > 1e-3
+        and relative_difference(one.gradients[name], others[name]) > 1e-3
     ]
 
 
@@ -168,7 +168,7 @@ def differences(one: Recording, many: Sequence[Recording]) -> list[Difference]:
             # Weights hide a difference if steps are small, or normalised by the
             # optimizer.
             limit *= _GRADIENTS
-            given, sent = one.applied_gradients, combined(many, "applied_gradients")
+            given, sent = one.gradients, combined(many)
             for name in ordered(one):
                 if name in given and name in sent and name not in noise:
                     amount = relative_difference(given[name], sent[name])

@@ -71,10 +71,7 @@ def join(parts: list[Any]) -> Any:
 
 def _no_rows(spec: Any) -> Any:
     """Return an empty batch of a spec, with 0 for each unknown dimension."""
-    lengths = [0, *(length or 0 for length in spec.shape[1:])]
-    if spec.dtype == tf.string:
-        return tf.fill(lengths, "")
-    return tf.zeros(lengths, spec.dtype)
+    return tf.zeros([0, *(length or 0 for length in spec.shape[1:])], spec.dtype)
 
 
 def _runs_step() -> bool:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfdist.first_step import Cause
+
 Arrays = dict[str, Any]
 _MODULUS = 2**64
 # Up to this size the states of all steps are kept, above it only the first and last.
@@ -62,18 +64,15 @@ class Recording:
     batches: list[Batch] = field(default_factory=list)
     # TensorFlow's seed, and digests of Python's and NumPy's states, at the first step.
     seeds: list[str] = field(default_factory=list)
-    # Ordered sets, of layers that drew random numbers in a step, random layers switched
-    # off, and layers that normalise by the statistics of their own rows.
-    draws: dict[str, None] = field(default_factory=dict)
-    switched_off: dict[str, None] = field(default_factory=dict)
+    # An ordered set of layers that normalise by the statistics of their own rows.
     batch_norms: dict[str, None] = field(default_factory=dict)
     is_keras_step: bool = True  # Whether Keras, not the script, weighs the ranks.
     own_datasets: bool = False  # Whether the script shards its data itself.
-    was_jitted: bool = False
     initial: Arrays = field(default_factory=dict)
-    # Returned by the first `tape.gradient`, and passed to the first optimizer update.
-    raw_gradients: Arrays = field(default_factory=dict)
-    applied_gradients: Arrays = field(default_factory=dict)
+    # Passed to the first optimizer update.
+    gradients: Arrays = field(default_factory=dict)
+    # What the check of the first step has found, on rank 0.
+    first_step: Cause | None = None
     # After each step; digests on ranks other than 0, except for metrics.
     states: dict[int, Arrays] = field(default_factory=dict)
     # In a comparison of bits only: digests by step, in the order of computation. Step 0

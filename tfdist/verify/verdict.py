@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfdist.verify.causes import Cause, cause_of_data, cause_of_difference, some
+from tfdist.first_step import Cause
+from tfdist.verify.causes import cause_of_data, cause_of_difference, some
 from tfdist.verify.compare import (
     KINDS,
     TOLERANCES,
@@ -58,10 +59,8 @@ class Verdict:
     groups: tuple[Group, ...]
     first: First | None
     cause: Cause | None
-    switched_off: tuple[str, ...]
     noise: tuple[str, ...]  # Left out as rounding noise.
     unequal: tuple[str, ...]  # Not equal on all ranks.
-    was_jitted: bool
 
 
 def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
@@ -73,8 +72,7 @@ def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
     unequal = unequal_on_ranks(many, steps[-1])
     cause = cause_of_data(one, many)
     if cause is None and (too_large or unequal):
-        first = too_large[0] if too_large else None
-        cause = cause_of_difference(one, many, first)
+        cause = cause_of_difference(one, many)
     kinds = {name: entry.kind for name, entry in one.entries.items()}
     compared = {d.name for d in found if d.step == steps[-1]}
     return Verdict(
@@ -87,14 +85,12 @@ def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
         groups=_groups(last),
         first=_first(one, too_large[0], last, steps) if too_large else None,
         cause=cause,
-        switched_off=tuple(one.switched_off),
         noise=tuple(
             name
             for name in ordered(one)
             if kinds[name] in ("weights", "state") and name not in compared
         ),
         unequal=tuple(unequal),
-        was_jitted=one.was_jitted,
     )
 
 
@@ -187,12 +183,9 @@ def _notes(verdict: Verdict, steps: int) -> list[str]:
         )
     lists = {
         "Not equal on all ranks": verdict.unequal,
-        "Layers that draw random numbers were switched off": verdict.switched_off,
         "Left out, because it is made of rounding alone": verdict.noise,
     }
     notes += [f"{what}: {some(names)}." for what, names in lists.items() if names]
-    if verdict.was_jitted:
-        notes.append("jit_compile was switched off.")
     if verdict.steps < steps:
         notes.append(f"The script ended before {steps} steps.")
     return notes

@@ -4,6 +4,7 @@ import hashlib
 import random
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import watching
+from tfdist.compat.draws import alike_in_all_rows
 from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.tensorflow import global_seed
 from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard
+from tfdist.first_step import Cause, check
+from tfdist.first_step.explanation import explained
 from tfdist.strategies import AllReduceStrategy
 from tfdist.verify.recording import Layer, Recording, batch_of
 from tfdist.verify.script import StopTraining
@@ -41,34 +45,26 @@ class Watch:
         self._wanted_steps = steps
         self._names = Names()
         self._step: _Step | None = None
+        # What holds during a step.
+        self._during_step = ExitStack()
 
     def install(self) -> None:
         """Patch Keras, TensorFlow and the strategy."""
         self._watch_steps()
-        recording = self.recording
-
-        def note_switched_off(layer: Any) -> None:
-            recording.switched_off[path_of(layer)] = None
-
-        def note_jit() -> None:
-            recording.was_jitted = True
-
-        watching.switch_random_layers_off(note_switched_off)
-        watching.watch_draws(self._draw)
-        watching.watch_gradients(self._see_gradients)
-        watching.switch_jit_off(note_jit)
+        watching.replace(check, "explained", self._explained)
+        watching.switch_jit_off()
         name = "distribute_datasets_from_function"
         distribute = getattr(AllReduceStrategy, name)
 
-        def note_own_datasets(strategy: Any, *args: Any, **kwargs: Any) -> Any:
-            recording.own_datasets = True
-            return distribute(strategy, *args, **kwargs)
+        def note_own_datasets(*args: Any, **kwargs: Any) -> Any:
+            self.recording.own_datasets = True
+            return distribute(*args, **kwargs)
 
         watching.replace(AllReduceStrategy, name, note_own_datasets)
 
     def _watch_steps(self) -> None:
         """Patch what runs the layers and updates of a step."""
-        watching.watch_layers(self._enter, self._leave)
+        watching.watch_layers(self._leave)
         watching.watch_run(AllReduceStrategy, self._begin, self._end)
         watching.watch_updates(self._see_update)
         watching.watch_functions(self._stop_if_enough)
@@ -78,37 +74,17 @@ class Watch:
         return self.recording.steps >= self._wanted_steps
 
     @unseen
-    def _enter(self, layer: Any) -> None:
-        """Record that the call of a layer begins."""
-        if self._step is not None:
-            self._step.stack.append(layer)
-
-    @unseen
     def _leave(self, layer: Any, outputs: Any) -> None:
         """Record that the call of a layer ends."""
         del outputs
         step = self._step
-        if step is not None and step.stack:
-            step.stack.pop()
-            if not any(layer is other for other in step.layers):
-                step.layers.append(layer)
+        if step is not None and not any(layer is other for other in step.layers):
+            step.layers.append(layer)
 
-    def _draw(self, what: str) -> None:
-        """Record that the innermost layer draws random numbers."""
-        if self._step is None:
-            return
-        where = "the training step, outside of any layer,"
-        if self._step.stack:
-            layer = self._step.stack[-1]
-            where = f"the layer {path_of(layer)!r} ({type(layer).__name__})"
-        self._step.draws[f"{where} with {what}"] = None
-
-    def _see_gradients(self, target: Any, sources: Any, gradients: Any) -> None:
-        """Record the gradients of the first tape before the script changes them."""
-        del target
-        step = self._step
-        if step is not None and isinstance(sources, list | tuple) and not step.raw:
-            step.raw = self._by_name(sources, gradients)
+    def _explained(self, *found: Any, **options: Any) -> Cause:
+        """Record what the check of the first step has found."""
+        self.recording.first_step = cause = explained(*found, **options)
+        return cause
 
     def _see_update(self, optimizer: Any, gradients: Any, variables: list[Any]) -> None:
         """Record the outermost update of a step, and the optimizers inside of it."""
@@ -125,7 +101,7 @@ class Watch:
                 with tf.init_scope():
                     self._take_initial(optimizer, variables)
             step.variables += variables
-            step.applied = self._by_name(variables, gradients)
+            step.gradients = self._by_name(variables, gradients)
         if not any(optimizer is other for other in step.optimizers):
             step.optimizers.append(optimizer)
 
@@ -143,12 +119,14 @@ class Watch:
         self._step = _Step(model, args[0] if args else None)
 
     def _check(self, model: Any) -> None:
-        """Refuse a model whose steps this watch cannot observe."""
+        """Refuse a model whose steps this watch cannot observe, else prepare a step."""
         check_watchable(model)
+        self._during_step.enter_context(alike_in_all_rows())
 
     @unseen
     def _end(self) -> None:
         """Stop watching a step, and have its results recorded once computed."""
+        self._during_step.close()
         step, self._step = self._step, None
         if step is None or not step.optimizers:
             return
@@ -161,13 +139,10 @@ class Watch:
             entries.append((self._names.of(variable, name), entry))
             values.append(to_tensor(variable))
         leaves, own = step.batch()
-        raw, applied = [*step.raw.values()], [*step.applied.values()]
-        parts = [leaves, [] if own is None else [own], raw, applied, values]
-        names = [list(step.raw), list(step.applied)]
+        parts = [leaves, [] if own is None else [own], step.gradients, values]
 
         def take(*arrays: Any) -> None:
-            given = tf.nest.pack_sequence_as(parts, list(arrays))
-            self._take(given, names, entries)
+            self._take(tf.nest.pack_sequence_as(parts, list(arrays)), entries)
 
         tf.numpy_function(take, tf.nest.flatten(parts), [])
         self._stop_if_enough()
@@ -187,18 +162,15 @@ class Watch:
             is_norm = isinstance(layer, keras.layers.BatchNormalization)
             if is_norm and layer.trainable and not layer.synchronized:
                 recording.batch_norms[path] = None
-        recording.draws.update(step.draws)
 
-    def _take(self, parts: Any, names: Any, entries: Any) -> None:
+    def _take(self, parts: Any, entries: Any) -> None:
         """Record the arrays of a step, unless there are enough steps."""
         if self._has_enough:
             return
-        leaves, own, raw, applied, values = parts
-        groups = ("raw_gradients", "applied_gradients")
-        for group, keys, arrays in zip(groups, names, (raw, applied), strict=True):
-            if not getattr(self.recording, group):
-                copies = [np.array(array) for array in arrays]
-                setattr(self.recording, group, dict(zip(keys, copies, strict=True)))
+        leaves, own, gradients, values = parts
+        if not self.recording.gradients:
+            copies = {name: np.array(array) for name, array in gradients.items()}
+            self.recording.gradients = copies
         state = {
             name: (entry, np.asarray(value))
             for (name, entry), value in zip(entries, values, strict=True)
@@ -230,11 +202,8 @@ class _Step:
     data: Any
     optimizers: list[Any] = field(default_factory=list)
     variables: list[Any] = field(default_factory=list)
-    raw: dict[str, Any] = field(default_factory=dict)
-    applied: dict[str, Any] = field(default_factory=dict)
+    gradients: dict[str, Any] = field(default_factory=dict)
     layers: list[Any] = field(default_factory=list)  # In the order their calls end.
-    stack: list[Any] = field(default_factory=list)
-    draws: dict[str, None] = field(default_factory=dict)
 
     def batch(self) -> tuple[list[Any], Any]:
         """Return the tensors of the batch with rows, and the number of own rows."""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.first_step import Cause
 from tfdist.verify import Orders, VerifyError
 from tfdist.verify.bits_verdict import BitsVerdict, Run
-from tfdist.verify.causes import Cause
 from tfdist.verify.verdict import Group, Verdict
 from tfdist_cli import verify as verify_module
 from tfdist_cli.main import main
@@ -22,10 +22,8 @@ PASSED = Verdict(
     groups=(Group("weights", 8, 3e-7, "a/kernel"),),
     first=None,
     cause=None,
-    switched_off=(),
     noise=(),
     unequal=(),
-    was_jitted=False,
 )
 FAILED = PASSED.__class__(
     **{**vars(PASSED), "passed": False, "cause": Cause("a seed", "Seen.", "Do it.")}

@@ -23,8 +23,7 @@ def make_recording(rank, rows, fingerprint, kernel):
         batches=[Batch(rows, fingerprint, rows), Batch(rows, fingerprint + 1, rows)],
         seeds=["1", "a", "b"],
         initial={"m/dense/kernel": np.array([1.0, 2.0], np.float32)},
-        raw_gradients={"m/dense/kernel": np.array([0.5, -1.0], np.float32)},
-        applied_gradients={"m/dense/kernel": np.array([0.5, -1.0], np.float32)},
+        gradients={"m/dense/kernel": np.array([0.5, -1.0], np.float32)},
     )
     for step, value in enumerate(kernel, 1):
         values = {

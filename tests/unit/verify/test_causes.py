@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tfdist.first_step import Cause
 from tfdist.verify.causes import cause_of_data, cause_of_difference
-from tfdist.verify.compare import Difference
 from tfdist.verify.recording import Batch
 
 KERNEL = "m/dense/kernel"
@@ -67,9 +67,9 @@ def test_equal_batches(runs):
     assert cause_of_data(*runs) is None
 
 
-def set_gradients(many, *values, group="raw_gradients"):
+def set_gradients(many, *values):
     for recording, value in zip(many, values, strict=True):
-        getattr(recording, group)[KERNEL] = np.array(value)
+        recording.gradients[KERNEL] = np.array(value)
 
 
 def name_of(runs):
@@ -85,26 +85,19 @@ def test_other_initial_weights(runs):
 def test_other_gradients(runs):
     one, many = runs
     set_gradients(many, [0.5, 1.0], [0.5, -1.0])
-    assert name_of(runs) == "something computed over all rows of a batch"
+    assert name_of(runs).startswith("something computed over all rows of a batch, or")
 
     many[0].batch_norms = dict.fromkeys(["m/a", "m/b", "m/c", "m/d", "m/e"])
     cause = cause_of_difference(one, many)
     assert cause.name == "batch normalisation that is not synchronised"
     assert "global batch: 'm/a', 'm/b', 'm/c', 'm/d' and 1 more." in cause.evidence
 
-    many[0].draws = {"the layer 'noise' (Noise) with tf.random.normal": None}
-    cause = cause_of_difference(one, many)
-    assert cause.name == "random numbers in a step"
-    assert "layer 'noise' (Noise) with tf.random.normal draws" in cause.evidence
-
 
 def test_a_multiple_of_the_gradients(runs):
     one, many = runs
     set_gradients(many, [0.25, -0.5], [0.25, -0.5])
 
-    cause = cause_of_difference(one, many)
-    assert cause.name == "a custom loss that does not average"
-    assert "was 0.5 times that of one" in cause.evidence
+    assert name_of(runs).startswith("something computed over all rows of a batch, or")
 
     # In a custom loop gradients are summed, not weighted by rows.
     many[0].is_keras_step = False
@@ -119,16 +112,15 @@ def test_gradients_of_which_nothing_can_be_told(runs, value):
     one, many = runs
     for recording in (one, *many):
         set_gradients([recording], value)
-        set_gradients([recording], value, group="applied_gradients")
 
     assert name_of(runs) == "an update of its own"
 
 
-@pytest.mark.parametrize("applied", [[[0.3, -0.1], [0.3, -0.1]], [[0.05, -0.1]] * 2])
-def test_clipping_by_hand(runs, applied):
-    set_gradients(runs[1], *applied, group="applied_gradients")
+def test_what_the_check_of_the_first_step_has_found_comes_first(runs):
+    set_gradients(runs[1], [0.5, 1.0], [0.5, -1.0])
+    runs[1][0].first_step = Cause("a sum", "Half the gradients.", "Take the mean.")
 
-    assert name_of(runs).startswith("gradients that are clipped, or changed,")
+    assert name_of(runs) == "a sum"
 
 
 def test_equal_gradients(runs):
@@ -138,21 +130,6 @@ def test_equal_gradients(runs):
 
     runs[1][0].batch_norms = {"m/norm": None}
     assert name_of(runs) == "batch normalisation that is not synchronised"
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "evidence"),
-    [
-        ("metrics", "a metric that is not a sum over rows", "m/total, added up over"),
-        ("state", "state of a layer that is not a mean over rows", "m/total differs;"),
-        ("weights", "an update of its own", "gradients of the first step are"),
-    ],
-)
-def test_equal_gradients_and_another_variable(runs, kind, name, evidence):
-    cause = cause_of_difference(*runs, Difference("m/total", kind, 2, 0.5, True))
-
-    assert cause.name == name
-    assert evidence in cause.evidence
 
 
 @pytest.mark.parametrize(

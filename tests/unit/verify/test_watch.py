@@ -55,8 +55,7 @@ def check_steps(recording):
     assert len({batch.fingerprint for batch in recording.batches}) == 3
     weights = {"m/one/kernel", "m/one/bias", "m/two/kernel", "m/two/bias"}
     assert weights < recording.initial.keys()
-    assert weights < recording.raw_gradients.keys() == recording.initial.keys()
-    assert recording.applied_gradients.keys() == recording.raw_gradients.keys()
+    assert weights < recording.gradients.keys() == recording.initial.keys()
 
 
 def check_layers(recording):
@@ -65,10 +64,7 @@ def check_layers(recording):
     assert recording.layers[0].variables == ["m/one/kernel", "m/one/bias"]
     assert recording.layers[-1].variables == []
     assert recording.batch_norms == {"m/norm": None}
-    [draw] = recording.draws
-    assert draw.endswith("(Noise) with tf.random.normal")
     assert recording.is_keras_step
-    assert recording.was_jitted
 
 
 def test_a_fit_is_recorded_and_stopped_after_its_steps():

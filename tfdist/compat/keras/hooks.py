@@ -139,6 +139,10 @@ class FitHooks(Protocol):
         """Agree on the decisions of callbacks after an event of theirs."""
         return
 
+    def first_step_returned(self, trainer: Any) -> None:
+        """Check the first step of a `fit`, which has returned."""
+        return
+
     def has_written(self, file: str, error: Exception | None = None) -> None:
         """Tell the other ranks that the chief has written a file, or why it has not."""
         return

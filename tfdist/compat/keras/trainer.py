@@ -156,6 +156,9 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
     finally:
         self.jit_compile = is_compiled
 
+    # Empty after the first training step.
+    unchecked = [True] if is_training else []
+
     def call(iterator: Any) -> Any:
         is_single_step = not isinstance(iterator, tf.data.Iterator)
         if is_training and is_single_step:
@@ -166,6 +169,9 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
             logs = function(iterator)
         if is_joint:
             hooks.step_returned(self, what, logs)
+        if is_joint and not is_single_step and unchecked:
+            unchecked.clear()
+            hooks.first_step_returned(self)
         return logs
 
     return call

@@ -65,17 +65,19 @@ def note_raw(model: Any) -> None:
     for variable in raw_variables_of(model):
         if "assign" not in vars(variable):
             for name in _ASSIGNING:
-                wrap(variable, name, partial(_note_first, variable))
+                wrap(variable, name, partial(_note_first, variable, name))
 
 
 def _note_first(
-    variable: Any, original: Any, value: Any, *args: Any, **kwargs: Any
+    variable: Any, name: str, original: Any, value: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Report the assignment of a variable, then make it."""
+    # Not the original, since assignments may be undone: see `compat.undo`.
+    del original
     hooks = any_hooks_of(tf.distribute.get_strategy())
     if hooks is not None:
         hooks.note_assigned(variable, value)
-    return original(value, *args, **kwargs)
+    return getattr(type(variable), name)(variable, value, *args, **kwargs)
 
 
 def array_by_parts(original: Any, self: Any) -> Any:

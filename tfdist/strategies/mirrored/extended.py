@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import tensorflow as tf
@@ -11,11 +12,12 @@ from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.collectives.replica import ReplicaCollective
 from tfdist.collectives.transport import choose_transport
 from tfdist.compat import mirrored as compat
+from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import UpdateContext
 from tfdist.devices.cards import cards
 from tfdist.gradients import GradientReducer
 from tfdist.strategies.base import CollectiveExtended
-from tfdist.strategies.mirrored.hooks import MirroredKerasHooks
+from tfdist.strategies.mirrored.hooks import MirroredKerasHooks, StepReplicaContext
 from tfdist.training.hooks import ReplicaHooks
 from tfdist.training.input import shard_plain, together, with_own_part
 
@@ -82,6 +84,18 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
         if replica is None or replica.strategy is not self._container_strategy():
             return None
         return int(replica._replica_id)
+
+    def standing_in(self, hooks: Any, collective: Any) -> ExitStack:
+        """Let other hooks, of a simulated rank, take the place of all devices'."""
+        stack = ExitStack()
+        stack.enter_context(super().standing_in(hooks, collective))
+        stack.enter_context(holding(self, "_replicas", [collective]))
+        return stack
+
+    def replica_of(self, rank: int, hooks: Any) -> tf.distribute.ReplicaContext:
+        """Return the context of a simulated rank, which uses the first device."""
+        hooks.replicas = [hooks]
+        return StepReplicaContext(self._container_strategy(), 0, hooks)
 
     def step(
         self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]

@@ -1,0 +1,313 @@
+"""The check of the first step names programs that differ in silence, and no others."""
+
+import hashlib
+import warnings
+from contextlib import nullcontext
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+import tfdist
+from tfdist.compat.patching import holding
+from tfdist.gradients import sparse
+from tfdist.testing import cluster
+from tfdist.training import hooks
+
+ROWS, BATCH, FEATURES = 24, 8, 5
+
+
+def update(model, loss_of, *, change=lambda gradients: gradients):
+    """Update a model by the gradients of a loss."""
+    with tf.GradientTape() as tape:
+        loss = loss_of()
+    gradients = tape.gradient(loss, model.trainable_variables)
+    model.optimizer.apply(change(gradients), model.trainable_variables)
+    return {"loss": loss}
+
+
+def clip(model, data):
+    x, y = data
+    return update(
+        model,
+        lambda: model.compute_loss(x, y, model(x, training=True)),
+        change=lambda gradients: tf.clip_by_global_norm(gradients, 0.1)[0],
+    )
+
+
+def mix(model, data):
+    mixed = [0.7 * part + 0.3 * tf.reverse(part, [0]) for part in data]
+    return keras.Model.train_step(model, tuple(mixed))
+
+
+def attack(model, data):
+    x, y = data
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = model.compute_loss(x, y, model(x, training=True))
+    return keras.Model.train_step(model, (x + tape.gradient(loss, x), y))
+
+
+def average(model, data):
+    x, y = data
+
+    def loss():
+        by_row = tf.reduce_sum((y - model(x, training=True)) ** 2, -1)
+        return tf.nn.compute_average_loss(by_row, global_batch_size=BATCH)
+
+    return update(model, loss)
+
+
+def normalize(x):
+    return (x - tf.reduce_mean(x, 0)) / (1e-3 + tf.math.reduce_std(x, 0))
+
+
+class Queue(keras.layers.Layer):
+    def build(self, shape):
+        self.rows = self.add_weight((8, shape[-1]), trainable=False)
+
+    def call(self, x):
+        self.rows.assign(tf.concat([x, self.rows], 0)[:8])
+        return x
+
+
+class Count(keras.layers.Layer):
+    def build(self, shape):
+        self.seen = self.add_weight((), trainable=False, initializer="zeros")
+
+    def call(self, x):
+        self.seen.assign_add(tf.cast(tf.shape(x)[0], self.seen.dtype))
+        return x
+
+
+class Largest(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="largest")
+        self.value = self.add_weight(shape=(), initializer="zeros")
+
+    def update_state(self, y, p, sample_weight=None):
+        self.value.assign_add(tf.reduce_max(tf.abs(y - p)))
+
+    def result(self):
+        return self.value
+
+
+class Positions(keras.layers.Layer):
+    def build(self, shape):
+        self.table = keras.layers.Embedding(shape[-1], 1)
+        self.table.build(None)
+
+    def call(self, x):
+        return x + self.table(tf.range(x.shape[-1]))[:, 0]
+
+
+class AddedByRow(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(tf.reduce_sum(x**2, -1, keepdims=True))
+        return x
+
+
+class Moving(keras.layers.Layer):
+    def build(self, shape):
+        self.mean = tf.Variable(tf.zeros(shape[-1], self.dtype), trainable=False)
+
+    def call(self, x):
+        self.mean.assign(tf.reduce_mean(x, 0))
+        return x
+
+
+# Options of `train` that differ in silence, and what is said of each.
+SILENT = {
+    "a sum": (
+        {"loss": lambda y, p: tf.reduce_sum((y - p) ** 2)},
+        "is 0.5 times that of one process, and",
+    ),
+    "a fixed divisor": (
+        {"loss": lambda y, p: tf.reduce_sum((y - p) ** 2) / BATCH},
+        "0.5 times on two ranks: the loss is a sum over rows, not a mean",
+    ),
+    "pairs of rows": (
+        {"loss": lambda y, p: tf.reduce_mean((p - tf.transpose(p)) ** 2)},
+        "computed over all rows",
+    ),
+    "rows mixed": ({"step": mix}, "computed over all rows"),
+    "the gradient of a mean": ({"step": attack}, "computed over all rows"),
+    "rows normalized": (
+        {"layer": lambda: keras.layers.Lambda(normalize)},
+        "computed over all rows",
+    ),
+    "clipped by hand": ({"step": clip}, "Let the optimizer clip"),
+    "a queue": ({"layer": Queue}, "Give a queue the rows of all ranks"),
+    "a count": ({"layer": Count}, "Keep a count in a metric"),
+    "a maximum": ({"metric": Largest}, "the result of 'largest'"),
+}
+# Those that give what one process gives, or draw numbers.
+RIGHT = {
+    "dropout": {"layer": lambda: keras.layers.Dropout(0.5)},
+    "noise": {"layer": lambda: keras.layers.GaussianNoise(0.5)},
+    "normalization": {"layer": keras.layers.BatchNormalization},
+    "clipping": {"optimizer": lambda: keras.optimizers.Adam(global_clipnorm=0.1)},
+    "accumulation": {
+        "optimizer": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2)
+    },
+    "loss scaling": {
+        "optimizer": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    },
+    "a metric": {"metric": keras.metrics.MeanAbsoluteError},
+}
+# What tfdist mends, and what takes the mend out.
+MENDED = {
+    "positions": (
+        {"layer": Positions},
+        lambda: holding(sparse, "_origin_of", lambda indices: "rows"),
+    ),
+    "losses added by row": (
+        {"layer": AddedByRow},
+        lambda: without_patch(TensorFlowTrainer, "_aggregate_additional_loss"),
+    ),
+    "an average by the global size": (
+        {"step": average},
+        lambda: without_patch(tf.nn, "compute_average_loss"),
+    ),
+    "a raw variable": (
+        {"layer": Moving},
+        lambda: holding(hooks, "note_raw", lambda model: None),
+    ),
+}
+
+
+def without_patch(owner, name):
+    """Return a block in which a function is the original one."""
+    return holding(owner, name, getattr(owner, name).__wrapped__)
+
+
+def train(strategy, *, loss="mse", step=None, layer=None, metric=None, optimizer=None):
+    """Train for three steps; return the model."""
+    keras.utils.set_random_seed(1)
+    kind = type("Model", (keras.Model,), {} if step is None else {"train_step": step})
+    with strategy.scope():
+        inputs = keras.Input((FEATURES,))
+        hidden = keras.layers.Dense(4, "tanh")(inputs)
+        hidden = hidden if layer is None else layer()(hidden)
+        model = kind(inputs, keras.layers.Dense(1)(hidden))
+        model.compile(
+            keras.optimizers.Adam() if optimizer is None else optimizer(),
+            loss,
+            metrics=None if metric is None else [metric()],
+            jit_compile=False,
+        )
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(ROWS, FEATURES)), random.normal(size=(ROWS, 1))
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    return model
+
+
+def said_of(strategy, options, taken_out=nullcontext):
+    """Train, and return what was warned of the first step."""
+    with warnings.catch_warnings(record=True) as caught, taken_out():
+        warnings.simplefilter("always")
+        train(strategy, **options)
+    texts = [str(one.message) for one in caught]
+    return [text for text in texts if "irst step" in text]
+
+
+def said_of_all(is_mirrored):
+    """Return what is said of each program."""
+    keras.config.set_floatx("float64")
+    if is_mirrored:
+        tfdist.devices.split("CPU:0", 2)
+        strategy = tfdist.strategies.MirroredStrategy(["CPU:0", "CPU:1"])
+    else:
+        strategy = tfdist.strategies.AllReduceStrategy()
+    mended = {name: options for name, (options, _) in MENDED.items()}
+    silent = {name: options for name, (options, _) in SILENT.items()}
+    return {
+        **{
+            name: said_of(strategy, options)
+            for name, options in {**silent, **RIGHT, **mended}.items()
+        },
+        **{
+            f"{name}, taken out": said_of(strategy, options, taken_out)
+            for name, (options, taken_out) in MENDED.items()
+        },
+    }
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["processes", "devices"])
+def said(request):
+    size = 1 if request.param else 2
+    chief, *others = cluster(
+        said_of_all, size=size, args=(request.param,), timeout_seconds=240
+    ).values
+    for other in others:
+        assert not any(other.values()), "only the chief warns"
+    return chief
+
+
+@pytest.mark.parametrize("program", SILENT)
+def test_a_silent_program_is_named(said, program):
+    (text,) = said[program]
+
+    assert text.startswith("The first step differs from that of one process: the ")
+    assert SILENT[program][1] in text
+
+
+@pytest.mark.parametrize("program", [*RIGHT, *MENDED])
+def test_nothing_is_said_of_what_is_right(said, program):
+    assert said[program] == []
+
+
+@pytest.mark.parametrize("family", MENDED)
+def test_what_is_mended_is_named_without_the_mend(said, family):
+    (text,) = said[f"{family}, taken out"]
+
+    assert text.startswith("The first step differs from that of one process: the ")
+
+
+def bits_and_error():
+    """Return hashes of what training leaves, by choice, and what "raise" raises."""
+    strategy = tfdist.strategies.AllReduceStrategy()
+    of_process = strategy.extended.process_hooks
+    check, hashes, raised = of_process._first_step, {}, None
+    silent = {name: options for name, (options, _) in SILENT.items()}
+    for name, options in {**silent, **RIGHT}.items():
+        for choice in ("warn", "off"):
+            of_process._first_step = check if choice == "warn" else None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model = train(strategy, **options)
+            content = [np.asarray(variable).tobytes() for variable in model.variables]
+            content += [repr(np.random.random()).encode()]
+            hashes[name, choice] = hashlib.sha256(b"".join(content)).hexdigest()
+    of_process._first_step, check.choice = check, "raise"
+    try:
+        train(strategy, **SILENT["a sum"][0])
+    except RuntimeError as error:
+        raised = str(error)
+    train(strategy, **RIGHT["dropout"])
+    return hashes, raised
+
+
+def test_the_check_changes_no_bit_and_raises_on_all_ranks():
+    (hashes, raised), (_, other) = cluster(bits_and_error, timeout_seconds=240).values
+
+    for name, choice in hashes:
+        assert hashes[name, choice] == hashes[name, "off"], (name, choice)
+    assert raised == other
+    assert raised.startswith("The first step differs from that of one process")
+
+
+def train_a_long_sequence():
+    with tfdist.strategies.AllReduceStrategy().scope():
+        model = keras.Sequential([keras.Input((80, 2)), keras.layers.LSTM(2)])
+        model.compile("sgd", "mse")
+    model.fit(np.ones((8, 80, 2)), np.ones((8, 2)), batch_size=8, verbose=0)
+
+
+def test_long_recurrent_layers_are_not_checked():
+    logs = cluster(train_a_long_sequence).logs
+
+    line = "tfdist: The first step is not checked: lstm runs over more than 64 steps"
+    assert [log.count(line) for log in logs] == [1, 0]

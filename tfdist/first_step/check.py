@@ -1,0 +1,219 @@
+"""The check of the first step of a `fit`, on the chief."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.cluster import Cluster, facts
+from tfdist.collectives import Collective
+from tfdist.compat.patching import holding
+from tfdist.compat.undo import random_states, set_random_states, undone
+from tfdist.first_step.comparison import TOLERANCES, Difference, differences
+from tfdist.first_step.explanation import Cause, explained
+from tfdist.first_step.observation import Observer, Value, observing
+from tfdist.first_step.rows import FirstRows, Rows
+from tfdist.first_step.simulated_hooks import AsTraced, Current, SimulatedHooks
+from tfdist.first_step.simulation import SimulatedRanks
+from tfdist.gradients.sparse import SPARSE
+from tfdist.training.hooks import StrategyKerasHooks
+
+CHOICES = ("warn", "raise", "off")
+# Eager recurrent layers take as long for each of their steps.
+_LONGEST = 64
+_LONGEST_REASON = 300
+
+
+def check_choice(choice: str) -> None:
+    """Raise `ValueError` for an unknown choice of what a difference does."""
+    if choice not in CHOICES:
+        raise ValueError(
+            f"check_first_step must be one of {', '.join(CHOICES)}. Received: "
+            f"check_first_step={choice!r}. Use 'warn', the default."
+        )
+
+
+class FirstStepCheck:
+    """A comparison of the first step with plain Keras, by running it twice more.
+
+    A few rows go through the step whole, as on one process, and cut for two ranks that
+    are simulated in this process. What it assigns is undone.
+    """
+
+    def __init__(self, choice: str, extended: Any) -> None:
+        self.choice = choice
+        self.rows = FirstRows()
+        self._extended = extended
+
+    def difference(self, trainer: Any) -> str | None:
+        """Describe how the step of a model differs from that of one process, if so."""
+        rows = self.rows.take()
+        if rows is None:
+            return None
+        reason = _too_long(trainer, rows)
+        try:
+            if reason is None:
+                with _eagerly(), _put_back(trainer):
+                    cause = self._compare(trainer, rows)
+                return None if cause is None else cause.as_warning()
+        # Whatever a script does, it must not stop the training.
+        except Exception as error:  # noqa: BLE001
+            reason = f"{type(error).__name__}: {error}"
+        text = f"tfdist: The first step is not checked: {reason[:_LONGEST_REASON]}"
+        print(text, file=sys.stderr)
+        return None
+
+    def _compare(self, trainer: Any, rows: Rows) -> Cause | None:
+        """Compare the step of one process with that of two ranks."""
+        dtype, middle = _least_precise(trainer), rows.number // 2
+        [one] = self._values(trainer, rows, [0, rows.number])
+
+        def differences_from(start: int) -> list[Difference]:
+            ranks = self._values(trainer, rows, [0, start, rows.number])
+            found = (differences(one, values, dtype) for values in ranks)
+            return next(filter(None, found), [])
+
+        found = differences_from(middle + 1)
+        if not found:
+            return None
+        evenly = differences_from(middle)
+        if not evenly and all(one.kind == "result" for one in found):
+            return None
+        return explained(evenly or found, is_even=bool(evenly))
+
+    def _values(
+        self, trainer: Any, rows: Rows, bounds: Sequence[int]
+    ) -> list[list[Value]]:
+        """Return what the step computes on each of the ranks that share the rows."""
+        shards = [rows.shard(*part) for part in pairwise(bounds)]
+        of_process = self._extended.process_hooks
+        replica = getattr(of_process, "replicas", [of_process])[0]
+        # The paths of weights whose gradients are slices of rows.
+        kinds = replica.traced_kinds().items()
+        sparse = {path for path, kind in kinds if kind == SPARSE}
+        with undone() as assignments:
+            ranks = SimulatedRanks(len(shards), assignments)
+            hooks = [
+                SimulatedHooks(each, AsTraced(each, sparse), replica.by_row)
+                for each in ranks.collectives
+            ]
+            observer = Observer(trainer, assignments, sparse)
+
+            def reduce(gradients: Any, variables: Any) -> Any:
+                mine = hooks[ranks.rank]
+                prepared = mine.prepare_gradients(gradients, variables)
+                return mine.reduce_gradients(prepared)
+
+            def step(rank: int) -> list[Value]:
+                mine = hooks[rank]
+                with self._in_replica(trainer, rank, mine):
+                    mine.make_step(
+                        trainer.train_step, shards[rank], trainer, is_joint=True
+                    )
+                    states = mine.states_of_all(trainer.metrics_variables)
+                    return observer.values(states)
+
+            with (
+                observing(trainer, observer, reduce),
+                self._standing(hooks, ranks.collectives, lambda: ranks.rank, trainer),
+            ):
+                return ranks.run(step)
+
+    @contextmanager
+    def _standing(
+        self,
+        hooks: Sequence[StrategyKerasHooks],
+        collectives: Sequence[Collective],
+        rank: Callable[[], int],
+        trainer: Any,
+    ) -> Iterator[None]:
+        """Let the strategy be that of other ranks; `rank` returns the current one."""
+
+        def member() -> SimpleNamespace:
+            here, size = rank(), len(hooks)
+            of_host = {"local_rank": here, "local_size": size, "cluster": Cluster()}
+            return SimpleNamespace(rank=here, size=size, is_chief=not here, **of_host)
+
+        with ExitStack() as stack:
+            current = [Current(each, rank) for each in (hooks, collectives)]
+            stack.enter_context(self._extended.standing_in(*current))
+            if self._extended.collective.size > 1:
+                stack.enter_context(holding(facts, "detect_membership", member))
+            for metric in trainer.metrics:
+                metric.reset_state()
+            yield
+
+    @contextmanager
+    def _in_replica(
+        self, trainer: Any, rank: int, hooks: StrategyKerasHooks
+    ) -> Iterator[None]:
+        """Enter the replica of a rank, in which no variable is created."""
+        with (
+            trainer.distribute_strategy.scope(),
+            tf.variable_creator_scope(_refuse),
+            tf.summary.record_if(False),
+            self._extended.replica_of(rank, hooks),
+        ):
+            yield
+
+
+def _refuse(next_creator: Any, **kwargs: Any) -> None:
+    """Refuse to create a variable, which could not be undone."""
+    raise RuntimeError("the step creates a variable each time")
+
+
+@contextmanager
+def _eagerly() -> Iterator[None]:
+    """Run the functions of a script eagerly."""
+    are_eager = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(are_eager)
+
+
+@contextmanager
+def _put_back(trainer: Any) -> Iterator[None]:
+    """Put back random states, and the numbers that a model and its layers keep."""
+    states = random_states()
+    owners = [trainer, *trainer._flatten_layers(include_self=False)]
+    before = [{k: v for k, v in vars(o).items() if _is_plain(v)} for o in owners]
+    try:
+        yield
+    finally:
+        for owner, attributes in zip(owners, before, strict=True):
+            now = vars(owner)
+            kept = {k: v for k, v in attributes.items() if _is_plain(now.get(k, v))}
+            now.update(kept)
+        set_random_states(states)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text or None."""
+    return value is None or isinstance(value, int | float | str)
+
+
+def _least_precise(trainer: Any) -> str:
+    """Return the least precise type that a model computes in."""
+    found = {str(layer.compute_dtype) for layer in trainer._flatten_layers()}
+    found |= {str(v.dtype) for v in trainer.trainable_variables}
+    return next((dtype for dtype in TOLERANCES if dtype in found), "float64")
+
+
+def _too_long(trainer: Any, rows: Rows) -> str | None:
+    """Return why an eager step would take too long, None if it would not."""
+    lengths = [
+        shape[1]
+        for leaf in tf.nest.flatten(rows.data)
+        if isinstance(leaf, tf.Tensor) and len(shape := leaf.shape) > 1
+    ]
+    for layer in trainer._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and max(lengths, default=0) > _LONGEST:
+            return f"{layer.name} runs over more than {_LONGEST} steps"
+    return None

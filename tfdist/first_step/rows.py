@@ -1,0 +1,76 @@
+"""The first rows of the first global batch of a `fit`."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.data.sharding import Shard, cut_rows
+
+# Two parts of two rows at least: in one row, nothing is apart from another.
+LEAST = 4
+MOST = 6
+
+
+class Rows(NamedTuple):
+    """Rows of a global batch; `per_row` as `Shard.with_rows`, in integers."""
+
+    data: Any
+    number: int
+    per_row: list[int]
+
+    def shard(self, start: int, stop: int) -> Shard:
+        """Return the rows from `start` to before `stop` as those of a rank."""
+        first, end = (tf.constant(row, tf.int64) for row in (start, stop))
+        rows = tf.constant(self.number, tf.int64)
+        part = cut_rows(self.data, first, end, self.per_row)
+        return Shard(part, rows, end - first, ())
+
+
+class FirstRows:
+    """The rows that the pipeline of a `fit` keeps for the check."""
+
+    def __init__(self) -> None:
+        self._spec: Any = None
+        self._kept: tuple[int, list[int], list[Any]] | None = None
+
+    def keep(self, batch: Any, rows: Any, per_row: Sequence[Any]) -> Any:
+        """Return an op that keeps the first rows of a batch of the pipeline."""
+        few = cut_rows(batch, 0, tf.minimum(rows, MOST), per_row)
+        self._spec, self._kept = tf.nest.map_structure(_spec_of, few), None
+        leaves = tf.nest.flatten(few, expand_composites=True)
+        tensors = [leaf for leaf in leaves if _is_array(leaf)]
+        places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+
+        def keep(count: Any, per_row: Any, *arrays: Any) -> bool:
+            found: list[Any] = [None] * len(leaves)
+            for place, array in zip(places, arrays, strict=True):
+                found[place] = np.array(array)
+            self._kept = min(int(count), MOST), [int(n) for n in per_row], found
+            return True
+
+        counts = tf.stack([tf.cast(n, tf.int64) for n in per_row])
+        kept = tf.numpy_function(keep, [rows, counts, *tensors], tf.bool)
+        return tf.ensure_shape(kept, [])
+
+    def take(self) -> Rows | None:
+        """Return the rows once, None if there are none or too few."""
+        kept, self._kept = self._kept, None
+        if kept is None or kept[0] < LEAST:
+            return None
+        count, per_row, arrays = kept
+        leaves = [None if a is None else tf.convert_to_tensor(a) for a in arrays]
+        data = tf.nest.pack_sequence_as(self._spec, leaves, expand_composites=True)
+        return Rows(data, count, per_row)
+
+
+def _is_array(leaf: Any) -> bool:
+    """Return whether a leaf is a tensor that NumPy can hold."""
+    return isinstance(leaf, tf.Tensor) and leaf.dtype != tf.variant
+
+
+def _spec_of(leaf: Any) -> Any:
+    """Return the spec of a tensor; None for what holds none, as in a step of Keras."""
+    is_tensor = isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor)
+    return tf.type_spec_from_value(leaf) if is_tensor else None
