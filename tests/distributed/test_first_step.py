@@ -12,6 +12,7 @@ from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 import tfdist
 from tfdist.compat.patching import holding
+from tfdist.first_step import check
 from tfdist.gradients import sparse
 from tfdist.testing import cluster
 from tfdist.training import hooks
@@ -299,15 +300,22 @@ def test_the_check_changes_no_bit_and_raises_on_all_ranks():
     assert raised.startswith("The first step differs from that of one process")
 
 
-def train_a_long_sequence():
-    with tfdist.strategies.AllReduceStrategy().scope():
-        model = keras.Sequential([keras.Input((80, 2)), keras.layers.LSTM(2)])
-        model.compile("sgd", "mse")
-    model.fit(np.ones((8, 80, 2)), np.ones((8, 2)), batch_size=8, verbose=0)
+def train_what_costs_too_much():
+    strategy = tfdist.strategies.AllReduceStrategy()
+    for layer, most in ((keras.layers.LSTM(2), 40), (keras.layers.Dense(2), 5)):
+        with strategy.scope(), holding(check, "_MOST_WEIGHTS", most):
+            model = keras.Sequential([keras.Input((80, 2)), layer])
+            model.compile("sgd", "mse")
+            x, y = np.ones((8, 80, 2)), np.ones(layer.compute_output_shape((8, 80, 2)))
+            model.fit(x, y, batch_size=8, verbose=0)
 
 
-def test_long_recurrent_layers_are_not_checked():
-    logs = cluster(train_a_long_sequence).logs
+def test_what_costs_too_much_is_left_out_with_a_line():
+    logs = cluster(train_what_costs_too_much).logs
 
-    line = "tfdist: The first step is not checked: lstm runs over more than 64 steps"
-    assert [log.count(line) for log in logs] == [1, 0]
+    for reason in (
+        "lstm runs over more than 64 steps",
+        "the model has 6 weights, more than 5",
+    ):
+        line = f"tfdist: The first step is not checked: {reason}"
+        assert [log.count(line) for log in logs] == [1, 0]

@@ -1,5 +1,6 @@
 """The check of the first step of a `fit`, on the chief."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,8 @@ from tfdist.training.hooks import StrategyKerasHooks
 CHOICES = ("warn", "raise", "off")
 # Eager recurrent layers take as long for each of their steps.
 _LONGEST = 64
+# The gradients of each simulated rank are kept, also those of tables as a whole.
+_MOST_WEIGHTS = 2**28
 _LONGEST_REASON = 300
 
 
@@ -55,7 +58,7 @@ class FirstStepCheck:
         rows = self.rows.take()
         if rows is None:
             return None
-        reason = _too_long(trainer, rows)
+        reason = _left_out(trainer, rows)
         try:
             if reason is None:
                 with _eagerly(), _put_back(trainer):
@@ -206,14 +209,14 @@ def _least_precise(trainer: Any) -> str:
     return next((dtype for dtype in TOLERANCES if dtype in found), "float64")
 
 
-def _too_long(trainer: Any, rows: Rows) -> str | None:
-    """Return why an eager step would take too long, None if it would not."""
-    lengths = [
-        shape[1]
-        for leaf in tf.nest.flatten(rows.data)
-        if isinstance(leaf, tf.Tensor) and len(shape := leaf.shape) > 1
-    ]
+def _left_out(trainer: Any, rows: Rows) -> str | None:
+    """Return why the check would take too much time or memory, None if it would not."""
+    weights = sum(math.prod(v.shape) for v in trainer.trainable_variables)
+    if weights > _MOST_WEIGHTS:
+        return f"the model has {weights:,} weights, more than {_MOST_WEIGHTS:,}"
+    tensors = (x for x in tf.nest.flatten(rows.data) if isinstance(x, tf.Tensor))
+    longest = max((x.shape[1] for x in tensors if x.shape.rank > 1), default=0)
     for layer in trainer._flatten_layers():
-        if isinstance(layer, keras.layers.RNN) and max(lengths, default=0) > _LONGEST:
+        if isinstance(layer, keras.layers.RNN) and longest > _LONGEST:
             return f"{layer.name} runs over more than {_LONGEST} steps"
     return None
