@@ -28,7 +28,7 @@ CHOICES = ("warn", "raise", "off")
 # Eager recurrent layers take as long for each of their steps.
 _LONGEST = 64
 # The gradients of each simulated rank are kept, also those of tables as a whole.
-_MOST_WEIGHTS = 2**28
+_MOST_WEIGHTS = 2**27
 _LONGEST_REASON = 300
 
 
@@ -73,18 +73,18 @@ class FirstStepCheck:
 
     def _compare(self, trainer: Any, rows: Rows) -> Cause | None:
         """Compare the step of one process with that of two ranks."""
-        dtype, middle = _least_precise(trainer), rows.number // 2
-        [one] = self._values(trainer, rows, [0, rows.number])
+        dtype, half = _least_precise(trainer), rows.number // 2
 
-        def differences_from(start: int) -> list[Difference]:
-            ranks = self._values(trainer, rows, [0, start, rows.number])
+        def differences_of(rows: Rows, middle: int) -> list[Difference]:
+            [one] = self._values(trainer, rows, [0, rows.number])
+            ranks = self._values(trainer, rows, [0, middle, rows.number])
             found = (differences(one, values, dtype) for values in ranks)
             return next(filter(None, found), [])
 
-        found = differences_from(middle + 1)
+        found = differences_of(rows, half + 1)
         if not found:
             return None
-        evenly = differences_from(middle)
+        evenly = differences_of(rows._replace(number=2 * half), half)
         if not evenly and all(one.kind == "result" for one in found):
             return None
         return explained(evenly or found, is_even=bool(evenly))

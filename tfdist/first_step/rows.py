@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from tfdist.data.sharding import Shard, cut_rows
 
-# Two parts of two rows at least: in one row, nothing is apart from another.
+# In a part of one row, nothing is apart from another.
 LEAST = 4
-MOST = 6
+# Two parts, of three rows and of two.
+MOST = 5
 
 
 class Rows(NamedTuple):
