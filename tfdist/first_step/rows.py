@@ -33,13 +33,13 @@ class FirstRows:
     """The rows that the pipeline of a `fit` keeps for the check."""
 
     def __init__(self) -> None:
-        self._spec: Any = None
-        self._kept: tuple[int, list[int], list[Any]] | None = None
+        # Their spec and number, how many make a row of each leaf, and the leaves.
+        self._kept: tuple[Any, int, list[int], list[Any]] | None = None
 
     def keep(self, batch: Any, rows: Any, per_row: Sequence[Any]) -> Any:
         """Return an op that keeps the first rows of a batch of the pipeline."""
         few = cut_rows(batch, 0, tf.minimum(rows, MOST), per_row)
-        self._spec, self._kept = tf.nest.map_structure(_spec_of, few), None
+        spec, self._kept = tf.nest.map_structure(_spec_of, few), None
         leaves = tf.nest.flatten(few, expand_composites=True)
         tensors = [leaf for leaf in leaves if _is_array(leaf)]
         places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
@@ -48,7 +48,7 @@ class FirstRows:
             found: list[Any] = [None] * len(leaves)
             for place, array in zip(places, arrays, strict=True):
                 found[place] = np.array(array)
-            self._kept = min(int(count), MOST), [int(n) for n in per_row], found
+            self._kept = spec, min(int(count), MOST), [int(n) for n in per_row], found
             return True
 
         counts = tf.stack([tf.cast(n, tf.int64) for n in per_row])
@@ -58,11 +58,11 @@ class FirstRows:
     def take(self) -> Rows | None:
         """Return the rows once, None if there are none or too few."""
         kept, self._kept = self._kept, None
-        if kept is None or kept[0] < LEAST:
+        if kept is None or kept[1] < LEAST:
             return None
-        count, per_row, arrays = kept
+        spec, count, per_row, arrays = kept
         leaves = [None if a is None else tf.convert_to_tensor(a) for a in arrays]
-        data = tf.nest.pack_sequence_as(self._spec, leaves, expand_composites=True)
+        data = tf.nest.pack_sequence_as(spec, leaves, expand_composites=True)
         return Rows(data, count, per_row)
 
 
