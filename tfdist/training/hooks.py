@@ -159,7 +159,7 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         RankFits.__init__(self, collective)
         self._feed = Feed(collective, devices)
         self.created = CreatedVariables(collective)
-        # What checks the first step of each `fit`, if anything.
+        # What checks the first step after each `compile`, if anything.
         self._first_step: Any = None
         # The current Keras call: its model, None in predictions, its name, and whether
         # all ranks make it together.
@@ -209,7 +209,7 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
                 raise self._feed.explained(error) from None
 
     def check_by(self, check: Any) -> None:
-        """Let a `FirstStepCheck` check the first step of each `fit`."""
+        """Let a `FirstStepCheck` check the first step after each `compile`."""
         self._first_step = check
         if self.rank == 0:
             self._feed.first_rows = check.rows
