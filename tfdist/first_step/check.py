@@ -50,7 +50,7 @@ class FirstStepCheck:
 
     def __init__(self, choice: str, extended: Any) -> None:
         self.choice = choice
-        self.rows = FirstRows()
+        self.rows = FirstRows(extended.joined.size)
         self._extended = extended
 
     def difference(self, trainer: Any) -> str | None:

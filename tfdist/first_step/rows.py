@@ -30,15 +30,21 @@ class Rows(NamedTuple):
 
 
 class FirstRows:
-    """The rows that the pipeline of a `fit` keeps for the check."""
+    """The rows that the pipeline of a `fit` keeps for the check.
 
-    def __init__(self) -> None:
+    They are at most twice those that a rank trains on, which take memory alike.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
         # Their spec and number, how many make a row of each leaf, and the leaves.
         self._kept: tuple[Any, int, list[int], list[Any]] | None = None
 
     def keep(self, batch: Any, rows: Any, per_row: Sequence[Any]) -> Any:
         """Return an op that keeps the first rows of a batch of the pipeline."""
-        few = cut_rows(batch, 0, tf.minimum(rows, MOST), per_row)
+        largest_share = -(-rows // self._ranks)
+        number = tf.minimum(tf.minimum(rows, MOST), 2 * largest_share)
+        few = cut_rows(batch, 0, number, per_row)
         spec, self._kept = tf.nest.map_structure(_spec_of, few), None
         leaves = tf.nest.flatten(few, expand_composites=True)
         tensors = [leaf for leaf in leaves if _is_array(leaf)]
@@ -48,11 +54,11 @@ class FirstRows:
             found: list[Any] = [None] * len(leaves)
             for place, array in zip(places, arrays, strict=True):
                 found[place] = np.array(array)
-            self._kept = spec, min(int(count), MOST), [int(n) for n in per_row], found
+            self._kept = spec, int(count), [int(n) for n in per_row], found
             return True
 
         counts = tf.stack([tf.cast(n, tf.int64) for n in per_row])
-        kept = tf.numpy_function(keep, [rows, counts, *tensors], tf.bool)
+        kept = tf.numpy_function(keep, [number, counts, *tensors], tf.bool)
         return tf.ensure_shape(kept, [])
 
     def take(self) -> Rows | None:
