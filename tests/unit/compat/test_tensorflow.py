@@ -37,6 +37,7 @@ def parameters(function):
 # The additions of tfdist to the interface of TensorFlow.
 OURS = {
     *("joined", "keras_hooks", "owners", "step", "_gather_over_processes"),
+    *("replica_of", "standing_in"),
     "_abc_impl",
 }
 OVERRIDDEN = {
