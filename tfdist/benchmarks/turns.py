@@ -12,6 +12,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tfdist.rendezvous.watchdog import stops_are_expected
+
 _TURN = b"\1"
 # The group of a process, and its id if signals stop it between turns.
 _HELLO = struct.Struct("!BI")
@@ -63,6 +65,8 @@ class Turn:
         # A signal can stop the process between turns: threads of a sleeping one may
         # stay busy, such as Horovod's, which polls its peers.
         pid = os.getpid() if is_stopped else 0
+        if is_stopped:
+            stops_are_expected.set()
         self._connection.sendall(_HELLO.pack(group, pid))
 
     def __enter__(self) -> "Turn":

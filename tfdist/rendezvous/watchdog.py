@@ -18,6 +18,8 @@ TICK_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
 # A process that a signal has stopped cannot be mistaken for a slow one.
 STOPPED_SECONDS = 15.0
+# Set where signals stop this process on purpose, as between the turns of a benchmark.
+stops_are_expected = threading.Event()
 # The parent handles these signals; the watchdog ends with it.
 _FOR_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -25,8 +27,11 @@ _FOR_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 def start_watchdog(name: str, seconds: float, *, if_stopped: bool = False) -> None:
     """Start the watchdog, which kills this process if its Python stalls.
 
-    With `if_stopped` it spares a process that no signal has stopped.
+    With `if_stopped` it spares a process that no signal has stopped, and is not needed
+    where `stops_are_expected`.
     """
+    if if_stopped and stops_are_expected.is_set():
+        return
     ticks = max(1, round(seconds / TICK_SECONDS))
     orders = [str(os.getpid()), str(ticks), "stopped" if if_stopped else "silent", name]
     command = [sys.executable, "-I", "-S", __file__, *orders]

@@ -49,7 +49,9 @@ def test_a_group_that_has_ended_is_left_out():
 MEMBER = """
 import sys
 from tfdist.benchmarks.turns import Turn
+from tfdist.rendezvous.watchdog import start_watchdog
 with Turn(int(sys.argv[1]), group=0, is_stopped=True) as turn:
+    start_watchdog("rank 0", 1.0, if_stopped=True)
     for _ in range(3):
         turn.take()
         turn.pass_on()
@@ -64,6 +66,8 @@ def test_a_process_is_stopped_while_another_has_its_turn():
             for _ in range(3):
                 turn.take()
                 stops.append(is_soon_stopped(member.pid))
+                # For longer than a watchdog would wait.
+                time.sleep(2.0)
                 turn.pass_on()
         code = member.wait(SECONDS)
 
