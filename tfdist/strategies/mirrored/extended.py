@@ -17,7 +17,7 @@ from tfdist.compat.tensorflow import UpdateContext
 from tfdist.devices.cards import cards
 from tfdist.gradients import GradientReducer
 from tfdist.strategies.base import CollectiveExtended
-from tfdist.strategies.mirrored.hooks import MirroredKerasHooks, StepReplicaContext
+from tfdist.strategies.mirrored.hooks import MirroredKerasHooks, SimulatedReplicaContext
 from tfdist.training.hooks import ReplicaHooks
 from tfdist.training.input import shard_plain, together, with_own_part
 
@@ -95,7 +95,7 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
     def replica_of(self, rank: int, hooks: Any) -> tf.distribute.ReplicaContext:
         """Return the context of a simulated rank, which uses the first device."""
         hooks.replicas = [hooks]
-        return StepReplicaContext(self._container_strategy(), 0, hooks)
+        return SimulatedReplicaContext(self._container_strategy(), 0, hooks)
 
     def step(
         self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]

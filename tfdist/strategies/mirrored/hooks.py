@@ -221,3 +221,12 @@ def _mean(values: Sequence[Any], shares: Sequence[Any]) -> Any:
 
 class StepReplicaContext(WeighingReplicaContext, MirroredReplicaContext):
     """TensorFlow's replica context, whose all-reduce weighs replicas by rows."""
+
+
+class SimulatedReplicaContext(StepReplicaContext):
+    """The context of a simulated rank: its own number, the first device's values."""
+
+    @property
+    def replica_id_in_sync_group(self) -> int:
+        """The number of the simulated rank."""
+        return int(self._hooks.rank)
