@@ -67,7 +67,8 @@ def test_a_process_is_stopped_while_another_has_its_turn():
                 turn.take()
                 stops.append(is_soon_stopped(member.pid))
                 # For longer than a watchdog would wait.
-                time.sleep(2.0)
+                with pytest.raises(subprocess.TimeoutExpired):
+                    member.wait(2.0)
                 turn.pass_on()
         code = member.wait(SECONDS)
 
