@@ -5,13 +5,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdist.cluster import Cluster, facts
+from tfdist.cluster import facts
+from tfdist.cluster.membership import Membership, Place
 from tfdist.collectives import Collective
 from tfdist.compat.patching import holding
 from tfdist.compat.undo import random_states, set_random_states, undone
@@ -27,7 +27,7 @@ from tfdist.training.hooks import StrategyKerasHooks
 CHOICES = ("warn", "raise", "off")
 # Eager recurrent layers take as long for each of their steps.
 _LONGEST = 64
-# The gradients of each simulated rank are kept, also those of tables as a whole.
+# The check keeps the gradients of each simulated rank, those of tables as dense ones.
 _MOST_WEIGHTS = 2**27
 _LONGEST_REASON = 300
 
@@ -136,11 +136,10 @@ class FirstStepCheck:
         trainer: Any,
     ) -> Iterator[None]:
         """Let the strategy be that of other ranks; `rank` returns the current one."""
+        size = len(hooks)
 
-        def member() -> SimpleNamespace:
-            here, size = rank(), len(hooks)
-            of_host = {"local_rank": here, "local_size": size, "cluster": Cluster()}
-            return SimpleNamespace(rank=here, size=size, is_chief=not here, **of_host)
+        def member() -> Membership:
+            return Membership(place=Place(rank(), size, rank(), size))
 
         with ExitStack() as stack:
             current = [Current(each, rank) for each in (hooks, collectives)]

@@ -1,4 +1,4 @@
-"""What a step does: gradients given to optimizers, new state, results of metrics."""
+"""The gradients that a step gives to optimizers, its new state and its metrics."""
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence

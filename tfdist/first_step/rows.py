@@ -22,7 +22,7 @@ class Rows(NamedTuple):
     per_row: list[int]
 
     def shard(self, start: int, stop: int) -> Shard:
-        """Return the rows from `start` to before `stop` as those of a rank."""
+        """Return the shard of a rank: the rows `start` to `stop - 1`."""
         first, end = (tf.constant(row, tf.int64) for row in (start, stop))
         rows = tf.constant(self.number, tf.int64)
         part = cut_rows(self.data, first, end, self.per_row)

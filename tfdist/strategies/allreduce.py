@@ -73,9 +73,9 @@ class AllReduceStrategy(StepRunner):
             optimizer updates each element on its own and has no `clipnorm`. For every
             optimizer that updates each weight on its own; files are those of plain
             Keras, and all ranks must save them. Default False.
-        check_first_step: Whether the chief runs the first step of a `fit` again on a
-            few rows, whole and in two parts, and what a difference does: "warn",
-            "raise" on all ranks, or "off". What it cannot see:
+        check_first_step: The chief runs the first step after each `compile` again on
+            a few rows, whole and in two parts. A difference is a warning ("warn"), an
+            error on all ranks ("raise"), or not looked for ("off"). What it cannot see:
             docs/guarantees.md. Default "warn".
         start_timeout_seconds: How long to wait for the last process. Default: `tfdist
             run --start-timeout`, or 300.

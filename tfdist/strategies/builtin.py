@@ -34,9 +34,9 @@ class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ign
             replace it in branches and loops, where none of these can run, for example
             with gradient accumulation. Default None: TensorFlow's collectives
             everywhere.
-        check_first_step: Whether the chief runs the first step of a `fit` again on a
-            few rows, whole and in two parts, and what a difference does: "warn",
-            "raise" on all ranks, or "off". Default "warn".
+        check_first_step: The chief runs the first step after each `compile` again on
+            a few rows, whole and in two parts. A difference is a warning ("warn"), an
+            error on all ranks ("raise"), or not looked for ("off"). Default "warn".
 
     Raises:
         ValueError: If a device does not exist, or is given twice.
@@ -81,9 +81,9 @@ class CentralStorageStrategy(
             logical CPUs.
         parameter_device: The device of the weights. Default None: the CPU, or the
             compute device if there is only one.
-        check_first_step: Whether the chief runs the first step of a `fit` again on a
-            few rows, whole and in two parts, and what a difference does: "warn",
-            "raise" on all ranks, or "off". Default "warn".
+        check_first_step: The chief runs the first step after each `compile` again on
+            a few rows, whole and in two parts. A difference is a warning ("warn"), an
+            error on all ranks ("raise"), or not looked for ("off"). Default "warn".
 
     Raises:
         ValueError: If a device does not exist, or is given twice.

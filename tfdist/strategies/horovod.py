@@ -43,9 +43,9 @@ class HorovodStrategy(AllReduceStrategy):
             contains this process. Horovod stops for all sets at once, so a process that
             ends waits for the other sets. A process in no set must call
             `tfdist.horovod.join()` before it ends. Default None: all ranks.
-        check_first_step: Whether the chief runs the first step of a `fit` again on a
-            few rows, whole and in two parts, and what a difference does: "warn",
-            "raise" on all ranks, or "off". Default "warn".
+        check_first_step: The chief runs the first step after each `compile` again on
+            a few rows, whole and in two parts. A difference is a warning ("warn"), an
+            error on all ranks ("raise"), or not looked for ("off"). Default "warn".
         start_timeout_seconds: How long to wait for the last process. Default: `tfdist
             run --start-timeout`, or 300.
         timeout_seconds: How long a process may wait for the others in one call. Default

@@ -43,9 +43,9 @@ class MultiWorkerMirroredStrategy(
         collective: The engine that connects the processes: "tensorflow", or "mpi" for
             processes with one device each, see `AllReduceStrategy`. Default
             "tensorflow".
-        check_first_step: Whether the chief runs the first step of a `fit` again on a
-            few rows, whole and in two parts, and what a difference does: "warn",
-            "raise" on all ranks, or "off". Default "warn".
+        check_first_step: The chief runs the first step after each `compile` again on
+            a few rows, whole and in two parts. A difference is a warning ("warn"), an
+            error on all ranks ("raise"), or not looked for ("off"). Default "warn".
 
     Raises:
         OSError: If this process cannot listen at its own address.

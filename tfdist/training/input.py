@@ -196,15 +196,16 @@ def shard_global(
     def cut(state: Any, batch: Any) -> tuple[Any, Shard]:
         is_first, before = state
         rows, found = count_rows(batch, zipped)
-        rows = count = tf.convert_to_tensor(rows, tf.int64)
+        rows = tf.convert_to_tensor(rows, tf.int64)
         # A constant may be as long as some batch, but hardly as all before it.
         per_row = tf.stack([tf.cast(one, tf.int64) for one in found])
         with_rows = tf.where(before, per_row, 0)
         start, stop = share(rows, rank, size)
         stand_in = (tf.equal(start, stop),) if may_be_empty else ()
         if first_rows is not None:
-            keep = first_rows.keep
-            rows = _after_first(is_first, lambda: keep(batch, count, found), rows)
+            rows = _after_first(
+                is_first, lambda: first_rows.keep(batch, rows, found), rows
+            )
         if size > 1:
             rows = _after_first(is_first, lambda: _compare(batch, check), rows)
             flags = [
