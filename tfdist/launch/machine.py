@@ -20,8 +20,8 @@ _FIRST_PORT = 10_000
 _LAST_PORT = 65_535
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES_PER_PORT = 64
-# Ports given lately, which jobs that start at the same time may not have bound yet.
-_given: deque[int] = deque(maxlen=1000)
+# Claims of the ports given lately, which their processes may not have bound yet.
+_claims: deque[socket.socket] = deque(maxlen=256)
 
 
 @dataclass(frozen=True)
@@ -86,23 +86,21 @@ def free_ports(
     count: int, *, host: str = "127.0.0.1", within: range | None = None
 ) -> list[int]:
     """Return unused ports: random ones, or the first unused ones of `within`."""
-    # The port is bound seconds later. Random ports below the ephemeral range make a
-    # collision unlikely.
-    ports: dict[int, None] = {}
+    # Ports are bound seconds later. Ports below the ephemeral range are safe from
+    # outgoing connections, and claimed ones from jobs that start at the same time.
+    ports: list[int] = []
     for port in _candidates(count) if within is None else within:
         if len(ports) == count:
             break
-        is_given = port in ports or (within is None and port in _given)
-        if not is_given and _can_bind(host, port):
-            ports[port] = None
+        if _can_bind(host, port) and (within is not None or _claim(port)):
+            ports.append(port)
     if len(ports) < count:
         raise OSError(
             f"There are not enough free ports on {host}. "
             f"Received: {count} wanted, {len(ports)} found. "
             "End some of the programs that listen there, or start fewer processes."
         )
-    _given.extend(ports)
-    return [*ports]
+    return ports
 
 
 def is_this_machine(host: str) -> bool:
@@ -142,6 +140,20 @@ def _candidates(count: int) -> Iterator[int]:
     low = max(_FIRST_PORT, min(first_ephemeral, _LAST_PORT))
     for ports in (range(_FIRST_PORT, low), range(_FIRST_PORT, _LAST_PORT + 1)):
         yield from random.sample(ports, min(len(ports), _TRIES_PER_PORT * count))
+
+
+def _claim(port: int) -> bool:
+    """Return whether no other launcher has this port; keep it from them."""
+    # Like ports, Linux's abstract addresses belong to a network namespace, and vanish
+    # with their process.
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0tfdist.port.{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
 
 
 def _can_bind(host: str, port: int) -> bool:

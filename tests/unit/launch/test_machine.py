@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -103,8 +105,19 @@ def test_ports_lie_below_the_ephemeral_range(ephemeral_range, text, last):
 
 def test_ports_are_given_once_before_they_are_bound(monkeypatch):
     monkeypatch.setattr(machine.random, "sample", lambda ports, count: [*ports[:count]])
+    program = (
+        "from tfdist.launch import machine\n"
+        "machine.random.sample = lambda ports, count: [*ports[:count]]\n"
+        "print(*machine.free_ports(3))"
+    )
 
-    assert not {*free_ports(3)} & {*free_ports(3)}
+    found = free_ports(3) + free_ports(3)
+    # While this process has them, no other is given them.
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    found += map(int, done.stdout.split())
+    assert len(set(found)) == 9
 
 
 def test_the_first_free_ports_of_a_range_are_taken(monkeypatch):
