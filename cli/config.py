@@ -9,7 +9,7 @@ from tfdist.cluster import Cluster, Task, tf_config
 from tfdist.cluster.address import look_up, split_address
 from tfdist.cluster.detect import Explanation, explain, tf_config_here
 from tfdist.cluster.validation import ERROR
-from tfdist.cluster.variables import FACTS
+from tfdist.cluster.variables import meaning
 from tfdist_cli import config_build
 from tfdist_cli.config_text import (
     read_file,
@@ -229,7 +229,7 @@ def source_of(explanation: Explanation) -> str:
         said = f"No variable gives addresses; {explanation.launcher} has set the rank"
     width = max(map(len, explanation.variables), default=0)
     lines = [
-        f"  {variable.ljust(width)}  {FACTS[variable]}"
+        f"  {variable.ljust(width)}  {meaning(variable)}"
         for variable in explanation.variables
     ]
     text = "\n".join([f"{said}{':' if lines else '.'}", *lines])
@@ -253,7 +253,7 @@ def facts_of(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
             "resolver": explanation.resolver,
             "launcher": explanation.launcher,
             "variables": explanation.variables,
-            "tells": {name: FACTS[name] for name in explanation.variables},
+            "tells": {name: meaning(name) for name in explanation.variables},
             "not_asked": explanation.others,
         }
     return facts

@@ -1,9 +1,10 @@
-"""Hosts of `tfdist run`: options, Slurm allocations, pods and dry runs."""
+"""Hosts of `tfdist run`: options, batch systems, pods and dry runs."""
 
 import argparse
 from collections import Counter
 from collections.abc import Sequence
 
+from tfdist.cluster.hosts.batch import batch_hosts
 from tfdist.cluster.hosts.slots import HostSlots
 from tfdist.cluster.hosts.slurm import allocated_hosts
 from tfdist.cluster.resolvers.kubernetes import allocated_pods
@@ -76,15 +77,17 @@ def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
 def _allocated(
     args: argparse.Namespace, says_no_size: bool
 ) -> tuple[HostSlots, ...] | None:
-    """Return the hosts that Slurm allocated, if the job should use all of them."""
-    slots = allocated_hosts()
-    if slots is None or (len(slots) == 1 and not says_no_size):
+    """Return the hosts that a batch system gave, if the job should use all of them."""
+    of_slurm = allocated_hosts()
+    given = batch_hosts() if of_slurm is None else ("Slurm", of_slurm)
+    system, slots = given or ("", ())
+    if not slots or (len(slots) == 1 and not says_no_size):
         return None
-    if args.ssh is None:
+    if args.ssh is None and system == "Slurm":
         args.ssh = "srun"
     names = ", ".join(f"{host.host}:{host.slots}" for host in slots)
     is_json = args.log_format == "json"
-    print_lines([f"Slurm has given {names}"], is_json=is_json)
+    print_lines([f"{system} has given {names}"], is_json=is_json)
     return slots
 
 

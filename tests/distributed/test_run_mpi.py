@@ -318,3 +318,25 @@ def test_two_mpis_are_named(program, tmp_path):
     # Open MPI 5.0 leaves the files of a job of one.
     shutil.rmtree(tmp_path / "mpi")
     (tmp_path / "mpi").mkdir()
+
+
+def test_ranks_of_an_unknown_launcher_do_not_train_alone(program):
+    """MPI knows them, and no variable that tfdist reads."""
+    hidden = (
+        "import os\n"
+        "from mpi4py import MPI\n"
+        "for name in [*os.environ]:\n"
+        "    if name.startswith(('OMPI_', 'PMIX_')):\n"
+        "        del os.environ[name]\n"
+    )
+    code, _, err = run(
+        *("-np", "2", "--bind-to", "none", sys.executable, program(hidden + STRATEGY)),
+        command=(BIN / "mpirun",),
+        env=ROOT,
+    )
+
+    assert code != 0
+    assert (
+        "RuntimeError: MPI does not join the processes that were started. Received: "
+        "rank 0 of 1 from no known launcher, rank 1 of 2 from mpi4py"
+    ) in err, err

@@ -9,17 +9,20 @@ from typing import TypeVar
 from tfdist.cluster.membership import Membership, Place
 from tfdist.cluster.model import Cluster
 from tfdist.cluster.resolvers.base import Resolver
-from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
+from tfdist.cluster.resolvers.cluster_spec import TonyResolver, VertexResolver
+from tfdist.cluster.resolvers.kubernetes import KubernetesResolver, VolcanoResolver
 from tfdist.cluster.resolvers.launchers import (
+    GUARDS,
     HOROVOD,
     LAUNCHERS,
-    PMIxResolver,
+    SITES,
+    SLURM_REMNANTS,
+    SRUN,
     mpi_launcher,
 )
 from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
 from tfdist.cluster.resolvers.slurm import SlurmResolver
 from tfdist.cluster.resolvers.tf_config import TFConfigResolver, TfdistResolver
-from tfdist.cluster.resolvers.vertex import VertexResolver
 
 Found = TypeVar("Found", Cluster, Place)
 
@@ -30,13 +33,14 @@ RESOLVERS: tuple[Resolver[Cluster], ...] = (
     TfdistResolver(),
     TFConfigResolver(),
     KubernetesResolver(),
+    VolcanoResolver(),
     VertexResolver(),
+    TonyResolver(),
     SageMakerResolver(),
     SlurmResolver(),
 )
-# The same for launchers that give no addresses. PMIx gives no size, so launchers that
-# use it come first.
-PLACE_RESOLVERS: tuple[Resolver[Place], ...] = (*LAUNCHERS, PMIxResolver())
+# The same for launchers that give no addresses, and last for those without a size.
+PLACE_RESOLVERS: tuple[Resolver[Place], ...] = (*LAUNCHERS, SLURM_REMNANTS, *GUARDS)
 _ALL: tuple[Resolver[Cluster] | Resolver[Place], ...] = (*RESOLVERS, *PLACE_RESOLVERS)
 
 # The names in `--from`, each with that of its resolver.
@@ -94,7 +98,7 @@ def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
     # A run_id marks a real run of one process. A TF_CONFIG with one address does not: a
     # service may set it on a machine where another launcher starts several processes.
     if cluster.run_id or cluster.is_distributed:
-        _check_horovod_agrees(cluster, launcher, environment)
+        _check_ranks_agree(cluster, launcher, environment)
     else:
         place, launcher = _first(PLACE_RESOLVERS, environment)
     return Membership(
@@ -205,25 +209,30 @@ def _horovod_launcher(launcher: str, env: Mapping[str, str]) -> str | None:
     """Return the launcher through which Horovod connects the processes, or None."""
     if env.get("HOROVOD_RANK") and env.get("HOROVOD_SIZE"):
         return "tfdist run" if env.get("TFDIST_RUN_ID") else "horovodrun"
-    return "mpirun" if launcher == "mpirun" else None
+    # A Horovod that is built with MPI.
+    of_mpi = {"mpirun", *(site.launcher for site in SITES)}
+    return launcher if launcher in of_mpi else None
 
 
-def _check_horovod_agrees(
-    cluster: Cluster, launcher: str, env: Mapping[str, str]
-) -> None:
-    """Raise if Horovod's rank or size differs."""
-    if not HOROVOD.recognises(env):
+def _check_ranks_agree(cluster: Cluster, launcher: str, env: Mapping[str, str]) -> None:
+    """Raise if another launcher gives this process another rank or size."""
+    # `horovodrun` passes the TF_CONFIG of its own machine to every process, and so do
+    # `srun` and `mpirun` with one that was exported before: all would take one rank.
+    others = [HOROVOD]
+    if launcher == TFConfigResolver.launcher and not cluster.ps:
+        others += [*LAUNCHERS, SRUN]
+    other = next((each for each in others if each.recognises(env)), None)
+    if other is None:
         return
-    # `horovodrun` passes the TF_CONFIG of its own machine to every process, so all of
-    # them would take the same rank.
-    other = HOROVOD.resolve(env)
-    if (other.rank, other.size) != (cluster.rank, cluster.size):
+    found = other.resolve(env)
+    is_alone = other is not HOROVOD and found.size == 1
+    if not is_alone and (found.rank, found.size) != (cluster.rank, cluster.size):
         raise ValueError(
-            f"HOROVOD_RANK and {launcher} give different ranks. "
-            f"Received: rank {other.rank} of {other.size} from Horovod, "
+            f"{other.launcher} and {launcher} give different ranks. "
+            f"Received: rank {found.rank} of {found.size} from {other.launcher}, "
             f"rank {cluster.rank} of {cluster.size} from {launcher}. "
-            "Let one launcher start the program; for horovodrun that is: "
-            "env -u TF_CONFIG horovodrun ..."
+            "Let one launcher start the program: "
+            f"env -u TF_CONFIG {other.launcher} ..."
         )
 
 

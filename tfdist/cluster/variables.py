@@ -12,20 +12,27 @@ _VARIABLES = {
     "that `tfdist run` has started it, and in which run": "TFDIST_RUN_ID",
     "that torchrun has started it": "TORCHELASTIC_RUN_ID",
     "that a server of PMIx has started it": "PMIX_NAMESPACE OMPI_MCA_ess",
-    "the task of this process": "TFDIST_TASK",
+    "the task of this process": "TFDIST_TASK JOB_NAME TASK_INDEX",
     "the rank of this process": "TFDIST_RANK SLURM_PROCID HOROVOD_RANK PMI_RANK RANK "
-    "OMPI_COMM_WORLD_RANK PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK PMIX_RANK PALS_RANKID FLUX_TASK_RANK MV2_COMM_WORLD_RANK "
+    "JSM_NAMESPACE_RANK ALPS_APP_PE PBS_VNODENUM PET_NODE_RANK",
     "how many processes train": "TFDIST_SIZE SLURM_STEP_NUM_TASKS HOROVOD_SIZE "
-    "PMI_SIZE WORLD_SIZE OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE WORLD_SIZE OMPI_COMM_WORLD_SIZE SLURM_NTASKS FLUX_JOB_SIZE "
+    "MV2_COMM_WORLD_SIZE JSM_NAMESPACE_SIZE",
     "its number among those on this host": "SLURM_LOCALID HOROVOD_LOCAL_RANK "
-    "OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID LOCAL_RANK PALS_LOCAL_RANKID MPT_LRANK "
+    "FLUX_TASK_LOCAL_ID MV2_COMM_WORLD_LOCAL_RANK JSM_NAMESPACE_LOCAL_RANK",
     "how many are on this host": "HOROVOD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_SIZE "
-    "MPI_LOCALNRANKS LOCAL_WORLD_SIZE",
+    "MPI_LOCALNRANKS LOCAL_WORLD_SIZE PMI_LOCAL_SIZE MV2_COMM_WORLD_LOCAL_SIZE "
+    "JSM_NAMESPACE_LOCAL_SIZE",
+    "how many hosts there are": "PALS_NODES FLUX_JOB_NNODES MPT_NODES SLURM_NNODES "
+    "SLURM_STEP_NUM_NODES PET_NNODES",
     "the pods, and the names of their hosts": "TFDIST_JOB_NAME TFDIST_SERVICE "
     "TFDIST_WORKERS",
     "which pod this is": "JOB_COMPLETION_INDEX HOSTNAME",
     "the ports": "TFDIST_PORT TFDIST_PORT_BASE",
-    "the hosts, in order": "SLURM_STEP_NODELIST SM_HOSTS",
+    "the hosts, in order": "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST "
+    "SM_HOSTS",
     "how many processes each host has": "SLURM_STEP_TASKS_PER_NODE",
     "on which host each rank is": "SLURM_DISTRIBUTION SLURM_DIST_PLANESIZE "
     "SLURM_HET_SIZE",
@@ -34,7 +41,7 @@ _VARIABLES = {
     "which of the hosts this is": "SLURM_NODEID SLURMD_NODENAME SM_CURRENT_HOST",
     "the groups of the hosts": "SM_IS_HETERO SM_INSTANCE_GROUPS",
 }
-FACTS = {name: fact for fact, names in _VARIABLES.items() for name in names.split()}
+_FACTS = {name: fact for fact, names in _VARIABLES.items() for name in names.split()}
 
 HIDDEN = "(hidden)"
 
@@ -43,7 +50,7 @@ _RELEVANT = re.compile(
     r"(TF|TF2|TFDIST|HOROVOD|OMPI|PMI|PMIX|MPI|I_MPI|HYDRA|UCX|SLURM|KERAS|CUDA|NCCL"
     r"|NVIDIA|OMP|KMP|MKL|GRPC|GLOG)_.*|GROUP_RANK|KUBERNETES_SERVICE_HOST"
     r"|LD_(LIBRARY_PATH|PRELOAD)|MASTER_(ADDR|PORT)|PYTHON(HASHSEED|PATH)|XLA_FLAGS"
-    r"|(?i:(grpc|http|https|no|no_grpc)_proxy)",
+    r"|VC_.*_(HOSTS|NUM)|(?i:(grpc|http|https|no|no_grpc)_proxy)",
     re.DOTALL,
 )
 # Values are shown of variables that are known, as any other may hold a secret.
@@ -74,7 +81,7 @@ _KNOWN = re.compile(
     )
     + r"|(TF2|TFDIST|OMP|KMP|MKL|GLOG|I_MPI|HYDRA)_.*|GROUP_RANK"
     r"|KUBERNETES_SERVICE_HOST|LD_(LIBRARY_PATH|PRELOAD)|MASTER_(ADDR|PORT)"
-    r"|PYTHON(HASHSEED|PATH)|XLA_FLAGS|(?i:(grpc|http|https|no|no_grpc)_proxy)",
+    r"|PYTHON(HASHSEED|PATH)|VC_.*_(HOSTS|NUM)|XLA_FLAGS|(?i:(grpc|http|https|no|no_grpc)_proxy)",
     re.DOTALL,
 )
 _SECRET = re.compile(
@@ -87,11 +94,17 @@ _BASH_FUNCTION = re.compile(r"BASH_FUNC_[^=]*=\(\) \{.*")
 _ADVICE = "Write NAME=VALUE, and only the variables of the job: printenv | grep ^SLURM_"
 
 
+def meaning(name: str) -> str:
+    """Return what a variable tells that a resolver reads."""
+    # Volcano has one for each task of a job.
+    return _FACTS.get(name, "the pods of a task")
+
+
 def relevant_variables(
     env: Mapping[str, str], others: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the variables that affect a job, by name, with likely secrets hidden."""
-    named = FACTS.keys() | {*others}
+    named = _FACTS.keys() | {*others}
     return {
         name: _shown(name, env[name], is_known=name in named)
         for name in sorted(env)

@@ -211,15 +211,18 @@ def _initialize(mpi: Any, timeout_seconds: float) -> None:
 
 
 def start(member: Membership, timeout_seconds: float | None = None) -> None:
-    """Start MPI, whose number of processes must equal the launcher's.
+    """Start MPI; on a host with several GPUs, use the GPU of the local rank."""
+    check_ranks(member, timeout_seconds)
+    pin(member.local_rank, member.local_size)
 
-    On a host with several GPUs, a process uses the GPU of its local rank.
-    """
+
+def check_ranks(member: Membership, timeout_seconds: float | None = None) -> None:
+    """Start MPI, whose rank and number of processes must equal the launcher's."""
     mpi = load(start_timeout(timeout_seconds))
     rank, size = mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
     if (rank, size) != (member.rank, member.size):
         library = mpi.Get_library_version().split(",")[0].strip("\0\n ")
-        launcher = member.mpi_launcher or member.launcher
+        launcher = member.mpi_launcher or member.launcher or "no known launcher"
         raise RuntimeError(
             "MPI does not join the processes that were started. Received: rank "
             f"{member.rank} of {member.size} from {launcher}, rank {rank} of {size} "
@@ -227,7 +230,6 @@ def start(member: Membership, timeout_seconds: float | None = None) -> None:
             "run --collective mpi` or with the `mpirun` of that MPI, or give "
             "collective='tensorflow'."
         )
-    pin(member.local_rank, member.local_size)
 
 
 def _connect(

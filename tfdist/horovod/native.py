@@ -68,9 +68,14 @@ def init(*args: Any, **kwargs: Any) -> None:
     accept_names_of_keras_2()
     native.init(*args, **kwargs)
     place = detect_membership()
-    if native.size() == 1 < place.size and place.horovod_launcher is None:
+    # The script may leave out ranks.
+    is_whole = not args and kwargs.get("comm") is None
+    if is_whole and native.size() == 1 < place.size:
+        built = "with" if native.mpi_built() else "without"
         raise RuntimeError(
             f"Horovod does not join the processes that {place.launcher} has started. "
             f"Received: rank {place.rank} of {place.size}, and a Horovod of one "
-            "process. Start the program with `tfdist run --collective horovod`."
+            f"process, which is built {built} MPI. Start the program with `tfdist run "
+            "--collective horovod`; with `mpirun` only if Horovod is built with its "
+            "MPI."
         )

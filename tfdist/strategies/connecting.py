@@ -5,7 +5,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from tfdist.cluster.detect import detect_membership
+from tfdist.cluster.detect import detect_membership, explain
 from tfdist.cluster.membership import Membership
 from tfdist.cluster.model import Cluster
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
@@ -37,6 +37,7 @@ def connect(name: str, **options: Any) -> Collective:
     if engine == "horovod":
         collective = _connect_horovod(member, **options)
     elif member.size == 1:
+        _ask_mpi(engine, member, options.get("start_timeout_seconds"))
         is_of_launcher = member.launcher == "tfdist run" and not has_started()
         if is_of_launcher and not options.get("takes_all_gpus"):
             # As with several processes. Alone, a program may have started TensorFlow.
@@ -47,9 +48,9 @@ def connect(name: str, **options: Any) -> Collective:
     elif member.cluster.size == 1:
         raise ValueError(
             "collective='tensorflow' needs the addresses of all processes, which "
-            f"{member.launcher} does not give. Received: rank {member.rank} of "
-            f"{member.size}, without TF_CONFIG. Start the program with `tfdist run`; "
-            "mpirun needs collective='mpi' or 'horovod', and horovodrun 'horovod'."
+            f"{member.launcher} does not give. Received: {_received(member)}. Start "
+            "the program with `tfdist run`; mpirun needs collective='mpi' or "
+            "'horovod', and horovodrun 'horovod'."
         )
     else:
         collective = TensorFlowCollective(member.cluster, **options)
@@ -146,14 +147,36 @@ def _choose(member: Membership) -> str:
     if launcher is not None and find_spec("horovod") is not None:
         return "horovod"
     if launcher is not None and not member.cluster.is_distributed:
-        others = " and mpi4py" if launcher == "mpirun" else ""
-        advice = "pip install 'tfdist[mpi]'" if others else "`tfdist horovod install`"
+        advice, others = "`tfdist horovod install`", ""
+        if member.mpi_launcher is not None:
+            # The MPI of a package does not know the launchers of a site.
+            is_common = member.launcher == "mpirun"
+            others = " and mpi4py"
+            advice = "pip install " + (
+                "'tfdist[mpi]'" if is_common else "--no-binary=mpi4py mpi4py"
+            )
         raise ValueError(
-            f"Nothing connects the processes that {launcher} has started. Received: "
-            f"rank {member.rank} of {member.size}, without TF_CONFIG and without "
-            f"Horovod{others}. Run {advice}, or start the program with `tfdist run`."
+            f"Nothing connects the processes that {member.launcher} has started. "
+            f"Received: {_received(member)} and without Horovod{others}. Run {advice}, "
+            "or start the program with `tfdist run`."
         )
     return "tensorflow"
+
+
+def _received(member: Membership) -> str:
+    """Return the rank of this process, and the variables that tell it."""
+    names = ", ".join(explain().variables)
+    return f"rank {member.rank} of {member.size} ({names}), without TF_CONFIG"
+
+
+def _ask_mpi(engine: str, member: Membership, timeout_seconds: float | None) -> None:
+    """Raise if a process that no variable gives a rank is one of several of MPI."""
+    loaded = sys.modules.get("mpi4py.MPI")
+    is_started = loaded is not None and loaded.Is_initialized()
+    if is_started or (engine == "mpi" and _finds_mpi()):
+        from tfdist.collectives.mpi import check_ranks
+
+        check_ranks(member, timeout_seconds)
 
 
 def _finds_mpi() -> bool:

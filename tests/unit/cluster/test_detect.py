@@ -86,7 +86,10 @@ ON_VERTEX = {
     )
 }
 ON_SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
-SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER]
+OF_VOLCANO = {"VC_WORKER_HOSTS": "a-1.a,algo-2.a", "HOSTNAME": "algo-2"}
+OF_TONY = {"CLUSTER_SPEC": '{"worker": ["a:1", "b:1"]}'}
+OF_TONY |= {"JOB_NAME": "worker", "TASK_INDEX": "1"}
+SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER, OF_VOLCANO, OF_TONY]
 ALONE = {"TF_CONFIG": "{}"}
 ONE = {"TF_CONFIG": dumps(Cluster(workers=("127.0.0.1:1",)))}
 PS = {
@@ -129,7 +132,9 @@ def test_a_malformed_description_is_not_passed_over():
 
 @pytest.mark.parametrize("resolver", RESOLVERS, ids=lambda resolver: resolver.name)
 def test_resolvers_only_read(resolver):
-    before = LAUNCHED | UNDER_SRUN | IN_A_POD | ON_VERTEX | ON_SAGEMAKER
+    before = LAUNCHED | UNDER_SRUN | IN_A_POD | ON_VERTEX | ON_SAGEMAKER | OF_VOLCANO
+    # Its CLUSTER_SPEC is another one than that of Vertex AI.
+    before |= OF_TONY if resolver.name == "tony" else {}
     env = dict(before)
     assert resolver.recognises(env)
     assert resolver.resolve(env) == resolver.resolve(env)
@@ -185,11 +190,23 @@ def test_a_launcher_inside_a_container_comes_before_the_container(env, launcher)
 
 def test_two_launchers_with_different_ranks_are_refused():
     message = (
-        "^HOROVOD_RANK and TF_CONFIG give different ranks. "
-        "Received: rank 0 of 2 from Horovod, rank 1 of 2 from TF_CONFIG. Let one"
+        "^{0} and TF_CONFIG give different ranks. "
+        "Received: rank 0 of 2 from {0}, rank 1 of 2 from TF_CONFIG. Let one"
     )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message.format("horovodrun")):
         place_of(TF_CONFIG | UNDER_HOROVODRUN | {"HOROVOD_RANK": "0"})
+    exported = UNDER_SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
+    with pytest.raises(ValueError, match=message.format("srun")):
+        place_of(TF_CONFIG | exported)
+    two = UNDER_MPIRUN | {
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": "0",
+    }
+    with pytest.raises(ValueError, match=message.format("mpirun")):
+        place_of(TF_CONFIG | two)
+    # Each process has its own, and parameter servers have no rank.
+    assert place_of(TF_CONFIG | exported | {"SLURM_PROCID": "1"}).rank == 1
+    assert not detect_membership(PS | UNDER_SRUN).trains
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tfdist.cluster.address import is_loopback, split_address
+from tfdist.cluster.hosts.batch import batch_hosts
 from tfdist.cluster.hosts.slots import (
     HostSlots,
     format_hostfile,
@@ -262,3 +263,28 @@ def test_the_hosts_of_an_allocation():
     message = r"go together. Received: 'n\[8-10\]' with 3 nodes, '2' with 1. Do not ch"
     with pytest.raises(ValueError, match=message):
         allocated_hosts(ENV | {"SLURM_TASKS_PER_NODE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "system", "slots"),
+    [
+        ("PBS_NODEFILE", "n1\nn1\nn2\nn2\n", "PBS", {"n1": 2, "n2": 2}),
+        # Of a machine whose script runs on a batch node, and of one without.
+        ("LSB_DJOB_HOSTFILE", "b5\na\na\nc\nc\n", "LSF", {"a": 2, "c": 2}),
+        ("LSB_DJOB_HOSTFILE", "a\nc\n", "LSF", {"a": 1, "c": 1}),
+        ("LSB_DJOB_HOSTFILE", "a\na\n", "LSF", {"a": 2}),
+        (
+            "PE_HOSTFILE",
+            "n1 4 all.q@n1 UNDEFINED\nn2 2 all.q@n2 UNDEFINED\n",
+            "Grid Engine",
+            {"n1": 4, "n2": 2},
+        ),
+    ],
+)
+def test_the_hosts_of_a_batch_job(tmp_path, variable, text, system, slots):
+    file = tmp_path / "hosts"
+    file.write_text(text)
+
+    hosts = tuple(HostSlots(*pair) for pair in slots.items())
+    assert batch_hosts({variable: str(file)}) == (system, hosts)
+    assert batch_hosts({variable: str(tmp_path / "away"), "HOME": "/"}) is None

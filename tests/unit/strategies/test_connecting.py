@@ -13,6 +13,8 @@ HOROVOD = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_
 OPEN_MPI = tuple(
     f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 )
+NAMES = ", ".join(OPEN_MPI)
+PALS = ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PMI_LOCAL_SIZE")
 MODULE = "tfdist.collectives.horovod.collective"
 PEERS = "tfdist.collectives.horovod.peers"
 
@@ -278,15 +280,15 @@ def test_a_job_of_another_kind_is_refused(ps, task, text, engine, monkeypatch):
         (
             "auto",
             "Nothing connects the processes that mpirun has started. Received: rank 1 "
-            "of 2, without TF_CONFIG and without Horovod and mpi4py. Run pip install "
-            "'tfdist[mpi]', or start the program with `tfdist run`.",
+            f"of 2 ({NAMES}), without TF_CONFIG and without Horovod and mpi4py. Run "
+            "pip install 'tfdist[mpi]', or start the program with `tfdist run`.",
         ),
         (
             "tensorflow",
             "collective='tensorflow' needs the addresses of all processes, which "
-            "mpirun does not give. Received: rank 1 of 2, without TF_CONFIG. Start the "
-            "program with `tfdist run`; mpirun needs collective='mpi' or 'horovod', "
-            "and horovodrun 'horovod'.",
+            f"mpirun does not give. Received: rank 1 of 2 ({NAMES}), without "
+            "TF_CONFIG. Start the program with `tfdist run`; mpirun needs "
+            "collective='mpi' or 'horovod', and horovodrun 'horovod'.",
         ),
     ],
 )
@@ -295,6 +297,21 @@ def test_processes_that_nothing_connects_are_refused(name, text, engine, monkeyp
     started_by(monkeypatch, OPEN_MPI, rank=1)
     with pytest.raises(ValueError, match=re.escape(text)):
         connect(name)
+
+
+def test_a_launcher_of_a_site_needs_its_own_mpi(engine, monkeypatch):
+    engine.has_no_horovod()
+    started_by(monkeypatch, PALS, rank=1)
+    text = (
+        "Nothing connects the processes that mpiexec has started. Received: rank 1 of "
+        f"2 ({', '.join(PALS)}), without TF_CONFIG and without Horovod and mpi4py. Run "
+        "pip install --no-binary=mpi4py mpi4py, or start the program with `tfdist run`."
+    )
+    with pytest.raises(ValueError, match=re.escape(text)):
+        connect("auto")
+
+    engine.has_mpi()
+    assert connect("auto") == "MPI's"
 
 
 def test_horovod_must_be_built_for_this_tensorflow(engine, monkeypatch):

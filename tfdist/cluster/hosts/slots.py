@@ -43,9 +43,10 @@ def parse_hosts(text: str, *, option: str = "-H") -> tuple[HostSlots, ...]:
 
 
 def parse_hostfile(text: str, *, place: str = "hostfile") -> tuple[HostSlots, ...]:
-    """Parse a hostfile of Open MPI, Horovod or MPICH."""
+    """Parse a hostfile of Open MPI, Horovod, MPICH, PBS, LSF or Grid Engine."""
     # Open MPI writes `node1 slots=4 max_slots=4`, Horovod `node1 slots=4`, and MPICH
-    # `node1:4`. As in Open MPI, each line with a bare name adds one slot.
+    # `node1:4`, Grid Engine `node1 4 queue range`. As in Open MPI, each line with a bare
+    # name adds one slot.
     hosts: dict[str, HostSlots] = {}
     plain: set[str] = set()
     for number, line in enumerate(text.split("\n"), start=1):
@@ -122,6 +123,8 @@ def _host_and_slots(entry: str, place: str, example: str) -> tuple[str, int | No
 def _read_line(words: list[str], here: str) -> tuple[str, int | None]:
     """Parse a line of a hostfile; its slots are None if it gives no number."""
     entry, *settings = words
+    if len(words) == 4 and settings[0].isdigit():
+        settings = [f"slots={settings[0]}"]
     host, slots = _host_and_slots(entry, here, _IN_FILE)
     pairs = [setting.replace("-", "_").split("=") for setting in settings]
     numbers = {pair[0]: parse_digits(pair[-1], most=5) or 0 for pair in pairs}

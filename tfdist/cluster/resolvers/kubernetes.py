@@ -1,9 +1,11 @@
-"""Clusters of the pods of one indexed Job or one StatefulSet of Kubernetes."""
+"""Clusters of the pods of an indexed Job, a StatefulSet or a Job of Volcano."""
 
+import json
 import os
 import re
 from collections.abc import Mapping
 
+from tfdist.cluster import tf_config
 from tfdist.cluster.address import parse_digits
 from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.resolvers.base import received
@@ -15,6 +17,8 @@ _NAMES = ("TFDIST_JOB_NAME", "TFDIST_SERVICE", "TFDIST_WORKERS")
 _DEFAULT_PORT = "2222"
 # A limit that catches typing errors.
 _MOST_WORKERS = 10_000
+# The pods of each task of a Job of Volcano.
+_PODS = re.compile("VC_(.+)_HOSTS")
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 
 
@@ -47,6 +51,40 @@ class KubernetesResolver:
         )
 
 
+class VolcanoResolver:
+    """Reader of the pods that Volcano's plugin `svc` lists, by task."""
+
+    # https://volcano.sh/en/docs/user-guide/how_to_use_svc_plugin/
+    name = "volcano"
+    launcher = "Volcano"
+
+    def recognises(self, env: Mapping[str, str]) -> bool:
+        """Return whether Volcano has listed pods."""
+        has_pods = any(_PODS.fullmatch(name) and env[name] for name in [*env])
+        return has_pods and not has_process_launcher(env)
+
+    def resolve(self, env: Mapping[str, str]) -> Cluster:
+        """Read the cluster from the names of the pods; this pod is one of them."""
+        lists = {name: env[name].split(",") for name in [*env] if _PODS.fullmatch(name)}
+        port = _port(env)
+        cluster, task = {}, None
+        for name, pods in lists.items():
+            found = _PODS.fullmatch(name)
+            job = "worker" if len(lists) == 1 or not found else found[1].lower()
+            cluster[job] = [f"{pod}:{port}" for pod in pods]
+            names = [pod.partition(".")[0] for pod in pods]
+            if env.get("HOSTNAME") in names:
+                task = {"type": job, "index": names.index(env["HOSTNAME"])}
+        if task is None:
+            raise ValueError(
+                "No variable of Volcano gives the place of this pod. Received: "
+                f"{received(env, 'HOSTNAME')}, which is not in {', '.join(lists)}. "
+                "Do without hostNetwork, or set TF_CONFIG in each pod."
+            )
+        text = json.dumps({"cluster": cluster, "task": task})
+        return tf_config.loads(text, name=", ".join(lists))
+
+
 def allocated_pods(env: Mapping[str, str] | None = None) -> Cluster | None:
     """Return the pods of this job; None outside of one, or under `tfdist run`."""
     env = os.environ if env is None else env
@@ -60,7 +98,6 @@ def _pod_template(env: Mapping[str, str]) -> tuple[str, str, int, int]:
     """Return the name of the job, the service, the number of pods and the port."""
     job, service = env.get("TFDIST_JOB_NAME", ""), env.get("TFDIST_SERVICE", "")
     size = parse_digits(env.get("TFDIST_WORKERS", "")) or 0
-    port = parse_digits(env.get("TFDIST_PORT") or _DEFAULT_PORT) or 0
     is_service = re.fullmatch(rf"{_LABEL}(?:\.{_LABEL})*", service)
     for name, is_valid, meaning in (
         (
@@ -74,15 +111,25 @@ def _pod_template(env: Mapping[str, str]) -> tuple[str, str, int, int]:
             1 <= size <= _MOST_WORKERS,
             f"the number of pods, from 1 to {_MOST_WORKERS}",
         ),
-        # Kubernetes sets it to an address where a Service is called tfdist.
-        ("TFDIST_PORT", 1 <= port <= 65_535, "a port from 1 to 65535"),
     ):
         if not is_valid:
             raise ValueError(
                 f"{name} must be {meaning}. Received: {received(env, name)}. "
                 "Set it in the pod template, as in the example of docs/clusters.md."
             )
-    return job, service, size, port
+    return job, service, size, _port(env)
+
+
+def _port(env: Mapping[str, str]) -> int:
+    """Return the port of all pods."""
+    # Kubernetes sets it to an address where a Service is called tfdist.
+    port = parse_digits(env.get("TFDIST_PORT") or _DEFAULT_PORT) or 0
+    if not 1 <= port <= 65_535:
+        raise ValueError(
+            "TFDIST_PORT must be a port from 1 to 65535. Received: "
+            f"{received(env, 'TFDIST_PORT')}. Set it in the pod template."
+        )
+    return port
 
 
 def _index(env: Mapping[str, str], job: str) -> int:

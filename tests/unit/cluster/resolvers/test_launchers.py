@@ -2,14 +2,15 @@
 
 import pytest
 
+from tfdist.cluster.detect import detect_membership
 from tfdist.cluster.membership import Place
 from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.resolvers.launchers import (
+    GUARDS,
     HOROVOD,
     LAUNCHERS,
     MPICH,
     TORCHRUN,
-    PMIxResolver,
     has_process_launcher,
 )
 from tfdist.cluster.resolvers.tf_config import TfdistResolver
@@ -21,6 +22,9 @@ RUN_ID = {"TORCHELASTIC_RUN_ID": "none"}
 def env_of(launcher, *numbers):
     """Return the variables of the second process on the second host of two."""
     env = dict(zip(launcher.variables, numbers or ("3", "4", "1", "2"), strict=True))
+    # Without a name of the local size it follows from the number of hosts.
+    if env.pop("", None):
+        env[launcher.hosts] = "2"
     env = {name: value for name, value in env.items() if value is not None}
     return env | RUN_ID if launcher is TORCHRUN else env
 
@@ -33,7 +37,11 @@ def test_the_place_is_read(launcher):
     assert launcher.resolve(env) == Place(3, 4, 1, 2, launcher.launcher)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "launcher",
+    [launcher for launcher in LAUNCHERS if not launcher.hosts],
+    ids=lambda each: each.name,
+)
 @pytest.mark.parametrize(
     ("numbers", "problem"),
     [
@@ -62,23 +70,123 @@ def test_numbers_that_other_programs_set_are_not_recognised():
     assert not HOROVOD.recognises({"HOROVOD_RANK": "", "HOROVOD_SIZE": ""})
 
 
-def test_a_rank_of_pmix_without_a_size_is_refused():
-    env = {"PMIX_RANK": "1", "PMIX_NAMESPACE": "prterun-node1-4711@1"}
-    assert PMIxResolver().recognises(env)
+# What processes of other launchers have in their environment, and what it says.
+DUMPS = {
+    "PALS, rank 13 of 24 on 2 hosts": (
+        {
+            "PALS_RANKID": "13",
+            "PALS_LOCAL_RANKID": "1",
+            "PALS_NODEID": "1",
+            "PMI_RANK": "13",
+            "PMI_SIZE": "24",
+            "PMI_LOCAL_RANK": "1",
+            "PMI_LOCAL_SIZE": "12",
+        },
+        Place(13, 24, 1, 12, "mpiexec"),
+    ),
+    "PALS without the local size": (
+        {"PALS_RANKID": "3", "PALS_LOCAL_RANKID": "3", "PMI_SIZE": "4"},
+        Place(3, 4, 3, 4, "mpiexec"),
+    ),
+    "flux run -N2 -n8": (
+        {
+            "FLUX_JOB_ID": "f2ABC",
+            "FLUX_JOB_NNODES": "2",
+            "FLUX_JOB_SIZE": "8",
+            "FLUX_TASK_RANK": "5",
+            "FLUX_TASK_LOCAL_ID": "1",
+        },
+        Place(5, 8, 1, 4, "flux run"),
+    ),
+    "ibrun of MVAPICH": (
+        {
+            "MV2_COMM_WORLD_RANK": "1",
+            "MV2_COMM_WORLD_SIZE": "4",
+            "MV2_COMM_WORLD_LOCAL_RANK": "1",
+            "MV2_COMM_WORLD_LOCAL_SIZE": "2",
+        },
+        Place(1, 4, 1, 2, "mpirun_rsh"),
+    ),
+    "HPE MPT": (
+        {"PMI_RANK": "2", "PMI_SIZE": "3", "MPT_LRANK": "0"},
+        Place(2, 3, 0, 1, "mpiexec_mpt"),
+    ),
+    "jsrun": (
+        {
+            "JSM_NAMESPACE_RANK": "7",
+            "JSM_NAMESPACE_SIZE": "12",
+            "JSM_NAMESPACE_LOCAL_RANK": "1",
+            "JSM_NAMESPACE_LOCAL_SIZE": "6",
+            "PMIX_RANK": "7",
+            "PMIX_NAMESPACE": "1",
+        },
+        Place(7, 12, 1, 6, "jsrun"),
+    ),
+    "a container of a Slurm step": (
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"},
+        Place(0, 2, 0, 1, "srun"),
+    ),
+    "a container that knows the nodes of the job": (
+        {
+            "SLURM_PROCID": "1",
+            "SLURM_NTASKS": "4",
+            "SLURM_LOCALID": "1",
+            "SLURM_NNODES": "2",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+        },
+        Place(1, 4, 1, 2, "srun"),
+    ),
+    "the script of sbatch": (
+        {
+            "SLURM_PROCID": "0",
+            "SLURM_NTASKS": "4",
+            "SLURM_LOCALID": "0",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+        },
+        Place(),
+    ),
+    "the script of a job of Torque": (
+        {"PBS_VNODENUM": "0", "PBS_TASKNUM": "1", "PBS_NODEFILE": "/var/1"},
+        Place(),
+    ),
+    "the only pod of Kubeflow Trainer": (
+        {"PET_NODE_RANK": "0", "PET_NNODES": "1"},
+        Place(),
+    ),
+}
+
+
+@pytest.mark.parametrize(("env", "place"), DUMPS.values(), ids=DUMPS)
+def test_what_other_launchers_say(env, place):
+    member = detect_membership(env)
+
+    local = member.local_rank, member.local_size
+    assert Place(member.rank, member.size, *local, member.launcher) == place
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_a_rank_without_a_size_is_refused(guard):
+    env = {guard.rank: "1"} | ({guard.sign: "x"} if guard.sign else {})
+    assert guard.recognises(env)
     message = (
-        "^PMIX_RANK gives the rank of this process, but no variable the number of "
-        "processes. Received: PMIX_RANK=1, without OMPI_COMM_WORLD_SIZE. Start the"
+        f"^{guard.rank} gives the rank of this process, but no variable the number of "
+        f"processes. Received: {guard.rank}='1', as {guard.launcher} sets it. Start"
     )
-    with pytest.raises(ValueError, match=message):
-        PMIxResolver().resolve(env)
+    with pytest.raises(ValueError, match=message.replace("$", ".")):
+        detect_membership(env)
+
+
+def test_the_first_of_several_pods_of_kubeflow_is_refused():
+    with pytest.raises(ValueError, match="^PET_NODE_RANK gives the rank"):
+        detect_membership({"PET_NODE_RANK": "0", "PET_NNODES": "2"})
 
 
 @pytest.mark.parametrize(
-    "others", [{"SLURM_PROCID": "1"}, {"OMPI_MCA_ess": "singleton"}, {"PMIX_RANK": ""}]
+    "others", [{"SLURM_PROCID": "0"}, {"OMPI_MCA_ess": "singleton"}, {"PMIX_RANK": ""}]
 )
 def test_a_rank_of_pmix_that_says_nothing_is_ignored(others):
     env = {"PMIX_RANK": "1", "PMIX_NAMESPACE": "prterun-node1-4711@1"}
-    assert not PMIxResolver().recognises(env | others)
+    assert not any(guard.recognises(env | others) for guard in GUARDS)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda each: each.name)

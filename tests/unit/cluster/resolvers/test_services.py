@@ -6,9 +6,9 @@ import re
 import pytest
 
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
+from tfdist.cluster.resolvers.cluster_spec import TonyResolver, VertexResolver
+from tfdist.cluster.resolvers.kubernetes import KubernetesResolver, VolcanoResolver
 from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
-from tfdist.cluster.resolvers.vertex import VertexResolver
 
 # A pod of a Job with `completionMode: Indexed`; Kubernetes sets the last three.
 JOB = {
@@ -65,6 +65,7 @@ def changed(env, changes):
     return {name: value for name, value in changed_env.items() if value is not None}
 
 
+UNDER_MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
 KUBERNETES = KubernetesResolver()
 VERTEX = VertexResolver()
 
@@ -277,3 +278,75 @@ def test_malformed_variables_of_sagemaker_are_refused(changes, message):
 
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         SageMakerResolver().resolve(env)
+
+
+# The second worker of a job of TonY.
+TONY = {
+    "CLUSTER_SPEC": '{"chief": ["a:1"], "worker": ["b:2", "c:3"]}',
+    "JOB_NAME": "worker",
+    "TASK_INDEX": "1",
+}
+
+
+def test_a_cluster_of_tony():
+    assert TonyResolver().recognises(TONY)
+    assert not VERTEX.recognises(TONY)
+    assert TonyResolver().resolve(TONY) == Cluster(
+        chief="a:1", workers=("b:2", "c:3"), task=Task("worker", 1)
+    )
+    assert not TonyResolver().recognises(TONY | UNDER_MPIRUN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"TASK_INDEX": None}, "TASK_INDEX must be .* no TASK_INDEX"),
+        ({"CLUSTER_SPEC": "{"}, "CLUSTER_SPEC is not valid JSON"),
+        ({"JOB_NAME": "tensorboard"}, "CLUSTER_SPEC task"),
+    ],
+)
+def test_mistakes_of_tony(changes, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        TonyResolver().resolve(changed(TONY, changes))
+
+
+# The second worker of a Job of Volcano.
+VOLCANO = {
+    "VC_WORKER_HOSTS": "run-worker-0.run,run-worker-1.run",
+    "VC_WORKER_NUM": "2",
+    "VC_TASK_INDEX": "1",
+    "HOSTNAME": "run-worker-1",
+}
+
+
+def test_the_pods_of_volcano():
+    assert VolcanoResolver().recognises(VOLCANO)
+    assert VolcanoResolver().resolve(VOLCANO) == Cluster(
+        workers=("run-worker-0.run:2222", "run-worker-1.run:2222"),
+        task=Task("worker", 1),
+    )
+    # Another name, as in an example for one task.
+    env = {"VC_NODE_HOSTS": "run-node-0.run", "HOSTNAME": "run-node-0"}
+    assert VolcanoResolver().resolve(env | {"TFDIST_PORT": "9"}).addresses == (
+        "run-node-0.run:9",
+    )
+    env = VOLCANO | {"VC_PS_HOSTS": "run-ps-0.run", "HOSTNAME": "run-ps-0"}
+    assert VolcanoResolver().resolve(env).task == Task("ps", 0)
+    # The pod that starts `mpirun` trains nothing, and its ranks have their own.
+    assert not VolcanoResolver().recognises(VOLCANO | UNDER_MPIRUN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"HOSTNAME": "node-7"}, "No variable of Volcano .* HOSTNAME='node-7'"),
+        ({"TFDIST_PORT": "tcp://1"}, "TFDIST_PORT must be a port"),
+        (
+            {"VC_MPIMASTER_HOSTS": "run-mpimaster-0.run"},
+            'VC_WORKER_HOSTS, VC_MPIMASTER_HOSTS cluster has an unknown key "mpimas',
+        ),
+    ],
+)
+def test_mistakes_of_volcano(changes, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        VolcanoResolver().resolve(VOLCANO | changes)

@@ -1,10 +1,12 @@
-"""Clusters of the replicas of one Vertex AI training job."""
+"""Clusters in CLUSTER_SPEC, of Vertex AI and of TonY."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 from tfdist.cluster import tf_config
 from tfdist.cluster.model import Cluster
+from tfdist.cluster.resolvers.base import number
 from tfdist.cluster.resolvers.launchers import has_process_launcher
 
 # https://docs.cloud.google.com/vertex-ai/docs/training/distributed-training
@@ -45,3 +47,23 @@ class VertexResolver:
                 "program."
             )
         return replace(cluster, ps=())
+
+
+class TonyResolver:
+    """Reader of the CLUSTER_SPEC that TonY sets on YARN."""
+
+    # https://github.com/tony-framework/TonY
+    name = "tony"
+    launcher = "TonY"
+
+    def recognises(self, env: Mapping[str, str]) -> bool:
+        """Return whether TonY has set the cluster and the job type."""
+        is_set = bool(env.get("CLUSTER_SPEC") and env.get("JOB_NAME"))
+        return is_set and not has_process_launcher(env)
+
+    def resolve(self, env: Mapping[str, str]) -> Cluster:
+        """Read the cluster from CLUSTER_SPEC, and the task from two more variables."""
+        index = number(env, "TASK_INDEX", self.launcher)
+        task = json.dumps({"type": env["JOB_NAME"], "index": index})
+        text = f'{{"cluster": {env["CLUSTER_SPEC"]}, "task": {task}}}'
+        return tf_config.loads(text, name="CLUSTER_SPEC")
