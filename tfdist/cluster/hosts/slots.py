@@ -45,7 +45,7 @@ def parse_hosts(text: str, *, option: str = "-H") -> tuple[HostSlots, ...]:
 def parse_hostfile(text: str, *, place: str = "hostfile") -> tuple[HostSlots, ...]:
     """Parse a hostfile of Open MPI, Horovod, MPICH, PBS, LSF or Grid Engine."""
     # Open MPI writes `node1 slots=4 max_slots=4`, Horovod `node1 slots=4`, and MPICH
-    # `node1:4`, Grid Engine `node1 4 queue range`. As in Open MPI, each line with a bare
+    # `node1:4`, Grid Engine `node1 4 queue range`. As in Open MPI, a line with a bare
     # name adds one slot.
     hosts: dict[str, HostSlots] = {}
     plain: set[str] = set()
