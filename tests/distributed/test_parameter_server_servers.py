@@ -29,10 +29,13 @@ print("not reached")
 FIT = """
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tfdist
 
-strategy = tfdist.strategies.ParameterServerStrategy()
+# As TensorFlow's guides write it.
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tfdist.strategies.ParameterServerStrategy(resolver)
 with strategy.scope():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=False)

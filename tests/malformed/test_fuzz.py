@@ -25,7 +25,7 @@ from tfdist.cluster.detect import (
 )
 from tfdist.cluster.hosts.slots import number_ports, parse_hosts
 from tfdist.cluster.hosts.slurm import expand, expand_counts
-from tfdist.cluster.resolvers.launchers import LAUNCHERS
+from tfdist.cluster.resolvers.launchers import GUARDS, LAUNCHERS, SLURM_REMNANTS
 from tfdist.cluster.tf_config import findings
 from tfdist.cluster.validation import EFFECTS, ERROR
 
@@ -71,7 +71,17 @@ VARIABLES = {
         "JOB_COMPLETION_INDEX": RANKS,
         "HOSTNAME": ("train-1", "train-0.peers"),
     },
+    "volcano": {
+        "VC_WORKER_HOSTS": ("a-0.a,a-1.a", "a-1.a", ","),
+        "HOSTNAME": ("a-1", "node-7"),
+        "TFDIST_PORT": ("2222", "tcp://10.0.0.1"),
+    },
     "vertex": {"CLUSTER_SPEC": SPECS},
+    "tony": {
+        "CLUSTER_SPEC": ('{"worker": ["a:1", "b:1"]}', "{", "[]", *SPECS),
+        "JOB_NAME": ("worker", "tensorboard"),
+        "TASK_INDEX": RANKS,
+    },
     "sagemaker": {
         "SM_HOSTS": ('["algo-1", "algo-2"]',),
         "SM_CURRENT_HOST": ("algo-1", "algo-2"),
@@ -97,14 +107,19 @@ VARIABLES = {
     **{
         each.name: dict(zip(each.variables, (RANKS, SIZES) * 2, strict=True))
         | dict.fromkeys({*each.signs} - {*each.variables}, ("none",))
-        for each in LAUNCHERS
+        | dict.fromkeys({each.hosts}, ("2", "0", ""))
+        for each in (*LAUNCHERS, SLURM_REMNANTS)
     },
-    "pmix": {
-        "PMIX_RANK": RANKS,
-        "PMIX_NAMESPACE": ("prterun-a-1@1",),
-        "OMPI_MCA_ess": ("pmix", "singleton"),
+    **{
+        each.name: {each.rank: ("1", *RANKS), each.hosts: ("2", "x")}
+        | dict.fromkeys({each.sign}, ("prterun-a-1@1",))
+        | dict.fromkeys(each.denials, ("", "singleton"))
+        for each in GUARDS
     },
 }
+# Some launchers lack a variable that others have.
+for samples in VARIABLES.values():
+    samples.pop("", None)
 
 
 def json_values():
@@ -198,8 +213,8 @@ def test_resolvers(resolver):
 
     fuzz(check, environments([resolver.name]))
 
-    # It would not be a test if all were refused; what PMIx tells is never enough.
-    assert outcomes == ({True} if resolver.name == "pmix" else {True, False})
+    # It would not be a test if all were refused; what guards know is never enough.
+    assert outcomes == ({True} if resolver in GUARDS else {True, False})
 
 
 def test_several_resolvers_at_once():

@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable
 
 _EXAMPLE = 'Write it as "host:port", for example "node1:2222".'
-# Without the signs of a URL, a list, an assignment and quotation marks.
-_HOST = re.compile(r"""[^\s\[\]:/,;=@"']+""")
+# Names with "_" are common among containers. DNS has at most 63 bytes for a label.
+_LABEL = r"\w[\w-]{0,62}"
+_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
 _LOOPBACK_HOSTS = frozenset({"localhost", "0.0.0.0", "::", "::1"})
 
 # Returns the IP addresses of a host, and raises OSError if it has none.
@@ -48,13 +49,11 @@ def address_problem(address: str) -> tuple[str, str] | None:
     if not colon or not port or address.endswith("]"):
         return "has no port.", _EXAMPLE
     is_ipv6 = host.startswith("[") and host.endswith("]")
-    # An error about an unknown host would not show an unprintable character.
-    is_name = _HOST.fullmatch(host) is not None and host.isprintable()
-    if not (_is_ipv6(host[1:-1]) if is_ipv6 else is_name):
+    if not (_is_ipv6(host[1:-1]) if is_ipv6 else _HOST.fullmatch(host)):
         return (
             'must be one bare "host:port".',
-            'Write it as "node1:2222" or "[::1]:2222", without blanks, quotes or a '
-            "URL's parts.",
+            'Write it as "node1:2222" or "[::1]:2222", without blanks, quotes, '
+            "variables, patterns or a URL's parts.",
         )
     if (parse_digits(port, most=5) or 0) not in range(1, 65_536):
         return (

@@ -1,11 +1,14 @@
 """Choice and construction of the collective for this job."""
 
 import importlib
+import json
 import sys
 from importlib.util import find_spec
 from typing import Any
 
-from tfdist.cluster.detect import detect_membership, explain
+import tensorflow as tf
+
+from tfdist.cluster.detect import detect, detect_membership, explain
 from tfdist.cluster.membership import Membership
 from tfdist.cluster.model import Cluster
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
@@ -93,6 +96,19 @@ def check_trains(cluster: Cluster) -> None:
             "Only the chief and the workers may create this strategy. Received: a task "
             f"{cluster.task.type!r}. Start the chief and the workers only."
         )
+
+
+def cluster_of(resolver: Any) -> Cluster:
+    """Return the cluster of a `tf.distribute.cluster_resolver.ClusterResolver`."""
+    if not isinstance(resolver, tf.distribute.cluster_resolver.ClusterResolver):
+        raise TypeError(
+            "The cluster must be a Cluster or a resolver of tf.distribute. Received: "
+            f"{resolver!r}. Leave it out, so that the environment gives it."
+        )
+    jobs = resolver.cluster_spec().as_dict()
+    task = {"type": resolver.task_type, "index": resolver.task_id}
+    text = json.dumps({"cluster": jobs, "task": task}) if jobs else ""
+    return detect({"TF_CONFIG": text})
 
 
 def connect_horovod(process_set: Any = None, **timeouts: float) -> Collective:

@@ -1,6 +1,5 @@
 """TensorFlow's strategy for several processes, each with one or several devices."""
 
-import json
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +11,7 @@ from tfdist.compat.tensorflow import cluster_resolver as resolver_of
 from tfdist.first_step import check_choice
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.builtin import of_devices
-from tfdist.strategies.connecting import check_trains, connect
+from tfdist.strategies.connecting import check_trains, cluster_of, connect
 
 
 class MultiWorkerMirroredStrategy(
@@ -115,7 +114,7 @@ def _connect(cluster_resolver: Any, options: Any, collective: str) -> Collective
     }
     if cluster_resolver is None:
         return connect("tensorflow", **how)
-    cluster = detect({"TF_CONFIG": _tf_config_of(cluster_resolver)})
+    cluster = cluster_of(cluster_resolver)
     check_trains(cluster)
     if cluster.size == 1:
         return SingleCollective()
@@ -147,15 +146,6 @@ def _check_one_device(devices: list[str]) -> None:
             f"{len(devices)} devices in this process. Start a process for each device, "
             "or use collective='tensorflow'."
         )
-
-
-def _tf_config_of(cluster_resolver: Any) -> str:
-    """Return the TF_CONFIG of a resolver, so that `detect` validates it."""
-    jobs = cluster_resolver.cluster_spec().as_dict()
-    if not jobs:
-        return ""
-    task = {"type": cluster_resolver.task_type, "index": cluster_resolver.task_id}
-    return json.dumps({"cluster": jobs, "task": task})
 
 
 def _check_equal_devices(devices: list[str], collective: Collective) -> None:

@@ -41,7 +41,8 @@ def test_an_address_is_a_host_and_a_port(address, host, port):
         (
             [":2222", "[]:2222", "::1:2222", "[::1:2222", "[node1]:2222"]
             + ["grpc://node1:2222", "a:1,b:1", " node1:2222", "'node1:22"]
-            + ["a\x00:1", "a\u200b:1", "a\ud800:1", "a=1:1"],
+            + ["a\x00:1", "a\u200b:1", "a\ud800:1", "a=1:1", "$HOST1:2222", "node1*4:1"]
+            + ["-oProxyCommand=x:1", "-a:1", "a..b:1", f"{'a' * 64}:1"],
             'must be one bare "host:port". Received: {!r}. Write it as',
         ),
     ],

@@ -286,7 +286,6 @@ SLURM = "--to sbatch has hosts by the names that Slurm gives them, and counts th
     [
         ("helm", TWO, "form must be one of hostfile, sbatch, kubernetes, tfjob, mpijo"),
         ("sbatch", Cluster(workers=IPV6), SLURM),
-        ("sbatch", Cluster(workers=("a$b:1",)), SLURM),
         (
             "sbatch",
             Cluster(workers=("a:1", "b:2")),

@@ -47,7 +47,7 @@ class LauncherResolver:
         """Read the number of processes on this host, or find the least it can be."""
         if env.get(self.variables[3]) or not self.hosts:
             return number(env, self.variables[3], self.launcher)
-        hosts = parse_digits(env.get(self.hosts, "")) or size
+        hosts = parse_digits(env.get(self.hosts, "")) or max(1, size)
         return max(local_rank + 1, math.ceil(size / hosts))
 
 

@@ -11,6 +11,7 @@ from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect, silence_errors
 from tfdist.devices.configuration import hide_gpus
 from tfdist.rendezvous.presence import check_own_port, start_timeout, wait_for_servers
+from tfdist.strategies.connecting import cluster_of
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
@@ -47,8 +48,9 @@ class ParameterServerStrategy(
       that depend on the whole batch, such as BatchNormalization, see only their slice.
 
     Args:
-        cluster: The chief, workers and ps of the job. Default None: read from the
-            environment, as `tfdist run --workers 2 --ps 1` or TF_CONFIG sets it.
+        cluster: The chief, workers and ps of the job, as a `Cluster` or a
+            `tf.distribute.cluster_resolver.ClusterResolver`. Default None: read from
+            the environment, as `tfdist run --workers 2 --ps 1` or TF_CONFIG sets it.
         consistency: "async", "bounded" or "sync". Default "async".
         max_staleness: For "bounded", the number of updates that a gradient may miss.
         backup_workers: For "sync", the number of slow workers that a step does not wait
@@ -79,7 +81,7 @@ class ParameterServerStrategy(
 
     def __init__(
         self,
-        cluster: Cluster | None = None,
+        cluster: Any = None,
         consistency: str = "async",
         *,
         max_staleness: int | None = None,
@@ -90,7 +92,8 @@ class ParameterServerStrategy(
         start_timeout_seconds = start_timeout(start_timeout_seconds)
         check_consistency(consistency, max_staleness)
         compat.check_not_started()
-        cluster = detect() if cluster is None else cluster
+        if not isinstance(cluster, Cluster):
+            cluster = detect() if cluster is None else cluster_of(cluster)
         check_cluster(cluster)
         check_backup_workers(backup_workers, consistency, len(cluster.workers))
         if cluster.task.type in ("worker", "ps"):

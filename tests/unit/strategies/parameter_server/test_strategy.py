@@ -52,6 +52,19 @@ def test_the_chief_leaves_the_gpus_to_the_workers(gpus, monkeypatch):
         ParameterServerStrategy(Cluster(**JOBS, task=Task("chief", 0)))
 
 
+def test_a_resolver_of_tensorflow_is_a_cluster(monkeypatch):
+    monkeypatch.setattr(compat, "has_started", lambda: False)
+    spec = tf.train.ClusterSpec({"worker": ["a:1"], "chief": ["c:1"]})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        spec, task_type="chief", task_id=0
+    )
+    with pytest.raises(ValueError, match=r"without ps: .*'chief': \('c:1',\)"):
+        ParameterServerStrategy(resolver)
+    message = "^The cluster must be a Cluster or a resolver .* Received: 'sync'. Leave"
+    with pytest.raises(TypeError, match=message):
+        ParameterServerStrategy("sync")
+
+
 def test_an_unknown_consistency_is_refused():
     with pytest.raises(
         ValueError,
