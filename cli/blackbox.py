@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import fill
 
 from tfdist.rendezvous.blackbox import Blackbox, clock, read_folder
-from tfdist.rendezvous.flight import Record
+from tfdist.rendezvous.record import Record
 from tfdist_cli.options import (
     JSON,
     Commands,

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 
-from tfdist.rendezvous.flight import INPUT, Entry, Record, read_record, step_name
+from tfdist.rendezvous.flight import INPUT, Entry, step_name
+from tfdist.rendezvous.record import Record, read_record
 
 # The kind and number of a step, a name, and how often it came before in that step.
 Key = tuple[str, int, str, int]
@@ -62,6 +64,9 @@ def read_folder(folder: Path) -> Blackbox:
             f"{folder}. Give the folder that `tfdist run --output-dir` was given."
         )
     for path in sorted(folder.glob("rank.*.flight")):
+        # Reading a pipe would wait for a writer.
+        if not path.is_file():
+            continue
         try:
             records.append(read_record(path))
         except (OSError, ValueError) as error:
@@ -80,8 +85,9 @@ def read_folder(folder: Path) -> Blackbox:
         if (record.run, record.size) != job
     ]
     own = {each.rank: each for each in records if (each.run, each.size) == job}
-    if missing := [rank for rank in range(newest.size) if rank not in own]:
-        names = ", ".join(map(str, missing[:8])) + ", ..." * (len(missing) > 8)
+    if missing := newest.size - len(own):
+        ranks = (rank for rank in range(newest.size) if rank not in own)
+        names = ", ".join(map(str, islice(ranks, 8))) + ", ..." * (missing > 8)
         notes.append(
             f"Without a record: rank {names} of {newest.size}. Copy the files from the "
             "hosts of these ranks."

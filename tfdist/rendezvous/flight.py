@@ -49,7 +49,7 @@ INPUT = "input"
 
 _MOST_NAMES = 4096
 _OTHERS = "one of many others"
-_FORMAT = "tfdist flight 1"
+FORMAT = "tfdist flight 1"
 _TIME = struct.Struct("=d")
 _WAIT = struct.Struct("=2d")
 _AT_AGREED, _AT_END = 6 * _TIME.size, 7 * _TIME.size
@@ -163,7 +163,7 @@ class Flight:
 
     def entries(self) -> list[Entry]:
         """Return the entries, as they began."""
-        return _entries(self._memory, list(self._names))
+        return entries_of(self._memory, list(self._names))
 
     def step_times(self, since: float = 0.0) -> list[StepTimes]:
         """Return the times of the training steps begun since a time, but the last."""
@@ -213,7 +213,7 @@ def create_file(
         return None
     about = {"rank": rank, "size": size, "host": socket.gethostname()}
     about |= {"pid": os.getpid(), "run": env.get("TFDIST_RUN_ID", "")}
-    line = json.dumps({"format": _FORMAT, **about, "started": time.time()})
+    line = json.dumps({"format": FORMAT, **about, "started": time.time()})
     path = Path(folder, f"rank.{rank}.flight")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -236,52 +236,7 @@ def create_file(
     return descriptor
 
 
-@dataclass(frozen=True)
-class Record:
-    """The content of a file: a rank, its entries and how it has left, if it has."""
-
-    path: Path
-    rank: int
-    size: int
-    host: str
-    run: str
-    started: float
-    entries: Sequence[Entry]
-    state: State
-    end: str | None
-
-
-def read_record(path: Path) -> Record:
-    """Read a file, also one that is being written; ValueError for any other."""
-    data = path.read_bytes()
-    ring, lines = data[:RING_BYTES], data[RING_BYTES:].split(b"\n")
-    try:
-        # The process may have been killed while it wrote the last line.
-        about, *others = [json.loads(line) for line in lines[:-1]]
-        if about["format"] != _FORMAT:
-            raise ValueError(about["format"])
-        names = [str(line["name"]) for line in others if "name" in line]
-        ends = [str(line["end"]) for line in others if "end" in line]
-        return Record(
-            path,
-            int(about["rank"]),
-            int(about["size"]),
-            str(about["host"]),
-            str(about["run"]),
-            float(about["started"]),
-            _entries(ring, names),
-            _state(ring),
-            ends[-1] if ends else None,
-        )
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} is not a whole flight record of this version of tfdist. Received: "
-            f"{len(data)} bytes ({type(error).__name__}: {error}). Remove it, or copy "
-            "it again from the host of its rank."
-        ) from None
-
-
-def _entries(ring: bytes | memoryview, names: Sequence[str]) -> list[Entry]:
+def entries_of(ring: bytes | memoryview, names: Sequence[str]) -> list[Entry]:
     """Return the entries in rows, as they began."""
     rows = ROW.iter_unpack(ring[: STATE * ROW.size])
     entries = [
@@ -292,7 +247,7 @@ def _entries(ring: bytes | memoryview, names: Sequence[str]) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.begin)
 
 
-def _state(ring: bytes | memoryview) -> State:
+def state_of(ring: bytes | memoryview) -> State:
     """Return the state of the rank in the last row."""
     *steps, kind, since, _, _ = ROW.unpack_from(ring, STATE * ROW.size)
     counts = dict(zip(KINDS, map(int, steps), strict=True))

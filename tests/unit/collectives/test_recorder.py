@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives.recorder import Recorder
-from tfdist.rendezvous.flight import FLIGHT_VARIABLE, read_record
+from tfdist.rendezvous.flight import FLIGHT_VARIABLE
+from tfdist.rendezvous.record import read_record
 
 
 @pytest.fixture

@@ -1,18 +1,13 @@
 """The first difference between records that are worked out by hand."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tfdist.rendezvous.blackbox import compare, read_folder
-from tfdist.rendezvous.flight import (
-    RING_BYTES,
-    Entry,
-    Flight,
-    Record,
-    State,
-    create_file,
-)
+from tfdist.rendezvous.flight import RING_BYTES, Entry, Flight, State, create_file
+from tfdist.rendezvous.record import Record
 
 # Noon of the first day.
 NOON = 43_200.0
@@ -160,6 +155,17 @@ def test_notes_name_what_is_missing_damaged_or_foreign(tmp_path, write):
         "rank.2.flight is of another run, and left out.",
         "Without a record: rank 1 of 2",
     ]
+
+
+def test_a_record_of_a_hostile_size_costs_no_time(tmp_path, write):
+    write(0, size=10**9)
+    os.mkfifo(tmp_path / "rank.1.flight")
+
+    [note] = read_folder(tmp_path).notes
+
+    assert note.startswith(
+        "Without a record: rank 1, 2, 3, 4, 5, 6, 7, 8, ... of 1000000000. Copy"
+    )
 
 
 def test_a_folder_without_records(tmp_path):

@@ -7,12 +7,13 @@ import pytest
 from tfdist.rendezvous.flight import (
     GRAPH_ROWS,
     RING_BYTES,
+    ROW,
     ROWS,
     Entry,
     Flight,
     create_file,
-    read_record,
 )
+from tfdist.rendezvous.record import read_record
 
 
 @pytest.fixture
@@ -165,19 +166,52 @@ def test_a_line_that_a_killed_process_began_does_not_count(file):
     assert read_record(path).rank == 1
 
 
+EMPTY = b"\0" * RING_BYTES
+ABOUT = {"format": "tfdist flight 1", "rank": 0, "size": 2, "host": "a"}
+ABOUT |= {"run": "b", "started": 1.0}
+
+
+def lines(*objects):
+    return b"".join(json.dumps(each).encode() + b"\n" for each in objects)
+
+
+def row(*values):
+    return ROW.pack(*values) + EMPTY[ROW.size :]
+
+
 @pytest.mark.parametrize(
     "content",
     [
         b"",
-        b"\0" * RING_BYTES,
-        b"\0" * RING_BYTES + b"[]\n",
-        b"\0" * RING_BYTES + json.dumps({"format": "tfdist flight 0"}).encode() + b"\n",
+        EMPTY,
+        EMPTY + b"[]\n",
+        EMPTY + lines({"format": "tfdist flight 0"}),
         b"\xff" * RING_BYTES + b"{}\n",
+        EMPTY + b"[" * 100_000 + b"\n",
+        EMPTY + lines(ABOUT | {"rank": 2}),
+        EMPTY + lines(ABOUT | {"started": 1e300}),
+        row(1, 0, 0, 0, 1, 1e300, 0, 0) + lines(ABOUT, {"name": "a"}),
+        row(1, 0, 0, 0, float("inf"), 1, 1, 1) + lines(ABOUT, {"name": "a"}),
+        EMPTY + lines({"format": "\x1b]0;title\a" * 10_000}),
     ],
+    ids=range(11),
 )
 def test_other_files_are_refused(tmp_path, content):
     path = tmp_path / "rank.0.flight"
     path.write_bytes(content)
 
-    with pytest.raises(ValueError, match=r"is not a whole flight record.*Received: \d"):
+    message = r"is not a whole flight record.*Received: \d"
+    with pytest.raises(ValueError, match=message) as error:
         read_record(path)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 600
+
+
+def test_names_steer_no_terminal(tmp_path):
+    path = tmp_path / "rank.0.flight"
+    texts = {"name": "\x1b[2Jclear"}, {"end": "ValueError: a\r\x9bK"}
+    path.write_bytes(row(1, 0, 0, 0, 1, 1, 1, 1) + lines(ABOUT, *texts))
+
+    record = read_record(path)
+    assert record.entries[0].name == r"\x1b[2Jclear"
+    assert record.end == r"ValueError: a\r\x9bK"
