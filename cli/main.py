@@ -46,16 +46,19 @@ def build_parser(names: Iterable[str] | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    parser = build_parser(words[:1] if words[:1] and words[0] in _COMMANDS else None)
-    args, unknown = parser.parse_known_args(words)
-    if unknown:
-        args.parser.refuse(unknown[0])
-    if args.func is None:
-        parser.print_help()
-        return 2
+    names = words[:1] if words[:1] and words[0] in _COMMANDS else None
+    program = "tfdist"
     try:
+        parser = build_parser(names)
+        args, unknown = parser.parse_known_args(words)
+        program = args.parser.prog
+        if unknown:
+            args.parser.refuse(unknown[0])
+        if args.func is None:
+            parser.print_help()
+            return 2
         exit_code: int = args.func(args)
     except KeyboardInterrupt:
-        print(f"{args.parser.prog}: interrupted", file=sys.stderr)
+        print(f"{program}: interrupted", file=sys.stderr)
         return _INTERRUPTED
     return exit_code

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import difflib
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +18,8 @@ JSON = {
     "--json [FILE]": "print JSON instead of tables; with a FILE, write the JSON there "
     "as well"
 }
+# About 30 years, which all clocks and locks take.
+_MOST_SECONDS = 1e9
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,10 +41,10 @@ class Parser(argparse.ArgumentParser):
 def _seconds(text: str) -> float:
     """Parse a positive time."""
     with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
+        if 0 < float(text) <= _MOST_SECONDS:
             return float(text)
     raise argparse.ArgumentTypeError(
-        f"it must be a positive number of seconds. Received: {text}. "
+        f"it must be a positive number of seconds, at most 1e9. Received: {text}. "
         "Leave it out for the default"
     )
 

@@ -17,6 +17,9 @@ PASSED_ON = (
     signal.SIGCONT,
 )
 
+# `select` takes at most 24 days.
+_LONGEST_WAIT_SECONDS = 86_400.0
+
 
 @contextlib.contextmanager
 def received_signals(numbers: Iterable[signal.Signals]) -> Iterator[socket.socket]:
@@ -75,7 +78,9 @@ class Timers:
     def seconds_to_next(self) -> float | None:
         """Return the seconds until the next action is due, or None."""
         times = [due for due, _ in self._due.values()]
-        return max(0.0, min(times) - self._clock()) if times else None
+        if not times:
+            return None
+        return min(max(0.0, min(times) - self._clock()), _LONGEST_WAIT_SECONDS)
 
     def run_due(self) -> None:
         """Call each due action once."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdist_cli import main as main_module
 from tfdist_cli.main import build_parser, main
 from tfdist_cli.options import JSON, TO_STDOUT, Parser, add_options
 from tfdist_cli.table import format_table
@@ -97,12 +98,22 @@ def test_options_are_written_as_their_help_shows_them():
     assert "--json [FILE]" in parser.format_help()
 
 
-@pytest.mark.parametrize("seconds", ["0", "inf", "soon"])
+@pytest.mark.parametrize("seconds", ["0", "inf", "soon", "1e20"])
 def test_a_time_is_positive(seconds, capsys):
     assert (
-        "argument --timeout: it must be a positive number of seconds. "
+        "argument --timeout: it must be a positive number of seconds, at most 1e9. "
         f"Received: {seconds}. Leave it out for the default"
     ) in error_of(capsys, "run", "-np", "2", "--timeout", seconds, "x")
+
+
+def test_ctrl_c_before_the_command_has_begun(monkeypatch, capsys):
+    def interrupt(names):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main_module, "build_parser", interrupt)
+
+    assert main(["run", "true"]) == 130
+    assert capsys.readouterr().err == "tfdist: interrupted\n"
 
 
 def test_columns_are_as_wide_as_their_widest_cell():

@@ -71,3 +71,11 @@ def test_a_stage_may_set_the_next_one():
     timers.run_due()
 
     assert (called, timers.seconds_to_next()) == ([], 2.0)
+
+
+def test_the_loop_may_wait_for_weeks():
+    """`select` itself takes 24 days."""
+    timers = Timers(clock=lambda: 0.0)
+    timers.set_stage(1e9, lambda: None)
+
+    assert timers.seconds_to_next() == 86_400.0
