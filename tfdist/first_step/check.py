@@ -123,8 +123,9 @@ class FirstStepCheck:
 
             with (
                 observing(trainer, observer, reduce),
-                self._standing(hooks, ranks.collectives, lambda: ranks.rank, trainer),
+                self._standing(hooks, ranks.collectives, lambda: ranks.rank),
             ):
+                observer.reset_metrics()
                 return ranks.run(step)
 
     @contextmanager
@@ -133,7 +134,6 @@ class FirstStepCheck:
         hooks: Sequence[StrategyKerasHooks],
         collectives: Sequence[Collective],
         rank: Callable[[], int],
-        trainer: Any,
     ) -> Iterator[None]:
         """Let the strategy be that of other ranks; `rank` returns the current one."""
         size = len(hooks)
@@ -146,8 +146,6 @@ class FirstStepCheck:
             stack.enter_context(self._extended.standing_in(*current))
             if self._extended.collective.size > 1:
                 stack.enter_context(holding(facts, "detect_membership", member))
-            for metric in trainer.metrics:
-                metric.reset_state()
             yield
 
     @contextmanager

@@ -1,13 +1,9 @@
 """The gradients that a step gives to optimizers, its new state and its metrics."""
 
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    redirect_stdout,
-)
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from io import StringIO
 from itertools import chain
@@ -80,26 +76,43 @@ class Observer:
 
     def _of_state(self) -> Iterator[Value]:
         """Yield the new state of layers."""
-        for variable in state_of_layers(self._trainer):
-            raw = getattr(variable, "_value", variable)
-            copies = getattr(raw, "_values", (raw,))
-            if any(id(copy) in self._assignments.before for copy in copies):
-                name = getattr(variable, "path", variable.name)
-                yield Value("new value", name, tf.identity(copies[0].read_value()))
+        for variable in filter(self._is_assigned, state_of_layers(self._trainer)):
+            name = getattr(variable, "path", variable.name)
+            yield Value("new value", name, tf.identity(_copies_of(variable)[0]))
 
     def _of_metrics(self, states: Sequence[Any]) -> Iterator[Value]:
         """Yield the results of metrics."""
-        metrics = chain.from_iterable(
-            getattr(metric, "metrics", (metric,)) for metric in self._trainer.metrics
-        )
         with keras.StatelessScope(state_mapping=states):
-            for metric in metrics:
+            for metric in self._metrics():
                 # Eager tensors do not tell counts from means.
                 if metric.variables and not isinstance(metric, keras.metrics.Sum):
                     for result in keras.tree.flatten(metric.result()):
                         tensor = tf.convert_to_tensor(result)
                         if tensor.dtype.is_floating:
                             yield Value("result", metric.name, tensor)
+
+    def reset_metrics(self) -> None:
+        """Give metrics their first state."""
+        for metric in self._metrics():
+            metric.reset_state()
+            # A script's own may keep its state over epochs, by an empty method.
+            if not any(map(self._is_assigned, metric.variables)):
+                keras.metrics.Metric.reset_state(metric)
+
+    def _metrics(self) -> Iterator[Any]:
+        """Return the metrics of the model, one by one."""
+        found = (getattr(each, "metrics", (each,)) for each in self._trainer.metrics)
+        return chain.from_iterable(found)
+
+    def _is_assigned(self, variable: Any) -> bool:
+        """Return whether a variable has got a new value."""
+        return any(id(v) in self._assignments.before for v in _copies_of(variable))
+
+
+def _copies_of(variable: Any) -> Sequence[Any]:
+    """Return the variables of TensorFlow in a variable."""
+    raw = getattr(variable, "_value", variable)
+    return getattr(raw, "_values", (raw,))
 
 
 @contextmanager
@@ -120,7 +133,7 @@ def observing(
             *_replaced_scaling(),
             holding(norm, "call", _by_moving_statistics(norm.call)),
             holding(tf, "print", lambda *args, **kwargs: None),
-            redirect_stdout(StringIO()),
+            holding(sys, "stdout", StringIO()),
             alike_in_all_rows(),
             _amplified(),
         ):

@@ -134,8 +134,8 @@ def check_stateless(model: Any) -> None:
 def is_built(model: Any) -> bool:
     """Return whether a model has its weights."""
     # A model without `call` is never built itself, but its parts are.
-    has_parts = bool(model.layers) and all(part.built for part in model.layers)
-    return model.built or has_parts
+    parts = list(model._flatten_layers(include_self=False, recursive=False))
+    return model.built or (bool(parts) and all(part.built for part in parts))
 
 
 def check_built(model: Any) -> None:
