@@ -240,6 +240,8 @@ def test_hosts_and_slots_survive_mpijob(hosts):
     assert replicas["Worker"]["replicas"] == len(hosts)
     assert job["spec"]["slotsPerWorker"] == hosts[0].slots
     assert command[command.index("-np") + 1] == str(len(hosts) * hosts[0].slots)
+    assert command[command.index("--hostfile") + 1] == "/etc/mpi/hostfile"
+    assert job["spec"]["runPolicy"]["backoffLimit"] == 0
     assert command[-4:] == ["python", "train.py", "--epochs", "3"]
 
 

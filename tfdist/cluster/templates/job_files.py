@@ -133,8 +133,10 @@ def _mpijob(cluster: Cluster, program: Program) -> str:
     hosts = _hosts_of(cluster, "mpijob")
     slots = _equal_slots(hosts, "mpijob")
     ranks = str(len(hosts) * slots)
-    mpirun = ["mpirun", "--allow-run-as-root", "-np", ranks, "--bind-to", "none"]
-    mpirun += ["--map-by", "slot", "-x", "PATH", *program.words]
+    # Open MPI 5 does not know the operator's variable for this file.
+    mpirun = ["mpirun", "--allow-run-as-root", "--hostfile", "/etc/mpi/hostfile"]
+    mpirun += ["-np", ranks, "--bind-to", "none", "--map-by", "slot"]
+    mpirun += ["-x", "PATH", *program.words]
     values = _container(program)
     return _fill(
         "mpijob.yaml", slots=slots, hosts=len(hosts), mpirun=_quoted(mpirun), **values
