@@ -12,6 +12,7 @@ from keras.src.callbacks.callback_list import CallbackList
 
 from tfdist.callbacks import BackupAndRestore, ModelCheckpoint
 from tfdist.callbacks.backup.snapshots import Snapshot
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_saved_step
 
 STEPS, EPOCHS = 5, 3
 
@@ -410,14 +411,24 @@ FULL = (
 )
 
 
-def test_a_full_disk_ends_the_training(folder, monkeypatch):
+def test_a_full_disk_ends_the_training(folder, monkeypatch, tmp_path):
     def fail(descriptor):
         raise OSError("no space left")
 
+    progress = tmp_path / "progress"
+    progress.touch()
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match=FULL):
         train(made(), folder)
     assert os.listdir(folder) == []
+    # The launcher must not say that a step is saved.
+    assert read_saved_step(progress) == 0
+
+    monkeypatch.undo()
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
+    train(made(), folder)
+    assert read_saved_step(progress) == STEPS * EPOCHS
 
 
 @pytest.mark.parametrize("save_freq", [0, 1.5, "batch", True])

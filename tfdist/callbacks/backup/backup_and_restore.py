@@ -5,6 +5,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -139,8 +140,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             self._begin_with(self._state)
         if self._collective.rank == 0:
             self._progress = Progress.from_environment()
-        if self._progress is not None:
-            self._progress.saved(self._made)
+        self._note_saved(self._made)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restore the rest in the first epoch."""
@@ -257,9 +257,12 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             self.model, self._collective, self.others, facts, self._began
         )
         if pack is not None:
-            self._writer.write(pack)
-            if self._progress is not None:
-                self._progress.saved(self._made)
+            self._writer.write(pack, partial(self._note_saved, self._made))
+
+    def _note_saved(self, made: int) -> None:
+        """Tell the launcher how many steps the state on disk has made."""
+        if self._progress is not None:
+            self._progress.saved(made)
 
     def _wait_for_disk(self) -> None:
         """Wait until the last state is on disk; if that fails, all ranks raise."""

@@ -135,10 +135,18 @@ class StateWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tfdist-state")
         self._last: Future[None] | None = None
 
-    def write(self, pack: Callable[[], bytes]) -> None:
-        """Start writing the result of `pack` once the previous state is on disk."""
+    def write(self, pack: Callable[[], bytes], then: Callable[[], None]) -> None:
+        """Start writing the result of `pack` once the previous state is on disk.
+
+        `then` is called when this one is.
+        """
         self.wait()
-        self._last = self._thread.submit(lambda: self._files.write(pack()))
+
+        def write() -> None:
+            self._files.write(pack())
+            then()
+
+        self._last = self._thread.submit(write)
 
     def wait(self) -> None:
         """Wait for the last state; raise OSError if its write failed."""
