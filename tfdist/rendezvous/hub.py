@@ -21,7 +21,8 @@ from tfdist.scaling import StepTimes, advice_on, slow_rank
 BEAT_SECONDS = 1.0
 # One call may hold Python's lock for long. The connection of a dead process closes at
 # once, its watchdog kills a stopped one, and the kernel notices a cut network, so only
-# a container that is stopped as a whole is silent for this long.
+# a container that is stopped as a whole is silent for this long. Both ends count the
+# beats for which they wait, so that a job that was stopped with them goes on.
 SILENCE_SECONDS = 60.0
 # A rank answers from a thread of its own, unless Python does not run there.
 _ANSWER_SECONDS = 3.0
@@ -45,7 +46,8 @@ class _Line:
         self.connection = connection
         self.reader = Reader()
         self.unsent: deque[memoryview] = deque()
-        self.heard = time.monotonic()
+        # Our beats since it has sent something.
+        self.quiet = 0
 
     def send(self) -> None:
         """Send as much as the connection takes."""
@@ -112,7 +114,7 @@ class Hub:
         how = "is gone: its connection closed"
         try:
             data = line.connection.recv(CHUNK_BYTES)
-            line.heard = time.monotonic()
+            line.quiet = 0
             for message in line.reader.feed(data):
                 self._handle(rank, message)
         except BlockingIOError:
@@ -191,9 +193,9 @@ class Hub:
         # What is being sent shows as well that rank 0 is alive.
         idle = [rank for rank, line in self._lines.items() if not line.unsent]
         self._send(idle, {"kind": "beat", "call": call})
-        now = time.monotonic()
         for rank in set(self._lines) - self._left:
-            if now - self._lines[rank].heard > SILENCE_SECONDS:
+            self._lines[rank].quiet += 1
+            if self._lines[rank].quiet * BEAT_SECONDS > SILENCE_SECONDS:
                 how = f"has been silent for {SILENCE_SECONDS:.0f} s"
                 self._lose(rank, how, culprit=rank)
         for key, values in self._values.items():

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import select
 import socket
 import sys
 import threading
@@ -223,14 +224,21 @@ class Lifeline:
         """Read from the hub until the connection ends."""
         self._connection.settimeout(SILENCE_SECONDS)
         how = "is gone: its connection closed"
+        incoming = select.poll()
+        incoming.register(self._connection, select.POLLIN)
+        quiet = 0
         try:
-            while data := self._connection.recv(1 << 16):
-                for message in self._reader.feed(data):
-                    self._handle(message)
-        except TimeoutError as error:
-            # Behind a cut network, the kernel has closed the connection.
-            if error.errno is None:
+            while quiet * BEAT_SECONDS <= SILENCE_SECONDS:
+                quiet += 1
+                if incoming.poll(1000 * BEAT_SECONDS):
+                    quiet = 0
+                    if not (data := self._connection.recv(1 << 16)):
+                        break
+                    for message in self._reader.feed(data):
+                        self._handle(message)
+            else:
                 how = f"has been silent for {SILENCE_SECONDS:.0f} s"
+        # Behind a cut network, the kernel has closed the connection.
         except (OSError, ValueError):
             pass
         if not self._closed:
