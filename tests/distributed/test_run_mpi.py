@@ -37,6 +37,20 @@ world.allreduce(1)
 print("pid", os.getpid(), flush=True)
 time.sleep(100)
 """
+# Its ranks may be silent for shorter than the test stops them.
+STOPPED = """
+import os, time
+import tfdist
+from tfdist.rendezvous import hub, lifeline
+
+hub.SILENCE_SECONDS = lifeline.SILENCE_SECONDS = 3.0
+strategy = tfdist.strategies.AllReduceStrategy()
+for number in range(200):
+    time.sleep(0.02)
+    strategy.collective.barrier(str(number))
+    if number == 20:
+        print("meets", flush=True)
+"""
 # Rank 1 of two is killed whenever it starts.
 SMALLER = """
 import os
@@ -286,6 +300,28 @@ def test_mpirun_alone_joins_ranks_of_the_strategy(program):
         "tfdist: mpirun has started 2 processes; the collectives of MPI, which mpi4py "
         "has found, join them." in err
     )
+
+
+@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
+def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
+    """As by Ctrl-Z."""
+    with subprocess.Popen(
+        [
+            *(BIN / "tfdist", "run", "-np", "2", "--collective", collective),
+            program(STOPPED),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as launcher:
+        assert " meets" in launcher.stdout.readline()
+        launcher.send_signal(signal.SIGTSTP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            launcher.wait(timeout=6)
+        launcher.send_signal(signal.SIGCONT)
+        _, err = launcher.communicate(timeout=SECONDS)
+
+    assert launcher.returncode == 0, err
 
 
 def test_a_missing_rank_does_not_hang_the_others(program):
