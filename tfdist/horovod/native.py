@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfdist.cluster.detect import detect_membership
+from tfdist.cluster.detect import detect_membership, is_elastic
 from tfdist.compat.keras import install
 from tfdist.compat.keras_2 import accept_names_of_keras_2
 
@@ -68,8 +68,8 @@ def init(*args: Any, **kwargs: Any) -> None:
     accept_names_of_keras_2()
     native.init(*args, **kwargs)
     place = detect_membership()
-    # The script may leave out ranks.
-    is_whole = not args and kwargs.get("comm") is None
+    # The script may leave out ranks, and an elastic job may have lost them.
+    is_whole = not args and kwargs.get("comm") is None and not is_elastic()
     if is_whole and native.size() == 1 < place.size:
         built = "with" if native.mpi_built() else "without"
         raise RuntimeError(

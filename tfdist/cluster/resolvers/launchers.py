@@ -19,8 +19,10 @@ class LauncherResolver:
     variables: tuple[str, str, str, str]
     # At least one of these must be set, as other programs also set the rank and size.
     signs: tuple[str, ...] = ()
-    # Rank 0 may be a script that starts the ranks, if one of these is set.
+    # None of these may be set: what says otherwise.
     denials: tuple[str, ...] = ()
+    # Rank 0 may be a script that starts the ranks, if one of these is set.
+    of_scripts: tuple[str, ...] = ()
     # Its number of hosts, if the local size may be missing.
     hosts: str = ""
     # What MPI it starts processes for, if any.
@@ -32,8 +34,9 @@ class LauncherResolver:
         is_ranked = any(map(env.get, self.variables[:2]))
         is_signed = not self.signs or any(map(env.get, self.signs))
         is_denied = any(map(env.get, self.denials))
-        may_start_others = env.get(self.variables[0], "0") == "0"
-        return is_ranked and is_signed and not (is_denied and may_start_others)
+        if env.get(self.variables[0], "0") == "0":
+            is_denied = is_denied or any(map(env.get, self.of_scripts))
+        return is_ranked and is_signed and not is_denied
 
     def resolve(self, env: Mapping[str, str]) -> Place:
         """Read ranks and sizes."""
@@ -115,13 +118,15 @@ SITES = (
     # Spectrum MPI: Summit, Lassen.
     LauncherResolver("jsrun", "jsrun", _names("JSM_NAMESPACE_"), mpi="IBM's jsrun"),
 )
-# Containers keep some variables of Slurm. A script of `sbatch` knows the hosts.
+# Containers keep some variables of Slurm. A script of `sbatch` knows the hosts; with
+# `TF_CONFIG={}` the tasks of a step train apart.
 SLURM_REMNANTS = LauncherResolver(
     "slurm_remnants",
     "srun",
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
     signs=("SLURM_PROCID",),
-    denials=("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST"),
+    denials=("SLURM_STEP_NODELIST", "TF_CONFIG"),
+    of_scripts=("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
     hosts="SLURM_NNODES",
 )
 # Only to compare: `SlurmResolver` reads the addresses, too.

@@ -145,6 +145,17 @@ DUMPS = {
         },
         Place(),
     ),
+    "a task of a step that trains apart": (
+        {
+            "TF_CONFIG": "{}",
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NUM_TASKS": "4",
+            "SLURM_PROCID": "2",
+            "SLURM_NTASKS": "4",
+            "SLURM_LOCALID": "0",
+        },
+        Place(),
+    ),
     "the script of a job of Torque": (
         {"PBS_VNODENUM": "0", "PBS_TASKNUM": "1", "PBS_NODEFILE": "/var/1"},
         Place(),
