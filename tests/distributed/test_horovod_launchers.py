@@ -108,8 +108,9 @@ def test_without_horovod_mpirun_starts_no_separate_trainings(tmp_path):
     for rank in (0, 1):
         message = (
             "ValueError: Nothing connects the processes that mpirun has started. "
-            f"Received: rank {rank} of 2, without TF_CONFIG and without Horovod and "
-            "mpi4py. Run pip install 'tfdist[mpi]', or start the program with `tfdist "
-            "run`."
+            f"Received: rank {rank} of 2 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, "
+            "OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE), without "
+            "TF_CONFIG and without Horovod and mpi4py. Run pip install 'tfdist[mpi]', "
+            "or start the program with `tfdist run`."
         )
         assert message in output, output
