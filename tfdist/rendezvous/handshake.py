@@ -3,6 +3,7 @@
 import os
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +44,7 @@ _REFUSALS = {"absent": TimeoutError, "refused": RuntimeError}
 _PROOF_BYTES = 4096
 # Callers without a proof, above one for each rank; the oldest gives way to a new one.
 _UNPROVEN = 256
+_LOOK_UP_SECONDS = 1.0
 
 _Place = tuple[str, int]
 
@@ -76,6 +78,8 @@ class Handshake:
     def __post_init__(self) -> None:
         self._present: dict[int, socket.socket] = {}
         self._unproven: dict[socket.socket, _Caller] = {}
+        # Host names that are not known, with the reasons.
+        self._unknown: dict[str, str] = {}
 
     def connect(
         self,
@@ -272,19 +276,32 @@ class Handshake:
 
     def _missing(self) -> str:
         """Name the ranks that have not answered, and those with unknown hosts."""
+        ranks = [r for r in self.names if r > 0 and r not in self._present]
+        # Ranks that Horovod has connected have no addresses.
+        places = {rank: self.addresses[rank] for rank in ranks if self.addresses}
+        hosts = {rank: split_address(place)[0] for rank, place in places.items()}
+        # A name server may answer late, and callers are not to wait for it.
+        names = list(hosts.values())
+        thread = threading.Thread(target=self._look_up, args=(names,), daemon=True)
+        thread.start()
+        thread.join(_LOOK_UP_SECONDS)
         missing = []
-        for rank, name in self.names.items():
-            if rank == 0 or rank in self._present:
-                continue
-            # Ranks that Horovod has connected have no addresses.
-            for address in self.addresses[rank : rank + 1]:
-                host, port = split_address(address)
-                try:
-                    socket.getaddrinfo(host, port)
-                except OSError as error:
-                    name += f": the name {host!r} is not known ({error})"
-            missing.append(name)
+        for rank in ranks:
+            name, host = self.names[rank], hosts.get(rank, "")
+            why = self._unknown.get(host)
+            text = f"{name}: the name {host!r} is not known ({why})"
+            missing.append(text if why else name)
         return "; ".join(missing)
+
+    def _look_up(self, hosts: Sequence[str]) -> None:
+        """Note the names among hosts that are not known."""
+        for host in hosts:
+            try:
+                socket.getaddrinfo(host, None)
+            except OSError as error:
+                self._unknown[host] = str(error)
+            else:
+                self._unknown.pop(host, None)
 
 
 def _for_heartbeats(connection: socket.socket) -> socket.socket:

@@ -1,6 +1,7 @@
 """Rank 0's end of the lifelines: heartbeats, exchanges and stall diagnostics."""
 
 import json
+import os
 import selectors
 import socket
 import sys
@@ -74,6 +75,9 @@ class Hub:
         timeout_seconds: float,
     ) -> None:
         self._lines = {rank: _Line(each) for rank, each in connections.items()}
+        # A child would hold the connections open, also when this process is gone.
+        for each in connections.values():
+            os.register_at_fork(after_in_child=each.close)
         self._names = names
         self._timeout_seconds = timeout_seconds
         self._reports = {rank: Report() for rank in connections}

@@ -93,8 +93,15 @@ def introduce(
 
 def open_door(*, is_local: bool) -> tuple[socket.socket, str]:
     """Open a free port for `meet` on rank 0; return its socket and a new token."""
-    host = "127.0.0.1" if is_local else ""
-    return socket.create_server((host, 0), backlog=1024), new_nonce()
+    if is_local:
+        return socket.create_server(("127.0.0.1", 0), backlog=1024), new_nonce()
+    # A host may have a name for one of the two protocols only.
+    is_both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_both else socket.AF_INET
+    door = socket.create_server(
+        ("", 0), family=family, backlog=1024, dualstack_ipv6=is_both
+    )
+    return door, new_nonce()
 
 
 def meet(
@@ -126,10 +133,12 @@ def name_of(cluster: Cluster, rank: int) -> str:
 
 
 def _own_addresses() -> list[str]:
-    """Return the addresses at which other hosts may reach this one."""
-    return [
-        address.address
+    """Return the addresses at which other hosts may reach this one, IPv4 first."""
+    found = [
+        (each.family, each.address)
         for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family == socket.AF_INET and not address.address.startswith("127.")
+        for each in addresses
+        if each.family in (socket.AF_INET, socket.AF_INET6)
+        and not each.address.startswith(("127.", "::1", "fe80:"))
     ]
+    return [address for _, address in sorted(found, key=lambda one: one[0])]

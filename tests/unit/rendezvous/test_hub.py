@@ -1,5 +1,8 @@
 import io
+import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
 
@@ -445,3 +448,36 @@ def test_a_slow_rank_is_named_once(ranks, capfd):
 
     line = "tfdist: over many steps, rank 1 takes 4.5 times as long as the others, "
     assert capfd.readouterr().err.count(f"{line}because it waits for its input") == 1
+
+
+FORKS = """
+import os, socket, sys, threading
+from tfdist.rendezvous.hub import Hub
+
+peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+hub = Hub({0: socket.socketpair()[0], 1: peer}, {0: "rank 0", 1: "rank 1"}, 100.0)
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+    threading.Event().wait(100)
+os._exit(0)
+"""
+
+
+def test_a_child_does_not_hide_that_rank_0_is_gone():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        subprocess.Popen(
+            [sys.executable, "-c", FORKS, str(server.getsockname()[1])],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        peer, _ = server.accept()
+        child = int(process.stdout.readline())
+        try:
+            with peer:
+                peer.settimeout(SECONDS)
+                while peer.recv(1 << 16):
+                    pass
+        finally:
+            os.kill(child, signal.SIGKILL)

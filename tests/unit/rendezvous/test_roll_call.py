@@ -13,7 +13,7 @@ from tfdist.launch.machine import free_ports
 from tfdist.rendezvous import handshake, presence
 from tfdist.rendezvous import secret as secret_module
 from tfdist.rendezvous.presence import start_timeout
-from tfdist.rendezvous.roll_call import call_roll
+from tfdist.rendezvous.roll_call import call_roll, open_door
 from tfdist.rendezvous.secret import proof_of, shared_secret
 from tfdist.rendezvous.wire import receive, send
 
@@ -129,6 +129,26 @@ def test_a_host_whose_name_is_unknown_is_said_to_be(calls, monkeypatch):
             r"'127\.0\.0\.1' is not known \(no such name\)",
         ):
             future.result(SECONDS)
+
+
+def test_callers_do_not_wait_for_a_name_server(calls, monkeypatch):
+    answers = threading.Event()
+    addresses = addresses_of(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", lambda host, port: answers.wait())
+        future = calls(addresses, 0, start_timeout_seconds=0.2)
+        with pytest.raises(
+            TimeoutError, match=r"Missing: rank 1 \(worker 1, [^)]*\)\."
+        ):
+            future.result(SECONDS)
+        answers.set()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_other_hosts_may_come_by_both_protocols(host):
+    door, _ = open_door(is_local=False)
+    with door, socket.create_connection((host, door.getsockname()[1]), SECONDS):
+        door.accept()[0].close()
 
 
 def test_a_missing_chief_is_named_with_the_reason(calls):
