@@ -1,11 +1,16 @@
-"""Resources of a machine: cores, free ports, addresses and installed versions."""
+"""Resources of a machine: cores, ports, folders, addresses and installed versions."""
 
+import contextlib
+import fcntl
 import importlib.metadata
 import os
 import platform
 import random
+import shutil
 import socket
 import sys
+import tempfile
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +27,8 @@ _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES_PER_PORT = 64
 # Claims of the ports given lately, which their processes may not have bound yet.
 _claims: deque[socket.socket] = deque(maxlen=256)
+# A new folder is not locked at once.
+_UNLOCKED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,38 @@ def free_ports(
             "End some of the programs that listen there, or start fewer processes."
         )
     return ports
+
+
+@contextlib.contextmanager
+def held_folder(prefix: str, parent: str | None = None) -> Iterator[str]:
+    """Hold a new folder, and remove those of this prefix that nobody holds any more."""
+    parent = parent or tempfile.gettempdir()
+    remove_left(prefix, parent)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name:
+        # Cleaners such as systemd-tmpfiles leave out what is locked, too.
+        lock = os.open(name, os.O_RDONLY)
+        try:
+            # Disks may lack locks; nobody looks for folders there.
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield name
+        finally:
+            os.close(lock)
+
+
+def remove_left(prefix: str, parent: str) -> None:
+    """Remove folders whose launcher was killed, and so holds no lock on them."""
+    for folder in Path(parent).glob(f"{prefix}*"):
+        # It may be another user's.
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime < _UNLOCKED_SECONDS:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
 
 
 def is_this_machine(host: str) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import select
 import shlex
@@ -27,7 +26,7 @@ from tfdist.launch import placeholder
 from tfdist.launch.console import print_line
 from tfdist.launch.events import ENDING_SIGNALS
 from tfdist.launch.job import Job, ProcessSpec
-from tfdist.launch.machine import available_cores
+from tfdist.launch.machine import available_cores, held_folder, remove_left
 from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost
 from tfdist.launch.remote.mpi import host_of, network, options_of_mpirun
 from tfdist.launch.result import how_it_ended
@@ -86,7 +85,8 @@ def places(
     """Hold the places of ranks in an MPI job; yield the ranks with its variables."""
     check_installed()
     remote = remote or {}
-    with _folder(len(specs)) as folder, tempfile.TemporaryFile() as errors:
+    files = held_folder(_PREFIX, _parent(len(specs)))
+    with files as folder, tempfile.TemporaryFile() as errors:
         process = _start(_holders(specs, remote, folder), folder, errors)
         try:
             found = _reports(process, len(specs), errors, signals)
@@ -142,39 +142,14 @@ def _holders(
     return command
 
 
-@contextlib.contextmanager
-def _folder(count: int) -> Iterator[str]:
-    """Hold a folder for the files of so many ranks, in memory if there is room."""
-    parent = tempfile.gettempdir()
+def _parent(count: int) -> str:
+    """Return where files of so many ranks go: memory if there is room."""
+    if not os.access(_MEMORY, os.W_OK):
+        return tempfile.gettempdir()
+    remove_left(_PREFIX, _MEMORY)
     # Small in many containers.
-    if os.access(_MEMORY, os.W_OK):
-        for folder in Path(_MEMORY).glob(f"{_PREFIX}*"):
-            _remove_if_left(folder)
-        free = shutil.disk_usage(_MEMORY).free
-        parent = _MEMORY if free > count * _SEGMENT_BYTES else parent
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as name:
-        lock = os.open(name, os.O_RDONLY)
-        try:
-            # Disks may lack locks; nobody looks for folders there.
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield name
-        finally:
-            os.close(lock)
-
-
-def _remove_if_left(folder: Path) -> None:
-    """Remove a folder whose launcher was killed, and so holds no lock on it."""
-    # It may be another user's.
-    with contextlib.suppress(OSError):
-        if time.time() - folder.stat().st_mtime < _START_SECONDS:
-            return
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
-        finally:
-            os.close(lock)
+    is_large = shutil.disk_usage(_MEMORY).free > count * _SEGMENT_BYTES
+    return _MEMORY if is_large else tempfile.gettempdir()
 
 
 def check_installed() -> None:

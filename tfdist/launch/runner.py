@@ -7,7 +7,6 @@ import select
 import shlex
 import socket
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from tfdist.launch.hosts import (
     plan_in_pod,
 )
 from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
-from tfdist.launch.machine import is_this_machine
+from tfdist.launch.machine import held_folder, is_this_machine
 from tfdist.launch.mpi import MPIStartError, places, shell_line, with_engine
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
@@ -37,7 +36,7 @@ from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
 from tfdist.rendezvous.flight import FLIGHT_VARIABLE
 from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_saved_step
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE, new_progress, read_saved_step
 from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
 
 _LOOK_UPS_AT_A_TIME = 32
@@ -81,7 +80,7 @@ def run_job(
     attempts: list[Attempt] = []
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(received_signals(PASSED_ON))
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-"))
+        folder = stack.enter_context(held_folder("tfdist-run-"))
         while slots and (time.monotonic() < deadline or not attempts):
             if attempts:
                 on_restart(attempts[-1].result, restarts.notice(attempts, slots))
@@ -89,8 +88,7 @@ def run_job(
             # The log of an earlier attempt explains the restart.
             out = replace(output or Output(), attempt=len(attempts))
             limit = _what_is_left(limits, deadline)
-            progress = Path(folder, str(len(attempts)))
-            progress.touch()
+            progress = new_progress(Path(folder, str(len(attempts))))
             # Each attempt has its own ports and run id, so leftovers cannot join.
             try:
                 with _placed(job, hosts, slots, signals) as (specs, remote):

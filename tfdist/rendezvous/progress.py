@@ -46,9 +46,17 @@ def note_meeting() -> None:
         progress.close()
 
 
+def new_progress(path: Path) -> Path:
+    """Make the file of a new start of a job."""
+    # A cleaner of temporary folders may have removed this one.
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
 def read_saved_step(path: Path) -> int | None:
     """Return the last saved step of a start of a job, None if its ranks never met."""
-    text = path.read_text()
+    text = _read_step(path)
     return int(text) if text else None
 
 
@@ -70,7 +78,7 @@ def read_culprit(progress: Path) -> str:
 def read_notes(progress: Path) -> tuple[str, str, bool]:
     """Return what ranks have written for a launcher elsewhere, and if it still asks."""
     is_asked = _beside(progress, "ask").exists()
-    return progress.read_text(), read_culprit(progress), is_asked
+    return _read_step(progress), read_culprit(progress), is_asked
 
 
 def write_notes(progress: Path, step: str, culprit: str, is_asked: bool) -> None:
@@ -85,9 +93,7 @@ def write_notes(progress: Path, step: str, culprit: str, is_asked: bool) -> None
 
 def ask_for_stacks(progress: Path) -> Path:
     """Ask rank 0 for the stacks of all ranks; it removes this file when it begins."""
-    path = _beside(progress, "ask")
-    path.touch()
-    return path
+    return new_progress(_beside(progress, "ask"))
 
 
 def is_asked_for_stacks() -> bool:
@@ -99,6 +105,15 @@ def is_asked_for_stacks() -> bool:
     except OSError:
         return False
     return path is not None
+
+
+def _read_step(progress: Path) -> str:
+    """Return the text of the last saved step."""
+    try:
+        return progress.read_text()
+    except OSError:
+        # A cleaner has removed it, so the ranks met long ago.
+        return "0"
 
 
 def _file(what: str) -> Path | None:

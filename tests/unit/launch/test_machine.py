@@ -1,9 +1,11 @@
 """Cores, ports, addresses and versions of this machine."""
 
+import fcntl
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,9 @@ from tfdist.launch import machine
 from tfdist.launch.machine import (
     available_cores,
     free_ports,
+    held_folder,
     is_this_machine,
+    remove_left,
     share_near_gpu,
     share_of_cores,
 )
@@ -157,3 +161,26 @@ def test_all_addresses_of_a_name_count(monkeypatch, addresses, is_it):
     monkeypatch.setattr(machine, "look_up", lambda host: frozenset(addresses))
 
     assert is_this_machine("node1") is is_it
+
+
+def test_what_a_killed_launcher_has_left_is_removed(tmp_path):
+    names = ("tfdist-mpi-left", "tfdist-mpi-held", "tfdist-mpi-new", "other")
+    left, held, new, other = (tmp_path / name for name in names)
+    for folder in (left, held, new, other):
+        folder.mkdir()
+        (folder / "segment").touch()
+    pipe = tmp_path / "tfdist-mpi-pipe"
+    os.mkfifo(pipe)
+    for folder in (left, held, other, pipe):
+        os.utime(folder, (1, 1))
+    lock = os.open(held, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    with held_folder("tfdist-mpi-", str(tmp_path)) as name:
+        assert set(tmp_path.iterdir()) == {held, new, other, pipe, Path(name)}
+        os.utime(name, (1, 1))
+        remove_left("tfdist-mpi-", str(tmp_path))
+        assert Path(name).is_dir()
+    os.close(lock)
+
+    assert set(tmp_path.iterdir()) == {held, new, other, pipe}

@@ -1,11 +1,8 @@
 """The choice of MPI for the ranks of a job."""
 
-import fcntl
-import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -70,30 +67,6 @@ def test_tensorflow_is_asked_for_gpus_where_the_engine_depends_on_it(
 
     assert with_engine(replace(ALIKE, env={"A": "b"})).collective == engine
     assert [environ["A"] for environ in environs] == ["b"] * asked
-
-
-def test_what_a_killed_launcher_has_left_in_memory_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(mpi, "_MEMORY", str(tmp_path))
-    names = ("tfdist-mpi-left", "tfdist-mpi-held", "tfdist-mpi-new", "other")
-    left, held, new, other = (tmp_path / name for name in names)
-    for folder in (left, held, new, other):
-        folder.mkdir()
-        (folder / "segment").touch()
-    pipe = tmp_path / "tfdist-mpi-pipe"
-    os.mkfifo(pipe)
-    for folder in (left, held, other, pipe):
-        os.utime(folder, (1, 1))
-    lock = os.open(held, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-
-    with mpi._folder(0) as name:
-        assert set(tmp_path.iterdir()) == {held, new, other, pipe, Path(name)}
-        os.utime(name, (1, 1))
-        mpi._remove_if_left(Path(name))
-        assert Path(name).is_dir()
-    os.close(lock)
-
-    assert set(tmp_path.iterdir()) == {held, new, other, pipe}
 
 
 def test_a_line_that_mpirun_has_mixed_with_another_is_ignored():

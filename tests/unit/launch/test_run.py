@@ -347,6 +347,14 @@ def test_a_worker_on_another_host_is_started_again(tmp_path, hosts):
     assert len((tmp_path / "chief 0").read_text().splitlines()) == 1
 
 
+def test_a_folder_that_a_cleaner_removes_costs_no_restart():
+    job = shell('rm -r "${TFDIST_PROGRESS_FILE%/*}"; exit 3')
+
+    attempts = run_job(job, Restarts(1), output=QUIET)
+
+    assert [attempt.result.exit_code for attempt in attempts] == [3, 3]
+
+
 def test_nothing_is_left_behind(tmp_path):
     before = left_behind()
     handler = signal.getsignal(signal.SIGINT)

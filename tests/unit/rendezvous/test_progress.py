@@ -69,3 +69,11 @@ def test_without_a_launcher_nobody_asks_and_nothing_is_noted(value, monkeypatch)
     note_culprit("rank 3")
 
     assert not is_asked_for_stacks()
+
+
+def test_a_removed_folder_is_made_again(tmp_path):
+    progress = tmp_path / "removed" / "0"
+
+    # The ranks of a job that has run for long have met.
+    assert read_saved_step(progress) == 0
+    assert ask_for_stacks(progress).exists()

@@ -7,13 +7,17 @@ import os
 import platform
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from tfdist.cluster.hosts.gpus import VISIBLE_VARIABLE, cores_of_gpus
 from tfdist.launch.job import RESERVED_VARIABLES, ProcessSpec
-from tfdist.launch.machine import available_cores, free_ports, installed_versions
+from tfdist.launch.machine import (
+    available_cores,
+    free_ports,
+    held_folder,
+    installed_versions,
+)
 from tfdist.launch.process import GuardedProcess
 from tfdist.launch.remote.link import (
     CHUNK_BYTES,
@@ -166,7 +170,7 @@ async def _serve(reading: int, writing: int, ports: int) -> None:
     except OSError as error:
         hello["refusal"] = str(error)
     link.send(hello)
-    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
+    with held_folder("tfdist-agent-") as folder:
         await Agent(link, Path(folder)).run()
 
 
