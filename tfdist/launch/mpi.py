@@ -85,8 +85,8 @@ def places(
     """Hold the places of ranks in an MPI job; yield the ranks with its variables."""
     check_installed()
     remote = remote or {}
-    files = held_folder(_PREFIX, _parent(len(specs)))
-    with files as folder, tempfile.TemporaryFile() as errors:
+    held = held_folder(_PREFIX, _parent(len(specs)))
+    with held as folder, tempfile.TemporaryFile() as errors:
         process = _start(_holders(specs, remote, folder), folder, errors)
         try:
             found = _reports(process, len(specs), errors, signals)
