@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+from functools import partial
 
 import pytest
 
@@ -50,6 +51,91 @@ def fit(model, np, mistake):
     model.fit(*rows, batch_size=4, epochs=2, verbose=0, callbacks=[Go()])
 
 
+def differ(mistake):
+    """Train with the wrapped optimizer, and differ between the ranks in one thing."""
+    import keras
+    import numpy as np
+
+    import tfdist.horovod as hvd
+
+    hvd.init()
+    is_first = hvd.rank() == 0
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    rows, epochs, callbacks = 40, 2, []
+    if mistake == "batches":
+        rows, callbacks = (
+            40 if is_first else 44,
+            [hvd.callbacks.MetricAverageCallback()],
+        )
+    elif mistake in ("average", "broadcast") and is_first:
+        made = {
+            "average": hvd.callbacks.MetricAverageCallback,
+            "broadcast": partial(hvd.callbacks.BroadcastGlobalVariablesCallback, 0),
+        }
+        callbacks = [made[mistake]()]
+    elif mistake in ("0 ends", "1 ends"):
+        epochs = 1 if mistake.startswith(str(hvd.rank())) else 2
+    elif mistake == "copied":
+        model = keras.models.clone_model(model)
+        model.compile("sgd", "mse")
+        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    data = np.ones((rows, 4)), np.ones((rows, 1))
+    model.fit(*data, batch_size=4, epochs=epochs, verbose=0, callbacks=callbacks)
+
+
+APART = (
+    r"RuntimeError: The ranks are in different calls: rank 0 \(.*\) is in {0}, rank 1 "
+    r"\(.*\) in {1} \(joint call {2} on both\)"
+)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "waiting", "words"),
+    [
+        (
+            "batches",
+            (0, 1),
+            APART.format("MetricAverageCallback", "a training step", 11),
+        ),
+        (
+            "average",
+            (0, 1),
+            APART.format("MetricAverageCallback", "a training step", 11),
+        ),
+        (
+            "broadcast",
+            (0, 1),
+            APART.format("BroadcastGlobalVariablesCallback", "a training step", 1),
+        ),
+        ("0 ends", (1,), r"ConnectionError: rank 0 \(.*\) has ended its program"),
+        ("1 ends", (0,), r"ConnectionError: rank 1 \(.*\) has ended its program"),
+    ],
+)
+def test_ranks_that_differ_raise_and_do_not_hang(mistake, waiting, words):
+    result = tfdist.testing.cluster(
+        __file__,
+        args=("differ", mistake),
+        collective="horovod",
+        check=False,
+        timeout_seconds=SECONDS,
+    )
+
+    for rank in waiting:
+        assert result.exit_codes[rank] != 0
+        assert re.search(words, result.logs[rank]), result.logs[rank]
+
+
+def test_an_optimizer_that_is_not_distributed_is_warned_of():
+    result = tfdist.testing.cluster(
+        __file__, args=("differ", "copied"), collective="horovod"
+    )
+
+    for log in result.logs:
+        assert "UserWarning: Each rank trains a model of its own." in log
+        assert "load a saved model by hvd.load_model" in log
+
+
 def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -91,4 +177,7 @@ def test_a_rank_that_goes_is_named_by_the_other(training, mistake, words):
 
 if __name__ == "__main__":
     # An uncaught error is part of what is tested, so this is a script too.
-    TRAININGS[sys.argv[1]](MISTAKES[sys.argv[2]])
+    if sys.argv[1] == "differ":
+        differ(sys.argv[2])
+    else:
+        TRAININGS[sys.argv[1]](MISTAKES[sys.argv[2]])

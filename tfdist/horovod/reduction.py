@@ -1,16 +1,16 @@
 """Reduction of gradients over ranks, for wrapped optimizers and tapes."""
 
 from collections.abc import Collection, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster.detect import is_elastic
 from tfdist.collectives.base import to_tensor
-from tfdist.collectives.horovod.current import collective_of
 from tfdist.collectives.wire_format import by_dtype, without_bfloat16
 from tfdist.gradients.buckets import plan_groups
 from tfdist.gradients.reducer import weigh
+from tfdist.horovod.joint import joint_call, tie
 from tfdist.horovod.native import native
 from tfdist.horovod.options import ReductionOptions
 from tfdist.horovod.variables import key_of
@@ -23,6 +23,12 @@ class Reduction:
         self.options = options
         self._process_set = options.process_set
         self._functions: dict[Any, Any] = {}
+
+    def joint_call(self, what: str) -> AbstractContextManager[None]:
+        """Mark a block in which ranks wait for each other, where they are tied."""
+        if not self.options.ties_ranks:
+            return nullcontext()
+        return joint_call(what, self._process_set)
 
     def reduce(
         self,
@@ -81,7 +87,8 @@ class Reduction:
                 autograph=False,
                 reduce_retracing=True,
             )
-        results: list[Any] = self._functions[key](gradients)
+        with self.joint_call("an all-reduce of gradients"):
+            results: list[Any] = self._functions[key](gradients)
         return results
 
     def _reduce_groups(
@@ -145,13 +152,3 @@ class Reduction:
                 size = native.size_op(self._process_set.process_set_id)
                 values = values / tf.cast(size, values.dtype)
         return tf.IndexedSlices(values, indices, slices.dense_shape)
-
-
-def tie(process_set: Any) -> None:
-    """Connect the ranks of a process set once, unless the job is elastic."""
-    # Horovod only says that some rank is gone, or hangs. Once per process set, not per
-    # optimizer: a rank that alone reloads an optimizer must not wait for the others.
-    is_joint = process_set.included() and process_set.size() > 1
-    if is_joint and not is_elastic():
-        with tf.init_scope():
-            collective_of(process_set)

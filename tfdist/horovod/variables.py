@@ -9,7 +9,10 @@ import tensorflow as tf
 
 from tfdist.collectives.wire_format import from_move, to_move
 from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.horovod.joint import joint_call
 from tfdist.horovod.native import native
+
+_BROADCAST = "a broadcast of variables"
 
 
 def broadcast_variables(
@@ -40,7 +43,8 @@ def broadcast_variables(
     """
     inner = [tensorflow_variable(variable) for variable in variables]
     if inplace:
-        native.broadcast_variables(inner, root_rank, process_set, inplace=True)
+        with joint_call(_BROADCAST, process_set):
+            native.broadcast_variables(inner, root_rank, process_set, inplace=True)
         return
 
     def assign() -> None:
@@ -54,7 +58,8 @@ def broadcast_variables(
 
     # Eager code would wait for each broadcast before the next.
     is_eager = tf.executing_eagerly()
-    (tf.function(assign, autograph=False) if is_eager else assign)()
+    with joint_call(_BROADCAST, process_set):
+        (tf.function(assign, autograph=False) if is_eager else assign)()
 
 
 def broadcast_global_variables(root_rank: int) -> None:
@@ -85,7 +90,8 @@ def variables_of(model: Any) -> list[Any]:
 def broadcast_equal(variables: list[Any], root_rank: int, where: str) -> None:
     """Broadcast variables, or raise RuntimeError on all ranks if their specs differ."""
     specs = [f"{tuple(v.shape)} {tf.as_dtype(v.dtype).name}" for v in variables]
-    everyone = native.allgather_object(specs, name="tfdist.variables")
+    with joint_call(f"the comparison of {where}"):
+        everyone = native.allgather_object(specs, name="tfdist.variables")
     for rank, others in enumerate(everyone):
         pairs = zip_longest(everyone[root_rank], others, fillvalue="missing")
         for number, (expected, found) in enumerate(pairs):

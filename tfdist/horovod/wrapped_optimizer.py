@@ -1,6 +1,7 @@
 """The class of wrapped optimizers, and their accumulation over passes."""
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -47,6 +48,13 @@ class ReducingOptimizer(OwnReduction):
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a Keras or TensorFlow variable local to this rank."""
         self._local_keys |= {key_of(var)}
+
+    def joint_step(self, what: str) -> AbstractContextManager[None]:
+        """Mark a block in which all ranks train a step."""
+        # Ranks may make different numbers of passes.
+        if self._accumulation is not None:
+            return nullcontext()
+        return self.reduction.joint_call(what)
 
     def drop_passes(self) -> None:
         """Discard the gradients of an incomplete step."""

@@ -63,7 +63,7 @@ def find_failure(
                 f"The ranks are in different calls: {names[rank]} is in {report.what}, "
                 f"{names[other]} in {its.what} (joint call {report.call} on both). "
                 "Make the same calls, with the same shapes and in the same order, on "
-                "every rank."
+                "every rank: the same callbacks, and as many batches in each epoch."
             )
             return Failure("disagree", text)
     late = [rank for rank, its in waiting.items() if its.seconds >= timeout_seconds]
@@ -75,7 +75,9 @@ def ended(name: str, waiting: str, what: str) -> Failure:
     text = (
         f"{name} has ended its program, without an error, while {waiting} for it in "
         f"{what}. Make the same calls on every rank: fit, evaluate and predict must "
-        "not stand where only one of them comes, as after `if tfdist.is_chief()`."
+        "not stand where only one of them comes, as after `if tfdist.is_chief()`. "
+        "Without a strategy, ranks also end apart if their numbers of batches or "
+        "epochs differ, or if EarlyStopping has no MetricAverageCallback before it."
     )
     return Failure("lost", text)
 

@@ -164,6 +164,9 @@ class Hub:
         self._left.add(rank)
         if error:
             self._lose(rank, f"has ended with {error.rstrip('.')}")
+        elif rank == 0:
+            # This process may end before the next beat.
+            self._send(self._lines, {"kind": "beat", "call": None})
 
     def _exchange(self, rank: int, message: Message) -> None:
         """Store a value, and send those of all ranks once they are there."""

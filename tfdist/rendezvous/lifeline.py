@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from tfdist.rendezvous.diagnosis import Failure, Report
+from tfdist.rendezvous.diagnosis import Failure, Report, ended
 from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS, Hub
 from tfdist.rendezvous.stacks import Snapshot, take_snapshot
 from tfdist.rendezvous.wire import Reader, send
@@ -243,8 +243,10 @@ class Lifeline:
             pass
         if not self._closed:
             advice = "Look at the end of its log for the cause, then start all ranks"
-            text = f"{self._name_of_hub} {how}. {advice} again."
-            self._fail(Failure("lost", text))
+            failure = Failure("lost", f"{self._name_of_hub} {how}. {advice} again.")
+            if self._call_of_chief is None and self._inside:
+                failure = ended(self._name_of_hub, "this rank waits", self._what)
+            self._fail(failure)
 
     def _handle(self, message: dict[str, Any]) -> None:
         """Act on a message from the hub."""

@@ -74,6 +74,8 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         self._is_everyone = self.process_set is hvd.global_process_set
         self._common = {"process_set": self.process_set, "ignore_name_scope": True}
         self._functions: dict[str, Any] = {}
+        # For `collective_of`.
+        self.process_set.tfdist_collective = self
 
     def check_op(self, op: str) -> None:
         """Raise `ValueError` for Adasum where Horovod does not support it."""

@@ -38,7 +38,7 @@ def collective_of(process_set: Any) -> Collective:
         # Only programs with Horovod can import this.
         from tfdist.collectives.horovod.collective import HorovodCollective
 
-        process_set.tfdist_collective = HorovodCollective(process_set)
+        HorovodCollective(process_set)
     collective: Collective = process_set.tfdist_collective
     return collective
 

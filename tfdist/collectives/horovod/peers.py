@@ -91,6 +91,15 @@ def gather_guests(
         raise
     finally:
         timer.cancel()
+    # Horovod matches what eager code sends by its order.
+    others = [rank for rank, guest in enumerate(guests) if type(guest) is not Guest]
+    if others:
+        raise RuntimeError(
+            "The ranks make different calls of Horovod. Received: on rank "
+            f"{rank}, the first call of tfdist; on rank {others[0]}, an exchange of "
+            "something else. Give every rank the same callbacks, and make the same "
+            "calls of Horovod in the same order."
+        )
     return guests, door
 
 

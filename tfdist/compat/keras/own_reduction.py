@@ -24,6 +24,8 @@ class OwnReduction:
     # `is_reduced` set. The loss-scale optimizer calls it, so that all ranks check the
     # same gradients.
     apply_reduced: Callable[..., None]
+    # Marks a block, by a description, in which all ranks train a step.
+    joint_step: Callable[[str], AbstractContextManager[None]]
 
     def gradients_are_reduced(self) -> AbstractContextManager[None]:
         """Mark a block in which gradients are already reduced."""
@@ -36,9 +38,15 @@ def optimizers_in(optimizer: Any) -> list[Any]:
     return [optimizer, *itertools.chain.from_iterable(inner)]
 
 
+def reducing_in(optimizer: Any) -> OwnReduction | None:
+    """Return the optimizer, or the one inside it, that reduces gradients itself."""
+    found = (one for one in optimizers_in(optimizer) if isinstance(one, OwnReduction))
+    return next(found, None)
+
+
 def reduces_by_itself(optimizer: Any) -> bool:
     """Return whether an optimizer, or one inside it, reduces gradients itself."""
-    return any(isinstance(one, OwnReduction) for one in optimizers_in(optimizer))
+    return reducing_in(optimizer) is not None
 
 
 def config_of(optimizer: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tfdist.compat.keras.hooks import (
 from tfdist.compat.keras.input import is_composite, without_rows
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
+from tfdist.compat.keras.own_reduction import reducing_in
 from tfdist.compat.keras.positions import current_position, resumed_by
 from tfdist.compat.mirrored import building
 from tfdist.compat.tensorflow import number_of
@@ -136,9 +137,10 @@ def _build_to_predict(model: Any, batch: Any) -> None:
 def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
     """Wrap the steps that all ranks run together."""
     hooks = hooks_of_model(self)
-    if hooks is None:
-        return original(self, step_function)
     is_training = _is_train_step(self, step_function)
+    if hooks is None:
+        function = original(self, step_function)
+        return _marked(function, self.optimizer) if is_training else function
     what = "train_step" if is_training else "test_step"
     if isinstance(step_function, tf.types.experimental.PolymorphicFunction):
         raise ValueError(
@@ -173,6 +175,19 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
             unchecked.clear()
             hooks.first_step_returned(self)
         return logs
+
+    return call
+
+
+def _marked(function: Any, optimizer: Any) -> Any:
+    """Mark the steps of an optimizer that reduces gradients itself, if it does."""
+    reducing = reducing_in(optimizer)
+    if reducing is None:
+        return function
+
+    def call(iterator: Any) -> Any:
+        with reducing.joint_step("a training step"):
+            return function(iterator)
 
     return call
 

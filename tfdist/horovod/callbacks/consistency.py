@@ -10,13 +10,17 @@ import tensorflow as tf
 
 from tfdist.callbacks.metric_average import check_equal_names
 from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.keras.own_reduction import reduces_by_itself
+from tfdist.compat.user_warnings import warn_user
 from tfdist.horovod.elastic import Logs
+from tfdist.horovod.joint import joint_call
 from tfdist.horovod.native import native
 from tfdist.horovod.variables import (
     broadcast_equal,
     tensorflow_variable,
     variables_of,
 )
+from tfdist.training.metrics import is_custom
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -87,9 +91,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     def on_train_begin(self, logs: Logs = None) -> None:
         """Broadcast if the model is built on all ranks."""
         # Only a rank that loaded its model may have built it.
-        everyone = native.allgather_object(
-            _is_ready(self.model), name="tfdist.is_ready"
-        )
+        _check_reduces(self.model)
+        with joint_call("BroadcastGlobalVariablesCallback"):
+            everyone = native.allgather_object(
+                _is_ready(self.model), name="tfdist.is_ready"
+            )
         self._is_pending = not all(everyone)
         if not self._is_pending:
             self._broadcast()
@@ -111,8 +117,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
         def first_step(iterator: Any) -> Any:
             self.model.train_function = train_function
-            # Tracing a step creates all variables without running it. Ranks with a
-            # built model trace too, because the first trace connects the ranks.
+            # Tracing a step creates all variables without running it.
             step = tf.function(self.model.train_step)
             step.get_concrete_function(iterator.element_spec)
             self._broadcast()
@@ -171,7 +176,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """Replace the logs by their means, in place; raise if their names differ."""
         logs = {} if logs is None else logs
         own = {name: np.asarray(value, "float64") for name, value in logs.items()}
-        with tf.device(self.device):
+        with tf.device(self.device), joint_call("MetricAverageCallback"):
             everyone = native.allgather_object(own, name="tfdist.logs")
         check_equal_names("MetricAverageCallback", [set(one) for one in everyone])
         for name in own:
@@ -255,6 +260,21 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
         """Save on rank 0 if the epoch was the best."""
         if native.rank() == 0:
             super().on_epoch_end(epoch, logs)
+
+
+def _check_reduces(model: keras.Model) -> None:
+    """Warn if Keras's own step of a model averages no gradients over the ranks."""
+    optimizer = model.optimizer
+    reduces = optimizer is None or reduces_by_itself(optimizer)
+    is_alone = native.size() == 1 or tf.distribute.has_strategy()
+    if reduces or is_alone or is_custom(model):
+        return
+    warn_user(
+        "Each rank trains a model of its own. Received: the optimizer "
+        f"{optimizer.name!r}, which is not distributed. Wrap it in "
+        "hvd.DistributedOptimizer before compile, and load a saved model by "
+        "hvd.load_model: Keras loads and copies a distributed optimizer as a plain one."
+    )
 
 
 def _is_ready(model: keras.Model) -> bool:

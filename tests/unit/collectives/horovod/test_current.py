@@ -44,8 +44,8 @@ def test_ranks_meet_once(horovod, monkeypatch):
     made = []
 
     def make(ranks):
-        made.append(object())
-        return made[-1]
+        ranks.tfdist_collective = object()
+        made.append(ranks.tfdist_collective)
 
     name = "tfdist.collectives.horovod.collective"
     module = SimpleNamespace(HorovodCollective=make)
