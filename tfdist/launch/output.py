@@ -1,6 +1,8 @@
 """Output of the ranks: tagged console lines, and a log file for each rank."""
 
+import fcntl
 import functools
+import io
 import os
 import selectors
 import threading
@@ -18,6 +20,7 @@ from tfdist.launch.console import (
     Records,
     error_lines,
     is_noise,
+    print_line,
     starts_traceback,
     write_all,
 )
@@ -169,7 +172,7 @@ class OutputPump:
         if self._output.is_json:
             lines = rank.records.select(console, lines)
             written = rank.records.format(console, lines)
-        self._print(lambda: rank.log.write(b"".join(written)))
+        self._keep(rank.log, b"".join(written))
         if not self._output.console:
             return
         pairs = zip(lines, written, strict=True)
@@ -178,6 +181,19 @@ class OutputPump:
             self._print(lambda: write_all(STDOUT, b"".join(shown)))
         else:
             self._print(lambda: self._console.show(console, rank.tag, shown))
+
+    def _keep(self, log: "_LogFile", data: bytes) -> None:
+        """Write to a log file; a disk that is full must not end the job."""
+        try:
+            log.write(data)
+        except OSError as error:
+            if not log.lacks_lines:
+                line = (
+                    f"tfdist run: cannot write {log.path}: {error.strerror}. The job "
+                    "goes on; until there is space, the file lacks what is printed."
+                )
+                self._print(lambda: print_line(line, is_json=self._output.is_json))
+            log.lacks_lines = True
 
     def _print(self, write: Callable[[], None]) -> None:
         """Write to a destination, until one has failed."""
@@ -237,8 +253,9 @@ class _LogFile:
     """A log file that makes way for a new one at the end of a line."""
 
     def __init__(self, path: Path, limit_bytes: int | None = None) -> None:
-        self._path, self._limit_bytes = path, limit_bytes
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self.path, self._limit_bytes = path, limit_bytes
+        self.lacks_lines = False
+        self._file = _open_locked(path)
         self._bytes, self._is_in_line = 0, False
 
     def write(self, data: bytes) -> None:
@@ -247,8 +264,8 @@ class _LogFile:
         is_full = limit is not None and self._bytes >= limit and not self._is_in_line
         if data and is_full:
             self._file.close()
-            os.replace(self._path, f"{self._path}.1")
-            self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115
+            os.replace(self.path, f"{self.path}.1")
+            self._file = _open_locked(self.path)
             self._bytes = 0
         if data:
             write_all(self._file.fileno(), data)
@@ -259,6 +276,25 @@ class _LogFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _open_locked(path: Path) -> io.FileIO:
+    """Empty a file and open it; raise `ValueError` if another job writes to it."""
+    file = io.FileIO(path, "ab")
+    if not path.is_file():  # The null device.
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(
+            "Each job needs a folder of its own for its log files. Received: "
+            f"{path}, to which a job writes that still runs. Choose another folder."
+        ) from None
+    except OSError:
+        pass  # Disks may lack locks.
+    file.truncate(0)
+    return file
 
 
 def _log_path(folder: Path, spec: ProcessSpec, attempt: int) -> Path:

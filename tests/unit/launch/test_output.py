@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import threading
 from datetime import datetime
 
@@ -295,3 +296,44 @@ def test_noise_is_left_out_where_tensorflow_prints_errors_only(level, shown, cap
     pump_of(Output(), write, **({"TF_CPP_MIN_LOG_LEVEL": level} if level else {}))
 
     assert len(capfd.readouterr().err.splitlines()) == shown
+
+
+def test_a_full_disk_does_not_end_the_job(capfd, tmp_path):
+    (tmp_path / "rank.0.log").symlink_to("/dev/full")
+
+    pump = pump_of(Output(directory=tmp_path), rank_0, rank_1)
+
+    out, err = capfd.readouterr()
+    assert pump.error is None
+    assert sorted(out.splitlines()) == ["[0] one", "[0] two", "[1] 20 %"]
+    assert (tmp_path / "rank.1.log").read_bytes() == b"10 %\r20 %\r\n"
+    text = (
+        f"tfdist run: cannot write {tmp_path}/rank.0.log: No space left on device. The "
+        "job goes on; until there is space, the file lacks what is printed."
+    )
+    assert err.splitlines().count(text) == 1
+
+
+def test_a_file_of_a_job_that_runs_is_refused_and_kept(tmp_path):
+    output = Output(console=False, directory=tmp_path)
+    ended = threading.Event()
+    first = OutputPump(output, on_end=ended.set, on_error=lambda: None)
+    first.open(spec_of(0))
+    first.start()
+    os.write(first.ends_of(0)[0], b"first\n")
+
+    second = OutputPump(output, on_end=lambda: None, on_error=lambda: None)
+    text = (
+        "Each job needs a folder of its own for its log files. Received: "
+        f"{tmp_path}/rank.0.log, to which a job writes that still runs. Choose another "
+        "folder."
+    )
+    with pytest.raises(ValueError, match=re.escape(text)):
+        second.open(spec_of(0))
+    second.close()
+    first.end(0)
+    assert ended.wait(SECONDS)
+    first.close()
+
+    assert (tmp_path / "rank.0.log").read_text() == "first\n"
+    pump_of(output, rank_1)
