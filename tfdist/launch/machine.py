@@ -112,14 +112,14 @@ def free_ports(
 
 @contextlib.contextmanager
 def held_folder(prefix: str, parent: str | None = None) -> Iterator[str]:
-    """Hold a new folder, and remove those of this prefix that nobody holds any more."""
+    """Hold a new folder, and remove folders of this prefix whose launcher is gone."""
     parent = parent or tempfile.gettempdir()
     remove_left(prefix, parent)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name:
         # Cleaners such as systemd-tmpfiles leave out what is locked, too.
         lock = os.open(name, os.O_RDONLY)
         try:
-            # Disks may lack locks; nobody looks for folders there.
+            # A disk may lack locks; then `remove_left` removes nothing on it, either.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield name
