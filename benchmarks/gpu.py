@@ -18,6 +18,7 @@ from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.models import build_cnn, make_images
 from tfdist.benchmarks.processes import check_at_least
 from tfdist.callbacks import Throughput
+from tfdist.devices.configuration import wait_for_gpus
 from tfdist_cli.table import format_table
 
 POLICIES = ("float32", "mixed_float16")
@@ -53,7 +54,7 @@ class Clock(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         """Wait for the GPU, and read the time."""
         if batch in (self.first, self.last):
-            int(self.model.optimizer.iterations.numpy())
+            wait_for_gpus()
             self.begin, self.end = self.end, time.perf_counter()
 
 
@@ -68,7 +69,9 @@ def sides_of(strategy, policy):
 
     both = {"AllReduceStrategy": (STEPS, Side, ours)}
     if policy == "float32":
+        # What two equal models differ by is the error of all these figures.
         return both | {
+            "nothing": ((64, 512), Side, Side),
             "Throughput": ((64, 512), ours, lambda: ours(callbacks=[Throughput])),
         }
     of_keras = keras.optimizers.LossScaleOptimizer
@@ -85,7 +88,9 @@ def compare(without, with_it, *, batch_size, jit_compile, repeats):
     sides = {"without": without(), "with": with_it()}
     seconds = {name: [] for name in sides}
     for turn in range(repeats + 1):
-        for name, side in sides.items():
+        # Each begins every other turn.
+        for name in sorted(sides, reverse=bool(turn % 2)):
+            side = sides[name]
             side.model.jit_compile = jit_compile
             step = side.seconds(dataset, STEPS[batch_size])
             if turn:  # The first one compiles.
