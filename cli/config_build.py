@@ -7,6 +7,7 @@ from typing import Any
 
 from tfdist.cluster import Cluster, tf_config
 from tfdist.cluster.address import parse_digits
+from tfdist.cluster.detect import SOURCES
 from tfdist.cluster.tf_config import FORMATS, format_tf_config
 from tfdist.cluster.validation import cluster_warnings
 from tfdist_cli.config_build_job import ALL, DEFAULT_PORT, cluster_of_job, clusters_of
@@ -49,9 +50,8 @@ _OPTIONS = {
     "--chief A": "host:port of the chief, if it is not to be worker 0",
     "--ps A,B ...": "host:port of each parameter server; may be repeated",
     "--evaluator A": "host:port of the evaluator",
-    "--from LAUNCHER": "read the job from the variables of slurm, openmpi, mpich, "
-    "horovod, torchrun, kubernetes, tfjob, sagemaker, vertex or tf_config; auto for "
-    "the first one that is there. Launchers that give no addresses need -H or "
+    "--from LAUNCHER": f"read the job from the variables of {', '.join(SOURCES[:-1])}; "
+    "auto for the first one that is there. Launchers that give no addresses need -H or "
     "--hostfile, too",
     "--variables FILE": "with --from: a file with NAME=VALUE lines, as printenv writes "
     "it, in place of the environment; - for the standard input",

@@ -18,6 +18,7 @@ from tfdist.cluster.resolvers.launchers import (
     SITES,
     SLURM_REMNANTS,
     SRUN,
+    Guard,
     mpi_launcher,
 )
 from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
@@ -43,19 +44,13 @@ RESOLVERS: tuple[Resolver[Cluster], ...] = (
 PLACE_RESOLVERS: tuple[Resolver[Place], ...] = (*LAUNCHERS, SLURM_REMNANTS, *GUARDS)
 _ALL: tuple[Resolver[Cluster] | Resolver[Place], ...] = (*RESOLVERS, *PLACE_RESOLVERS)
 
-# The names in `--from`, each with that of its resolver.
+# The names in `--from`, each with that of its resolver. Kubeflow's TFJob sets TF_CONFIG,
+# and a guard has no job to read.
 _SOURCES = {
-    "slurm": "slurm",
-    "openmpi": "open_mpi",
-    "mpich": "mpich",
-    "horovod": "horovod",
-    "torchrun": "torchrun",
-    "kubernetes": "kubernetes",
-    "tfjob": "tf_config",
-    "sagemaker": "sagemaker",
-    "vertex": "vertex",
-    "tf_config": "tf_config",
-}
+    resolver.name.replace("open_mpi", "openmpi"): resolver.name
+    for resolver in _ALL
+    if not isinstance(resolver, Guard)
+} | {"tfjob": TFConfigResolver.name}
 SOURCES = (*_SOURCES, "auto")
 
 

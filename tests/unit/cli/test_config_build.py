@@ -6,6 +6,7 @@ import random
 import shlex
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from tfdist.cluster.templates import JOB_FILES
 from tfdist.cluster.tf_config import FORMATS, dumps, loads
 from tfdist_cli.main import main
 
+ROOT = Path(__file__).parents[3]
 SAGEMAKER = 'SM_HOSTS=["a", "b"]\nSM_CURRENT_HOST=b\n'
 ON_A_AND_B = Cluster(workers=("a:2222", "b:2222"), task=Task("worker", 1))
 
@@ -123,11 +125,13 @@ def test_warnings_go_to_stderr(capsys):
     ]
 
 
-def test_the_help_names_every_launcher_and_every_form(capsys):
+def test_the_help_and_the_page_name_every_launcher_and_every_form(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["config", "build", "--help"])
 
     text = capsys.readouterr().out
+    page = (ROOT / "docs" / "config.md").read_text()
+    assert [name for name in SOURCES if f"`{name}`" not in page] == []
     assert [name for name in (*SOURCES, *FORMATS, *JOB_FILES) if name not in text] == []
 
 
@@ -236,6 +240,16 @@ def test_a_cluster_from_variables(build, file, monkeypatch):
             "--from torchrun --workers a:1,a:2",
             Task("worker", 1),
         ),
+        (
+            ranks(3, 4, 1, 2, prefix="MV2_COMM_WORLD_"),
+            "--from mvapich -H a:2,b:2",
+            Task("worker", 3),
+        ),
+        (
+            "PALS_RANKID=2\nPMI_SIZE=4\nPALS_LOCAL_RANKID=0\nPALS_NODES=2\n",
+            "--from pals -H a:2,b:2",
+            Task("worker", 2),
+        ),
     ],
 )
 def test_a_rank_with_hosts(build, file, variables, options, task):
@@ -334,7 +348,7 @@ def test_errors(options, error, file, capsys):
 @pytest.mark.parametrize(
     ("variables", "options", "error"),
     [
-        ("", "mpi", "--from must be one of slurm, openmpi, mpich, horovod, torchrun, "),
+        ("", "mpi", "--from must be one of tfdist, tf_config, kubernetes, volcano, "),
         (
             SAGEMAKER,
             "sagemaker -H a,b --ps p:1 --port 1",

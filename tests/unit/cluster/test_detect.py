@@ -20,6 +20,7 @@ from tfdist.cluster.detect import (
     read_source,
 )
 from tfdist.cluster.membership import Place
+from tfdist.cluster.resolvers.launchers import GUARDS
 from tfdist.cluster.tf_config import dumps
 
 
@@ -49,6 +50,16 @@ UNDER_MPIRUN = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
 }
+
+
+def of_mpi(prefix):
+    """Return the variables of rank 1 of 2, in a launcher that names them alike."""
+    return {
+        **{f"{prefix}RANK": "1", f"{prefix}SIZE": "2"},
+        **{f"{prefix}LOCAL_RANK": "1", f"{prefix}LOCAL_SIZE": "2"},
+    }
+
+
 UNDER_MPICH = {
     "PMI_RANK": "2",
     "PMI_SIZE": "4",
@@ -275,16 +286,27 @@ def test_a_late_tf_config_is_reported_once(before):
 
 
 CASES = {
+    "tfdist": LAUNCHED,
+    "tf_config": TF_CONFIG,
+    "kubernetes": IN_A_POD,
+    "volcano": OF_VOLCANO,
+    "vertex": ON_VERTEX,
+    "tony": OF_TONY,
+    "sagemaker": ON_SAGEMAKER,
     "slurm": UNDER_SRUN,
-    "openmpi": UNDER_MPIRUN,
-    "mpich": UNDER_MPICH,
     "horovod": UNDER_HOROVODRUN,
     "torchrun": UNDER_TORCHRUN,
-    "kubernetes": IN_A_POD,
+    "openmpi": UNDER_MPIRUN,
+    "pals": {"PALS_RANKID": "1", "PMI_SIZE": "2", "PALS_LOCAL_RANKID": "1"}
+    | {"PMI_LOCAL_SIZE": "2"},
+    "flux": {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "1"}
+    | {"FLUX_JOB_NNODES": "1"},
+    "mvapich": of_mpi("MV2_COMM_WORLD_"),
+    "hpe_mpt": {"PMI_RANK": "1", "PMI_SIZE": "2", "MPT_LRANK": "1"},
+    "jsrun": of_mpi("JSM_NAMESPACE_"),
+    "mpich": UNDER_MPICH,
+    "slurm_remnants": {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"},
     "tfjob": TF_CONFIG,
-    "sagemaker": ON_SAGEMAKER,
-    "vertex": ON_VERTEX,
-    "tf_config": TF_CONFIG,
 }
 
 
@@ -302,14 +324,16 @@ def test_each_source_is_read_and_no_other(name):
 
 def test_the_sources_are_the_tested_ones():
     assert (*CASES, "auto") == SOURCES
-    names = [resolver.name for resolver in (*RESOLVERS, *PLACE_RESOLVERS)]
-    assert len({*names}) == len(names)
+    resolvers = (*RESOLVERS, *PLACE_RESOLVERS)
+    assert len({resolver.name for resolver in resolvers}) == len(resolvers)
+    # All but those that refuse the process, and Kubeflow's name of TF_CONFIG.
+    assert len(SOURCES) == len(resolvers) - len(GUARDS) + len(("tfjob", "auto"))
 
 
 @pytest.mark.parametrize(
     ("name", "env", "message"),
     [
-        ("mpi", {}, "--from must be one of slurm, openmpi, mpich, horovod, torchrun, "),
+        ("mpi", {}, "--from must be one of tfdist, tf_config, kubernetes, volcano, "),
         ("auto", ALONE, "--from auto finds no job of several processes in the envi"),
         ("tfjob", ALONE, "--from tfjob finds no job of several processes in the env"),
         ("openmpi", {"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE must be a wh"),
