@@ -10,7 +10,13 @@ from tfdist.cluster.address import parse_digits
 from tfdist.cluster.detect import SOURCES
 from tfdist.cluster.tf_config import FORMATS, format_tf_config
 from tfdist.cluster.validation import cluster_warnings
-from tfdist_cli.config_build_job import ALL, DEFAULT_PORT, cluster_of_job, clusters_of
+from tfdist_cli.config_build_job import (
+    ALL,
+    DEFAULT_PORT,
+    cluster_of_job,
+    clusters_of,
+    counts_of,
+)
 from tfdist_cli.config_text import say
 from tfdist_cli.options import (
     Commands,
@@ -34,7 +40,7 @@ examples:
   tfdist config build --chief c:2222 --workers a:2222,b:2222 --ps p:2222 \\
       --task ps --index 0 --to dotenv > ps.env
   srun tfdist config build --from slurm
-  tfdist config build --hostfile hosts --to sbatch --command "python train.py"
+  tfdist config build --nodes 2 --ntasks-per-node 4 --cpus 8 --gpus 1 --to sbatch
   tfdist config build -H a,b --to kubernetes --image registry/train:1 > job.yaml
 
 exit code:
@@ -42,6 +48,9 @@ exit code:
   go to stderr.
 """
 
+# Options that describe the program of a whole job.
+_PROGRAM = ("name", "command", "image", "cpus", "gpus")
+_PORTS = ("port", "pick_ports")
 
 _WORKERS = {
     "--workers --worker A,B ...": "host:port of each worker; may be repeated",
@@ -58,6 +67,9 @@ _OPTIONS = {
     "--port --port-range A-B": "with -H or --hostfile: the port A of the first worker "
     f"of each host (default: {DEFAULT_PORT}); the others of the host have the next "
     "ones, up to B if that is given",
+    "--nodes N": "with sbatch, pbs or lsf: how many nodes, any that are free, in place "
+    "of the names of hosts",
+    "--ntasks-per-node N": "with --nodes: how many processes on each (default: 1)",
     "--pick-ports": "on hosts that are this machine, take ports that are free, out of "
     "--port-range if that is given. Each is checked by binding it for a moment, so "
     "another program may still take it before the job starts. The ports of other "
@@ -66,17 +78,21 @@ _OPTIONS = {
     "worker; with --index all every job)",
     "--index I": "its number within the job, from 0 (required, unless --from gives "
     "it); all for one line for each task, after a comment with its name",
-    "--to json|env|shell|dotenv|hostfile|sbatch|kubernetes|tfjob|mpijob|compose": "of "
-    "TF_CONFIG, json: the value; env: an assignment to put in front of a command; "
-    "shell: an export to evaluate; dotenv: a line for docker's --env-file. Of the "
-    "whole job, hostfile; sbatch: a script for Slurm; kubernetes: an indexed Job with "
-    "its Service; tfjob and mpijob: for the operators of Kubeflow; compose: a file for "
-    "docker compose",
+    "--to json|env|shell|dotenv|hostfile|sbatch|pbs|lsf|kubernetes|tfjob|mpijob|"
+    "compose": "of TF_CONFIG, json: the value; env: an assignment to put in front of a "
+    "command; shell: an export to evaluate; dotenv: a line for docker's --env-file. Of "
+    "the whole job, hostfile; sbatch, pbs and lsf: a script for Slurm, PBS or LSF; "
+    "kubernetes: an indexed Job with its Service; tfjob and mpijob: for the operators "
+    "of Kubeflow; compose: a file for docker compose",
     "--name NAME": "the name of the whole job (default: train)",
     "--image IMAGE": "the image of its containers; kubernetes, tfjob, mpijob and "
     "compose need it",
     "--command LINE": "the command of its processes (default: python train.py); only "
-    "sbatch has a shell that expands $NAME in it",
+    "sbatch, pbs and lsf have a shell that expands $NAME in it",
+    "--cpus N": "the cores of each process of the whole job (default: 1 with sbatch, "
+    "pbs and lsf; no limit in containers)",
+    "--gpus N": "the GPUs of each process that computes, so not of parameter servers "
+    "and their chief",
 }
 
 
@@ -108,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         clusters, text = (_tf_config if args.to in FORMATS else _job_file)(args)
     except (OSError, TypeError, ValueError) as error:
         args.parser.error(str(error))
-    for finding in cluster_warnings(clusters[0].jobs):
+    for finding in cluster_warnings(clusters[0].jobs) if clusters else ():
         print(f"{args.parser.prog}: warning: {finding.message}", file=sys.stderr)
     say(text)
     return 0
@@ -116,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _tf_config(args: argparse.Namespace) -> tuple[list[Cluster], str]:
     """Return the cluster as each selected task sees it, and a line for each."""
-    _check_unused(args, "name", "command", "image")
+    _check_unused(args, *_PROGRAM, "nodes", "ntasks_per_node")
     clusters = clusters_of(args)
     lines = []
     for cluster in clusters:
@@ -127,28 +143,34 @@ def _tf_config(args: argparse.Namespace) -> tuple[list[Cluster], str]:
 
 
 def _job_file(args: argparse.Namespace) -> tuple[list[Cluster], str]:
-    """Return the cluster, and the file that starts the whole job."""
+    """Return the cluster, unless only its size is given, and the file of the job."""
     # Imported late: the most frequent use, TF_CONFIG, does not need it.
-    from tfdist.cluster.templates import JOB_FILES, Program, format_job_file
+    from tfdist.cluster.templates import JOB_FILES, Nodes, Program, format_job_file
 
     used = JOB_FILES[args.to]
-    _check_unused(args, *{"name", "command", "image", "task", "index"}.difference(used))
-    given = {option: getattr(args, option) for option in used}
+    _check_unused(args, *sorted({"task", "index"}.union(*JOB_FILES.values()) - {*used}))
+    given = {option: getattr(args, option) for option in _PROGRAM if option in used}
+    if "port" in used and args.port is not None:
+        given["port"] = args.port.start
     program = Program(
         **{option: value for option, value in given.items() if value is not None}
     )
-    cluster = cluster_of_job(args)
-    return [cluster], format_job_file(cluster, args.to, program).removesuffix("\n")
+    counts = counts_of(args)
+    job = cluster_of_job(args) if counts is None else Nodes(*counts)
+    text = format_job_file(job, args.to, program).removesuffix("\n")
+    return [job] if isinstance(job, Cluster) else [], text
 
 
 def _check_unused(args: argparse.Namespace, *options: str) -> None:
     """Raise for options that the output form does not use."""
     for option in options:
         value = getattr(args, option)
-        if value is not None:
+        if value is not None and value is not False:
+            name = "--" + option.replace("_", "-")
+            shown = name if option in _PORTS else f"{name} {value}"
             raise ValueError(
-                f"--{option} has no effect with --to {args.to}. "
-                f"Received: --{option} {value}. Leave it out, or choose another --to."
+                f"{name} has no effect with --to {args.to}. "
+                f"Received: {shown}. Leave it out, or choose another --to."
             )
 
 

@@ -15,6 +15,7 @@ from tfdist_cli.options import hosts_given
 
 ALL = "all"
 DEFAULT_PORT = 2222
+_JOBS = ("chief", "workers", "ps", "evaluator")
 _HOSTS = ("hostfile", "port", "pick_ports")
 
 
@@ -30,11 +31,31 @@ def cluster_of_job(args: argparse.Namespace) -> Cluster:
     return cluster_from_jobs(jobs, Task(next(iter(jobs)), 0))
 
 
+def counts_of(args: argparse.Namespace) -> tuple[int, int] | None:
+    """Return the numbers of nodes and of processes on each, or None for named hosts."""
+    if args.nodes is None:
+        if args.ntasks_per_node is not None:
+            raise ValueError(
+                "--ntasks-per-node has no effect without --nodes. Received: "
+                f"--ntasks-per-node {args.ntasks_per_node}. Add --nodes, or give the "
+                "number with each host, as in -H node1:4,node2:4."
+            )
+        return None
+    if given := _given(args, "from", *_JOBS, "H", "hostfile"):
+        raise ValueError(
+            "--nodes stands in place of the names of hosts. "
+            f"Received: also {', '.join(given)}. Leave one of them out."
+        )
+    slots = 1 if args.ntasks_per_node is None else args.ntasks_per_node
+    _check_ports(args.port, slots, "each node")
+    return args.nodes, slots
+
+
 def _described(args: argparse.Namespace) -> tuple[Jobs, Task | None]:
     """Return the addresses by job, and the task of this process if known."""
     source = _read_source(args)
     if isinstance(source, Cluster):
-        if given := _given(args, "chief", "workers", "ps", "evaluator", "H", *_HOSTS):
+        if given := _given(args, *_JOBS, "H", *_HOSTS):
             raise ValueError(
                 f"--from {_from(args)} gives all processes of the job. "
                 f"Received: also {', '.join(given)}. Leave one of them out."
@@ -170,18 +191,23 @@ def _task_of(place: Place, cluster: Cluster, source: str | None) -> Task:
     return task
 
 
+def _check_ports(ports: range | None, slots: int, host: str) -> None:
+    """Refuse more workers on a host than there are ports."""
+    if ports is not None and slots > len(ports):
+        raise ValueError(
+            f"--port has too few ports for the workers of {host}. "
+            f"Received: {ports.start}-{ports.stop - 1}, {slots} workers. "
+            "Widen it, or put fewer workers on the host."
+        )
+
+
 def _give_ports(
     hosts: tuple[HostSlots, ...], args: argparse.Namespace
 ) -> tuple[str, ...]:
     """Return the address of each worker on the given hosts."""
     ports = args.port or range(DEFAULT_PORT, 65_536)
     for host in hosts:
-        if host.slots > len(ports):
-            raise ValueError(
-                f"--port has too few ports for the workers of {host.host}. "
-                f"Received: {ports.start}-{ports.stop - 1}, {host.slots} workers. "
-                "Widen it, or put fewer workers on the host."
-            )
+        _check_ports(ports, host.slots, host.host)
     if not args.pick_ports:
         return number_ports(hosts, ports.start)
     # Imported late: few need it, and the command must start quickly.

@@ -30,6 +30,7 @@ LANGUAGES = {
 
 # Commands other than tfdist, and why they do not run here.
 OTHERS = {
+    "bsub": "needs LSF; tests/unit/cluster/test_job_files.py runs the script",
     "cat": "the reader's files",
     "docker": "needs a daemon; tests/architecture/test_recipes.py reads its files",
     "exec": "of the shell",
@@ -42,6 +43,7 @@ OTHERS = {
     "pip": "would install; the Makefile does",
     "python": "options of examples are looked up below",
     "python3": "makes an environment; the Makefile does the same",
+    "qsub": "needs PBS; tests/unit/cluster/test_job_files.py runs the script",
     "rm": "the reader's files",
     "salloc": "needs Slurm; tests/distributed/test_slurm.py runs the like",
     "sbatch": "tests/distributed/test_slurm.py runs it",

@@ -37,7 +37,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 ReturnToService=2
 SlurmdParameters=config_overrides
-NodeName={node} NodeAddr=127.0.0.1 NodeHostname={host} CPUs=2 State=UNKNOWN
+NodeName={node} NodeAddr=127.0.0.1 NodeHostname={host} CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 

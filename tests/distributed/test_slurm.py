@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
-    """A cluster with one node of two cores."""
+    """A cluster with one node, of which Slurm gives four cores."""
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 
@@ -119,6 +119,65 @@ def test_the_recipe_trains_two_tasks_together(slurm, tmp_path, monkeypatch):
     assert len(re.findall(digest, printed, re.MULTILINE)) == 1, printed
     assert len(re.findall(r"^0: test accuracy: ", printed, re.MULTILINE)) == 1
     assert not re.search(r"^1: .*accuracy", printed, re.MULTILINE)
+
+
+@pytest.fixture
+def built(slurm, tmp_path):
+    """Return a function that builds the script of a job of two tasks."""
+
+    def build(name, program):
+        (tmp_path / f"{name}.py").write_text(program)
+        words = ["config", "build", "--nodes=1", "--ntasks-per-node=2", "--to=sbatch"]
+        words += ["--name", name, f"--command={sys.executable} {name}.py"]
+        script = tmp_path / f"{name}.sbatch"
+        script.write_text(slurm.run(sys.executable, "-c", SHOW, *words, cwd=ROOT))
+        return script
+
+    return build
+
+
+# Each job is in use of its ports until the other one has begun, too.
+TOGETHER = """
+import time
+from pathlib import Path
+import tfdist
+strategy = tfdist.strategies.AllReduceStrategy()
+Path(__file__).with_suffix(".begun").touch()
+while len([*Path.cwd().glob("*.begun")]) < 2:
+    time.sleep(0.1)
+address = tfdist.cluster.detect().address
+print("rank", tfdist.rank(), "of", strategy.num_replicas_in_sync, "at", address)
+"""
+
+
+def test_two_built_jobs_run_on_one_node_at_once(slurm, built, tmp_path):
+    one, two = built("one", TOGETHER), built("two", TOGETHER)
+
+    slurm.run("bash", "-c", f"sbatch -W {one} & sbatch -W {two}; wait", cwd=tmp_path)
+
+    logs = {log.name[:3]: log.read_text() for log in tmp_path.glob("*.log")}
+    said = r"^(\d): rank \1 of 2 at (.*)$"
+    found = {name: re.findall(said, log, re.MULTILINE) for name, log in logs.items()}
+    ranks = {name: sorted(dict(each)) for name, each in found.items()}
+    assert ranks == {"one": ["0", "1"], "two": ["0", "1"]}, logs
+    assert len({address for each in found.values() for _, address in each}) == 4
+
+
+def test_a_task_that_fails_ends_its_built_job(slurm, built, tmp_path):
+    program = (
+        "import os, sys, time\n"
+        'print("task", os.environ["SLURM_PROCID"], flush=True)\n'
+        'sys.exit(3) if os.environ["SLURM_PROCID"] == "1" else time.sleep(600)\n'
+    )
+    script = built("fails", program)
+
+    said = slurm.run("bash", "-c", f"sbatch -W {script} || echo code $?", cwd=tmp_path)
+
+    # That of the task that was ended.
+    assert said.endswith("code 143\n")
+    (log,) = tmp_path.glob("fails-*.log")
+    assert {"0: task 0", "1: task 1"} <= {*log.read_text().splitlines()}
+    assert "task 1: Exited with exit code 3\n" in log.read_text()
 
 
 def test_mpi_joins_the_tasks_of_srun_with_pmix(slurm, tmp_path):

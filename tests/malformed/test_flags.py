@@ -118,6 +118,12 @@ BUILD = [
     ("-H a:2 --port x --index 0", "argument --port/--port-range: it must be a port "),
     ("-H a:2 --port 65535 --index 0", "--port has too few ports for the workers of "),
     ("-H a --workers b:1 --index 0", "argument --workers/--worker: not allowed with"),
+    ("--nodes 0 --to sbatch", "--nodes must be from 1 to 65535."),
+    ("--nodes 2 --ntasks-per-node 99999 --to lsf", "--ntasks-per-node must be from 1"),
+    ("--nodes 2 -H a --to pbs", "--nodes stands in place of the names of hosts."),
+    ("--nodes 2 --index 0", "--nodes has no effect with --to json."),
+    ("--nodes 1 --to pbs --gpus -1", "--gpus must be from 1 to 65535."),
+    ("--nodes 1 --to pbs --cpus 0", "--cpus must be from 1 to 65535."),
     ("--workers a:1 --index 0 --to yaml", "argument --to: invalid choice: 'yaml'"),
 ]
 CONFIG = [

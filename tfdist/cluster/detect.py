@@ -44,8 +44,8 @@ RESOLVERS: tuple[Resolver[Cluster], ...] = (
 PLACE_RESOLVERS: tuple[Resolver[Place], ...] = (*LAUNCHERS, SLURM_REMNANTS, *GUARDS)
 _ALL: tuple[Resolver[Cluster] | Resolver[Place], ...] = (*RESOLVERS, *PLACE_RESOLVERS)
 
-# The names in `--from`, each with that of its resolver. Kubeflow's TFJob sets TF_CONFIG,
-# and a guard has no job to read.
+# The names in `--from`, each with that of its resolver. A guard has no job to read, and
+# Kubeflow's TFJob sets TF_CONFIG.
 _SOURCES = {
     resolver.name.replace("open_mpi", "openmpi"): resolver.name
     for resolver in _ALL

@@ -98,7 +98,8 @@ def test_a_line_for_each_task(build):
 def test_the_whole_job(build):
     lines = build("-H a:2,b:2 --to sbatch --name mine")
     assert lines[1] == "#SBATCH --job-name=mine"
-    assert lines[-1] == "srun --distribution=block python train.py"
+    assert "#SBATCH --nodelist=a,b" in lines
+    assert lines[-1] == "    --kill-on-bad-exit=1 python train.py"
 
     lines = build(
         "--chief c:1 --workers a:1 --ps p:1 --to compose --image registry/train:1 "
@@ -106,6 +107,23 @@ def test_the_whole_job(build):
     )
     services = yaml.safe_load("\n".join(lines))["services"]
     assert services["ps-0"]["command"] == ["python", "main.py", "--epochs", "3"]
+
+
+def test_a_batch_job_of_any_nodes(build):
+    nodes = "--nodes 2 --ntasks-per-node 4 --cpus 8 --gpus 1"
+
+    lines = build(f"{nodes} --to sbatch")
+    assert lines[2:6] == [
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --cpus-per-task=8",
+        "#SBATCH --gpus-per-task=1",
+    ]
+    assert [line for line in lines if "nodelist" in line or "PORT" in line] == []
+    assert "export TFDIST_PORT_BASE=5000" in build(f"{nodes} --port 5000 --to sbatch")
+    lines = build(f"{nodes} --to pbs --command 'python main.py'")
+    assert lines[-1] == "tfdist run python main.py"
+    assert "#BSUB -n 2" in build("--nodes 2 --to lsf")
 
 
 def test_an_evaluator_that_is_not_listed(build):
@@ -324,6 +342,30 @@ def test_a_rank_with_hosts(build, file, variables, options, task):
         (
             "-H a --index 0 --name x",
             "--name has no effect with --to json. Received: --name x. Leave it out",
+        ),
+        (
+            "--nodes 2 --index 0",
+            "--nodes has no effect with --to json. Received: --nodes 2. Leave it out",
+        ),
+        ("-H a --to pbs --port 5000", "--port has no effect with --to pbs. Received: "),
+        ("-H a --to sbatch --pick-ports", "--pick-ports has no effect with --to sbat"),
+        ("-H a --to hostfile --gpus 1", "--gpus has no effect with --to hostfile. Rec"),
+        (
+            "--nodes 2 -H a --to sbatch",
+            "--nodes stands in place of the names of hosts. Received: also -H. Leave",
+        ),
+        (
+            "--nodes 2 --from slurm --to sbatch",
+            "--nodes stands in place of the names of hosts. Received: also --from. L",
+        ),
+        (
+            "-H a --ntasks-per-node 2 --to lsf",
+            "--ntasks-per-node has no effect without --nodes. Received: --ntasks-per-",
+        ),
+        ("--nodes 0 --to sbatch", "--nodes must be from 1 to 65535. Received: --nodes"),
+        (
+            "--nodes 2 --ntasks-per-node 3 --port 65534 --to sbatch",
+            "--port has too few ports for the workers of each node. Received: 65534-65",
         ),
         (
             "--variables given",

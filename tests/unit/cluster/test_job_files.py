@@ -1,8 +1,11 @@
 """Each file is read back, as its scheduler would read it, to the same cluster."""
 
 import json
+import os
 import re
 import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -14,7 +17,7 @@ from tfdist.cluster.address import split_address
 from tfdist.cluster.hosts.slots import HostSlots, number_ports, parse_hostfile
 from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
 from tfdist.cluster.resolvers.slurm import SlurmResolver
-from tfdist.cluster.templates import JOB_FILES, Program, format_job_file
+from tfdist.cluster.templates import JOB_FILES, Nodes, Program, format_job_file
 from tfdist.cluster.tf_config import loads
 
 # `tests/conftest.py` hides from the garbage collector what Hypothesis looks for there.
@@ -109,6 +112,7 @@ def variables_of_task(script, rank):
     """Return the variables that `srun` sets in a task of the job of a script."""
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.+)$", script, re.MULTILINE))
     nodes, slots = int(options["nodes"]), options["ntasks-per-node"]
+    given = ",".join(f"n{node}" for node in range(nodes))
     return {
         "SLURM_JOB_ID": "7",
         "SLURM_STEP_ID": "0",
@@ -116,7 +120,7 @@ def variables_of_task(script, rank):
         "SLURM_NODEID": str(rank // int(slots)),
         "SLURM_LOCALID": str(rank % int(slots)),
         "SLURM_STEP_NUM_TASKS": str(nodes * int(slots)),
-        "SLURM_STEP_NODELIST": options["nodelist"],
+        "SLURM_STEP_NODELIST": options.get("nodelist", given),
         "SLURM_STEP_TASKS_PER_NODE": f"{slots}(x{nodes})",
         "SLURM_DISTRIBUTION": re.search("--distribution=([a-z]+)", script)[1],
         **dict(re.findall(r"^export (\w+)=(\d+)$", script, re.MULTILINE)),
@@ -127,12 +131,190 @@ def variables_of_task(script, rank):
 @given(EQUAL, FIRST_PORTS)
 def test_a_cluster_survives_sbatch(hosts, first_port):
     cluster = on_hosts(hosts, first_port)
-
-    script = format_job_file(cluster, "sbatch", Program())
+    with_port = format_job_file(cluster, "sbatch", Program(port=first_port))
+    without = format_job_file(cluster, "sbatch", Program())
 
     for rank in range(cluster.size):
-        seen = SlurmResolver().resolve(variables_of_task(script, rank))
+        seen = SlurmResolver().resolve(variables_of_task(with_port, rank))
         assert (seen.workers, seen.rank) == (cluster.workers, rank)
+        free = SlurmResolver().resolve(variables_of_task(without, rank))
+        assert [hosts_of(free), free.rank] == [hosts_of(cluster), rank]
+
+
+def hosts_of(cluster):
+    return [split_address(address)[0] for address in cluster.workers]
+
+
+def test_jobs_of_one_script_have_ports_of_their_own():
+    script = format_job_file(Nodes(2, 4), "sbatch", Program())
+
+    assert "--nodelist" not in script
+    first = SlurmResolver().resolve(variables_of_task(script, 0))
+    next_job = variables_of_task(script, 0) | {"SLURM_JOB_ID": "8"}
+    second = SlurmResolver().resolve(next_job)
+    assert hosts_of(first) == ["n0"] * 4 + ["n1"] * 4
+    assert {*first.workers}.isdisjoint(second.workers)
+
+
+RESOURCES = Program(cpus=3, gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        (
+            "sbatch",
+            [
+                "#SBATCH --nodes=2",
+                "#SBATCH --ntasks-per-node=4",
+                "#SBATCH --cpus-per-task=3",
+                "#SBATCH --gpus-per-task=2",
+                "#SBATCH --output=%x-%j.log",
+            ],
+        ),
+        (
+            "pbs",
+            [
+                "#PBS -l select=2:ncpus=12:mpiprocs=4:ompthreads=3:ngpus=8",
+                "#PBS -l place=scatter:excl",
+                "#PBS -j oe",
+            ],
+        ),
+        (
+            "lsf",
+            [
+                "#BSUB -n 24",
+                '#BSUB -R "span[ptile=12]"',
+                '#BSUB -gpu "num=8:j_exclusive=yes"',
+                "#BSUB -o train-%J.log",
+            ],
+        ),
+    ],
+)
+def test_what_a_batch_system_is_asked_for(form, lines):
+    script = format_job_file(Nodes(2, 4), form, RESOURCES)
+
+    assert {*lines} < {*script.splitlines()}
+    # One core for each process, no GPU, any nodes.
+    least = format_job_file(Nodes(2, 4), form, Program())
+    assert re.findall("gpu|host=|-m |nodelist", least) == []
+    wanted = {
+        "sbatch": "--cpus-per-task=1\n",
+        "pbs": "select=2:ncpus=4:mpiprocs=4:ompthreads=1\n",
+        "lsf": "#BSUB -n 8\n",
+    }
+    assert wanted[form] in least
+
+
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [
+        ("sbatch", "#SBATCH --nodelist=a,b"),
+        (
+            "pbs",
+            "#PBS -l select=1:ncpus=1:mpiprocs=1:ompthreads=1:host=a+"
+            "1:ncpus=1:mpiprocs=1:ompthreads=1:host=b",
+        ),
+        ("lsf", '#BSUB -m "a b"'),
+    ],
+)
+def test_hosts_that_were_named_are_asked_for(form, line):
+    assert line in format_job_file(TWO, form, Program()).splitlines()
+
+
+TFDIST = """#!/bin/sh
+exec {} -c 'import sys; from tfdist_cli.main import main; sys.exit(main())' "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("form", "program", "variable", "lines"),
+    [
+        ("pbs", Program(), "PBS_NODEFILE", 2),
+        ("lsf", Program(), "LSB_DJOB_HOSTFILE", 2),
+        # LSF lists each core.
+        ("lsf", Program(cpus=3), "LSB_DJOB_HOSTFILE", 6),
+    ],
+)
+def test_a_script_starts_what_its_batch_system_lists(
+    form, program, variable, lines, tmp_path
+):
+    echo = Program("mine", "sh -c 'echo of $TFDIST_SIZE' x", cpus=program.cpus)
+    script = format_job_file(Nodes(1, 2), form, echo)
+    (tmp_path / "list").write_text("127.0.0.1\n" * lines)
+    (tmp_path / "tfdist").write_text(TFDIST.format(sys.executable))
+    (tmp_path / "tfdist").chmod(0o755)
+    outside = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PBS_O_WORKDIR": str(tmp_path)}
+
+    done = subprocess.run(
+        ["bash"],
+        input=script,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=outside | path | {variable: str(tmp_path / "list")},
+    )
+
+    assert done.returncode == 0, done.stderr
+    printed = sorted(done.stdout.splitlines())
+    assert printed == ["[0 127.0.0.1] of 2", "[1 127.0.0.1] of 2"]
+
+
+def limits(container):
+    return container["resources"].get("limits")
+
+
+def test_the_resources_of_pods():
+    def containers(form, cluster, program):
+        documents = yaml.safe_load_all(
+            format_job_file(cluster, form, replace(program, image="x"))
+        )
+        *_, job = documents
+        kinds = job["spec"].get("tfReplicaSpecs") or job["spec"].get("mpiReplicaSpecs")
+        kinds = kinds or {"Pod": job["spec"]}
+        return {
+            kind: pods["template"]["spec"]["containers"][0]
+            for kind, pods in kinds.items()
+        }
+
+    roles = Cluster(chief="c:1", workers=("a:1",), ps=("p:1",), evaluators=("e:1",))
+    each = {"cpu": 3, "nvidia.com/gpu": 2}
+    (pod,) = containers("kubernetes", TWO, RESOURCES).values()
+    assert limits(pod) == each
+    two_on_each = Cluster(workers=("a:1", "a:2", "b:1", "b:2"))
+    pods = containers("mpijob", two_on_each, RESOURCES)
+    assert limits(pods["Worker"]) == {"cpu": 6, "nvidia.com/gpu": 4}
+    assert "resources" not in pods["Launcher"]
+    pods = containers("tfjob", roles, RESOURCES)
+    assert {kind: limits(pod) for kind, pod in pods.items()} == {
+        **{"Chief": {"cpu": 3}, "PS": {"cpu": 3}},
+        **{"Worker": each, "Evaluator": each},
+    }
+    # A chief without parameter servers trains.
+    pods = containers("tfjob", Cluster(chief="c:1", workers=("a:1",)), RESOURCES)
+    assert limits(pods["Chief"]) == each
+    (pod,) = containers("kubernetes", TWO, Program()).values()
+    assert pod["resources"] == {}
+
+
+def test_services_of_one_machine_have_different_gpus():
+    text = format_job_file(
+        Cluster(chief="c:1", workers=("a:1", "b:1"), ps=("p:1",)),
+        "compose",
+        replace(RESOURCES, image="x"),
+    )
+
+    found = {
+        name: service["deploy"]["resources"]
+        for name, service in yaml.safe_load(text)["services"].items()
+    }
+    assert {each["limits"]["cpus"] for each in found.values()} == {"3"}
+    assert {
+        name: each["reservations"]["devices"][0]["device_ids"]
+        for name, each in found.items()
+        if "reservations" in each
+    } == {"worker-0": ["0", "1"], "worker-1": ["2", "3"]}
 
 
 def test_the_command_is_for_the_shell(tmp_path):
@@ -140,7 +322,7 @@ def test_the_command_is_for_the_shell(tmp_path):
     script = format_job_file(
         cluster, "sbatch", Program("mine", "sh -c 'echo $1' x \"$WORD\"")
     )
-    (tmp_path / "srun").write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    (tmp_path / "srun").write_text('#!/bin/sh\nshift 4\nexec "$@"\n')
     (tmp_path / "srun").chmod(0o755)
     done = subprocess.run(
         ["bash"],
@@ -280,20 +462,15 @@ NAME = "--name must begin with a small letter and have at most 50 small letters,
 
 IPV6 = ("a:1", "[fe80::1]:1")
 UNEQUAL = ("a:1", "a:2", "b:1")
-SLURM = "--to sbatch has hosts by the names that Slurm gives them, and counts the "
+NAMES = "--to {} has hosts by the names that the batch system gives them. Received: a,["
 
 
 @pytest.mark.parametrize(
     ("form", "cluster", "message"),
     [
-        ("helm", TWO, "form must be one of hostfile, sbatch, kubernetes, tfjob, mpijo"),
-        ("sbatch", Cluster(workers=IPV6), SLURM),
-        (
-            "sbatch",
-            Cluster(workers=("a:1", "b:2")),
-            SLURM,
-        ),
-        ("sbatch", Cluster(workers=("a:1", "a:3")), SLURM),
+        ("helm", TWO, "form must be one of hostfile, sbatch, pbs, lsf, kubernetes, tf"),
+        ("sbatch", Cluster(workers=IPV6), NAMES.format("sbatch")),
+        ("pbs", Cluster(workers=IPV6), NAMES.format("pbs")),
         ("sbatch", Cluster(workers=UNEQUAL), "--to sbatch has one number of workers f"),
         ("mpijob", Cluster(workers=UNEQUAL), "--to mpijob has one number of workers f"),
         (
@@ -332,6 +509,8 @@ LINE = "--command must be a line that a shell can run. Received: --command "
             "--image must be a container image. Received: --image 'a b'",
         ),
         ({"image": ""}, IMAGE),
+        ({"cpus": 0}, "--cpus must be from 1 to 65535. Received: --cpus 0. Give anoth"),
+        ({"gpus": 65_536}, "--gpus must be from 1 to 65535. Received: --gpus 65536. "),
         ({"command": ""}, f"{LINE}''. Close its"),
         ({"command": "a 'b"}, LINE),
         ({"command": "a\nb"}, LINE),

@@ -1,64 +1,23 @@
 """Job files: a template for each format, filled in from a cluster."""
 
+import itertools
 import json
 import re
-import shlex
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from importlib.resources import files
-from itertools import groupby
-from string import Template
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from tfdist.cluster import tf_config
 from tfdist.cluster.address import split_address
-from tfdist.cluster.hosts.slots import HostSlots, format_hostfile, number_ports
+from tfdist.cluster.hosts.slots import HostSlots, format_hostfile
 from tfdist.cluster.model import Cluster, Task, cluster_from_jobs
+from tfdist.cluster.templates.batch_files import format_lsf, format_pbs, format_sbatch
+from tfdist.cluster.templates.program import Nodes, Program, fill
 
-# Kubernetes allows 63 characters, and a pod's name adds a job type and an index.
-_NAME = re.compile("[a-z](?:[-a-z0-9]{0,48}[a-z0-9])?")
 _NODE = re.compile("[A-Za-z0-9][-A-Za-z0-9._]*")
 _REPLICAS = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
 
 
-@dataclass(frozen=True)
-class Program:
-    """Program of a job: its name, shell command and container image."""
-
-    name: str = "train"
-    command: str = "python train.py"
-    image: str = ""
-
-    def __post_init__(self) -> None:
-        """Raise for a value that would break the file."""
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(
-                "--name must begin with a small letter and have at most 50 small "
-                f"letters, digits and hyphens. Received: --name {self.name!r}. "
-                "Use one such as train."
-            )
-        if any(char.isspace() or not char.isprintable() for char in self.image):
-            raise ValueError(
-                f"--image must be a container image. Received: --image {self.image!r}. "
-                "Write it as registry/name:tag."
-            )
-        try:
-            is_line = bool(self.words) and self.command.isprintable()
-        except ValueError:  # A quotation mark is not closed.
-            is_line = False
-        if not is_line:
-            raise ValueError(
-                "--command must be a line that a shell can run. "
-                f"Received: --command {self.command!r}. Close its quotation marks, and "
-                "put several lines into a script."
-            )
-
-    @property
-    def words(self) -> list[str]:
-        """The command as a list, without shell expansion."""
-        return shlex.split(self.command)
-
-
-def format_job_file(cluster: Cluster, form: str, program: Program) -> str:
+def format_job_file(job: Cluster | Nodes, form: str, program: Program) -> str:
     """Format the file that starts a job, in one of the formats of `JOB_FILES`."""
     if form not in JOB_FILES:
         raise ValueError(
@@ -71,7 +30,11 @@ def format_job_file(cluster: Cluster, form: str, program: Program) -> str:
             "Received: no --image. Give an image that has the program and tfdist, as "
             "in --image registry/train:1."
         )
-    return _WRITERS[form][0](cluster, program)
+    if form in _BATCH_WRITERS:
+        nodes = job if isinstance(job, Nodes) else _nodes_of(job, form)
+        return _BATCH_WRITERS[form](nodes, program)
+    assert isinstance(job, Cluster)
+    return _WRITERS[form](job, program)
 
 
 def _hostfile(cluster: Cluster, program: Program) -> str:
@@ -79,36 +42,15 @@ def _hostfile(cluster: Cluster, program: Program) -> str:
     return format_hostfile(_hosts_of(cluster, "hostfile"))
 
 
-def _sbatch(cluster: Cluster, program: Program) -> str:
-    """Format a script for `sbatch`, in which `srun` starts the tasks."""
-    hosts = _hosts_of(cluster, "sbatch")
-    slots = _equal_slots(hosts, "sbatch")
-    port = _port_of(cluster.workers)
-    are_names = all(_NODE.fullmatch(host.host) for host in hosts)
-    if not are_names or number_ports(hosts, port) != cluster.workers:
-        raise ValueError(
-            "--to sbatch has hosts by the names that Slurm gives them, and counts the "
-            "ports up on each host, from one that is the same on all. "
-            f"Received: {','.join(cluster.workers)}. Give the hosts with -H and "
-            "--port, by the names that `sinfo --Node` prints."
-        )
-    return _fill(
-        "sbatch.sh",
-        name=program.name,
-        nodes=",".join(host.host for host in hosts),
-        node_count=len(hosts),
-        slots=slots,
-        port=port,
-        command=program.command,
-    )
-
-
 def _kubernetes(cluster: Cluster, program: Program) -> str:
     """Format an indexed Job and its Service; Kubernetes names the pods."""
     workers = _workers_only(cluster, "kubernetes")
-    values = _container(program)
-    return _fill(
-        "kubernetes.yaml", workers=len(workers), port=_port_of(workers), **values
+    return fill(
+        "kubernetes.yaml",
+        workers=len(workers),
+        port=_port_of(workers),
+        resources=_resources(program),
+        **_container(program),
     )
 
 
@@ -116,16 +58,17 @@ def _tfjob(cluster: Cluster, program: Program) -> str:
     """Format a TFJob, whose operator names the pods and sets their TF_CONFIG."""
     values = _container(program)
     replicas = [
-        _fill(
+        fill(
             "tfjob_replicas.yaml",
             type=_REPLICAS[job],
             count=len(addresses),
             port=_port_of(addresses),
+            resources=_resources(program, computes=_computes(job, cluster)),
             **values,
         )
         for job, addresses in cluster.jobs.items()
     ]
-    return _fill("tfjob.yaml", replicas="".join(replicas).rstrip(), **values)
+    return fill("tfjob.yaml", replicas="".join(replicas).rstrip(), **values)
 
 
 def _mpijob(cluster: Cluster, program: Program) -> str:
@@ -137,9 +80,13 @@ def _mpijob(cluster: Cluster, program: Program) -> str:
     mpirun = ["mpirun", "--allow-run-as-root", "--hostfile", "/etc/mpi/hostfile"]
     mpirun += ["-np", ranks, "--bind-to", "none", "--map-by", "slot"]
     mpirun += ["-x", "PATH", *program.words]
-    values = _container(program)
-    return _fill(
-        "mpijob.yaml", slots=slots, hosts=len(hosts), mpirun=_quoted(mpirun), **values
+    return fill(
+        "mpijob.yaml",
+        slots=slots,
+        hosts=len(hosts),
+        mpirun=_quoted(mpirun),
+        resources=_resources(program, processes=slots),
+        **_container(program),
     )
 
 
@@ -155,36 +102,60 @@ def _compose(cluster: Cluster, program: Program) -> str:
     inside = cluster_from_jobs(jobs, cluster.task)
     # Compose would expand a single $ from its own environment.
     values = _container(replace(program, command=program.command.replace("$", "$$")))
+    gpus = itertools.count()
     services = [
-        _fill(
+        fill(
             "compose_service.yaml",
             service=f"{job}-{index}",
             tf_config=tf_config.dumps(replace(inside, task=Task(job, index))),
+            deploy=_deploy(program, gpus if _computes(job, cluster) else None),
             **values,
         )
         for job, addresses in jobs.items()
         for index in range(len(addresses))
     ]
-    return _fill("compose.yaml", services="".join(services).rstrip(), **values)
+    return fill("compose.yaml", services="".join(services).rstrip(), **values)
 
 
-_CONTAINER = ("name", "command", "image")
-# Each format with its writer, and the fields of `Program` that it uses.
-_WRITERS: dict[str, tuple[Callable[[Cluster, Program], str], tuple[str, ...]]] = {
-    "hostfile": (_hostfile, ()),
-    "sbatch": (_sbatch, ("name", "command")),
-    "kubernetes": (_kubernetes, _CONTAINER),
-    "tfjob": (_tfjob, _CONTAINER),
-    "mpijob": (_mpijob, _CONTAINER),
-    "compose": (_compose, _CONTAINER),
+def _deploy(program: Program, numbers: Iterator[int] | None) -> str:
+    """Return the resources of a service, with the next GPUs of the machine."""
+    resources: dict[str, object] = {}
+    if program.cpus:
+        resources["limits"] = {"cpus": str(program.cpus)}
+    if program.gpus and numbers is not None:
+        # With a count, each service would take the first ones.
+        own = [str(number) for number in itertools.islice(numbers, program.gpus)]
+        device = {"driver": "nvidia", "device_ids": own, "capabilities": ["gpu"]}
+        resources["reservations"] = {"devices": [device]}
+    return json.dumps({"resources": resources} if resources else {})
+
+
+_WRITERS: dict[str, Callable[[Cluster, Program], str]] = {
+    "hostfile": _hostfile,
+    "kubernetes": _kubernetes,
+    "tfjob": _tfjob,
+    "mpijob": _mpijob,
+    "compose": _compose,
 }
-JOB_FILES = {form: fields for form, (_, fields) in _WRITERS.items()}
-
-
-def _fill(template: str, **values: object) -> str:
-    """Fill in a template."""
-    text = (files("tfdist.cluster.templates") / template).read_text()
-    return Template(text).substitute(values)
+_BATCH_WRITERS: dict[str, Callable[[Nodes, Program], str]] = {
+    "sbatch": format_sbatch,
+    "pbs": format_pbs,
+    "lsf": format_lsf,
+}
+_PORTS = ("port", "pick_ports")
+_CONTAINER = ("name", "command", "image", "cpus", "gpus", *_PORTS)
+_BATCH = ("name", "command", "cpus", "gpus", "nodes", "ntasks_per_node")
+# Each format with the options that it uses.
+JOB_FILES = {
+    "hostfile": _PORTS,
+    "sbatch": (*_BATCH, "port"),
+    "pbs": _BATCH,
+    "lsf": _BATCH,
+    "kubernetes": _CONTAINER,
+    "tfjob": _CONTAINER,
+    "mpijob": _CONTAINER,
+    "compose": _CONTAINER,
+}
 
 
 def _container(program: Program) -> dict[str, str]:
@@ -196,7 +167,21 @@ def _container(program: Program) -> dict[str, str]:
     }
 
 
-def _quoted(value: str | list[str]) -> str:
+def _resources(program: Program, *, processes: int = 1, computes: bool = True) -> str:
+    """Return the limits of a pod with some processes, as Kubernetes takes them."""
+    gpus = program.gpus if computes else None
+    numbers = {"cpu": program.cpus, "nvidia.com/gpu": gpus}
+    limits = {name: processes * number for name, number in numbers.items() if number}
+    return json.dumps({"limits": limits} if limits else {})
+
+
+def _computes(job: str, cluster: Cluster) -> bool:
+    """Return whether the tasks of a job compute, and can use a GPU."""
+    # The chief of a job with parameter servers hands out the work.
+    return job != "ps" and not (job == "chief" and cluster.ps)
+
+
+def _quoted(value: object) -> str:
     """Format a value as JSON, which is also YAML."""
     return json.dumps(value, ensure_ascii=False)
 
@@ -216,7 +201,7 @@ def _workers_only(cluster: Cluster, form: str) -> tuple[str, ...]:
 def _hosts_of(cluster: Cluster, form: str) -> tuple[HostSlots, ...]:
     """Return the hosts of the workers, by rank."""
     workers = _workers_only(cluster, form)
-    groups = groupby(workers, key=lambda address: split_address(address)[0])
+    groups = itertools.groupby(workers, key=lambda address: split_address(address)[0])
     runs = [(name, [*addresses]) for name, addresses in groups]
     if len({name for name, _ in runs}) < len(runs):
         raise ValueError(
@@ -228,6 +213,19 @@ def _hosts_of(cluster: Cluster, form: str) -> tuple[HostSlots, ...]:
         HostSlots(addresses[0].rpartition(":")[0], len(addresses))
         for _, addresses in runs
     )
+
+
+def _nodes_of(cluster: Cluster, form: str) -> Nodes:
+    """Return the nodes of the workers, by name."""
+    hosts = _hosts_of(cluster, form)
+    names = tuple(host.host for host in hosts)
+    if not all(map(_NODE.fullmatch, names)):
+        raise ValueError(
+            f"--to {form} has hosts by the names that the batch system gives them. "
+            f"Received: {','.join(names)}. Give these names, or --nodes and "
+            "--ntasks-per-node for any that are free."
+        )
+    return Nodes(len(hosts), _equal_slots(hosts, form), names)
 
 
 def _equal_slots(hosts: tuple[HostSlots, ...], form: str) -> int:
