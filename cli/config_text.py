@@ -1,4 +1,4 @@
-"""Input and output that the commands of `tfdist config` share."""
+"""Input and output of the commands that write lines for other programs."""
 
 import os
 import sys

@@ -1,5 +1,6 @@
 """The command `tfdist`: reads the command line and runs one of the commands."""
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = "tfdist"
     try:
         parser = build_parser(names)
+        _check_command(parser, words)
         args, unknown = parser.parse_known_args(words)
         program = args.parser.prog
         if unknown:
@@ -62,3 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{program}: interrupted", file=sys.stderr)
         return _INTERRUPTED
     return exit_code
+
+
+def _check_command(parser: Parser, words: Sequence[str]) -> None:
+    """Refuse a script in place of a command."""
+    first = words[0] if words else ""
+    if first == "-np" or first.endswith(".py"):
+        line = shlex.join(words if first == "-np" else ["-np", "2", *words])
+        parser.error(
+            f"The command is missing. Received: {first} in its place. "
+            f"Write: tfdist run {line}"
+        )

@@ -3,8 +3,10 @@
 import argparse
 import contextlib
 import difflib
+import itertools
 import json
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -17,6 +19,13 @@ TO_STDOUT = Path("-")
 JSON = {
     "--json [FILE]": "print JSON instead of tables; with a FILE, write the JSON there "
     "as well"
+}
+# The words of torchrun and horovodrun.
+_OTHER_NAMES = {
+    "--nproc_per_node": "-np",
+    "--nproc-per-node": "-np",
+    "--num-proc": "-np",
+    "--nnodes": "-H",
 }
 # About 30 years, which all clocks and locks take.
 _MOST_SECONDS = 1e9
@@ -34,8 +43,15 @@ class Parser(argparse.ArgumentParser):
         # "--timeout=5" means "--timeout".
         name = option.partition("=")[0]
         nearest = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        if _OTHER_NAMES.get(name) in self._option_string_actions:
+            nearest = [_OTHER_NAMES[name]]
         advice = f" Did you mean {nearest[0]}?" if nearest else ""
         self.error(f"there is no option {name}.{advice}")
+
+    def find(self, word: str) -> argparse.Action | None:
+        """Return the option that a word of a command line names, or None."""
+        # "--timeout=5" means "--timeout".
+        return self._option_string_actions.get(word.partition("=")[0])
 
 
 def _seconds(text: str) -> float:
@@ -124,13 +140,30 @@ def python_program(args: argparse.Namespace, what: str) -> tuple[str, ...]:
     from tfdist.launch import resolve_command
 
     words = without_dashes(args.command)
-    if words and not args.m and not words[0].endswith(".py"):
+    if words and not args.m and not words[0].endswith((".py", ".ipynb")):
         raise ValueError(
             f"Only a Python script or module can be {what}. "
             f"Received: {words[0]}. Give a .py file, or -m and a module."
         )
     resolve_command(words, module=args.m)
+    if words == args.command:
+        _check_order(args)
     return tuple(words)
+
+
+def _check_order(args: argparse.Namespace) -> None:
+    """Refuse the options of a command after its script, up to a `--` of the script."""
+    script, *words = args.command
+    for word in itertools.takewhile(lambda word: word != "--", words):
+        option = args.parser.find(word)
+        # One that stands before the script, too, is the script's own here.
+        if option is not None and getattr(args, option.dest, None) == option.default:
+            raise ValueError(
+                f"The options of {args.parser.prog} stand before the script; what "
+                f"follows it is for the script. Received: {shlex.join(args.command)}. "
+                f"Write {word} before {script}; or -- before {script}, if the script "
+                "has an option of this name."
+            )
 
 
 def check_json(file: Path | None, option: str = "--json") -> None:

@@ -23,6 +23,7 @@ from tfdist.launch import (
     tuning_variables,
 )
 from tfdist.rendezvous.presence import START_TIMEOUT_VARIABLE
+from tfdist_cli.config_text import say
 from tfdist_cli.options import (
     Commands,
     add_command,
@@ -189,7 +190,7 @@ def run(args: argparse.Namespace) -> int:
                 "hosts. Leave it out, and keep other hosts out with a firewall."
             )
         if args.dry_run:
-            print(*_remarks(args, restarts), *dry_lines(job, hosts), sep="\n")
+            say("\n".join([*_remarks(args, restarts), *dry_lines(job, hosts)]))
             return 0
         if args.isolate_network:
             isolate_network()

@@ -5,6 +5,7 @@ import runpy
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tfdist_cli.main import main
@@ -114,3 +115,22 @@ def test_the_figures_are_those_of_the_curve(capsys):
     assert speedup.strip() == "1.78"
     text = (DOCS / "scaling.md").read_text()
     assert {figure for figure in {*told, "1.78"} if figure in text} == {*told, "1.78"}
+
+
+def test_pages_that_name_tensorboard_say_how_to_install_it():
+    texts = [page.read_text() for page in DOCS.rglob("*.md")]
+    naming = [text for text in texts if "`TensorBoard`" in text]
+
+    assert naming
+    assert all("pip install tensorboard" in text for text in naming)
+
+
+def test_the_figure_of_a_job_names_every_engine(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = capsys.readouterr().out
+    (engines,) = re.findall(r"--collective \{auto,([a-z,]+)\}", text)
+    text = (FIGURES / "architecture.svg").read_text().lower()
+
+    named = re.findall(r">collectives: (.*)</text>", text)
+    assert named == [engines.replace(",", ", ")] * 2

@@ -1,6 +1,7 @@
 """The program that the command line names, found as a path."""
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,13 @@ def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[st
                 f"package {package!r}, or run this in the folder that holds it."
             )
         return (sys.executable, "-m", name, *arguments)
+    if name.endswith(".ipynb"):
+        script = shlex.quote(name.removesuffix(".ipynb") + ".py")
+        raise ValueError(
+            f"A notebook cannot be started as a program. Received: {name}. Make a "
+            f"script of it, and start {script}: jupyter nbconvert --to script "
+            f"{shlex.quote(name)}"
+        )
     if name.endswith(".py"):
         if not os.path.isfile(name):
             raise FileNotFoundError(

@@ -106,10 +106,12 @@ class Job:
                 "--workers and --ps for a chief with parameter servers."
             )
         if self.size is None and (self.workers is None or self.ps is None):
+            advice = "Say how many processes, as in -np 2."
+            if has_roles:
+                advice = "Give both, as in --workers 2 --ps 1."
             raise ValueError(
                 "A job needs size (-np), or both workers and ps (--workers, --ps). "
-                f"Received: {received or 'none of them'}. For a chief with parameter "
-                "servers give both, as in --workers 2 --ps 1."
+                f"Received: {received or 'none of them'}. {advice}"
             )
         if self.evaluator and not has_roles:
             raise ValueError(

@@ -72,10 +72,10 @@ def read_folder(folder: Path) -> Blackbox:
         except (OSError, ValueError) as error:
             notes.append(str(error))
     if not records:
+        received = ". ".join([str(folder), *(note.rstrip(".") for note in notes)])
         raise FileNotFoundError(
             "DIR must hold flight records, rank.N.flight. Received: "
-            f"{folder}{''.join(f'. {note}' for note in notes)}. Start the job with "
-            "`tfdist run --output-dir DIR`."
+            f"{received}. Start the job with `tfdist run --output-dir DIR`."
         )
     newest = max(records, key=lambda record: record.started)
     job = newest.run, newest.size
@@ -182,7 +182,9 @@ def _state(log: _Log) -> str:
     record, state = log.record, log.record.state
     name = log.name.capitalize()
     if record.end is not None:
-        return f"{name} ended {f'with {record.end}' if record.end else 'by itself'}"
+        # The caller ends the sentence, and most errors are sentences.
+        error = record.end.rstrip(".")
+        return f"{name} ended {f'with {error}' if error else 'by itself'}"
     inputs = [entry.begin for entry in record.entries if entry.name == INPUT]
     if state.kind and state.waits_since not in inputs:
         step = step_name(state.kind, state.steps[state.kind] + 1)

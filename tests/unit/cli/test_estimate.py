@@ -151,6 +151,10 @@ def test_json_and_a_plot(orders, capsys, tmp_path):
         (["--json", "no/folder.json", "train.py"], "Make the folder no first"),
         (["-np", "9999", "train.py"], "say how fast they are joined"),
         (["missing.py"], "missing.py"),
+        (
+            ["train.py", "-np", "1,2"],
+            "The options of tfdist estimate stand before the ",
+        ),
         (["-m", "package.train"], "The module to run does not exist"),
         (["train.sh"], "Only a Python script or module can be measured"),
         ([], "command"),

@@ -65,6 +65,17 @@ def test_the_words_of_the_command_line_by_default(monkeypatch, capsys):
             "horovod install --forse",
             "there is no option --forse. Did you mean --force?",
         ),
+        (
+            "train.py --epochs 3",
+            "tfdist: error: The command is missing. Received: train.py in its place. "
+            "Write: tfdist run -np 2 train.py --epochs 3\n",
+        ),
+        ("-np 4 train.py", "Write: tfdist run -np 4 train.py\n"),
+        ("run --nproc_per_node 2 x", "no option --nproc_per_node. Did you mean -np?"),
+        ("verify --nproc-per-node=2 x", "option --nproc-per-node. Did you mean -np?"),
+        ("run --nnodes 2 x", "there is no option --nnodes. Did you mean -H?"),
+        # It has no -np.
+        ("env --nproc_per_node 2", "there is no option --nproc_per_node.\n"),
         ("run -np 2 --np 2 x", "there is no option --np. Did you mean -np?"),
         (
             "verify --seed",

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tfdist_cli.run import report_end, report_restart
 
 DONE = RunResult((Exit(0, 0, 1.0),))
 FAILED = RunResult((Exit(0, 3, 1.0, ("one", "two")),), "failed", failed_rank=0)
+MAIN = "import sys; from tfdist_cli.main import main; sys.exit(main())"
 # 203.0.113.0/24 is for examples.
 A, B = "203.0.113.1", "203.0.113.2"
 
@@ -178,7 +180,20 @@ def test_all_after_the_command_belongs_to_it(launcher, words, command):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ("train.py", "A job needs size (-np), or both workers and ps"),
+        (
+            "train.py",
+            "A job needs size (-np), or both workers and ps (--workers, --ps). "
+            "Received: none of them. Say how many processes, as in -np 2.\n",
+        ),
+        (
+            "--ps 1 train.py",
+            "Received: ps=1. Give both, as in --workers 2 --ps 1.\n",
+        ),
+        (
+            "my.ipynb",
+            "A notebook cannot be started as a program. Received: my.ipynb. Make a "
+            "script of it, and start my.py: jupyter nbconvert --to script my.ipynb\n",
+        ),
         ("-np 2 --", "The command is missing"),
         (
             "train.py --epochs 3 -np 2 -x",
@@ -252,6 +267,21 @@ def test_a_dry_run_prints_a_line_for_each_process(launcher, capsys):
         assert words[-2:] == ["train.py", "a b"]
         assert {f"TFDIST_RANK={rank}", f"TFDIST_SLOT={rank}"} < {*words}
     assert launcher.job is None
+
+
+def test_the_reader_of_a_dry_run_may_leave(tmp_path):
+    line = "run -np 500 --collective tensorflow --bind-to none --dry-run true | head -1"
+    call = f"{shlex.quote(sys.executable)} -c {shlex.quote(MAIN)} {line}"
+
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", call],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "TFDIST_RANK=0 " in done.stdout
+    assert (done.stdout.count("\n"), done.returncode, done.stderr) == (1, 0, "")
 
 
 @pytest.mark.parametrize("options", [["-np", "2"], ["-H", f"{A}:2"]])

@@ -97,6 +97,24 @@ def test_a_module(verify):
     assert verify.calls[1][0].command == ("train.py", "--")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-- train.py --seed 3",
+        "train.py -- --seed 3",
+        "train.py --epochs 3",
+        "train.py --help",
+        # Given before the script, too.
+        "--seed 2 train.py --seed 3",
+    ],
+)
+def test_what_belongs_to_the_script(verify, line):
+    assert main(["verify", *line.split()]) == 0
+
+    (orders, _) = verify.calls[0]
+    assert " ".join(orders.command) == line[line.index("train.py") :]
+
+
 def test_a_fail_is_told_by_the_exit_code(verify, capsys):
     verify.answer = FAILED
 
@@ -126,6 +144,15 @@ def test_a_script_that_could_not_be_run(verify, capsys):
             "bash",
             "Only a Python script or module can be verified. Received: bash. Give",
         ),
+        (
+            "--bits train.py --epochs 3 -np 2",
+            "The options of tfdist verify stand before the script; what follows it is "
+            "for the script. Received: train.py --epochs 3 -np 2. Write -np before "
+            "train.py; or -- before train.py, if the script has an option of this name",
+        ),
+        ("train.py --seed=3", "Received: train.py --seed=3. Write --seed=3 before"),
+        ("-m json.tool --steps 3", "Write --steps before json.tool; or -- before"),
+        ("train.ipynb", "A notebook cannot be started as a program. Received: train."),
         ("-np 1 train.py", "size (-np) must be at least 2"),
         ("--json no/such.json train.py", "--json must be a file in a folder that exis"),
     ],

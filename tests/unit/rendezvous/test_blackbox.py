@@ -55,12 +55,15 @@ def test_a_rank_has_not_begun_what_the_other_waits_in():
         ),
         ({"end": ""}, "Rank 1 ended by itself."),
         ({"end": "ValueError: a"}, "Rank 1 ended with ValueError: a."),
+        ({"end": "ValueError: Do it again."}, "ended with ValueError: Do it again."),
     ],
 )
 def test_what_the_late_rank_does(options, doing):
     blackbox = both([*BEFORE, reduce(2, 0, 3, None)], BEFORE, **options)
 
-    assert blackbox.sentence.endswith(f"collectives. {doing}")
+    assert blackbox.sentence.endswith(doing)
+    assert "collectives. Rank 1 " in blackbox.sentence
+    assert ".." not in blackbox.sentence
 
 
 def test_ranks_in_different_collectives():
@@ -166,6 +169,15 @@ def test_a_record_of_a_hostile_size_costs_no_time(tmp_path, write):
     assert note.startswith(
         "Without a record: rank 1, 2, 3, 4, 5, 6, 7, 8, ... of 1000000000. Copy"
     )
+
+
+def test_a_folder_with_a_broken_record_alone(tmp_path):
+    (tmp_path / "rank.0.flight").write_bytes(b"")
+
+    with pytest.raises(
+        FileNotFoundError, match=r"host of its rank\. Start the job with `[^`]*`\.$"
+    ):
+        read_folder(tmp_path)
 
 
 def test_a_folder_without_records(tmp_path):
