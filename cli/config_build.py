@@ -65,8 +65,9 @@ _OPTIONS = {
     "--variables FILE": "with --from: a file with NAME=VALUE lines, as printenv writes "
     "it, in place of the environment; - for the standard input",
     "--port --port-range A-B": "with -H or --hostfile: the port A of the first worker "
-    f"of each host (default: {DEFAULT_PORT}); the others of the host have the next "
-    "ones, up to B if that is given",
+    f"of each host (default: {DEFAULT_PORT}; with sbatch, one that follows from the "
+    "number of the job); the others of the host have the next ones, up to B if that is "
+    "given",
     "--nodes N": "with sbatch, pbs or lsf: how many nodes, any that are free, in place "
     "of the names of hosts",
     "--ntasks-per-node N": "with --nodes: how many processes on each (default: 1)",
