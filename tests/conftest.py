@@ -35,6 +35,7 @@ DEBIAN_PACKAGES = {
     "ssh": "openssh-client",
     "sshd": "openssh-server",
     "taskset": "util-linux",
+    "unshare": "util-linux",
 }
 
 # Those that come into the environment of Python, and what brings them.

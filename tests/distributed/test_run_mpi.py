@@ -51,6 +51,12 @@ for number in range(200):
     if number == 20:
         print("meets", flush=True)
 """
+# The job may make no namespaces.
+FORBIDDEN = (
+    *("unshare", "--map-root-user", "sh", "-c"),
+    'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"',
+    "sh",
+)
 # Rank 1 of two is killed whenever it starts.
 SMALLER = """
 import os
@@ -246,11 +252,14 @@ def test_sigterm_and_ctrl_c_end_the_ranks(program):
         assert signal.Signals(number).name in err
 
 
-@pytest.mark.requires("ss")
-def test_nothing_listens_for_other_hosts(program):
-    """The ranks at no port, and `mpirun` on the device `lo` alone."""
+@pytest.mark.requires("ss", "unshare")
+@pytest.mark.parametrize(
+    ("before", "address_of_loopback"), [((), "127.0.0.1:"), (FORBIDDEN, "%lo:")]
+)
+def test_nothing_listens_for_other_hosts(program, before, address_of_loopback):
+    """The ranks at no port, and the gate or `mpirun` on the device `lo` alone."""
     script = program(WAIT_IN_STRATEGY)
-    words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", script]
+    words = [*before, BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", script]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
         ranks = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
         job = [launcher.pid, *psutil.Process(launcher.pid).children(recursive=True)]
@@ -272,7 +281,7 @@ def test_nothing_listens_for_other_hosts(program):
     assert [listening[rank] for rank in ranks] == [[], []]
     addresses = [address for pid in pids for address in listening[pid]]
     assert addresses
-    assert all("%lo:" in address for address in addresses), addresses
+    assert all(address_of_loopback in address for address in addresses), addresses
 
 
 def test_a_smaller_job_goes_on(program):

@@ -17,10 +17,7 @@ _IFF_UP = 1
 def isolate_network() -> None:
     """Move this process, and all that it will start, to a network of loopback alone."""
     try:
-        _enter_network()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-            up = struct.pack("16sh14x", b"lo", _IFF_UP)
-            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, up)
+        enter_network()
     except OSError as error:
         raise OSError(
             "--isolate-network needs namespaces, which this system forbids. Received: "
@@ -29,7 +26,15 @@ def isolate_network() -> None:
         ) from None
 
 
-def _enter_network() -> None:
+def enter_network() -> None:
+    """Move this process to a network of loopback alone; raise OSError if forbidden."""
+    _unshare_network()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        up = struct.pack("16sh14x", b"lo", _IFF_UP)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, up)
+
+
+def _unshare_network() -> None:
     """Enter a new network, if need be in a new user namespace."""
     # Without root a new network needs a new user namespace, in which every number keeps
     # its meaning. A process with threads may not enter one.

@@ -130,7 +130,7 @@ def no_gpu(monkeypatch):
     """Let nothing on this machine keep the launcher from MPI."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr("tfdist.launch.mpi.available_cores", lambda: (0, 1))
+    monkeypatch.setattr("tfdist.launch.mpi.choice.available_cores", lambda: (0, 1))
 
 
 def test_ranks_are_joined_by_mpi_or_as_the_job_says(tmp_path, no_gpu):

@@ -1,4 +1,4 @@
-"""MPI for the ranks of a job: its choice, and an `mpirun` that holds their places."""
+"""An `mpirun` that holds the places of the ranks of a job."""
 
 import contextlib
 import ctypes
@@ -8,35 +8,35 @@ import shlex
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import IO
 
-from tfdist.cluster.hosts.gpus import count_gpus, may_use_gpu
-from tfdist.launch import placeholder
 from tfdist.launch.console import print_line
 from tfdist.launch.events import ENDING_SIGNALS
-from tfdist.launch.job import Job, ProcessSpec
-from tfdist.launch.machine import available_cores, held_folder, remove_left
+from tfdist.launch.isolation import enter_network
+from tfdist.launch.job import ProcessSpec
+from tfdist.launch.machine import held_folder, remove_left
+from tfdist.launch.mpi import placeholder
+from tfdist.launch.mpi.choice import check_installed, find_mpirun
+from tfdist.launch.mpi.ports import Gate, keep_to_loopback
 from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost
 from tfdist.launch.remote.mpi import host_of, network, options_of_mpirun
 from tfdist.launch.result import how_it_ended
 
 _FOREIGN = ("OMPI_", "PMI_", "PMIX_", "PRTE_", "SLURM")
+# How parameters end that name interfaces of the host's network.
+_INTERFACES = ("_if_include", "_if_exclude")
 _START_SECONDS = 60.0
 _END_SECONDS = 5.0
-# <linux/prctl.h> and <asm/unistd.h>
+# <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
-_SYS_PIDFD_GETFD = 438
 _MEMORY = "/dev/shm"
 _PREFIX = "tfdist-mpi-"
 # What a rank may fill of it in Open MPI 5.0.
@@ -46,32 +46,6 @@ _FILES_VARIABLE = "OMPI_MCA_btl_sm_backing_directory"
 
 class MPIStartError(OSError):
     """An `mpirun` that has not started its processes."""
-
-
-def with_engine(job: Job) -> Job:
-    """Return the job with what "auto" means for ranks on this machine."""
-    if job.collective != "auto":
-        return job
-    environ = {**os.environ, **job.env}
-    cores, has_mpi = len(available_cores()), _is_bundled()
-    decide = partial(choose, job, environ, cores=cores, has_mpi=has_mpi)
-    engine = decide(gpus=0)
-    if engine == "mpi" and may_use_gpu(environ):
-        # TensorFlow takes seconds to answer.
-        engine = decide(gpus=count_gpus(environ))
-    return replace(job, collective=engine)
-
-
-def choose(
-    job: Job, environ: Mapping[str, str], *, cores: int, gpus: int, has_mpi: bool
-) -> str:
-    """Return "mpi" for ranks that are all alike, where MPI is the best to join them."""
-    # Slurm has its own way to start a job of MPI. Ranks of MPI poll while they wait:
-    # four on two cores had 0.83 of the speed that TensorFlow's collectives had. NCCL,
-    # which TensorFlow has, joins ranks that have a GPU each.
-    is_fast = job.size is not None and max(1, gpus) < job.size <= cores
-    is_free = is_fast and "SLURM_JOB_ID" not in environ
-    return "mpi" if is_free and has_mpi else "tensorflow"
 
 
 @contextlib.contextmanager
@@ -86,28 +60,21 @@ def places(
     check_installed()
     remote = remote or {}
     held = held_folder(_PREFIX, _parent(len(specs)))
-    with held as folder, tempfile.TemporaryFile() as errors:
-        process = _start(_holders(specs, remote, folder), folder, errors)
-        try:
-            found = _reports(process, len(specs), errors, signals)
-            if not remote:
-                _keep_to_loopback(process.pid)
-            # `mpirun` that is killed removes neither its files nor those of the ranks.
-            files = {} if _FILES_VARIABLE in os.environ else {_FILES_VARIABLE: folder}
-            defaults = [
-                network(spec, remote) | ({} if spec.host in remote else files)
-                for spec in specs
-            ]
-            yield [
-                replace(spec, env={**default, **spec.env, **found.get(spec.rank, {})})
-                for spec, default in zip(specs, defaults, strict=True)
-            ]
-            if process.poll() is not None:
-                how = how_it_ended(process.returncode)
-                line = f"tfdist run: mpirun, which MPI needs, {how}."
-                print_line(line, is_json=is_json)
-        finally:
-            _end(process)
+    with held as folder, _started(specs, folder, signals, remote) as (process, found):
+        # `mpirun` that is killed removes neither its files nor those of the ranks.
+        files = {} if _FILES_VARIABLE in os.environ else {_FILES_VARIABLE: folder}
+        defaults = [
+            network(spec, remote) | ({} if spec.host in remote else files)
+            for spec in specs
+        ]
+        yield [
+            replace(spec, env={**default, **spec.env, **found.get(spec.rank, {})})
+            for spec, default in zip(specs, defaults, strict=True)
+        ]
+        if process.poll() is not None:
+            how = how_it_ended(process.returncode)
+            line = f"tfdist run: mpirun, which MPI needs, {how}."
+            print_line(line, is_json=is_json)
 
 
 def shell_line(
@@ -152,34 +119,9 @@ def _parent(count: int) -> str:
     return _MEMORY if is_large else tempfile.gettempdir()
 
 
-def check_installed() -> None:
-    """Raise ImportError if mpi4py or `mpirun` is missing."""
-    missing = [] if find_spec("mpi4py") else ["mpi4py"]
-    if _find_mpirun() is None:
-        missing.append("mpirun")
-    if missing:
-        raise ImportError(
-            "collective='mpi' needs mpi4py and Open MPI. Received: no "
-            f"{' and no '.join(missing)}. Run pip install 'tfdist[mpi]', or leave "
-            "--collective out."
-        )
-
-
-def _is_bundled() -> bool:
-    """Return whether this Python's environment has mpi4py and Open MPI 5."""
-    folder = f"{sys.prefix}/bin"
-    has_mpirun = all(shutil.which(name, path=folder) for name in ("mpirun", "prterun"))
-    return has_mpirun and find_spec("mpi4py") is not None
-
-
-def _find_mpirun() -> str | None:
-    """Return the `mpirun` of this Python's environment, or that on PATH."""
-    return shutil.which("mpirun", path=f"{sys.prefix}/bin") or shutil.which("mpirun")
-
-
 def _command(programs: Sequence[Sequence[str]], hosts: Sequence[str]) -> list[str]:
     """Return the `mpirun` that starts a program for each rank, in order."""
-    mpirun = _find_mpirun()
+    mpirun = find_mpirun()
     assert mpirun is not None
     # The launcher pins the ranks.
     words = [mpirun, "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"]
@@ -209,20 +151,62 @@ def _root_variables() -> tuple[str, ...]:
     return "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"
 
 
+@contextlib.contextmanager
+def _started(
+    specs: Sequence[ProcessSpec],
+    folder: str,
+    signals: socket.socket | None,
+    remote: Mapping[str, RemoteHost],
+) -> "Iterator[tuple[subprocess.Popen[bytes], dict[int, dict[str, str]]]]":
+    """Run `mpirun`, within one host in a network of its own; yield its variables."""
+    command = _holders(specs, remote, folder)
+    # The system may forbid such a network, or a file of Open MPI ask for another one.
+    for has_network in (False,) if remote else (True, False):
+        with contextlib.ExitStack() as stack:
+            try:
+                errors = stack.enter_context(tempfile.TemporaryFile())
+                process = _start(command, folder, errors, has_network=has_network)
+                stack.callback(_end, process)
+                gate = Gate(process.pid) if has_network else None
+                if gate is not None:
+                    stack.callback(gate.close)
+                found = _reports(process, len(specs), errors, signals)
+            except (OSError, subprocess.SubprocessError):
+                if has_network:
+                    continue
+                raise
+            if gate is not None:
+                found = {rank: gate.lead(one) for rank, one in found.items()}
+            elif not remote:
+                keep_to_loopback(process.pid)
+            yield process, found
+            return
+
+
 def _start(
-    command: Sequence[str], folder: str, errors: IO[bytes]
+    command: Sequence[str], folder: str, errors: IO[bytes], *, has_network: bool
 ) -> "subprocess.Popen[bytes]":
     """Start `mpirun`, which keeps its files in a folder and ends with the launcher."""
     launcher = os.getpid()
+    env = _environment() | {"TMPDIR": folder}
+    if has_network:
+        env = {name: env[name] for name in env if not name.endswith(_INTERFACES)}
     return subprocess.Popen(
         command,
-        env=_environment() | {"TMPDIR": folder},
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=errors,
         start_new_session=True,
-        preexec_fn=lambda: _end_with(launcher),  # noqa: PLW1509
+        preexec_fn=lambda: _prepare(launcher, has_network=has_network),  # noqa: PLW1509
     )
+
+
+def _prepare(launcher: int, *, has_network: bool) -> None:
+    """Have `mpirun` end with the launcher, if wanted in a network of its own."""
+    if has_network:
+        enter_network()
+    _end_with(launcher)
 
 
 def _end_with(launcher: int) -> None:
@@ -270,28 +254,6 @@ def _reports(
                 "Use --collective tensorflow, which needs no MPI."
             )
     return found
-
-
-def _keep_to_loopback(process_id: int) -> None:
-    """Let only this host reach the ports of `mpirun`, which opens them for others."""
-    # Open MPI 5.0 has no option for it. The ports stay as they are where the kernel is
-    # older than Linux 5.7, or a container forbids this call.
-    libc = ctypes.CDLL(None)
-    try:
-        handle = os.pidfd_open(process_id)
-    except OSError:
-        return
-    for number in os.listdir(f"/proc/{process_id}/fd"):
-        copy = libc.syscall(_SYS_PIDFD_GETFD, handle, int(number), 0)
-        if copy < 0:
-            continue
-        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
-            os.close(copy)
-            continue
-        with socket.socket(fileno=copy) as port, contextlib.suppress(OSError):
-            if port.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                port.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
-    os.close(handle)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

