@@ -211,6 +211,9 @@ def test_after_a_kill_nothing_is_left(program, victim, monkeypatch):
         for process in psutil.Process(launcher.pid).children():
             if process.name() in ("prterun", "mpirun"):
                 victims["mpirun"] = process.pid
+            if any(word.endswith("gate.py") for word in process.cmdline()):
+                pids["gate"] = process.pid
+        assert "gate" in pids
         os.kill(victims[victim], signal.SIGKILL)
         if victim == "mpirun":
             os.kill(launcher.pid, signal.SIGINT)
