@@ -114,3 +114,14 @@ def test_ranks_keep_the_network_of_the_host(tmp_path):
 
     assert [*ranks.values()] == [own, own]
     assert networks.pop("prterun") != own
+
+
+def test_its_folders_are_closed_to_others(tmp_path):
+    with job(tmp_path, "sh", "-c", 'umask 0 && exec "$@"', "sh") as (_, ranks):
+        environ = psutil.Process(next(iter(ranks))).environ()
+        top = Path(environ["PMIX_SYSTEM_TMPDIR"])
+        folders = [top, *filter(Path.is_dir, top.rglob("*"))]
+        modes = {folder.stat().st_mode & 0o777 for folder in folders}
+
+    assert Path(environ["PMIX_SERVER_TMPDIR"]) in folders
+    assert modes == {0o700}
