@@ -36,9 +36,7 @@ def main(listener: int, process: int) -> NoReturn:
     door = socket.socket(fileno=listener)
     # It stays one of this network, with the user ids of this namespace.
     kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
-    with socket.create_connection(door.getsockname()) as own:
-        if _owner(kernel, own.getsockname(), own.getpeername()) != os.geteuid():
-            raise OSError(errno.ENOTSUP, "no sockets from the kernel")
+    _check(kernel)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _enter_network_of(process)
@@ -65,6 +63,18 @@ def is_own(kernel: socket.socket, peer: socket.socket, address: Address) -> bool
     # same addresses.
     state = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     return state == _ESTABLISHED
+
+
+def _check(kernel: socket.socket) -> None:
+    """Raise OSError if the kernel does not tell whose a connection is."""
+    # At a port of its own, which others have no time to fill.
+    with (
+        socket.create_server((_LOOPBACK, 0)) as server,
+        socket.create_connection(server.getsockname()) as own,
+    ):
+        user = _owner(kernel, own.getsockname(), own.getpeername())
+    if user != os.geteuid():
+        raise OSError(errno.ENOTSUP, "sock_diag", f"user {user}")
 
 
 def _owner(kernel: socket.socket, local: Address, remote: Address) -> int | None:
