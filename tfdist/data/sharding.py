@@ -237,9 +237,8 @@ def shard(
         size: The number of ranks. Default None: all that train.
 
     Returns:
-        A dataset of batches; with one rank, the dataset itself. The number of batches
-        is unknown, because a batch with fewer rows than ranks leaves some ranks without
-        one. `fit` handles that.
+        A dataset of as many batches; with one rank, the dataset itself. Of a batch with
+        fewer rows than ranks, some ranks get an empty one. `fit` handles that.
 
     Raises:
         ValueError: If there is no such rank, or the dataset has no batches.
@@ -258,8 +257,7 @@ def shard(
         return cut_rows(batch, *share(rows_of(batch), rank, size))
 
     # A dataset function gets a top-level tuple unpacked; enumerate prevents that.
-    own = dataset.enumerate().map(cut, num_parallel_calls=tf.data.AUTOTUNE)
-    return mark(own.filter(lambda *batch: rows_of(batch) > 0))
+    return mark(dataset.enumerate().map(cut, num_parallel_calls=tf.data.AUTOTUNE))
 
 
 def mark(dataset: tf.data.Dataset) -> tf.data.Dataset:

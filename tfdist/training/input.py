@@ -235,7 +235,7 @@ def _after_first(is_first: Any, act: Callable[[], Any], rows: Any) -> Any:
 def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:
     """Turn batches that are this rank's own into `Shard`s, equally many on all ranks.
 
-    A rank that has no more batches continues with placeholders.
+    A rank that has no more batches, or an empty one, continues with placeholders.
     """
     lengths = collective.exchange("dataset lengths", int(dataset.cardinality()))
     zeros = tf.nest.map_structure(_one_row_of_zeros, dataset.element_spec)
@@ -252,7 +252,9 @@ def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Datas
 
     def to_shard(data: Any, is_real: Any) -> Shard:
         own = tf.where(is_real, rows_of(data), tf.constant(0, tf.int64))
-        return Shard(data, (), own, (tf.logical_not(is_real),))
+        is_empty = tf.equal(own, 0)
+        data = tf.cond(is_empty, lambda: zeros, lambda: data)
+        return Shard(data, (), own, (is_empty,))
 
     if min(lengths) >= 0:
         batches = batches.take(max(lengths))
@@ -329,16 +331,14 @@ def _compare(batch: Any, check: Callable[[int], None]) -> Any:
 
 
 def _one_row_of_zeros(spec: Any) -> Any:
-    """Return zeros of a spec, with 1 for each unknown dimension."""
+    """Return zeros of a spec, with 1 for each dimension that is unknown or 0."""
     if not isinstance(spec, tf.TensorSpec):
         raise ValueError(
             "A dataset that is sharded by its user must hold dense tensors. "
             f"Received: {spec}. Leave the sharding to the strategy: pass the whole "
             "dataset, without an AutoShardPolicy."
         )
-    return tf.zeros(
-        [1 if length is None else length for length in spec.shape], spec.dtype
-    )
+    return tf.zeros([length or 1 for length in spec.shape], spec.dtype)
 
 
 def with_own_part(distributed: Any, own: Callable[[], tf.data.Dataset]) -> Any:

@@ -207,7 +207,15 @@ WORKERS = {"worker": ["a:1", "b:1", "c:1"]}
 def test_each_rank_keeps_its_rows_of_every_batch():
     parts = [rows(shard(whole(), rank=rank, size=3)) for rank in range(3)]
 
-    assert parts == [[[0], [4]], [[1], [5], [8]], [[2, 3], [6, 7], [9]]]
+    assert parts == [[[0], [4], []], [[1], [5], [8]], [[2, 3], [6, 7], [9]]]
+
+
+@pytest.mark.parametrize(("batch", "batches"), [(64, 16), (10, 101)])
+def test_the_number_of_batches_is_known_and_that_of_one_process(batch, batches):
+    own = [shard(whole(1001, batch), rank=rank, size=3) for rank in range(3)]
+
+    for part in [*own, own[0].map(lambda x: x + 1).prefetch(1)]:
+        assert len(part) == len(list(part)) == batches
 
 
 def test_one_rank_has_the_dataset_itself():

@@ -328,6 +328,16 @@ def test_parts_of_known_lengths_take_equally_many_steps():
     assert ranks[0].asked == ["dataset lengths"]
 
 
+def test_an_empty_batch_of_a_part_becomes_a_placeholder():
+    datasets = [whole(4, 2).map(lambda x: x[: x[0] // 2]), whole(4, 2)]
+
+    parts, _ = own_shards(datasets, lengths_answer(2, 2))
+
+    assert [s.data.numpy().tolist() for s in parts[0]] == [[0], [2]]
+    assert [[int(s.own) for s in part] for part in parts] == [[0, 1], [2, 2]]
+    assert [bool(s.stand_in[0]) for s in parts[0]] == [True, False]
+
+
 def unknown(length, batch):
     return whole(length, batch).filter(lambda x: True)
 
