@@ -1,7 +1,9 @@
 """What a strategy of several processes promises beside equal weights."""
 
 import os
+import random
 import re
+import warnings
 
 import keras
 import numpy as np
@@ -61,6 +63,10 @@ def each_row_once(strategy):
     policy.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.DATA
     )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Your input ran out of data")
+        own = tfdist.data.shard(dataset.batch(10)).map(lambda x, y: (x, y))
+        fit("dataset, sharded before a map", own)
     fit("dataset, DATA policy", dataset.batch(10).with_options(policy))
     fit("own dataset", own_dataset(strategy, dataset, known_length=True))
     fit("own dataset, unknown length", own_dataset(strategy, dataset, False))
@@ -276,11 +282,51 @@ def draws(strategy):
         lambda context: tf.data.Dataset.range(ROWS).shuffle(ROWS)
     )
     step = tf.function(lambda: strategy.run(lambda: tf.random.uniform([9])))
+    images = tf.data.Dataset.from_tensors(tf.reshape(tf.range(64.0), [8, 4, 2])).repeat(
+        4
+    )
+    flip = keras.layers.RandomFlip()
+    augmented = images.map(
+        lambda image: tf.image.random_brightness(flip(image, training=True), 0.5),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
     return {
+        "generators": [random.random(), np.random.rand(), *keras.random.uniform([2])],
+        "augmented": [np.stack([*augmented]).tolist() for _ in range(2)],
         "shuffles": [[*map(int, shuffled)] for _ in range(2)],
         "own shuffles": [*map(int, own)],
         "steps": step().numpy().tolist(),
     }
+
+
+def tutorial(strategy, folder):
+    """Train on images in folders, without any seed; the rows that each rank read."""
+    import tensorflow as tf
+
+    if tfdist.is_chief():
+        for label in ("cats", "dogs"):
+            tf.io.gfile.makedirs(f"{folder}-images/{label}")
+            for number in range(8):
+                image = tf.fill([8, 8, 3], tf.cast(20 * number, tf.uint8))
+                png = tf.io.encode_png(image)
+                tf.io.write_file(f"{folder}-images/{label}/{number}.png", png)
+    strategy.collective.barrier("the images")
+    images = keras.utils.image_dataset_from_directory(
+        f"{folder}-images", image_size=(8, 8), batch_size=4, verbose=False
+    )
+    augment = keras.Sequential(
+        [keras.layers.RandomFlip(), keras.layers.RandomBrightness(0.2)]
+    )
+    images = images.map(
+        lambda x, y: (augment(x, training=True), y), num_parallel_calls=4
+    ).prefetch(2)
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(1)]
+        )
+        model.compile("sgd", "binary_crossentropy")
+    model.fit(images, epochs=2, verbose=0)
+    return [float(tf.reduce_sum(x)) for x, _ in images]
 
 
 def check_everything(folder):
@@ -294,6 +340,7 @@ def check_everything(folder):
         "files": files(strategy, folder),
         "loops": loops(strategy),
         "draws": draws(strategy),
+        "tutorial": tutorial(strategy, folder),
         "errors": errors(strategy),
     }
     model, rows = numbered(strategy)
@@ -391,6 +438,23 @@ def test_shuffles_without_a_seed_are_alike_and_other_draws_are_not(cluster):
         assert found["shuffles"] == [first, second]
         assert found["own shuffles"] != by_rank[0]["own shuffles"]
         assert found["steps"] != by_rank[0]["steps"]
+
+
+def test_generators_and_augmentations_without_a_seed_are_alike(cluster):
+    by_rank = [values["draws"] for values in cluster[0].values]
+    first, second = by_rank[0]["augmented"]
+
+    assert first != second
+    for found in by_rank[1:]:
+        assert found["augmented"] == [first, second]
+        assert found["generators"] == by_rank[0]["generators"]
+
+
+def test_keras_s_tutorial_on_images_needs_no_seed(cluster):
+    sums = [values["tutorial"] for values in cluster[0].values]
+
+    assert len(set(sums[0])) == 4
+    assert all(found == sums[0] for found in sums)
 
 
 OTHER_LENGTH = (

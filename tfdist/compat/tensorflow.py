@@ -1,8 +1,6 @@
 """Private symbols of TensorFlow; each entry says when it can be deleted."""
 
-import random
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +10,6 @@ from tensorflow.python.data.experimental.ops import distribute as _data_distribu
 from tensorflow.python.data.ops import batch_op as _batch_op
 from tensorflow.python.data.ops import padded_batch_op as _padded_batch_op
 from tensorflow.python.data.ops import zip_op as _zip_op
-from tensorflow.python.data.util import random_seed as _data_seed
 from tensorflow.python.distribute import device_util as _device_util
 from tensorflow.python.distribute import distribute_lib as _distribute_lib
 from tensorflow.python.distribute import input_ops as _input_ops
@@ -20,7 +17,6 @@ from tensorflow.python.eager import context as _context
 from tensorflow.python.framework import config as _config
 
 from tfdist.cluster.model import Cluster
-from tfdist.compat.patching import holding
 
 # Deletable when tf.distribute publishes a base class for third-party strategies.
 StrategyExtended = _distribute_lib.StrategyExtendedV1
@@ -186,27 +182,6 @@ def global_seed() -> int | None:
     # Deletable when `tf.random` can tell.
     seed: int | None = _context.global_seed()
     return seed
-
-
-# Deletable when tf.data has a seed of its own, unlike that of `tf.random`, which would
-# make ranks draw the same numbers in their steps.
-_GET_SEED = _data_seed.get_seed
-
-
-def shuffle_alike(seed: int) -> None:
-    """Derive the seeds of datasets without a seed from this one, from now on."""
-    draws = random.Random(seed)
-
-    def get_seed(given: Any) -> Any:
-        is_seeded = given is not None or global_seed() is not None
-        return _GET_SEED(given if is_seeded else draws.getrandbits(31))
-
-    _data_seed.get_seed = get_seed
-
-
-def shuffling_apart() -> AbstractContextManager[None]:
-    """Let datasets made in a block without a seed be shuffled as by TensorFlow."""
-    return holding(_data_seed, "get_seed", _GET_SEED)
 
 
 def cluster_resolver(cluster: Cluster) -> Any:

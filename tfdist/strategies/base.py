@@ -1,6 +1,5 @@
 """Base classes of strategies with one or several replicas per process."""
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,11 +11,12 @@ from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.compat.keras import install
 from tfdist.compat.keras.hooks import hooks_of
 from tfdist.compat.patching import holding
+from tfdist.compat.random_pipelines import draw_alike, drawing_apart
 from tfdist.compat.sparse_updates import sum_segments_in_order
-from tfdist.compat.tensorflow import shuffle_alike, shuffling_apart
 from tfdist.data.sharding import Shard
 from tfdist.first_step import FirstStepCheck, check_choice
 from tfdist.training.hooks import StrategyKerasHooks
+from tfdist.training.seeds import agree_on_seeds
 from tfdist.training.step import WeighingReplicaContext
 
 
@@ -50,15 +50,14 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
         if hooks_of(self) is not None:
             sum_segments_in_order()
         if extended.collective.size > 1:
-            drawn = random.SystemRandom().getrandbits(31)
-            shuffle_alike(extended.collective.exchange("seed of shuffles", drawn)[0])
+            draw_alike(agree_on_seeds(extended.collective))
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[..., Any], options: Any = None
     ) -> Any:
         """Distribute a function's datasets; see `tf.distribute.Strategy`."""
-        # They are this process's own, and may be shuffled in another order elsewhere.
-        with shuffling_apart():
+        # They are this process's own, and may be in another order elsewhere.
+        with drawing_apart():
             return super().distribute_datasets_from_function(dataset_fn, options)
 
     def run(

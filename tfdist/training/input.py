@@ -4,14 +4,17 @@ import random
 import statistics
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.compat.keras.input import (
+    Given,
     agree_on_batches,
     agreed_permutations,
+    given_to,
     holds_dataset,
     may_leave_ranks_empty,
     shuffles_arrays,
@@ -19,6 +22,7 @@ from tfdist.compat.keras.input import (
     size_of,
 )
 from tfdist.compat.keras.positions import current_position
+from tfdist.compat.random_pipelines import has_seeds
 from tfdist.compat.tensorflow import (
     auto_shard,
     global_seed,
@@ -63,7 +67,7 @@ class Feed:
         return shard_global(
             self._agreed(adapter),
             self._collective,
-            self._check_fingerprint,
+            partial(self._check_fingerprint, given_to(adapter)),
             may_be_empty=may_leave_ranks_empty(adapter, self._replicas),
             first_rows=self.first_rows,
         )
@@ -110,7 +114,7 @@ class Feed:
                 return adapter.get_tf_dataset()
         return adapter.get_tf_dataset()
 
-    def _check_fingerprint(self, fingerprint: int) -> None:
+    def _check_fingerprint(self, given: Given, fingerprint: int) -> None:
         """Raise `RuntimeError` unless all ranks have the same first batch."""
         fingerprints = self._collective.exchange(
             "first batches", fingerprint, joint=False
@@ -121,17 +125,37 @@ class Feed:
             others = [r for r, its in enumerate(fingerprints) if its != usual]
             if len(others) == 1 and len(fingerprints) > 2:
                 note_culprit(f"rank {others[0]}")
+            received, remedy = _UNEQUAL[given]
             self.error = RuntimeError(
                 "The ranks do not see the same data: the first batch of rank "
                 f"{others[0]} is not that of rank {fingerprints.index(usual)}. "
-                "Received: a dataset that is "
-                "shuffled, filtered or sharded in another way on each rank. Give "
-                "every rank the whole dataset and every random operation of it a "
-                "seed (dataset.shuffle(..., seed=1)); a shuffle needs none if it is "
-                "made after the strategy. Or shard the dataset yourself, and pass it "
-                "through strategy.distribute_datasets_from_function."
+                f"Received: {received}. {remedy} Or shard the data yourself, and pass "
+                "it through strategy.distribute_datasets_from_function."
             )
             raise self.error
+
+
+# What ranks have that read other rows, and its remedy.
+_UNEQUAL = {
+    Given.ARRAYS: (
+        "arrays with other rows, or in another order, on each rank",
+        "Draw, shuffle and split them alike on every rank: "
+        "train_test_split(..., random_state=1), numpy.random.default_rng(1), or "
+        "keras.utils.set_random_seed(1) before all of it.",
+    ),
+    Given.DATASET: (
+        "a dataset that is shuffled, filtered or sharded in another way on each rank",
+        "Make it after the strategy, which lets shuffles and random operations of a "
+        "map draw alike, or give them seeds (dataset.shuffle(..., seed=1)); seed what "
+        "Python code in it draws from, as by numpy.random.default_rng(1).",
+    ),
+    Given.BATCHES: (
+        "a PyDataset or generator with other rows, or in another order, on each rank",
+        "Seed what it draws from alike on every rank: numpy.random.default_rng(1) in "
+        "it, or keras.utils.set_random_seed(1) at the start of the program. Do not "
+        "shard it by tfdist.rank().",
+    ),
+}
 
 
 class RankDataset(tf.distribute.DistributedDataset):  # type: ignore[misc]
@@ -307,6 +331,12 @@ def _chosen_part(dataset: tf.data.Dataset, rank: int, size: int) -> Any:
     shares = [stop - start for start, stop in bounds]
     if policy == _POLICY.OFF:
         return dataset.rebatch(shares[rank])
+    if policy == _POLICY.FILE and has_seeds(dataset):
+        raise ValueError(
+            "A dataset that is sharded by files must be so before its random "
+            "operations. Received: AutoShardPolicy.FILE after a map that draws without "
+            "a seed. Call dataset.with_options(...) before that map."
+        )
     if policy == _POLICY.DATA:
         dataset = in_order(dataset)
     # As in tf.distribute. A short last batch leaves some shares empty.

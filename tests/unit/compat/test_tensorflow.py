@@ -205,30 +205,6 @@ def test_a_program_may_ask_for_deterministic_operations():
         config.disable_op_determinism()
 
 
-def test_datasets_without_a_seed_are_shuffled_by_an_agreed_one(monkeypatch):
-    def shuffles():
-        datasets = [tf.data.Dataset.range(50).shuffle(50) for _ in range(2)]
-        return [[*map(int, dataset)] for dataset in datasets]
-
-    def shuffles_from(seed):
-        compat.shuffle_alike(seed)
-        return shuffles()
-
-    monkeypatch.setattr(compat, "global_seed", lambda: None)
-    try:
-        one, other = shuffles_from(7)
-        assert one != other
-        assert shuffles_from(7) == [one, other]
-        assert shuffles_from(8) != [one, other]
-        compat.shuffle_alike(7)
-        with compat.shuffling_apart():
-            assert shuffles() != [one, other]
-        monkeypatch.setattr(compat, "global_seed", lambda: 1)
-        assert shuffles() != [one, other]
-    finally:
-        compat._data_seed.get_seed = compat._GET_SEED
-
-
 JOBS = {
     "chief": "a:1",
     "workers": ("b:1", "c:1"),

@@ -143,19 +143,43 @@ def test_what_the_user_sharded_is_cut_no_more():
 # Data that is not the same on every rank.
 
 
-def test_different_data_is_refused():
+ORDER = r"with other rows, or in another order, on each rank\."
+UNEQUAL = {
+    "arrays": (
+        arrays,
+        rf"arrays {ORDER} Draw, shuffle and split them alike on every rank: "
+        r"train_test_split\(\.\.\., random_state=1\), "
+        r"numpy\.random\.default_rng\(1\), or keras\.utils\.set_random_seed\(1\) "
+        r"before all of it\.",
+    ),
+    "dataset": (
+        lambda: TFDatasetAdapter(dataset()),
+        r"a dataset that is shuffled, filtered or sharded in another way on each "
+        r"rank\. Make it after the strategy, .* or give them seeds "
+        r"\(dataset\.shuffle\(\.\.\., seed=1\)\); seed what Python code in it draws "
+        r"from, as by numpy\.random\.default_rng\(1\)\.",
+    ),
+    "PyDataset": (
+        lambda: PyDatasetAdapter(Batches(), shuffle=False),
+        rf"a PyDataset or generator {ORDER} Seed what it draws from alike on every "
+        r"rank: numpy\.random\.default_rng\(1\) in it, or "
+        r"keras\.utils\.set_random_seed\(1\) at the start of the program\. Do not "
+        r"shard it by tfdist\.rank\(\)\.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("adapter", "said"), UNEQUAL.values(), ids=UNEQUAL)
+def test_different_data_is_refused(adapter, said):
     feed = Feed(Rank(first_batches=lambda mine: mine + 1))
 
     with pytest.raises(tf.errors.OpError):
-        list(feed.distribute(TFDatasetAdapter(dataset())))
+        list(feed.distribute(adapter()))
     with pytest.raises(
         RuntimeError,
         match=r"The ranks do not see the same data: the first batch of rank 1 is not "
-        r"that of rank 0\. Received: a dataset that is shuffled, filtered or sharded "
-        r"in another way on each rank\. Give every rank the whole dataset .* a seed "
-        r"\(dataset\.shuffle\(\.\.\., seed=1\)\); a shuffle needs none if it is made "
-        r"after the strategy\. Or shard the dataset yourself, .*"
-        r"distribute_datasets_from_function\.",
+        rf"that of rank 0\. Received: {said} Or shard the data yourself, and pass it "
+        r"through strategy\.distribute_datasets_from_function\.",
     ):
         raise feed.error
 

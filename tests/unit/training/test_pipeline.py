@@ -414,6 +414,20 @@ def test_what_is_not_batched_for_all_ranks_is_refused(make, batch_size, policy, 
         shard(with_policy(make(), policy), Rank(0, 3))
 
 
+def test_files_are_not_sharded_behind_agreed_draws():
+    # As `map_alike` makes them.
+    seeds = tf.data.Dataset.random(1)
+    drawn = tf.data.Dataset.zip(tf.data.Dataset.range(8), seeds).batch(4)
+
+    with pytest.raises(
+        ValueError,
+        match=r"A dataset that is sharded by files must be so before its random "
+        r"operations\. Received: AutoShardPolicy\.FILE after a map that draws without "
+        r"a seed\. Call dataset\.with_options\(\.\.\.\) before that map\.",
+    ):
+        own_part(with_policy(drawn, Policy.FILE), Rank(0, 2))
+
+
 @pytest.mark.parametrize("shard", [own_part, shard_plain])
 def test_a_part_of_tfdist_data_is_not_cut_again(shard):
     dataset = mark(whole(8, 4)).map(lambda x: x)

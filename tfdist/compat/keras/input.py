@@ -5,6 +5,7 @@ import inspect
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import Enum, auto
 from typing import Any
 
 import tensorflow as tf
@@ -141,6 +142,22 @@ class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
         for execution in super()._enumerate_iterator() if begun is None else begun:
             self.steps = execution[0] + self.steps_per_execution
             yield execution
+
+
+class Given(Enum):
+    """Kinds of data that `fit` is given."""
+
+    ARRAYS = auto()
+    DATASET = auto()
+    # From a PyDataset, a generator or a loader.
+    BATCHES = auto()
+
+
+def given_to(adapter: Any) -> Given:
+    """Return what an adapter was made of."""
+    if isinstance(adapter, ArrayDataAdapter):
+        return Given.ARRAYS
+    return Given.DATASET if holds_dataset(adapter) else Given.BATCHES
 
 
 def holds_dataset(adapter: Any) -> bool:

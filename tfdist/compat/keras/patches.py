@@ -5,7 +5,7 @@ from typing import Any
 
 from keras.src.saving import saving_api
 
-from tfdist.compat import owned_variables, sparse_updates
+from tfdist.compat import owned_variables, random_pipelines, sparse_updates
 from tfdist.compat.keras import (
     callbacks,
     compile_checks,
@@ -140,9 +140,10 @@ PATCHES |= {
 }
 
 # Symbols of TensorFlow, likewise. Deletable when a `tf.function` can be inlined, when a
-# replica context folds its number into seeds, and when the extended part of a strategy
-# says which process writes.
+# replica context folds its number into seeds, when the extended part of a strategy says
+# which process writes, and with `random_pipelines`.
 TENSORFLOW_PATCHES: dict[str, Callable[..., Any]] = {
+    "tensorflow:data.Dataset.map": random_pipelines.map_alike,
     "tensorflow.python.eager.polymorphic_function.polymorphic_function:"
     "Function.__call__": trainer.call_anew_in_step,
     "tensorflow.python.framework.random_seed:get_seed": (

@@ -80,6 +80,11 @@ def begin_at_epoch(model: Any, epoch: int) -> None:
     model._initial_epoch = epoch
 
 
+def has_random_seed() -> bool:
+    """Return whether the program has called `keras.utils.set_random_seed`."""
+    return get_global_attribute("global_random_seed") is not None
+
+
 def global_seed_state() -> list[int] | None:
     """Return the state of Keras's global seed generator, None if it was never used."""
     generator: Any = get_global_attribute("global_seed_generator")

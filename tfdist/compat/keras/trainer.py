@@ -19,8 +19,13 @@ from tfdist.compat.keras.input import is_composite, without_rows
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import reducing_in
-from tfdist.compat.keras.positions import current_position, resumed_by
+from tfdist.compat.keras.positions import (
+    current_position,
+    has_random_seed,
+    resumed_by,
+)
 from tfdist.compat.mirrored import building
+from tfdist.compat.random_pipelines import seed_in_map
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard
 
@@ -290,6 +295,10 @@ def reduce_metrics(original: Any, self: Any, logs: Any) -> Any:
 
 def next_seed_of_rank(original: Any, self: Any, ordered: bool = True) -> Any:
     """Draw a seed of this rank, and keep the generator's state equal on all ranks."""
+    is_seeded = self.get_config()["seed"] is not None or has_random_seed()
+    of_element = seed_in_map(is_seeded=is_seeded)
+    if of_element is not None:
+        return tf.cast(of_element, self.state.dtype)
     hooks = current_hooks()
     if hooks is not None:
         hooks.before_draw(self.state)

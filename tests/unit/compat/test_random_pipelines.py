@@ -1,0 +1,207 @@
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.compat import random_pipelines as compat
+from tfdist.compat.keras import install
+
+ROWS = np.arange(128.0, dtype="float32").reshape(64, 2)
+
+
+@pytest.fixture(autouse=True)
+def no_seed_is_agreed():
+    """Let Keras have no global seed, and the pipelines of other tests no agreed one."""
+    keras.utils.clear_session()
+    install(is_alone=True)
+    yield
+    compat._AGREED.draws = None
+    keras.utils.clear_session()
+
+
+def agree(seed):
+    """Do what a rank does when its strategy is made; its layers have seeds, too."""
+    compat.draw_alike(seed)
+    random.seed(seed)
+
+
+def epochs(dataset, count=2):
+    """Return all numbers of a dataset in each epoch."""
+    return [
+        np.concatenate(
+            [np.ravel(leaf) for one in dataset for leaf in tf.nest.flatten(one)]
+        )
+        for _ in range(count)
+    ]
+
+
+def rows(batch=1):
+    return tf.data.Dataset.from_tensor_slices(ROWS).batch(batch)
+
+
+def mapped(function, **how):
+    how = {"num_parallel_calls": 4, **how}
+    return rows().map(function, **how)
+
+
+def noisy(x):
+    return x + tf.random.normal(tf.shape(x))
+
+
+def test_datasets_without_a_seed_are_shuffled_by_an_agreed_one(monkeypatch):
+    def shuffles():
+        datasets = [tf.data.Dataset.range(50).shuffle(50) for _ in range(2)]
+        return [[*map(int, dataset)] for dataset in datasets]
+
+    def shuffles_from(seed):
+        compat.draw_alike(seed)
+        return shuffles()
+
+    one, other = shuffles_from(7)
+    assert one != other
+    assert shuffles_from(7) == [one, other]
+    assert shuffles_from(8) != [one, other]
+    compat.draw_alike(7)
+    with compat.drawing_apart():
+        assert shuffles() != [one, other]
+    monkeypatch.setattr(compat, "global_seed", lambda: 1)
+    assert shuffles() != [one, other]
+
+
+UNSEEDED = {
+    "normal": noisy,
+    "uniform": lambda x: x + tf.random.uniform(tf.shape(x)),
+    "truncated": lambda x: x + tf.random.truncated_normal(tf.shape(x)),
+    "integers": lambda x: x + tf.cast(tf.random.uniform([], 0, 999, tf.int32), x.dtype),
+    "shuffled": lambda x: tf.random.shuffle(tf.transpose(x)),
+    "classes": lambda x: tf.random.categorical([[0.1, 0.2]], 5),
+    "branches": lambda x: noisy(x) if tf.random.uniform([]) < 0.5 else x,
+    "images": lambda x: tf.image.random_crop(x, [1, 1]),
+    "pairs": lambda x: {"x": (x, noisy(x))},
+}
+
+
+@pytest.mark.parametrize("function", UNSEEDED.values(), ids=UNSEEDED)
+def test_operations_without_a_seed_draw_alike_on_all_ranks(function):
+    def draws(seed):
+        compat.draw_alike(seed)
+        return epochs(mapped(function))
+
+    one, other = draws(7), draws(7)
+
+    np.testing.assert_array_equal(one, other)
+    assert not np.array_equal(one, draws(8))
+    assert not np.array_equal(*one), "each epoch draws anew"
+
+
+def test_each_element_and_operation_has_numbers_of_its_own():
+    compat.draw_alike(1)
+    dataset = mapped(lambda x: (tf.random.uniform([]), tf.random.uniform([])))
+
+    assert len(np.unique(epochs(dataset, 1))) == 2 * len(ROWS)
+
+
+def test_structures_and_lengths_are_kept():
+    compat.draw_alike(1)
+    pairs = tf.data.Dataset.zip(rows(3), rows(3))
+
+    both = pairs.map(lambda x, y: (noisy(x), y))
+    named = pairs.map(lambda x, y: {"x": x, "y": y}).map(
+        lambda row: {**row, "x": noisy(row["x"])}
+    )
+
+    assert both.element_spec == pairs.element_spec
+    assert named.element_spec.keys() == {"x", "y"}
+    assert len(both) == len(named) == 22
+
+
+def test_layers_without_a_seed_draw_alike_on_all_ranks():
+    def draws(seed):
+        agree(seed)
+        layers = [keras.layers.RandomFlip(), keras.layers.RandomRotation(0.4)]
+        augment = keras.Sequential(layers)
+        images = tf.data.Dataset.from_tensor_slices(
+            np.random.default_rng(1).normal(size=(16, 4, 4, 1)).astype("float32")
+        )
+        return epochs(images.batch(2).map(augment, num_parallel_calls=4))
+
+    one = draws(7)
+
+    np.testing.assert_array_equal(one, draws(7))
+    assert not np.array_equal(one, draws(8))
+    assert not np.array_equal(*one)
+
+
+def seeded_operation():
+    return lambda x: x + tf.random.normal(tf.shape(x), seed=3)
+
+
+def seeded_generator():
+    generator = tf.random.Generator.from_seed(3)
+    return lambda x: x + generator.normal(tf.shape(x))
+
+
+def seeded_layer():
+    layer = keras.layers.GaussianNoise(1.0, seed=3)
+    return lambda x: layer(x, training=True)
+
+
+@pytest.mark.parametrize("make", [seeded_operation, seeded_generator, seeded_layer])
+def test_seeded_draws_are_those_of_calls_one_after_the_other(make):
+    in_order = epochs(mapped(make(), num_parallel_calls=None))
+    compat.draw_alike(1)
+
+    for how in ({}, {}, {}, {"deterministic": False}):
+        np.testing.assert_array_equal(epochs(mapped(make(), **how)), in_order)
+
+
+def test_a_global_seed_of_the_user_is_left_alone():
+    keras.utils.set_random_seed(3)
+    expected = epochs(mapped(noisy, num_parallel_calls=None))
+    compat.draw_alike(1)
+    keras.utils.set_random_seed(3)
+
+    np.testing.assert_array_equal(epochs(mapped(noisy)), expected)
+
+
+def with_policy(policy):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policy
+    return rows().with_options(options)
+
+
+def test_a_map_of_one_rank_s_data_draws_apart():
+    policies = tf.data.experimental.AutoShardPolicy
+    agreed = []
+    for _ in range(2):
+        compat.draw_alike(1)
+        with compat.drawing_apart():
+            apart = mapped(noisy)
+        own = with_policy(policies.OFF).map(noisy)
+        agreed.append([epochs(apart), epochs(own)])
+        assert not compat.has_seeds(own)
+
+    assert not np.array_equal(agreed[0][0], agreed[1][0])
+    assert not np.array_equal(agreed[0][1], agreed[1][1])
+
+
+def test_a_map_without_draws_stays_as_it_is():
+    compat.draw_alike(1)
+    calls = []
+
+    dataset = mapped(lambda x: calls.append(1) or 2 * x)
+
+    assert len(calls) == 1
+    assert not compat.has_seeds(dataset)
+    assert compat.has_seeds(mapped(noisy).batch(2).prefetch(1))
+    np.testing.assert_array_equal(epochs(dataset, 1)[0], 2 * np.ravel(ROWS))
+
+
+def test_outside_of_a_map_operations_draw_as_before():
+    compat.draw_alike(1)
+    one = tf.random.normal([9])
+    compat.draw_alike(1)
+
+    assert not np.array_equal(one, tf.random.normal([9]))
