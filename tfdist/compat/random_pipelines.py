@@ -67,12 +67,14 @@ class _Function:
         autograph = tf.__internal__.autograph
         call = autograph.tf_convert(function, autograph.control_status_ctx())
 
-        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def of_element(element: Any, seed: Any) -> Any:
             self._seed, self._count = seed, 0
             return call(*element) if type(element) is tuple else call(element)
 
-        return of_element
+        unconverted: Callable[..., Any] = tf.autograph.experimental.do_not_convert(
+            of_element
+        )
+        return unconverted
 
 
 _FUNCTION: ContextVar[_Function | None] = ContextVar("function", default=None)
