@@ -103,6 +103,13 @@ def test_each_element_and_operation_has_numbers_of_its_own():
     assert len(np.unique(epochs(dataset, 1))) == 2 * len(ROWS)
 
 
+def test_the_iterations_of_a_loop_have_numbers_of_their_own():
+    compat.draw_alike(1)
+    dataset = rows(8).map(lambda x: tf.map_fn(lambda _: tf.random.uniform([]), x[:, 0]))
+
+    assert len(np.unique(epochs(dataset, 1))) == len(ROWS)
+
+
 def test_structures_and_lengths_are_kept():
     compat.draw_alike(1)
     pairs = tf.data.Dataset.zip(rows(3), rows(3))
