@@ -351,17 +351,51 @@ def test_nothing_outlives_the_rank_that_started_it():
         assert_end(pids.values())
 
 
-def test_without_its_guardian_a_rank_is_ended_and_named():
-    script = "echo rank $$; echo guardian $PPID; exec sleep 1000"
+def test_without_its_guardian_a_rank_is_ended_with_all_that_it_has_started():
+    deaf = f"trap '' INT TERM HUP; echo grandchild $BASHPID; {FOREVER}"
+    script = f"sleep 1000 & echo child $!; ({deaf}) & echo rank $$; "
+    script += "echo guardian $PPID; exec sleep 1000"
 
     with started("-np", "1", "bash", "-c", script) as process:
-        pids = read_numbers(process, 2)
+        pids = read_numbers(process, 4)
 
         os.kill(pids["guardian"], signal.SIGKILL)
 
         assert process.wait(SECONDS) == 137
         assert "rank 0 was killed by SIGKILL" in process.stderr.read()
         assert_end(pids.values())
+
+
+FALSE_AGENT = """
+import os, socket, sys
+from tfdist.launch.machine import installed_versions
+from tfdist.rendezvous.wire import pack
+
+hello = {"kind": "hello", "pid": 1, "versions": installed_versions(), "name": "node2"}
+hello |= {"ports": [5000], "cores": [0], "gpus": [], "visible": None}
+os.write(1, b"\\ntfdist agent 2\\n" + pack(hello | {"name": sys.argv[1]}))
+while b"start" not in os.read(0, 65536): pass
+os.write(1, pack({"kind": "exit", "rank": 0, "code": "three", "note": "\\33[2J"}))
+while os.read(0, 65536): pass
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("node2", 255), ("\33[2J", 2)])
+def test_a_false_agent_is_named_and_ends_the_run(tmp_path, name, code):
+    """At its introduction, and in the midst of a run."""
+    agent, ssh = tmp_path / "agent.py", tmp_path / "ssh"
+    agent.write_text(FALSE_AGENT)
+    ssh.write_text(f"#!/bin/sh\nexec {sys.executable} {agent} '{name}'\n")
+    ssh.chmod(0o755)
+
+    done = run("-H", "node2.invalid:1", "--ssh", str(ssh), "true")
+
+    error = "What answers on node2.invalid is no agent of this tfdist. Received: {'"
+    assert done.returncode == code, done.stderr
+    assert error in done.stderr
+    assert "name its interpreter: --python." in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "\33" not in done.stderr
 
 
 def test_only_the_launcher_and_the_rank_show_the_command():

@@ -40,7 +40,8 @@ _LINGER_SECONDS = 1.0
 #
 # It kills direct children only: their process ids cannot be reused before it reaps
 # them. As a subreaper it adopts every orphan, daemons included. If the guardian itself
-# is killed, the kernel kills the rank.
+# is killed, the kernel kills the rank, and the launcher what is left of the guardian's
+# session, to which the rank belongs.
 class Guardian:
     """Parent of a rank: relays signals, reports the exit and kills descendants."""
 
@@ -148,7 +149,7 @@ def _read(descriptor: int, length: int) -> bytes:
 
 
 def _start(command: list[bytes], cores: list[int]) -> int:
-    """Start the rank in its own session; return once its program runs."""
+    """Start the rank in its own process group; return once its program runs."""
     guardian = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     # Closed by exec, or by the child's exit.
@@ -170,7 +171,7 @@ def _become_rank(
 ) -> None:
     """Replace the forked child by the rank's program; never return."""
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guardian:
             return

@@ -10,9 +10,13 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from tfdist.cluster.hosts.processes import members_of
 from tfdist.launch.job import ProcessSpec
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
+# A killed process may take a moment to end.
+_LEFT_SECONDS = 5.0
+_POLL_SECONDS = 0.01
 
 
 class RankProcess(ABC):
@@ -105,6 +109,29 @@ class GuardedProcess(RankProcess):
         self.is_to_be_killed = True
         self._guardian.kill()
 
+    def receive(self) -> None:
+        """Read the guardian's report of the exit, or the end of file."""
+        super().receive()
+        if self.is_gone:
+            self.wait()
+
     def wait(self) -> None:
-        """Wait for the guardian to exit."""
+        """Wait for the guardian to exit, and kill what a killed one has left."""
+        # Until it is reaped, no other session has its number.
+        with contextlib.suppress(ChildProcessError):
+            if self._guardian.returncode is None:
+                ended = os.waitid(os.P_PID, self._guardian.pid, os.WEXITED | os.WNOWAIT)
+                if ended is not None and ended.si_status != 0:
+                    _kill_session(self._guardian.pid)
         self._guardian.wait()
+
+
+def _kill_session(session: int) -> None:
+    """Kill all processes of a session, and those that they start meanwhile."""
+    deadline = time.monotonic() + _LEFT_SECONDS
+    while (left := members_of(session)) and time.monotonic() < deadline:
+        for process_id in left:
+            # It may have ended, or be another user's.
+            with contextlib.suppress(OSError):
+                os.kill(process_id, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)

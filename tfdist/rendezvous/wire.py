@@ -12,6 +12,18 @@ _LENGTH = struct.Struct("!I")
 # Far above any message of tfdist; other protocols decode to larger lengths.
 MAX_BYTES = 256 * 2**20
 CHUNK_BYTES = 1 << 16
+_SHOWN_BYTES = 40
+
+
+class ForeignData(ValueError):
+    """The error for data that is no message of tfdist; `received` shows it."""
+
+    def __init__(self, received: str) -> None:
+        super().__init__(
+            "A peer sent something that is not a tfdist message. "
+            f"Received: {received}. See which other program uses this address."
+        )
+        self.received = received
 
 
 def pack(message: Message) -> bytes:
@@ -33,7 +45,7 @@ class Reader:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the messages that `data` completes; ValueError for foreign data."""
+        """Return the messages that `data` completes, or raise ForeignData."""
         self._bytes += data
         messages = []
         while len(self._bytes) >= _LENGTH.size and self.missing <= 0:
@@ -42,10 +54,10 @@ class Reader:
             del self._bytes[:end]
             try:
                 message = json.loads(body)
-            except RecursionError:
+            except (ValueError, RecursionError):
                 message = None
             if not isinstance(message, dict):
-                raise _foreign(body[:40])
+                raise foreign_bytes(body)
             messages.append(message)
         return messages
 
@@ -56,7 +68,7 @@ class Reader:
             return _LENGTH.size - len(self._bytes)
         (length,) = _LENGTH.unpack_from(self._bytes)
         if length > self.max_bytes:
-            raise _foreign(self._bytes[:16])
+            raise foreign_bytes(self._bytes)
         return _LENGTH.size + int(length) - len(self._bytes)
 
 
@@ -77,9 +89,6 @@ def receive(
     raise TimeoutError("timed out")
 
 
-def _foreign(data: bytearray) -> ValueError:
-    return ValueError(
-        "A peer sent something that is not a tfdist message. "
-        f"Received: {bytes(data)!r}. "
-        "See which other program uses this address."
-    )
+def foreign_bytes(data: bytes | bytearray) -> ForeignData:
+    """Return the error for bytes that are no message."""
+    return ForeignData(repr(bytes(data[:_SHOWN_BYTES])))

@@ -32,6 +32,20 @@ def test_without_its_guardian_a_rank_is_killed(start, assert_ends):
     assert_ends(pid)
 
 
+def test_what_a_rank_has_left_ends_with_a_killed_guardian(start, assert_ends):
+    """Also if the launcher is closing the run, and reads nothing any more."""
+    rank = start("sleep 1000 & echo $! $PPID; exit 0")
+    left, guardian = map(int, rank.printed.readline().split())
+    while rank.process.exit_code is None:
+        rank.receive()
+
+    os.kill(guardian, signal.SIGKILL)
+    rank.process.wait()
+
+    assert rank.process.exit_code == 0
+    assert_ends(left)
+
+
 def test_a_launcher_that_cannot_start_a_guardian_leaks_nothing(monkeypatch):
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
     before = set(os.listdir("/proc/self/fd"))

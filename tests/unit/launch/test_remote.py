@@ -1,5 +1,6 @@
 """Ranks on another host, for which a shell here stands."""
 
+import json
 import os
 import re
 import resource
@@ -115,8 +116,116 @@ def test_tfdist_that_is_not_installed(connect, tmp_path):
 def test_another_program_than_an_agent(connect):
     text = 'printf "\\ntfdist agent 2\\nSSH-2.0-OpenSSH"; exec 3>&1 cat >&2'
 
-    with pytest.raises(OSError, match="Received: A peer sent something that is not a"):
+    error = r"^What answers on node2 is no agent of this tfdist\. Received: b'SSH-2"
+    with pytest.raises(OSError, match=error):
         connect(text).hello.result(SECONDS)
+
+
+def test_an_endless_line_in_place_of_an_agent(connect):
+    with pytest.raises(OSError, match=r"is no agent .*Received: b'y\\ny\\n.*printed"):
+        connect("exec yes").hello.result(SECONDS)
+
+
+# Says hello, waits until a rank is started, then sends what a test gives it.
+FALSE_AGENT = """
+import json, os, sys
+from tfdist.launch.machine import installed_versions
+from tfdist.rendezvous.wire import pack, receive
+
+hello = {"kind": "hello", "pid": 1, "versions": installed_versions(), "name": "node2"}
+hello |= {"ports": [5000, 5001], "cores": [0], "gpus": [], "visible": None}
+os.write(1, b"\\ntfdist agent 2\\n" + pack(hello | json.loads(sys.argv[1])))
+while not b"start" in os.read(0, 65536): pass
+for word in sys.argv[2:]:
+    os.write(1, eval(word) if word.startswith("b") else pack(json.loads(word)))
+while os.read(0, 65536): pass
+"""
+
+
+@pytest.fixture
+def connect_false(connect, tmp_path):
+    """Return a function that connects to an agent which sends what it is given."""
+    (tmp_path / "agent.py").write_text(FALSE_AGENT)
+
+    def connect_false(*words, **hello):
+        agent = [sys.executable, str(tmp_path / "agent.py"), json.dumps(hello)]
+        return connect(f"exec {shlex.join([*agent, *words])}")
+
+    return connect_false
+
+
+NO_AGENT = "What answers on node2 is no agent of this tfdist. Received: "
+EXIT = {"kind": "exit", "rank": 0, "code": 0, "ago": 0.5, "dumped": False}
+OUTPUT = {"kind": "output", "rank": 0, "stream": 1, "data": ""}
+ENDED = json.dumps(EXIT)
+FALSE_MESSAGES = {
+    "no kind": ["{}"],
+    "a kind that is a list": ['{"kind": [[]]}'],
+    "another kind": ['{"kind": "\\u001b[2J", "rank": 0}'],
+    "no code": ['{"kind": "exit", "rank": 0}'],
+    "a code that is text": [json.dumps(EXIT | {"code": "three"})],
+    "a code that is true": [json.dumps(EXIT | {"code": True})],
+    "a code of no process": [json.dumps(EXIT | {"code": -9999})],
+    "a time that is no number": [json.dumps(EXIT | {"ago": float("nan")})],
+    "a second exit": [ENDED, ENDED],
+    "gone before its exit": ['{"kind": "gone", "rank": 0}'],
+    "a rank that was not started": [json.dumps(EXIT | {"rank": 7})],
+    "a rank that is a list": [json.dumps(EXIT | {"rank": [0]})],
+    "a second hello": ['{"kind": "hello", "refusal": "no"}'],
+    "a third stream": [json.dumps(OUTPUT | {"stream": 2})],
+    "what is not base64": [json.dumps(OUTPUT | {"data": "?"})],
+    "notes of text": ['{"kind": "notes", "notes": ["saved", "", false]}'],
+    "a list": ["[1, 2]"],
+    "no JSON": ["b'\\0\\0\\0\\3{]}'"],
+    "an endless line": ["b'y' * 9_000_000"],
+    "an endless message": ["b'\\0\\x7f\\0\\0' + b' ' * 9_000_000"],
+}
+
+
+@pytest.mark.parametrize("words", FALSE_MESSAGES.values(), ids=FALSE_MESSAGES)
+def test_a_message_that_no_agent_sends_ends_the_rank(connect_false, words):
+    host = connect_false(*words)
+    host.hello.result(SECONDS)
+    rank = Rank(host, 0, "exit 0", {})
+
+    assert rank.wait() == (0 if words[0] == ENDED else 255)
+    printed = rank.errors.read()
+    start, _, remedy = printed.partition(NO_AGENT)
+    assert start == "tfdist run: node2 is lost to this run: "
+    assert remedy.endswith(" or name its interpreter: --python.\n")
+    assert len(printed) < 600
+    assert printed[:-1].isprintable()
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"ports": [5000]},
+        {"ports": [5000, 70_000]},
+        {"cores": []},
+        {"gpus": [0]},
+        {"visible": 1},
+        {"pid": "1"},
+        {"name": "\x1b[2J"},
+        {"versions": ["1.0"]},
+        {"versions": {"Keras": "3\x1b[2J"}},
+        {"refusal": "no\x07"},
+    ],
+    ids=str,
+)
+def test_an_introduction_that_no_agent_sends_is_an_error(connect_false, hello):
+    with pytest.raises(OSError, match=f"^{re.escape(NO_AGENT)}.* 'hello'") as raised:
+        connect_false(**hello).hello.result(SECONDS)
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("number", [-64, 255])
+def test_any_exit_code_of_a_process_is_an_agents(connect_false, number):
+    end = [EXIT | {"code": number}, {"kind": "gone", "rank": 0}]
+    host = connect_false(*map(json.dumps, end))
+    host.hello.result(SECONDS)
+
+    assert Rank(host, 0, "exit 0", {}).wait() == number
 
 
 @pytest.mark.parametrize(
@@ -155,6 +264,17 @@ def test_a_kill_takes_all_with_it(start, assert_ends):
     child, own = map(int, rank.printed.readline().split())
 
     rank.process.send(signal.SIGKILL)
+
+    assert rank.wait() == -9
+    for pid in (child, own):
+        assert_ends(pid)
+
+
+def test_without_its_guardian_a_rank_ends_with_what_it_has_started(start, assert_ends):
+    rank = start("sleep 1000 & echo $! $$ $PPID; wait")
+    child, own, guardian = map(int, rank.printed.readline().split())
+
+    os.kill(guardian, signal.SIGKILL)
 
     assert rank.wait() == -9
     for pid in (child, own):
@@ -213,7 +333,7 @@ def test_a_host_that_falls_silent_is_lost(connect, monkeypatch):
 FAST_AGENT = f"""exec {sys.executable} -c '
 import sys
 from tfdist.launch.remote import agent, link
-link.SILENCE_SECONDS, link.BEAT_SECONDS, sys.argv = 1.0, 0.1, ["", "1"]
+link.SILENCE_SECONDS, link.BEAT_SECONDS, sys.argv = 1.0, 0.1, ["", "2"]
 agent.main()'"""
 
 

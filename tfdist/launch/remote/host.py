@@ -19,9 +19,10 @@ from pathlib import Path, PurePath
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.process import RankProcess
 from tfdist.launch.remote.link import Link, open_link, open_writer
+from tfdist.launch.remote.messages import MAX_BYTES, check_message, foreign
 from tfdist.launch.result import EXIT_CODE_OF_LOST_HOST
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE, write_notes
-from tfdist.rendezvous.wire import Message
+from tfdist.rendezvous.wire import ForeignData, Message
 
 DEFAULT_SSH = "ssh"
 # No password and no terminal; the user's ssh config provides the rest.
@@ -48,6 +49,8 @@ _LONGEST_SHOWN = 300
 _SAME_ENVIRONMENT = (
     "Make the same environment there as here, or name its interpreter: --python."
 )
+# Whether a rank has ended before, and what then is not true.
+_OUT_OF_TURN = {(True, "exit"), (False, "gone")}
 # A text that ssh or the shell prints, its cause, and the remedy.
 _CAUSES = (
     (
@@ -93,6 +96,7 @@ class RemoteHost:
         self._name, self.ssh, self.python = name, ssh, python
         # The first message of the agent, or the reason why there is none.
         self.hello: Future[Message] = Future()
+        self._slots = slots
         self._ranks: dict[int, RemoteProcess] = {}
         # The reason why the connection ended; None while it is open.
         self._end: str | None = None
@@ -207,8 +211,15 @@ class RemoteHost:
         self._link = await open_link(self.process.stdout, self.process.stdin)
         try:
             await self._link.skip_to_greeting()
-            await self._link.receive(self._handle)
-        except (ConnectionError, ValueError) as error:
+            await self._link.receive(self._handle, MAX_BYTES)
+        except ForeignData as error:
+            received = error.received.rstrip(".")
+            self._end = (
+                f"What answers on {self._name} is no agent of this tfdist. Received: "
+                f"{received}. See what is printed there (ssh {self._name} true). "
+                f"{_SAME_ENVIRONMENT}"
+            )
+        except ConnectionError as error:
             self._end = self.explain(error)
         except TimeoutError as error:
             self._end = str(error)
@@ -223,27 +234,46 @@ class RemoteHost:
 
     async def _handle(self, message: Message) -> None:
         """Pass a message of the agent on to the launcher."""
-        assert self._link is not None
-        if message["kind"] == "hello":
-            self.hello.set_result(message)
-            return
-        if message["kind"] == "notes":
+        check_message(message)
+        kind = message["kind"]
+        if kind == "hello":
+            self._welcome(message)
+        elif kind == "notes":
             if self._progress is not None:
                 write_notes(self._progress, *message["notes"])
-            return
-        rank = self._ranks[message["rank"]]
-        if message["kind"] == "output":
-            stream = rank.streams[message["stream"]]
-            stream.write(base64.b64decode(message["data"]))
-            # A full pipe pauses all reading from the agent.
-            self._link.is_paused = True
-            await stream.drain()
-            self._link.is_paused = False
-        elif message["kind"] == "exit":
-            seconds = time.monotonic() - message["ago"]
-            rank.report(message["code"], seconds, has_dumped=message["dumped"])
         else:
-            self._release(rank)
+            rank = self._ranks.get(message["rank"])
+            # A rank ends once, and is then gone.
+            if rank is None or (rank.has_reported, kind) in _OUT_OF_TURN:
+                raise foreign(message)
+            if kind == "output":
+                await self._print(rank, message)
+            elif kind == "exit":
+                seconds = time.monotonic() - message["ago"]
+                rank.report(message["code"], seconds, has_dumped=message["dumped"])
+            else:
+                self._release(rank)
+
+    def _welcome(self, hello: Message) -> None:
+        """Pass on how the agent introduces itself, with a port for each slot."""
+        has_ports = "refusal" in hello or len(hello["ports"]) == self._slots
+        if self.hello.done() or not has_ports:
+            raise foreign(hello)
+        self.hello.set_result(hello)
+
+    async def _print(self, rank: "RemoteProcess", message: Message) -> None:
+        """Pass on what a rank has printed."""
+        assert self._link is not None
+        try:
+            data = base64.b64decode(message["data"], validate=True)
+        except ValueError:
+            raise foreign(message) from None
+        stream = rank.streams[message["stream"]]
+        stream.write(data)
+        # A full pipe pauses all reading from the agent.
+        self._link.is_paused = True
+        await stream.drain()
+        self._link.is_paused = False
 
     def _release(self, rank: "RemoteProcess") -> None:
         """Close the sockets and pipes of a rank that is gone."""
@@ -271,11 +301,15 @@ class RemoteProcess(RankProcess):
         super().__init__(spec, control)
         self.streams: list[asyncio.StreamWriter] = []
         self.is_over = threading.Event()
+        self.has_reported = False
         self._host = host
         host.call(host.start(self, os.dup(stdout), os.dup(stderr)))
 
     def report(self, code: int, seconds: float, *, has_dumped: bool = False) -> None:
-        """Write the line that a guardian writes."""
+        """Write the line that a guardian writes, once."""
+        if self.has_reported:
+            return
+        self.has_reported = True
         line = b"%d %d %d\n" % (code, int(seconds * 1e9), has_dumped)
         with contextlib.suppress(OSError):
             self.reports.sendall(line)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import IO, NoReturn
 
-from tfdist.rendezvous.wire import Message, Reader, pack
+from tfdist.rendezvous.wire import MAX_BYTES, Message, Reader, foreign_bytes, pack
 
 # Marks the first message, since a login shell may print text before it.
 GREETING = b"\ntfdist agent 2\n"
@@ -40,18 +40,24 @@ class Link:
         """Skip the output of the login shell."""
         try:
             await self._reader.readuntil(GREETING)
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except asyncio.IncompleteReadError:
             raise ConnectionError("no tfdist agent has answered") from None
+        except asyncio.LimitOverrunError:
+            raise foreign_bytes(await self._reader.read(CHUNK_BYTES)) from None
 
-    async def receive(self, handle: Callable[[Message], Awaitable[None]]) -> NoReturn:
-        """Handle each message; raise ConnectionError at the end, or TimeoutError."""
+    async def receive(
+        self,
+        handle: Callable[[Message], Awaitable[None]],
+        max_bytes: int = MAX_BYTES,
+    ) -> NoReturn:
+        """Handle each message; raise ConnectionError, TimeoutError or ForeignData."""
         beats = asyncio.create_task(self._beat())
-        decoder = Reader()
+        decoder = Reader(max_bytes)
         try:
             while data := await self._reader.read(CHUNK_BYTES):
                 self._missed = 0
                 for message in decoder.feed(data):
-                    if message["kind"] != "beat":
+                    if message.get("kind") != "beat":
                         await handle(message)
             raise ConnectionError("the connection was closed")
         finally:
