@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.cluster.membership import Membership
+from tfdist.cluster.ownership import take_rank
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.mpi_transfers import Transfers
 from tfdist.collectives.wire_format import from_move, to_move
@@ -212,6 +213,7 @@ def _initialize(mpi: Any, timeout_seconds: float) -> None:
 
 def start(member: Membership, timeout_seconds: float | None = None) -> None:
     """Start MPI; on a host with several GPUs, use the GPU of the local rank."""
+    take_rank(member.rank, member.size)
     check_ranks(member, timeout_seconds)
     pin(member.local_rank, member.local_size)
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfdist.cluster.model import Cluster
+from tfdist.cluster.ownership import take_rank
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.ops import FlatOps, try_nccl
 from tfdist.collectives.transport import choose_transport
@@ -88,6 +89,7 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
         communication: str = "auto",
         takes_all_gpus: bool = False,
     ) -> None:
+        take_rank(cluster.rank, cluster.size)
         compat.check_not_started()
         if not (takes_all_gpus and cluster.local_size == 1):
             pin(cluster.local_rank, cluster.local_size)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tfdist.cluster.detect import detect_membership, is_elastic
+from tfdist.cluster.ownership import take_rank
 from tfdist.compat.keras import install
 from tfdist.compat.keras_2 import accept_names_of_keras_2
 
@@ -66,8 +67,9 @@ def init(*args: Any, **kwargs: Any) -> None:
     # Before the script looks up `model.compile`, for example.
     install(is_alone=True)
     accept_names_of_keras_2()
-    native.init(*args, **kwargs)
     place = detect_membership()
+    take_rank(place.rank, place.size)
+    native.init(*args, **kwargs)
     # The script may leave out ranks, and an elastic job may have lost them.
     is_whole = not args and kwargs.get("comm") is None and not is_elastic()
     if is_whole and native.size() == 1 < place.size:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfdist.cluster import Task
+from tfdist.cluster.ownership import OWNER_VARIABLE
 from tfdist.launch.horovod import IDENTITY_VARIABLES
 from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
 from tfdist.rendezvous.progress import PROGRESS_VARIABLE
@@ -16,6 +17,7 @@ SLOT_VARIABLE = "TFDIST_SLOT"
 # Set by the launcher for each process; users must not set them.
 RESERVED_VARIABLES = (
     *IDENTITY_VARIABLES,
+    OWNER_VARIABLE,
     "TF_CONFIG",
     "TFDIST_LOCAL_RANK",
     "TFDIST_LOCAL_SIZE",

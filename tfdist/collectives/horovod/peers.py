@@ -10,6 +10,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 
 from tfdist.cluster.membership import Membership
+from tfdist.cluster.ownership import take_rank
 from tfdist.devices import pin
 from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.lifeline import Lifeline
@@ -26,6 +27,7 @@ def start(place: Membership) -> int:
     On a host with several GPUs, a process uses the GPU of its local rank.
     """
     if not hvd.is_initialized():
+        take_rank(place.rank, place.size)
         hvd.init()
     pin(hvd.local_rank(), hvd.local_size())
     size = int(hvd.size())

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, detect
+from tfdist.cluster.ownership import take_rank
 from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect, silence_errors
@@ -98,6 +99,7 @@ class ParameterServerStrategy(
         check_backup_workers(backup_workers, consistency, len(cluster.workers))
         if cluster.task.type in ("worker", "ps"):
             serve(cluster, start_timeout_seconds)
+        take_rank(cluster.rank, cluster.size)
         # It computes nothing large, and may share its host with workers.
         hide_gpus()
         check_own_port(cluster)
