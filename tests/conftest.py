@@ -52,7 +52,8 @@ OF_LAUNCHERS = (
     "SLURM",
 )
 
-# Variables that a library writes when it is imported, and pytest with every test.
+# Variables that a library writes when it is imported, and pytest with every test. A
+# process that takes a rank, also a pretended one, writes TFDIST_RANK_OWNER.
 WRITTEN_BY_LIBRARIES = (
     "ENABLE_RUNTIME_UPTIME_TELEMETRY",
     "HDF5_PLUGIN_PATH",
@@ -60,6 +61,7 @@ WRITTEN_BY_LIBRARIES = (
     "KMP_INIT_AT_FORK",
     "PYTEST_CURRENT_TEST",
     "TF2_BEHAVIOR",
+    "TFDIST_RANK_OWNER",
     "TPU_ML_PLATFORM",
     "TPU_ML_PLATFORM_VERSION",
 )

@@ -89,8 +89,8 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
         communication: str = "auto",
         takes_all_gpus: bool = False,
     ) -> None:
-        take_rank(cluster.rank, cluster.size)
         compat.check_not_started()
+        take_rank(cluster.rank, cluster.size)
         if not (takes_all_gpus and cluster.local_size == 1):
             pin(cluster.local_rank, cluster.local_size)
         lifeline, hub = call_roll(
