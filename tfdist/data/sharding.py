@@ -183,6 +183,42 @@ def _of_rows(sparse: Any, rows: Any, shape: tf.TensorShape) -> Any:
     return tf.SparseTensor(sparse.indices, sparse.values, tf.stack(dimensions))
 
 
+def shuffle_rows(batch: Any, rows: Any, with_rows: Sequence[Any]) -> Any:
+    """Return a batch with its `rows` in another order, always the same."""
+    rows = tf.cast(rows, tf.int64)
+    # Multiples of the golden ratio: no random operation, which a watch may replace.
+    keys = tf.range(rows) * 2654435761 % 2**32
+    order = tf.argsort(keys, direction="DESCENDING", stable=True)
+    order = tf.cast(order, tf.int64)
+
+    def shuffle(leaf: Any, per_row: Any) -> Any:
+        if not has_rows(leaf):
+            return leaf
+        per_row = tf.cast(per_row, tf.int64)
+        length = tf.cast(_length(leaf), tf.int64)
+        places = order[:, tf.newaxis] * per_row + tf.range(per_row)
+        places = tf.concat(
+            [tf.reshape(places, [-1]), tf.range(rows * per_row, length)], 0
+        )
+        return _gather(leaf, places)
+
+    shuffled = map(shuffle, tf.nest.flatten(batch), with_rows)
+    return tf.nest.pack_sequence_as(batch, [*shuffled])
+
+
+def _gather(leaf: Any, places: Any) -> Any:
+    """Return all rows of a dense, ragged or sparse tensor in an order."""
+    if isinstance(leaf, tf.SparseTensor):
+        moved = tf.gather(tf.argsort(places), leaf.indices[:, :1])
+        indices = tf.concat([tf.cast(moved, tf.int64), leaf.indices[:, 1:]], 1)
+        return tf.sparse.reorder(
+            tf.SparseTensor(indices, leaf.values, leaf.dense_shape)
+        )
+    gathered = tf.gather(leaf, places)
+    is_dense = isinstance(leaf, tf.Tensor)
+    return tf.ensure_shape(gathered, leaf.shape) if is_dense else gathered
+
+
 def at_least_one_row(
     batch: Any, rows: Any, start: Any, stop: Any, with_rows: Sequence[Any] | None = None
 ) -> Any:

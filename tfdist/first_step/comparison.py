@@ -12,6 +12,8 @@ from tfdist.first_step.observation import Value
 TOLERANCES = {"bfloat16": 0.15, "float16": 0.15, "float32": 2e-3, "float64": 1e-6}
 # Gradients whose norm is smaller than that of the largest by this are rounding.
 _NOISE = {"bfloat16": 1e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-11}
+# How much more than its own rounding a gradient may differ, and the most that is one.
+_MEASURED, _MOST = 10, 0.1
 _ORDER = ("gradient", "squared gradient", "new value", "result")
 
 
@@ -43,6 +45,21 @@ def differences(
         if difference is not None and difference.amount > TOLERANCES[dtype]:
             found.append(difference)
     return sorted(found, key=lambda d: (_ORDER.index(d.kind), -d.amount))
+
+
+def without_rounding(
+    found: Sequence[Difference], own: Sequence[Difference]
+) -> list[Difference]:
+    """Leave out what is no more than `own`, the rounding of one process."""
+    # Gradients alone can change much by rounding, where two maxima are equal.
+    if any(one.kind in ("new value", "result") for one in own):
+        return [*found]
+    changes = {one[:2]: one.amount for one in own}
+    return [
+        one
+        for one in found
+        if one.amount > min(_MEASURED * changes.get(one[:2], 0.0), _MOST)
+    ]
 
 
 def _numbers(one: Any, other: Any) -> list[float]:

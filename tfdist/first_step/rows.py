@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdist.data.sharding import Shard, cut_rows
+from tfdist.data.sharding import Shard, cut_rows, shuffle_rows
 
 # In a part of one row, nothing is apart from another.
 LEAST = 4
@@ -27,6 +27,11 @@ class Rows(NamedTuple):
         rows = tf.constant(self.number, tf.int64)
         part = cut_rows(self.data, first, end, self.per_row)
         return Shard(part, rows, end - first, ())
+
+    def shuffled(self) -> "Rows":
+        """Return the rows in another order."""
+        data = shuffle_rows(self.data, self.number, self.per_row)
+        return self._replace(data=data)
 
 
 class FirstRows:

@@ -3,26 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 from tfdist.first_step.explanation import BETWEEN_ROWS, Cause
-from tfdist.verify.compare import (
-    combined,
-    dtype_of,
-    ratio,
-    relative_difference,
-)
+from tfdist.verify.compare import combined, ratio
 from tfdist.verify.recording import Batch, Recording, joined
+from tfdist.verify.rounding import MEASURED, Rounding, relative_difference
 
 # The largest relative difference of two gradients that rounding explains.
 _SAME_GRADIENTS = {"float64": 1e-7, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
 _GENERATORS = ("tf.random", "Python's random", "np.random")
-
-
-_UPDATE = Cause(
-    "an update of its own",
-    "The global batches, the initial weights and the gradients of the first step "
-    "are the same.",
-    "Run with --float64 to tell rounding from a fault: rounding shrinks a million "
-    "times. Variables that the script assigns in a step, each rank must assign alike.",
-)
 
 
 def cause_of_data(one: Recording, many: Sequence[Recording]) -> Cause | None:
@@ -87,7 +74,14 @@ def _cause_of_batch(
     return _seeds_or(many, other)
 
 
-def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:
+def named(many: Sequence[Recording]) -> bool:
+    """Return whether a difference has a cause that no rounding could be."""
+    return many[0].first_step is not None or bool(many[0].batch_norms)
+
+
+def cause_of_difference(
+    one: Recording, many: Sequence[Recording], rounding: Rounding
+) -> Cause:
     """Return the likely cause of a difference after equal global batches."""
     for name, value in one.initial.items():
         other = many[0].initial.get(name, value)
@@ -102,7 +96,8 @@ def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:
     if many[0].first_step is not None:
         return many[0].first_step
     factor, rest = ratio(one.gradients, combined(many))
-    limit = _SAME_GRADIENTS[dtype_of(one)]
+    own = max([0.0, *rounding.changes("gradients", 1).values()])
+    limit = max(_SAME_GRADIENTS[rounding.dtype], MEASURED * own)
     if rest <= limit < abs(factor - 1) and not many[0].is_keras_step:
         return _not_divided(factor, many)
     if many[0].batch_norms:
@@ -113,9 +108,25 @@ def cause_of_difference(one: Recording, many: Sequence[Recording]) -> Cause:
             "Make it keras.layers.BatchNormalization(synchronized=True).",
         )
     if max(rest, abs(factor - 1)) <= limit:
-        return _UPDATE
+        return _own_update(one, rounding)
     evidence = "The first gradients differ, with the same weights and global batch."
     return _seeds_or(many, Cause(BETWEEN_ROWS[0], evidence, BETWEEN_ROWS[1]))
+
+
+def _own_update(one: Recording, rounding: Rounding) -> Cause:
+    """Return the cause of a difference that begins after equal gradients."""
+    again = (
+        "Run with --float64 to tell rounding from a fault: rounding shrinks a million "
+        "times. "
+    )
+    is_done = one.is_float64_wanted or rounding.dtype == "float64"
+    return Cause(
+        "an update of its own",
+        "The global batches, the initial weights and the gradients of the first step "
+        "are the same.",
+        f"{'' if is_done else again}Variables that the script assigns in a step, each "
+        "rank must assign alike.",
+    )
 
 
 def _not_divided(factor: float, many: Sequence[Recording]) -> Cause:

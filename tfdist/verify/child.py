@@ -1,4 +1,4 @@
-"""Child process of a verification, with the arguments ORDERS FOLDER [--lone]."""
+"""Child process of a verification, with the arguments ORDERS FOLDER [options]."""
 
 import sys
 from pathlib import Path
@@ -12,13 +12,16 @@ from tfdist.compat.keras import install
 from tfdist.verify.bits import BitsWatch
 from tfdist.verify.lone import stand_for
 from tfdist.verify.script import leave_if_threads_would_stay, run_script
-from tfdist.verify.start import LONE_OPTION, Orders
+from tfdist.verify.shuffled import shuffle_steps
+from tfdist.verify.start import LONE_OPTION, SHUFFLED_OPTION, Orders
 from tfdist.verify.watch import Watch
 
 
-def main(orders: Orders, folder: Path, *, lone: bool) -> None:
+def main(orders: Orders, folder: Path, *, lone: bool, shuffled: bool) -> None:
     """Run the script under a watch, and write the recording."""
     watch = _prepare(orders, lone=lone)
+    if shuffled:
+        shuffle_steps()
     run_script(orders.command, module=orders.module)
     watch.recording.write(folder)
     leave_if_threads_would_stay()
@@ -35,6 +38,7 @@ def _prepare(orders: Orders, *, lone: bool) -> Watch:
         stand_for(orders.size)
     if orders.seed is not None:
         keras.utils.set_random_seed(orders.seed)
+    watch.recording.is_float64_wanted = orders.float64
     if orders.float64:
         keras.config.set_floatx("float64")
     if not orders.bits:
@@ -51,4 +55,9 @@ def _keep_float32() -> None:
 
 if __name__ == "__main__":
     given, name, *options = sys.argv[1:]
-    main(Orders.read(given), Path(name), lone=LONE_OPTION in options)
+    main(
+        Orders.read(given),
+        Path(name),
+        lone=LONE_OPTION in options,
+        shuffled=SHUFFLED_OPTION in options,
+    )

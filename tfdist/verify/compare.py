@@ -1,4 +1,4 @@
-"""Comparison of two runs, and the differences that rounding explains."""
+"""Comparison of two runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.verify.recording import Recording, digest
+from tfdist.verify.rounding import Rounding, relative_difference
 
 KINDS = {
     "weights": "weights",
@@ -15,15 +16,6 @@ KINDS = {
     "metrics": "metrics",
     "gradients": "gradients of the first step",
 }
-# A gradient this much smaller than the largest one may be rounding noise.
-_NOISE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
-# Factor for gradients: small sums of large terms lose more to rounding than weights.
-_GRADIENTS = 100
-# Relative difference after one step that summation order explains, by compute dtype,
-# the least precise first.
-TOLERANCES = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-5, "float64": 1e-9}
-# An entry below it is rounding noise in every dtype.
-_FLOOR = 1e-12
 
 
 @dataclass(frozen=True)
@@ -35,23 +27,6 @@ class Difference:
     step: int
     amount: float  # Relative to the largest entry.
     is_too_large: bool  # Whether it is more than rounding explains.
-
-
-def relative_difference(one: Any, other: Any) -> float:
-    """Return the largest difference of two arrays relative to their largest entry."""
-    # Not relative to each entry, because entries near zero are rounding noise.
-    one, other = np.asarray(one), np.asarray(other)
-    if one.shape != other.shape:
-        return float("inf")
-    if np.array_equal(one, other):
-        return 0.0
-    one, other = one.astype(np.float64), other.astype(np.float64)
-    is_same = (one == other) | (np.isnan(one) & np.isnan(other))
-    amount = np.abs(np.where(is_same, 0, one) - np.where(is_same, 0, other)).max()
-    if not np.isfinite(amount):
-        return float("inf")
-    values = np.abs([one, other])
-    return float(amount / values.max(where=np.isfinite(values), initial=_FLOOR))
 
 
 def state_of_all(many: Sequence[Recording], step: int) -> dict[str, Any]:
@@ -118,63 +93,37 @@ def common_steps(one: Recording, many: Sequence[Recording]) -> list[int]:
     return sorted(set(one.states).intersection(*(other.states for other in many)))
 
 
-def dtype_of(one: Recording) -> str:
-    """Return the least precise float dtype that a script computes in."""
-    found = {layer.dtype for layer in one.layers if layer.variables}
-    found |= {e.dtype for e in one.entries.values() if e.kind == "weights"}
-    return next((dtype for dtype in TOLERANCES if dtype in found), "float32")
-
-
-def noise_only(one: Recording, many: Sequence[Recording]) -> list[str]:
-    """Return the weights whose gradient is zero except for rounding."""
-    # For example a bias before a normalisation. Adam turns even such a gradient into
-    # full steps, in a random direction.
-    others = combined(many)
-    sizes = {
-        name: float(np.abs([gradient, others[name]]).max(initial=0.0))
-        for name, gradient in one.gradients.items()
-        if name in others
-    }
-    # With loss scaling the first gradients may overflow.
-    largest = max((size for size in sizes.values() if np.isfinite(size)), default=0.0)
-    limit = _NOISE[dtype_of(one)] * largest
-    return [
-        name
-        for name, size in sizes.items()
-        if size <= limit
-        and relative_difference(one.gradients[name], others[name]) > 1e-3
-    ]
-
-
-def differences(one: Recording, many: Sequence[Recording]) -> list[Difference]:
+def differences(
+    one: Recording, many: Sequence[Recording], rounding: Rounding
+) -> list[Difference]:
     """Compare all kept variables, by step and in the order of the forward pass."""
-    dtype, noise = dtype_of(one), noise_only(one, many)
-
-    def is_noise(name: str) -> bool:
-        # Optimizer slots, and the moving mean of a normalisation, follow the weight.
-        follows = noise and name.endswith("moving_mean")
-        return follows or any(n == name or n.replace("/", "_") in name for n in noise)
-
+    given, sent = one.gradients, combined(many)
+    noise = rounding.noise(sent)
     found = []
+
+    def compare(name: str, kind: str, step: int, mine: Any, theirs: Any) -> None:
+        amount = relative_difference(mine, theirs)
+        large = amount > 0 and amount > rounding.limit(name, kind, step)
+        found.append(Difference(name, kind, step, amount, large))
+
     for step in common_steps(one, many):
-        limit = TOLERANCES[dtype] * step
         mine, theirs = one.states[step], state_of_all(many, step)
         for name in ordered(one):
-            if name in mine and not is_noise(name):
+            if name in mine and not _follows(name, noise):
                 kind = one.entries[name].kind
-                amount = relative_difference(mine[name], theirs.get(name, ()))
-                found.append(Difference(name, kind, step, amount, amount > limit))
+                compare(name, kind, step, mine[name], theirs.get(name, ()))
         if step == 1:
             # Weights hide a difference if steps are small, or normalised by the
             # optimizer.
-            limit *= _GRADIENTS
-            given, sent = one.gradients, combined(many)
             for name in ordered(one):
                 if name in given and name in sent and name not in noise:
-                    amount = relative_difference(given[name], sent[name])
-                    large = amount > limit
-                    found.append(Difference(name, "gradients", 1, amount, large))
+                    compare(name, "gradients", 1, given[name], sent[name])
     return found
+
+
+def _follows(name: str, noise: Sequence[str]) -> bool:
+    """Return whether a variable is one of some weights, or an optimizer's slot."""
+    return any(n == name or n.replace("/", "_") in name for n in noise)
 
 
 def ordered(one: Recording) -> list[str]:

@@ -68,6 +68,7 @@ class Recording:
     batch_norms: dict[str, None] = field(default_factory=dict)
     is_keras_step: bool = True  # Whether Keras, not the script, weighs the ranks.
     own_datasets: bool = False  # Whether the script shards its data itself.
+    is_float64_wanted: bool = False  # Whether the user has asked for it.
     initial: Arrays = field(default_factory=dict)
     # Passed to the first optimizer update.
     gradients: Arrays = field(default_factory=dict)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tfdist.verify.verdict import Verdict
 
 # Shared with the child, which imports TensorFlow and so is not imported here.
-LONE_OPTION = "--lone"
+LONE_OPTION, SHUFFLED_OPTION = "--lone", "--shuffled"
 _CHILD = "tfdist.verify.child"
 _COULD_NOT_RUN = 2
 # Names by which the ranks of a Horovod script add up gradients of their own batches.
@@ -95,16 +95,19 @@ def verify(
     from tfdist.verify.verdict import judge
 
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+    def record(folder: Path, specs: Sequence[ProcessSpec]) -> "list[Recording]":
+        folder.mkdir()
+        logs = None if output_directory is None else output_directory / folder.name
+        return _record(folder, specs, deadline, logs)
+
     with tempfile.TemporaryDirectory(prefix="tfdist-") as name:
-        runs = []
-        for folder, specs in _plan(orders, Path(name)).items():
-            folder.mkdir()
-            logs = None if output_directory is None else output_directory / folder.name
-            runs.append(_record(folder, specs, deadline, logs))
-    if orders.bits:
-        return judge_bits(runs)
-    [one], many = runs
-    return judge(one, many)
+        runs = [*_plan(orders, Path(name)).items()]
+        if orders.bits:
+            return judge_bits([record(*run) for run in runs])
+        one, many, shuffled = runs
+        [alone] = record(*one)
+        return judge(alone, record(*many), lambda: record(*shuffled)[0])
 
 
 def _refuse_horovod_script(orders: Orders) -> None:
@@ -128,7 +131,7 @@ def _refuse_horovod_script(orders: Orders) -> None:
 
 
 def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
-    """Plan the processes of both runs, by folder."""
+    """Plan the processes of all runs, by folder."""
     text = json.dumps(asdict(orders))
     command = (sys.executable, "-m", _CHILD, text)
 
@@ -150,11 +153,13 @@ def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
         for name, value in several[0].env.items()
         if name in RESERVED_VARIABLES and not name.startswith("HOROVOD_")
     }
-    one, many = folder / "one", folder / "all"
-    argv, env = (*command, str(one), LONE_OPTION), {**alone.env, **identity}
+    alone = replace(alone, env={**alone.env, **identity})
+    one, many, shuffled = (folder / name for name in ("one", "all", "shuffled"))
+    options = (str(shuffled), LONE_OPTION, SHUFFLED_OPTION)
     return {
-        one: [replace(alone, argv=argv, env=env)],
+        one: [replace(alone, argv=(*command, str(one), LONE_OPTION))],
         many: [replace(spec, argv=(*command, str(many))) for spec in several],
+        shuffled: [replace(alone, argv=(*command, *options))],
     }
 
 

@@ -7,18 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfdist.first_step import Cause
-from tfdist.verify.causes import cause_of_data, cause_of_difference, some
+from tfdist.verify.causes import cause_of_data, cause_of_difference, named, some
 from tfdist.verify.compare import (
     KINDS,
-    TOLERANCES,
     Difference,
     common_steps,
     differences,
-    dtype_of,
     ordered,
     unequal_on_ranks,
 )
 from tfdist.verify.recording import Recording
+from tfdist.verify.rounding import MEASURED, TOLERANCES, Rounding
 
 _WIDTH = 88
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
@@ -56,6 +55,9 @@ class Verdict:
     rows: int  # Of the first global batch.
     dtype: str
     tolerance: float
+    # The largest difference that another order of the rows makes on one process; None
+    # if it was not measured.
+    rounding: float | None
     groups: tuple[Group, ...]
     first: First | None
     cause: Cause | None
@@ -63,16 +65,29 @@ class Verdict:
     unequal: tuple[str, ...]  # Not equal on all ranks.
 
 
-def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
-    """Compare the recording of one process with the recordings of all ranks."""
+def judge(
+    one: Recording,
+    many: Sequence[Recording],
+    shuffle: Callable[[], Recording] | None = None,
+) -> Verdict:
+    """Compare the recording of one process with the recordings of all ranks.
+
+    `shuffle` trains on one process once more, with the rows of each step in another
+    order. It is called if the differences may be the script's own rounding.
+    """
     steps = common_steps(one, many)
-    found = differences(one, many)
-    too_large = [difference for difference in found if difference.is_too_large]
-    last = [d for d in found if d.step == steps[-1] or d.kind == "gradients"]
+    rounding = Rounding(one)
+    found = differences(one, many, rounding)
     unequal = unequal_on_ranks(many, steps[-1])
     cause = cause_of_data(one, many)
+    may_be_rounding = cause is None and not unequal and not named(many)
+    if shuffle is not None and may_be_rounding and _too_large(found):
+        rounding = Rounding(one, shuffle())
+        found = differences(one, many, rounding)
+    too_large = _too_large(found)
     if cause is None and (too_large or unequal):
-        cause = cause_of_difference(one, many)
+        cause = cause_of_difference(one, many, rounding)
+    last = [d for d in found if d.step == steps[-1] or d.kind == "gradients"]
     kinds = {name: entry.kind for name, entry in one.entries.items()}
     compared = {d.name for d in found if d.step == steps[-1]}
     return Verdict(
@@ -80,8 +95,9 @@ def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
         size=len(many),
         steps=steps[-1],
         rows=one.batches[0].rows,
-        dtype=dtype_of(one),
-        tolerance=TOLERANCES[dtype_of(one)] * steps[-1],
+        dtype=rounding.dtype,
+        tolerance=TOLERANCES[rounding.dtype] * steps[-1],
+        rounding=_largest_change(rounding, last) if rounding.is_measured else None,
         groups=_groups(last),
         first=_first(one, too_large[0], last, steps) if too_large else None,
         cause=cause,
@@ -92,6 +108,16 @@ def judge(one: Recording, many: Sequence[Recording]) -> Verdict:
         ),
         unequal=tuple(unequal),
     )
+
+
+def _too_large(found: Sequence[Difference]) -> list[Difference]:
+    """Return the differences that rounding does not explain."""
+    return [difference for difference in found if difference.is_too_large]
+
+
+def _largest_change(rounding: Rounding, compared: Sequence[Difference]) -> float:
+    """Return the largest rounding measured in some compared variables."""
+    return max(rounding.changes(d.kind, d.step).get(d.name, 0.0) for d in compared)
 
 
 def _groups(last: Sequence[Difference]) -> tuple[Group, ...]:
@@ -176,6 +202,12 @@ def _notes(verdict: Verdict, steps: int) -> list[str]:
     notes = [
         f"Tolerance: {verdict.tolerance:.0e} ({verdict.dtype}, {verdict.steps} steps)."
     ]
+    if verdict.rounding is not None:
+        notes.append(
+            "On one process, another order of the rows changes up to "
+            f"{verdict.rounding:.0e}: {MEASURED} times what it changes in a variable "
+            "is taken for rounding, too."
+        )
     if verdict.passed:
         notes.append(
             f"The global batches were the same ({verdict.rows} rows in the first "

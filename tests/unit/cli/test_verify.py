@@ -19,6 +19,7 @@ PASSED = Verdict(
     rows=64,
     dtype="float32",
     tolerance=1e-4,
+    rounding=None,
     groups=(Group("weights", 8, 3e-7, "a/kernel"),),
     first=None,
     cause=None,

@@ -15,6 +15,7 @@ from tfdist.data.sharding import (
     shard,
     shard_of,
     share,
+    shuffle_rows,
     split,
 )
 
@@ -50,6 +51,27 @@ def test_rows_are_counted(make):
 
     assert rows.dtype == tf.int64
     assert int(rows) == 4
+
+
+@pytest.mark.parametrize("per_row", [1, tf.constant(1, tf.int64)])
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+def test_rows_are_put_in_another_order(make, per_row):
+    rows, numbers = dense(make()), tf.range(4)
+
+    other, order = shuffle_rows((make(), numbers), 4, [per_row, 1])
+
+    assert dense(other) == [rows[number] for number in order]
+    assert order.numpy().tolist() not in ([0, 1, 2, 3], [3, 2, 1, 0])
+
+
+def test_other_leaves_are_put_in_the_order_of_rows():
+    batch = tf.range(3), tf.range(6), tf.range(2), tf.constant(7)
+
+    rows, pairs, constant, scalar = shuffle_rows(batch, 3, [1, 2, 0, 0])
+
+    expected = [place for row in rows for place in (2 * row, 2 * row + 1)]
+    assert pairs.numpy().tolist() == expected
+    assert (constant.numpy().tolist(), int(scalar)) == ([0, 1], 7)
 
 
 @pytest.mark.parametrize("batch", [tf.constant(1.0), (), {"x": tf.constant("a")}, None])

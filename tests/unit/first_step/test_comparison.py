@@ -5,7 +5,11 @@ import math
 import pytest
 import tensorflow as tf
 
-from tfdist.first_step.comparison import differences
+from tfdist.first_step.comparison import (
+    Difference,
+    differences,
+    without_rounding,
+)
 from tfdist.first_step.explanation import explained
 from tfdist.first_step.observation import Value
 
@@ -70,3 +74,17 @@ def test_the_likely_cause_is_said(kind, factor, text):
     start = f"The first step differs from that of one process: the {kind} of 'a' is "
     assert cause.evidence == f"{start}{factor:.3g} times that of one process."
     assert cause.name.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("amount", "own", "is_left"),
+    [(0.01, 0.005, False), (0.08, 0.005, True), (0.5, 0.2, True), (0.01, 0.0, True)],
+)
+def test_what_the_rounding_of_one_process_explains_is_left_out(amount, own, is_left):
+    found = [Difference("gradient", "a", amount, None)]
+    rounding = [Difference("gradient", "a", own, None)]
+
+    assert without_rounding(found, rounding) == (found if is_left else [])
+    # The order of rows matters to the step.
+    rounding += [Difference("result", "loss", 0.2, None)]
+    assert without_rounding(found, rounding) == found

@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 
 from tfdist.first_step import Cause
-from tfdist.verify.causes import cause_of_data, cause_of_difference
+from tfdist.verify import causes
+from tfdist.verify.causes import cause_of_data
 from tfdist.verify.recording import Batch
+from tfdist.verify.rounding import Rounding
 
 KERNEL = "m/dense/kernel"
+
+
+def cause_of_difference(one, many):
+    return causes.cause_of_difference(one, many, Rounding(one))
 
 
 def unshard(one, many, distinct=4):
@@ -127,6 +133,9 @@ def test_equal_gradients(runs):
     cause = cause_of_difference(*runs)
     assert cause.name == "an update of its own"
     assert "--float64" in cause.fix
+
+    runs[0].is_float64_wanted = True
+    assert "--float64" not in cause_of_difference(*runs).fix
 
     runs[1][0].batch_norms = {"m/norm": None}
     assert name_of(runs) == "batch normalisation that is not synchronised"

@@ -1,14 +1,15 @@
 """Verdict on two runs, worked out by hand, and its report."""
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tfdist.first_step import Cause
-from tfdist.verify.compare import relative_difference
 from tfdist.verify.recording import Entry, Layer
+from tfdist.verify.rounding import relative_difference
 from tfdist.verify.verdict import First, Group, Verdict, json_of, judge, text_of
 
 KERNEL, MOMENT = "m/dense/kernel", "adam/m_dense_kernel_momentum"
@@ -154,9 +155,8 @@ def add_bias(one, many, change, gradients):
     for recording, gradient in zip((one, *many), gradients, strict=True):
         recording.entries["m/bias"] = Entry("weights", "float32")
         recording.entries["adam/m_bias_momentum"] = Entry("optimizer", "float32")
-        recording.entries["m/moving_mean"] = Entry("state", "float32")
         recording.gradients["m/bias"] = np.array([gradient], np.float32)
-    for name in ("m/bias", "adam/m_bias_momentum", "m/moving_mean"):
+    for name in ("m/bias", "adam/m_bias_momentum"):
         change([one], name, [1e-3])
         change(many, name, [-1e-3])
 
@@ -168,8 +168,97 @@ def test_weights_whose_gradients_are_rounding_are_left_out(runs, change):
     verdict = judge(one, many)
 
     assert verdict.passed
-    assert verdict.noise == ("m/bias", "m/moving_mean")
+    assert verdict.noise == ("m/bias",)
     assert [group.variables for group in verdict.groups] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "noise"), [([0.5, -1.0], ("m/bias",)), ([1e-6, 0.0], ())]
+)
+def test_noise_is_small_beside_the_gradients_of_the_same_layer(
+    runs, change, kernel, noise
+):
+    one, many = runs
+    add_bias(one, many, change, (1e-9, -2e-9, 3e-9))
+    one.layers[0].variables.append("m/bias")
+    for recording in (one, *many):
+        recording.gradients[KERNEL] = np.array(kernel, np.float32)
+        recording.gradients["m/last"] = np.array([1.0], np.float32)
+        recording.entries["m/last"] = Entry("weights", "float32")
+    change((one, *many), "m/last", [1.0])
+
+    assert judge(one, many).noise == noise
+
+
+def shuffle(one, change, *, gradient, weight=None):
+    """Return one process with another order of rows: its first gradient and weight."""
+    shuffled = deepcopy(one)
+    shuffled.gradients[KERNEL] = np.array(gradient, np.float32)
+    if weight is not None:
+        change([shuffled], KERNEL, weight)
+    return lambda: shuffled
+
+
+# The other gradient of two processes, and that of one process in another order.
+@pytest.mark.parametrize(
+    ("other", "own", "passed"),
+    [
+        ([0.5, -1.02], [0.5, -1.003], True),
+        ([0.5, -1.08], [0.5, -1.003], False),
+        # A factor, however much was measured.
+        ([1.0, -2.0], [0.5, -1.2], False),
+    ],
+)
+def test_rounding_is_measured_by_another_order_of_rows(
+    runs, change, other, own, passed
+):
+    one, many = runs
+    many[0].gradients[KERNEL] = many[1].gradients[KERNEL] = np.array(other, np.float32)
+
+    assert not judge(one, many).passed
+    verdict = judge(one, many, shuffle(one, change, gradient=own))
+
+    assert verdict.passed == passed
+    assert verdict.rounding == pytest.approx(abs(own[1] + 1) / abs(own[1]), rel=1e-2)
+
+
+def test_rounding_is_measured_only_where_it_matters(runs, change):
+    one, many = runs
+    judge(one, many, pytest.fail)
+
+    change(many, KERNEL, [0.8, 2.3])
+    many[0].batch_norms = {"m/norm": None}
+    assert not judge(one, many, pytest.fail).passed
+
+
+@pytest.mark.parametrize(("name", "value"), [("loss/total", 8.0), ("m/rows", [9.0])])
+def test_a_step_that_depends_on_the_order_of_rows_shows_no_rounding(
+    runs, change, name, value
+):
+    one, many = runs
+    for recording in (one, *many):
+        recording.entries["m/rows"] = Entry("state", "float32")
+    change((one, *many), "m/rows", [1.0])
+    many[1].gradients[KERNEL] = np.array([0.5, -1.02], np.float32)
+    measure = shuffle(one, change, gradient=[0.5, -1.01])
+    assert judge(one, many, measure).passed
+
+    change([measure()], name, value)
+
+    verdict = judge(one, many, measure)
+    assert not verdict.passed
+    assert verdict.rounding is None
+
+
+def test_later_steps_have_the_rounding_of_all_variables(runs, change):
+    one, many = runs
+    change(many, KERNEL, [0.8, 2.24], first_step=2)
+    measure = shuffle(one, change, gradient=[0.5, -1.0])
+    assert not judge(one, many, measure).passed
+
+    change([measure()], KERNEL, [0.8, 2.21], first_step=2)
+
+    assert judge(one, many, measure).passed
 
 
 @pytest.mark.parametrize("gradients", [(1e-9,) * 3, (np.inf, np.inf, np.nan)])
@@ -187,6 +276,7 @@ PASSED = Verdict(
     rows=64,
     dtype="float32",
     tolerance=5e-5,
+    rounding=None,
     groups=(Group("weights", 8, 3e-7, "a/kernel"), Group("state", 2, 0.0, "b/mean")),
     first=None,
     cause=None,
@@ -247,6 +337,10 @@ def test_the_report_of_a_fail():
     [
         ({"noise": tuple("abcdef")}, "made of rounding alone: a, b, c, d and 2 more."),
         ({"unequal": ("m",)}, "Not equal on all ranks: m."),
+        (
+            {"rounding": 0.011},
+            "another order of the rows changes up to 1e-02: 10 times what it changes",
+        ),
         ({"steps": 3}, "The script ended before 5 steps."),
     ],
 )
