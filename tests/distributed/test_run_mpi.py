@@ -57,6 +57,20 @@ FORBIDDEN = (
     'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"',
     "sh",
 )
+# A model is made, and trained, before the strategy.
+LATE = """
+import keras
+import numpy as np
+import tfdist
+
+x, y = np.ones((4, 2)), np.ones((4, 1))
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, y, verbose=0)
+strategy = tfdist.strategies.AllReduceStrategy()
+with strategy.scope():
+    model.fit(x, y, verbose=0)
+"""
 # Rank 1 of two is killed whenever it starts.
 SMALLER = """
 import os
@@ -334,6 +348,17 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
         _, err = launcher.communicate(timeout=SECONDS)
 
     assert launcher.returncode == 0, err
+
+
+@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
+def test_a_late_strategy_is_refused(program, collective):
+    code, _, err = run("-np", "2", "--collective", collective, program(LATE))
+
+    assert code == 1
+    assert (
+        "RuntimeError: The strategy must be made before TensorFlow runs its first "
+        "operation. Received: a TensorFlow that has already started." in err
+    )
 
 
 def test_a_missing_rank_does_not_hang_the_others(program):

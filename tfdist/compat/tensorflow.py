@@ -37,7 +37,7 @@ def has_started() -> bool:
 
 
 def check_not_started() -> None:
-    """Raise if TensorFlow has run an operation, and can no longer join a cluster."""
+    """Raise if a strategy is late: TensorFlow can then no longer join a cluster."""
     if _context.context()._collective_leader:
         raise RuntimeError(
             "A program of several processes has one strategy. Received: a second one. "
@@ -47,7 +47,8 @@ def check_not_started() -> None:
         raise RuntimeError(
             "The strategy must be made before TensorFlow runs its first operation. "
             "Received: a TensorFlow that has already started. Make the strategy first "
-            "thing in the program, before any tensor, dataset, layer or model."
+            "thing in the program, before any tensor, dataset, layer or model, and "
+            "make it once."
         )
 
 

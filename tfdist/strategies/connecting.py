@@ -13,7 +13,7 @@ from tfdist.cluster.membership import Membership
 from tfdist.cluster.model import Cluster
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.collectives.horovod.current import started_rank
-from tfdist.compat.tensorflow import has_started
+from tfdist.compat.tensorflow import check_not_started, has_started
 from tfdist.devices import pin
 
 COLLECTIVES = ("auto", "tensorflow", "mpi", "horovod")
@@ -147,6 +147,9 @@ def _connect_horovod(
 
 def _connect_mpi(member: Membership, **timeouts: float) -> Collective:
     """Start MPI and return its collective."""
+    # MPI could start later, but what was made before would not be of all ranks, and the
+    # script would fail over TensorFlow.
+    check_not_started()
     from tfdist.collectives.mpi import MPICollective, start
 
     start(member, timeouts.get("start_timeout_seconds"))

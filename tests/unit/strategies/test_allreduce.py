@@ -157,6 +157,6 @@ def test_a_tensorflow_that_has_started_is_refused(monkeypatch):
         RuntimeError,
         match=r"The strategy must be made before TensorFlow runs its first operation\. "
         r"Received: a TensorFlow that has already started\. Make the strategy first "
-        r"thing in the program, before any tensor, dataset, layer or model\.",
+        r"thing in the program, before any tensor, dataset, layer or model, and make",
     ):
         AllReduceStrategy()
