@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tfdist.launch import Attempt, Restarts, RunResult, print_line
 
 # Longest excerpt of a line that is repeated after a failure, in characters.
-_LONGEST_SHOWN = 2_000
+_LONGEST_SHOWN = 200
 
 
 def report_restart(result: RunResult, line: str, *, is_json: bool = False) -> None:
@@ -20,7 +20,7 @@ def report_end(
     result = attempts[-1].result
     lines = restarts.report(attempts)
     if result.reason != "done":
-        lines += [*_last_lines(result), result.headline()]
+        lines += [*_last_lines(result), result.headline(), *_hints(result)]
     print_lines(lines, is_json=is_json)
 
 
@@ -36,6 +36,17 @@ def _last_lines(result: RunResult) -> list[str]:
         failed = next(others, failed)
     shown = [f"    {_shortened(line)}" for line in failed.tail]
     return [f"the last lines of {failed.name}:", *shown] if shown else []
+
+
+def _hints(result: RunResult) -> list[str]:
+    """Return what to do after a failure that the line of its end does not explain."""
+    failed = result.failed_rank
+    if failed is None or not result.exit_of(failed).wanted_terminal:
+        return []
+    return [
+        "breakpoint() and input() need a terminal, which no rank has. Debug with one "
+        "process: python train.py"
+    ]
 
 
 def _shortened(line: str) -> str:

@@ -261,6 +261,17 @@ def test_the_failing_rank_is_named_with_its_last_lines(tmp_path):
     assert "tfdist run: the last lines of rank 1:" in done.stderr
 
 
+@pytest.mark.parametrize("code", ["breakpoint()", "input()"])
+def test_what_needs_a_terminal_is_to_be_run_without_tfdist_run(code):
+    done = run("-np", "2", sys.executable, "-c", code)
+
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "tfdist run: breakpoint() and input() need a terminal, which no rank has. "
+        "Debug with one process: python train.py\n"
+    )
+
+
 @pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("SEGV", 139)])
 def test_a_rank_that_is_killed_is_named_with_the_signal(name, code):
     script = f"if [ $TFDIST_RANK = 1 ]; then kill -{name} $$; fi; {FOREVER}"
@@ -431,6 +442,20 @@ def test_a_signal_is_passed_on_and_ends_the_run(number, code):
     assert process.returncode == code
     assert sorted(out.splitlines()) == ["[0] bye", "[1] bye"]
     assert err.startswith(f"tfdist run: {number.name} ended the run; ranks 0 and 1")
+
+
+def test_ctrl_c_prints_one_line_and_no_traceback():
+    script = "import os, time; print('rank', os.getpid(), flush=True); time.sleep(999)"
+
+    with started("-np", "2", sys.executable, "-c", script) as process:
+        read_numbers(process, 1)
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+
+    assert re.fullmatch(r"tfdist run: SIGINT ended the run; .* were ended\.\n", err), (
+        err
+    )
 
 
 def test_the_second_ctrl_c_kills_at_once():

@@ -40,8 +40,11 @@ _TRACEBACK = re.compile(
     rb'Traceback \(most recent call last\)|  File "[^"\n]+", line \d+\s*$'
 )
 _FRAME = b'  File "'
-# A frame of this library.
-_OWN_FRAME = _FRAME + os.fsencode(Path(__file__).parents[1]) + b"/"
+# A frame of this library, of context managers, or of code that AutoGraph made.
+_NOT_OF_USER = re.compile(
+    rb'  File "(%s/|[^"]*/python[\d.]+/contextlib\.py"|[^"]*__autograph_generated_file)'
+    % re.escape(os.fsencode(Path(__file__).parents[1]))
+)
 # A traceback is held until no other has begun for this long, but not for longer than
 # the second, because ranks raise the same error at nearly the same time.
 _HOLD_SECONDS, _LONGEST_HOLD_SECONDS = 1.0, 3.0
@@ -65,7 +68,7 @@ class Console:
         # The terminal whose current line is a progress bar.
         self._unfinished: int | None = None
         self._errors = Errors(clock)
-        # Whether to print the frames of this library as well.
+        # Whether to print all frames.
         self.is_verbose = False
 
     def show(self, descriptor: int, tag: str, lines: list[bytes]) -> None:
@@ -223,10 +226,9 @@ class Errors:
             lines = held[first][1] if first in tags else []
             if not lines:
                 notice = f"{names} raised the same error as [{first}]."
-            if error.startswith(b"KeyboardInterrupt"):
-                # The launcher says that a signal ended the run.
-                notice = ""
-            shown.append((first, lines, notice))
+            # The launcher says that a signal ended the run.
+            if not error.startswith(b"KeyboardInterrupt"):
+                shown.append((first, lines, notice))
         return shown
 
 
@@ -262,12 +264,12 @@ def error_lines(lines: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def without_own_frames(lines: Sequence[bytes]) -> list[bytes]:
-    """Return tracebacks without frames of this library, but for those that raised."""
+    """Return tracebacks without frames of no use to users, unless these raised."""
     shown: list[bytes] = []
     frame: list[bytes] = []
     for line in lines:
         if line.startswith(_FRAME):
-            if frame and not frame[0].startswith(_OWN_FRAME):
+            if frame and not _NOT_OF_USER.match(frame[0]):
                 shown += frame
             frame = [line]
         elif frame and line.startswith(b"    "):

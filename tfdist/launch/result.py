@@ -23,6 +23,8 @@ _RECURRING = (
     "TypeError",
     "ValueError",
 )
+# Errors of a debugger, and of input(), that read from no terminal.
+_OF_TERMINAL = ("bdb.BdbQuit", "EOFError: EOF when reading a line")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ class Exit:
         """The name of a Python error that a restart would meet again, or nothing."""
         name = self.tail[0].partition(":")[0] if self.code == 1 and self.tail else ""
         return name if name in _RECURRING else ""
+
+    @property
+    def wanted_terminal(self) -> bool:
+        """Whether it ended because it has no terminal to read from."""
+        return (
+            self.code == 1 and any(self.tail) and self.tail[0].startswith(_OF_TERMINAL)
+        )
 
     @property
     def name(self) -> str:

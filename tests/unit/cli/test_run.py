@@ -493,10 +493,27 @@ def test_long_lines_lose_their_middle_and_ended_ranks_are_named(said):
 
     assert said(RunResult(exits, "failed", failed_rank=1, ended_ranks=(0,))) == [
         "tfdist run: the last lines of rank 1:",
-        f"    {'x' * 1000} ... {'x' * 990}. Do this.",
+        f"    {'x' * 100} ... {'x' * 90}. Do this.",
         "tfdist run: rank 1 failed with exit code 3 after 1.0 s; "
         "rank 0 was still running and was ended.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_hinted"),
+    [
+        ("bdb.BdbQuit", True),
+        ("EOFError: EOF when reading a line", True),
+        ("EOFError: Ran out of input", False),
+    ],
+)
+def test_a_rank_that_wanted_a_terminal_gets_a_hint(said, error, is_hinted):
+    exits = (Exit(0, 1, 1.0, (error,)),)
+
+    *_, last = said(RunResult(exits, "failed", failed_rank=0))
+
+    hint = "tfdist run: breakpoint() and input() need a terminal, which no rank has."
+    assert last.startswith(hint) == is_hinted
 
 
 def test_a_timeout_is_reported_in_one_line(said):

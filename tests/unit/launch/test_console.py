@@ -1,5 +1,6 @@
 """The console: tags, progress bars, errors of several ranks, noise of TensorFlow."""
 
+import contextlib
 import os
 import pty
 import threading
@@ -219,16 +220,15 @@ def test_an_error_waits_a_second_for_the_same_of_other_ranks():
     assert errors.release(now=True) == [("2", [], notice)]
 
 
-def test_an_interrupt_of_several_ranks_is_shown_without_a_notice():
+def test_an_interrupt_is_not_shown_because_the_launcher_says_it():
     errors = Errors(Clock())
     lines = [b"Traceback (most recent call last):\n", b"KeyboardInterrupt\n"]
 
     for rank in "01":
         errors.hold(rank, lines)
+    errors.hold("2", raised(2))
 
-    assert errors.release(now=True) == [("0", lines, "")]
-    errors.hold("2", lines)
-    assert errors.release(now=True) == [("0", [], "")]
+    assert errors.release(now=True) == [("2", raised(2), "")]
 
 
 def test_other_errors_are_shown_each_by_itself_and_within_three_seconds():
@@ -249,8 +249,16 @@ def test_other_errors_are_shown_each_by_itself_and_within_three_seconds():
     assert errors.hold("0", [b"text\n"]) == [b"text\n"]
 
 
-def test_frames_of_tfdist_are_left_out_unless_they_raised():
-    own = f'  File "{Path(tfdist.__file__).parent}/training/fit.py", line 7, in fit\n'
+@pytest.mark.parametrize(
+    "file",
+    [
+        Path(tfdist.__file__).parent / "training" / "fit.py",
+        contextlib.__file__,
+        "/tmp/__autograph_generated_fileq2_x.py",
+    ],
+)
+def test_frames_of_no_use_to_users_are_left_out_unless_they_raised(file):
+    own = f'  File "{file}", line 7, in fit\n'
     lines = [
         "before\n",
         "Traceback (most recent call last):\n",
