@@ -20,10 +20,10 @@ Check whether several processes train a script as one process does.
 The script runs twice in the current folder, with one process and with N, for its first
 steps of training and with all of its effects, such as writing files. Both runs begin
 with the same seed and train on the same global batches; then weights, optimizer,
-metrics and other state are compared. If they differ, a third run, of one process with
-the rows in another order, measures the rounding of the script. The report names the
-first variable that differs by more, the likely cause and the remedy. The script is not
-changed.
+metrics and other state are compared. If they differ, up to three more runs, of one
+process with the rows in other orders, measure the rounding of the script. The report
+names the first variable that differs by more, the likely cause and the remedy. The
+script is not changed.
 """
 
 _EPILOG = """\
@@ -47,7 +47,7 @@ _OPTIONS = {
     "--timeout SECONDS": "give up after this time, with exit code 2",
     "--json FILE": "write the verdict to a file, too",
     "--output-dir DIR": "write what the script prints to DIR/one and DIR/all, a file a "
-    "rank; that of a third run to DIR/shuffled",
+    "rank; that of further runs to DIR/shuffled-1 and so on",
     "--float64": "let Keras compute in float64, where rounding hides nothing; a script "
     "that sets its own type keeps it",
     "--seed N": "the seed of every process (default: 1; with --bits, none)",

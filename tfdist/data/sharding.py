@@ -183,11 +183,13 @@ def _of_rows(sparse: Any, rows: Any, shape: tf.TensorShape) -> Any:
     return tf.SparseTensor(sparse.indices, sparse.values, tf.stack(dimensions))
 
 
-def shuffle_rows(batch: Any, rows: Any, with_rows: Sequence[Any]) -> Any:
-    """Return a batch with its `rows` in another order, always the same."""
+def shuffle_rows(
+    batch: Any, rows: Any, with_rows: Sequence[Any], number: int = 0
+) -> Any:
+    """Return a batch with its `rows` in another order, by its number."""
     rows = tf.cast(rows, tf.int64)
     # Multiples of the golden ratio: no random operation, which a watch may replace.
-    keys = tf.range(rows) * 2654435761 % 2**32
+    keys = tf.range(rows) * 2654435761 % 2**32 * (2 * number + 1) % 2**32
     order = tf.argsort(keys, direction="DESCENDING", stable=True)
     order = tf.cast(order, tf.int64)
 

@@ -17,11 +17,13 @@ from tfdist.verify.start import LONE_OPTION, SHUFFLED_OPTION, Orders
 from tfdist.verify.watch import Watch
 
 
-def main(orders: Orders, folder: Path, *, lone: bool, shuffled: bool) -> None:
+def main(
+    orders: Orders, folder: Path, *, lone: bool, shuffled: int | None = None
+) -> None:
     """Run the script under a watch, and write the recording."""
     watch = _prepare(orders, lone=lone)
-    if shuffled:
-        shuffle_steps()
+    if shuffled is not None:
+        shuffle_steps(shuffled)
     run_script(orders.command, module=orders.module)
     watch.recording.write(folder)
     leave_if_threads_would_stay()
@@ -55,9 +57,6 @@ def _keep_float32() -> None:
 
 if __name__ == "__main__":
     given, name, *options = sys.argv[1:]
-    main(
-        Orders.read(given),
-        Path(name),
-        lone=LONE_OPTION in options,
-        shuffled=SHUFFLED_OPTION in options,
-    )
+    order = int(options[-1]) if SHUFFLED_OPTION in options else None
+    lone = LONE_OPTION in options
+    main(Orders.read(given), Path(name), lone=lone, shuffled=order)

@@ -28,21 +28,21 @@ class Rounding:
     """Limits of what rounding explains.
 
     They are fixed, or larger by what `shuffled` shows: the same training on one process
-    with the rows of each step in another order.
+    with the rows of each step in other orders.
     """
 
-    def __init__(self, one: Recording, shuffled: Recording | None = None) -> None:
+    def __init__(self, one: Recording, shuffled: Sequence[Recording] = ()) -> None:
         self.dtype = dtype_of(one)
+        self.shuffled = shuffled
         self._one = one
-        self._shuffled = shuffled
         self._changes: dict[tuple[str, int], dict[str, float]] = {}
-        if shuffled is not None and self._order_matters():
-            self._shuffled = None
+        if self._order_matters():
+            self.shuffled = ()
 
     @property
     def is_measured(self) -> bool:
         """Whether the rounding of the script itself is known."""
-        return self._shuffled is not None
+        return bool(self.shuffled)
 
     def limit(self, name: str, kind: str, step: int) -> float:
         """Return the largest relative difference that rounding explains."""
@@ -60,15 +60,13 @@ class Rounding:
     def changes(self, kind: str, step: int) -> dict[str, float]:
         """Return what another order of rows changes on one process, by variable."""
         if (kind, step) not in self._changes:
-            mine, theirs = (
-                run.gradients if kind == "gradients" else run.states.get(step, {})
-                for run in (self._one, self._shuffled or self._one)
-            )
-            entries = self._one.entries
+            runs = [_values(run, kind, step) for run in (self._one, *self.shuffled)]
+            mine, *others = runs
             self._changes[kind, step] = {
-                name: relative_difference(value, theirs[name])
-                for name, value in mine.items()
-                if name in theirs and kind in ("gradients", entries[name].kind)
+                name: max(relative_difference(mine[name], run[name]) for run in others)
+                for name, entry in self._one.entries.items()
+                if others and all(name in run for run in runs)
+                if kind in ("gradients", entry.kind)
             }
         return self._changes[kind, step]
 
@@ -77,7 +75,7 @@ class Rounding:
         # For example a bias before a normalisation. Adam turns even such a gradient
         # into full steps, in a random direction.
         given = self._one.gradients
-        others = [sent, *([self._shuffled.gradients] if self._shuffled else [])]
+        others = [sent, *(run.gradients for run in self.shuffled)]
         sizes = {
             name: _size([gradient, *(other[name] for other in others)])
             for name, gradient in given.items()
@@ -123,6 +121,11 @@ def relative_difference(one: Any, other: Any) -> float:
         return float("inf")
     values = np.abs([one, other])
     return float(amount / values.max(where=np.isfinite(values), initial=_FLOOR))
+
+
+def _values(run: Recording, kind: str, step: int) -> Mapping[str, Any]:
+    """Return the gradients of a run, or its variables after a step."""
+    return run.gradients if kind == "gradients" else run.states.get(step, {})
 
 
 def dtype_of(one: Recording) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LONE_OPTION, SHUFFLED_OPTION = "--lone", "--shuffled"
 _CHILD = "tfdist.verify.child"
 _COULD_NOT_RUN = 2
+# The most runs that measure rounding. One may miss what happens in few steps.
+_SHUFFLED_RUNS = 3
 # Names by which the ranks of a Horovod script add up gradients of their own batches.
 _OF_HOROVOD = {"DistributedGradientTape", "DistributedOptimizer"}
 
@@ -105,9 +107,9 @@ def verify(
         runs = [*_plan(orders, Path(name)).items()]
         if orders.bits:
             return judge_bits([record(*run) for run in runs])
-        one, many, shuffled = runs
+        one, many, *shuffled = runs
         [alone] = record(*one)
-        return judge(alone, record(*many), lambda: record(*shuffled)[0])
+        return judge(alone, record(*many), (record(*run)[0] for run in shuffled))
 
 
 def _refuse_horovod_script(orders: Orders) -> None:
@@ -154,12 +156,16 @@ def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
         if name in RESERVED_VARIABLES and not name.startswith("HOROVOD_")
     }
     alone = replace(alone, env={**alone.env, **identity})
-    one, many, shuffled = (folder / name for name in ("one", "all", "shuffled"))
-    options = (str(shuffled), LONE_OPTION, SHUFFLED_OPTION)
+
+    def lone(own: Path, *options: str) -> list[ProcessSpec]:
+        return [replace(alone, argv=(*command, str(own), LONE_OPTION, *options))]
+
+    one, many = folder / "one", folder / "all"
+    shuffled = {folder / f"shuffled-{n + 1}": str(n) for n in range(_SHUFFLED_RUNS)}
     return {
-        one: [replace(alone, argv=(*command, str(one), LONE_OPTION))],
+        one: lone(one),
         many: [replace(spec, argv=(*command, str(many))) for spec in several],
-        shuffled: [replace(alone, argv=(*command, *options))],
+        **{own: lone(own, SHUFFLED_OPTION, n) for own, n in shuffled.items()},
     }
 
 

@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,22 +68,19 @@ class Verdict:
 def judge(
     one: Recording,
     many: Sequence[Recording],
-    shuffle: Callable[[], Recording] | None = None,
+    shuffled: Iterable[Recording] = (),
 ) -> Verdict:
     """Compare the recording of one process with the recordings of all ranks.
 
-    `shuffle` trains on one process once more, with the rows of each step in another
-    order. It is called if the differences may be the script's own rounding.
+    `shuffled` is the same of one process with the rows of each step in other orders. An
+    iterator makes these recordings as long as the script's own rounding may explain
+    the differences.
     """
     steps = common_steps(one, many)
-    rounding = Rounding(one)
-    found = differences(one, many, rounding)
     unequal = unequal_on_ranks(many, steps[-1])
     cause = cause_of_data(one, many)
     may_be_rounding = cause is None and not unequal and not named(many)
-    if shuffle is not None and may_be_rounding and _too_large(found):
-        rounding = Rounding(one, shuffle())
-        found = differences(one, many, rounding)
+    rounding, found = _compared(one, many, shuffled if may_be_rounding else ())
     too_large = _too_large(found)
     if cause is None and (too_large or unequal):
         cause = cause_of_difference(one, many, rounding)
@@ -108,6 +105,21 @@ def judge(
         ),
         unequal=tuple(unequal),
     )
+
+
+def _compared(
+    one: Recording, many: Sequence[Recording], shuffled: Iterable[Recording]
+) -> tuple[Rounding, list[Difference]]:
+    """Compare two runs, and measure rounding while it may explain differences."""
+    rounding, orders = Rounding(one), iter(shuffled)
+    while _too_large(found := differences(one, many, rounding)):
+        order = next(orders, None)
+        if order is None:
+            break
+        rounding = Rounding(one, [*rounding.shuffled, order])
+        if not rounding.is_measured:
+            break
+    return rounding, found
 
 
 def _too_large(found: Sequence[Difference]) -> list[Difference]:
