@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 SHOWN = {".md", ".py", ".ipynb", ".yaml", ".sbatch"}
 OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)")
-NOT_ON_THE_SITE = re.compile(r"\[([^\]]*)\]\((?:tests/|LICENSE)[^)]*\)")
+NOT_ON_THE_SITE = re.compile(r"\[([^\]]*)\]\((?:(?:\.\./)?tests/|LICENSE)[^)]*\)")
 CONSOLE = re.compile(r'(<div class="language-console highlight")(>.*?</div>)', re.S)
 TABLE = re.compile(r"<table>.*?</table>", re.S)
 ROW = re.compile(r"<tr[ >].*?</tr>", re.S)

@@ -29,7 +29,6 @@ PRELUDES = {
 # Blocks that are compiled and not run here, and why.
 COMPILED = {
     "README.md:python:0": "trains for long, below",
-    "README.md:python:1": "needs servers, and has them below",
     "docs/horovod.md:python:2": "an elastic job: tests/distributed/"
     "test_horovod_elastic.py runs the same",
     "docs/parameter_servers.md:python:0": "needs servers, and has them below",
@@ -236,17 +235,13 @@ def test_the_readme_trains_on_two_processes_as_on_one(tmp_path):
     assert shown == pytest.approx(others[0], abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("page", "number", "end"),
-    [("README.md", 1, "{0: "), ("docs/parameter_servers.md", 0, "ps 0: ")],
-)
-def test_the_start_with_parameter_servers(tmp_path, page, number, end):
-    text = blocks_of(page, "python")[number].text
+def test_the_start_with_parameter_servers(tmp_path):
+    text = blocks_of("docs/parameter_servers.md", "python")[0].text
     (tmp_path / "train.py").write_text(text)
 
     printed = run(
         *(COMMAND, "run", "--workers", 2, "--ps", 1, "train.py"), folder=tmp_path
     )
 
-    assert end in printed
-    assert (tmp_path / "model.keras").exists() == ("model.save" in text)
+    assert "ps 0: " in printed
+    assert (tmp_path / "model.keras").exists()

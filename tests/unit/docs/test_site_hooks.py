@@ -53,9 +53,9 @@ def test_links_to_elsewhere_and_anchors_stay(hooks):
 def test_tests_are_not_on_the_site(hooks):
     page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
 
-    text = "[a](tests/b.py), [c](docs/d.md), [e](LICENSE)"
+    text = "[a](tests/b.py), [c](docs/d.md), [e](LICENSE), [f](../tests/g.py)"
 
-    assert hooks.on_page_markdown(text, page) == "a, [c](d.md), e"
+    assert hooks.on_page_markdown(text, page) == "a, [c](d.md), e, f"
 
 
 def test_a_page_of_the_root_comes_late_in_a_search(hooks):
