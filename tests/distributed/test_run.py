@@ -227,6 +227,104 @@ def test_each_rank_has_a_log(tmp_path):
     assert "[1] out 1" in done.stdout
 
 
+OF_CHIEF = (
+    "import os, sys; rank = os.environ['TFDIST_RANK']; print('out', rank); "
+    "print('err', rank, file=sys.stderr); assert rank in sys.argv[1], 'no data'"
+)
+
+
+@pytest.mark.parametrize(
+    ("is_well", "options"), [(True, []), (False, []), (False, ["--output-dir", "logs"])]
+)
+def test_the_output_of_the_chief_alone(tmp_path, is_well, options):
+    (tmp_path / "train.py").write_text(OF_CHIEF)
+    ranks = "01" if is_well else "0"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    done = run(
+        *("-np", "2", "--output", "chief", *options, "train.py", ranks),
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+
+    assert done.stdout == "[0] out 0\n"
+    assert "[0] err 0" in done.stderr
+    assert "err 1" not in done.stderr
+    folders = [tmp_path / "logs"] if options else [*temporary.glob("tfdist-output-*")]
+    if is_well:
+        assert (done.returncode, folders) == (0, [])
+        return
+    lines = done.stderr.splitlines()
+    assert "[1] AssertionError: no data" in lines
+    assert lines[-1].startswith("tfdist run: rank 1 failed with exit code 1 after ")
+    where = f"tfdist run: all that the processes have printed is in {folders[0]}"
+    assert (where in lines) == (not options)
+    log = (folders[0] / "rank.1.log").read_text()
+    assert {"out 1", "err 1", "AssertionError: no data"} < {*log.splitlines()}
+
+
+TRAINING = """
+import warnings
+import keras, numpy as np, tensorflow as tf, tfdist
+
+with tfdist.strategies.AllReduceStrategy().scope():
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(2,))])
+    model.compile("sgd", "mse")
+model.summary()
+model.summary(print_fn=lambda text, **_: print("a summary of the user"))
+warnings.warn("a warning of the user")
+tf.get_logger().warning("a log of the user")
+callbacks = [
+    keras.callbacks.EarlyStopping(
+        "loss", patience=0, mode="max", restore_best_weights=True, verbose=1
+    ),
+    keras.callbacks.ReduceLROnPlateau(
+        "loss", patience=1, mode="max", min_delta=9, verbose=1
+    ),
+    keras.callbacks.ModelCheckpoint("model.h5", verbose=1),
+]
+x, y = np.zeros((8, 2), "float32"), np.ones((8, 1), "float32")
+model.fit(x, y, batch_size=4, epochs=3, verbose=0, callbacks=callbacks)
+print("a line of the user")
+"""
+
+
+def test_what_keras_prints_comes_from_the_chief_and_what_the_user_prints_from_all(
+    tmp_path,
+):
+    (tmp_path / "train.py").write_text(TRAINING)
+
+    done = run("-np", "2", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    out, err = done.stdout, done.stderr
+    assert count_by_rank("a (line|summary) of the user", out) == (2, 2)
+    assert count_by_rank("(Warning: |tensorflow:)a (warning|log) of the user", err) == (
+        2,
+        2,
+    )
+    for text in (
+        "Total params: 3",
+        "ReduceLROnPlateau reducing",
+        "Epoch 2: early stopping",
+        "Restoring model weights",
+        "Epoch 1: saving model",
+    ):
+        assert count_by_rank(text, out) == (1, 0), text
+    for text in ("Do not pass an `input_shape`", "saving your model as an HDF5 file"):
+        chief, other = count_by_rank(text, err)
+        assert (chief > 0, other) == (True, 0), text
+
+
+def count_by_rank(pattern, text):
+    """Return in how many lines of ranks 0 and 1 a pattern is."""
+    return tuple(
+        len(re.findall(rf"^\[{rank}\] .*{pattern}", text, re.MULTILINE))
+        for rank in (0, 1)
+    )
+
+
 def test_an_output_that_nobody_reads_ends_the_run():
     with started("-np", "2", "yes") as process:
         process.stdout.readline()

@@ -71,11 +71,19 @@ class Console:
         # Whether to print all frames.
         self.is_verbose = False
 
-    def show(self, descriptor: int, tag: str, lines: list[bytes]) -> None:
-        """Print lines of one process; the launcher's own tag is empty."""
-        if self._tag and tag and descriptor == STDERR:
+    def show(
+        self,
+        descriptor: int,
+        tag: str,
+        lines: list[bytes],
+        *,
+        is_hidden: bool = False,
+    ) -> None:
+        """Print lines of one process, or its tracebacks; the launcher has no tag."""
+        if (self._tag or is_hidden) and tag and descriptor == STDERR:
             lines = self._errors.hold(tag, lines)
-        self._print(descriptor, tag, lines)
+        if not is_hidden:
+            self._print(descriptor, tag, lines)
 
     def seconds_to_next(self) -> float | None:
         """Return the seconds until `show_errors` has something to do, None if never."""

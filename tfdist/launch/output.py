@@ -39,8 +39,12 @@ class Output:
     console: bool = True
     # Prefix console lines with the rank.
     tag: bool = True
+    # Of processes other than the chief, print tracebacks only.
+    is_of_chief: bool = False
     # An existing directory for one log file per process and attempt.
     directory: Path | None = None
+    # It holds nothing else, and none of it is kept if the job ends well.
+    is_temporary: bool = False
     # How many restarts of the job came before.
     attempt: int = 0
     # Write JSON objects, all to stdout, instead of lines.
@@ -177,10 +181,14 @@ class OutputPump:
             return
         pairs = zip(lines, written, strict=True)
         shown = [one for line, one in pairs if not (rank.is_quiet and is_noise(line))]
-        if self._output.is_json:
+        if not self._output.is_json:
+            self._print(
+                lambda: self._console.show(
+                    console, rank.tag, shown, is_hidden=rank.is_hidden
+                )
+            )
+        elif not rank.is_hidden:
             self._print(lambda: write_all(STDOUT, b"".join(shown)))
-        else:
-            self._print(lambda: self._console.show(console, rank.tag, shown))
 
     def _keep(self, log: "_LogFile", data: bytes) -> None:
         """Write to a log file; a disk that is full must not end the job."""
@@ -214,6 +222,7 @@ class _RankOutput:
         self.tag = "" if spec is None else spec.tag
         # Whether to leave out what TensorFlow prints without an error.
         self.is_quiet = spec is not None and spec.is_quiet
+        self.is_hidden = spec is not None and spec.rank > 0 and output.is_of_chief
         self.records = Records(spec, None if spec is None else output.attempt)
         self.write_ends: list[int] = []
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)

@@ -92,7 +92,7 @@ def run_job(
             # Each attempt has its own ports and run id, so leftovers cannot join.
             try:
                 with _placed(job, hosts, slots, signals) as (specs, remote):
-                    facts = _facts_of(progress, out.directory)
+                    facts = _facts_of(progress, out)
                     specs = _with_variables(specs, facts | secret_of(hosts))
                     result = run_once(specs, out, limit, signals, remote, needs_engine)
             except UnusableHosts as error:
@@ -133,12 +133,12 @@ def _seconds_to(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
-def _facts_of(progress: Path, directory: Path | None) -> dict[str, str]:
+def _facts_of(progress: Path, output: Output) -> dict[str, str]:
     """Return the facts of an attempt, whose number is the name of its progress file."""
     facts = {PROGRESS_VARIABLE: str(progress), RESTARTS_VARIABLE: progress.name}
-    if directory is not None:
+    if output.directory is not None and not output.is_temporary:
         restart = "" if progress.name == "0" else f"restart{progress.name}"
-        facts[FLIGHT_VARIABLE] = str(directory.absolute() / restart)
+        facts[FLIGHT_VARIABLE] = str(output.directory.absolute() / restart)
     return facts
 
 
