@@ -7,7 +7,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tfdist.launch import Attempt, Output, Restarts, RunResult, print_line
+from tfdist.launch import (
+    Attempt,
+    Output,
+    Restarts,
+    RunResult,
+    has_terminal,
+    print_line,
+)
 
 _MB = 1_000_000
 # Longest excerpt of a line that is repeated after a failure, in characters.
@@ -51,9 +58,16 @@ def _output(args: argparse.Namespace) -> Output:
         is_of_chief=is_of_chief,
         directory=folder,
         is_temporary=is_temporary,
+        is_live=_is_live(args),
         is_json=args.log_format == "json",
         log_bytes=None if size is None else size * _MB,
     )
+
+
+def _is_live(args: argparse.Namespace) -> bool:
+    """Return whether a line of the terminal says how far the chief is."""
+    is_plain = args.no_tag_output or args.log_format == "json"
+    return not is_plain and has_terminal()
 
 
 def end_of_files(output: Output, attempts: Sequence[Attempt]) -> list[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pty
 import re
 import select
 import signal
@@ -323,6 +324,71 @@ def count_by_rank(pattern, text):
         len(re.findall(rf"^\[{rank}\] .*{pattern}", text, re.MULTILINE))
         for rank in (0, 1)
     )
+
+
+LONG_TRAINING = """
+import time
+import keras, numpy as np, tfdist
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("rank", tfdist.rank(), "has done", batch)
+        time.sleep(0.3)
+
+with tfdist.strategies.AllReduceStrategy().scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x, y = np.zeros((48, 2), "float32"), np.ones((48, 1), "float32")
+model.fit(x, y, batch_size=4, callbacks=[Slow()])
+"""
+
+
+def test_a_terminal_says_how_far_the_job_is_and_no_line_is_mixed_with_it(tmp_path):
+    (tmp_path / "train.py").write_text(LONG_TRAINING)
+    master, slave = pty.openpty()
+    command = [*TFDIST, "-np", "2", "train.py"]
+    env = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(
+        command, stdout=slave, stderr=slave, cwd=tmp_path, env=env
+    )
+    os.close(slave)
+    written = b""
+    with contextlib.suppress(OSError):  # The end of a terminal.
+        while data := os.read(master, 65_536):
+            written += data
+    os.close(master)
+
+    assert process.wait(SECONDS) == 0, written.decode()
+    text = written.decode()
+    line = r"epoch 1/1, step \d+/12, [\d.,]+ examples/s, \d:\d\d:\d\d left"
+    assert re.search(line, text), text
+    end = screen(text)
+    assert {f"[1] rank 1 has done {n}" for n in range(12)} < {*end}, end
+    # On the chief, Keras's progress bar stands before it.
+    done = [row for row in end if re.search(r"^\[0\] .*rank 0 has done \d+$", row)]
+    assert len(done) == 12, end
+    assert not [row for row in end if "epoch 1/1, step" in row]
+
+
+def screen(text):
+    """Return the rows of a terminal that has no lower end."""
+    rows, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[?\d]*[A-Za-z]|.", text, re.DOTALL):
+        if part == "\n":
+            row += 1
+            rows += [""] * (row == len(rows))
+        elif part == "\r":
+            column = 0
+        elif part == "\x1b[A":
+            row -= 1
+        elif part == "\x1b[K":
+            rows[row] = rows[row][:column]
+        elif part[0] != "\x1b":
+            rows[row] = (
+                rows[row][:column].ljust(column) + part + rows[row][column + 1 :]
+            )
+            column += 1
+    return rows
 
 
 def test_an_output_that_nobody_reads_ends_the_run():

@@ -25,6 +25,8 @@ from tfdist.launch.console import (
     write_all,
 )
 from tfdist.launch.job import ProcessSpec
+from tfdist.launch.live_line import READ_SECONDS, LiveLine
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 _CHUNK_BYTES = 65_536
 _TAIL_LINES = 10
@@ -45,6 +47,8 @@ class Output:
     directory: Path | None = None
     # It holds nothing else, and none of it is kept if the job ends well.
     is_temporary: bool = False
+    # Say below all lines how far the chief is: needs a terminal, and tags.
+    is_live: bool = False
     # How many restarts of the job came before.
     attempt: int = 0
     # Write JSON objects, all to stdout, instead of lines.
@@ -71,6 +75,7 @@ class OutputPump:
         self._console = Console(tag=output.tag)
         self._on_end = on_end
         self._on_error = on_error
+        self._live: LiveLine | None = None
         self._ranks: dict[int, _RankOutput] = {}
         self._launcher = _RankOutput(output)
         self._selector = selectors.DefaultSelector()
@@ -83,6 +88,9 @@ class OutputPump:
             self._add_pipe(self._launcher, STDERR)
         rank = _RankOutput(self._output, spec)
         self._ranks[spec.rank] = rank
+        progress = spec.env.get(PROGRESS_VARIABLE)
+        if self._output.is_live and self._live is None and progress:
+            self._live = LiveLine(Path(progress))
         self._console.is_verbose |= not spec.is_quiet
         for console in (STDOUT, STDERR):
             self._add_pipe(rank, console)
@@ -151,12 +159,23 @@ class OutputPump:
     def _pump(self) -> None:
         """Move output until all ranks have closed their pipes."""
         while self._selector.get_map():
-            for key, _ in self._selector.select(self._console.seconds_to_next()):
+            for key, _ in self._selector.select(self._seconds_to_next()):
                 self._move(key.fd, *key.data)
             self._print(self._console.show_errors)
+            if self._live is not None:
+                self._print(
+                    functools.partial(self._console.show_live, self._live.read())
+                )
         self._print(functools.partial(self._console.show_errors, now=True))
         self._print(self._console.finish)
         self._on_end()
+
+    def _seconds_to_next(self) -> float | None:
+        """Return the seconds until there is something to show without new output."""
+        seconds = self._console.seconds_to_next()
+        if self._live is None:
+            return seconds
+        return READ_SECONDS if seconds is None else min(seconds, READ_SECONDS)
 
     def _move(
         self,
@@ -200,7 +219,11 @@ class OutputPump:
                     f"tfdist run: cannot write {log.path}: {error.strerror}. The job "
                     "goes on; until there is space, the file lacks what is printed."
                 )
-                self._print(lambda: print_line(line, is_json=self._output.is_json))
+                if self._output.is_json:
+                    self._print(lambda: print_line(line, is_json=True))
+                else:
+                    shown = [f"{line}\n".encode()]
+                    self._print(lambda: self._console.show(STDERR, "", shown))
             log.lacks_lines = True
 
     def _print(self, write: Callable[[], None]) -> None:

@@ -36,7 +36,12 @@ from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
 from tfdist.rendezvous.flight import FLIGHT_VARIABLE
 from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, new_progress, read_saved_step
+from tfdist.rendezvous.progress import (
+    PROGRESS_VARIABLE,
+    ask_for_status,
+    new_progress,
+    read_saved_step,
+)
 from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
 
 _LOOK_UPS_AT_A_TIME = 32
@@ -89,6 +94,8 @@ def run_job(
             out = replace(output or Output(), attempt=len(attempts))
             limit = _what_is_left(limits, deadline)
             progress = new_progress(Path(folder, str(len(attempts))))
+            if out.is_live:
+                ask_for_status(progress)
             # Each attempt has its own ports and run id, so leftovers cannot join.
             try:
                 with _placed(job, hosts, slots, signals) as (specs, remote):
