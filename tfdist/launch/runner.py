@@ -93,9 +93,7 @@ def run_job(
             # The log of an earlier attempt explains the restart.
             out = replace(output or Output(), attempt=len(attempts))
             limit = _what_is_left(limits, deadline)
-            progress = new_progress(Path(folder, str(len(attempts))))
-            if out.is_live:
-                ask_for_status(progress)
+            progress = _progress_in(folder, out)
             # Each attempt has its own ports and run id, so leftovers cannot join.
             try:
                 with _placed(job, hosts, slots, signals) as (specs, remote):
@@ -138,6 +136,14 @@ def _what_is_left(limits: Limits, deadline: float) -> Limits:
 def _seconds_to(deadline: float) -> float:
     """Return the time that is left."""
     return max(0.0, deadline - time.monotonic())
+
+
+def _progress_in(folder: str, output: Output) -> Path:
+    """Make the file of an attempt, and ask for its status if a terminal shows it."""
+    progress = new_progress(Path(folder, str(output.attempt)))
+    if output.is_live:
+        ask_for_status(progress)
+    return progress
 
 
 def _facts_of(progress: Path, output: Output) -> dict[str, str]:
