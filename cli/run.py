@@ -15,7 +15,6 @@ from tfdist.launch import (
     Hosts,
     Job,
     Limits,
-    Output,
     Restarts,
     isolate_network,
     resolve_command,
@@ -33,9 +32,14 @@ from tfdist_cli.options import (
 )
 from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
 from tfdist_cli.run_metrics import Metrics, add_options_of_metrics, metrics_variables
-from tfdist_cli.run_report import print_lines, report_end, report_restart
+from tfdist_cli.run_report import (
+    end_of_files,
+    output_of,
+    print_lines,
+    report_end,
+    report_restart,
+)
 
-_MB = 1_000_000
 _ISOLATED = "# in a shell of: unshare -cn sh -c 'ip link set lo up; exec sh'"
 # The options of which one says how many processes there are.
 _COUNTS = ("-np", "-H", "--hostfile", "--workers", "--ps")
@@ -98,6 +102,9 @@ _OPTIONS = {
     "--timeout SECONDS": "end the whole run after this time, with exit code 124",
     "--env K=V ...": "set a variable in every process; may be repeated",
     "--dry-run": "print the command of each process, ready to be pasted into a shell",
+    "--output all|chief": "with chief, print what the chief prints, and of the others "
+    "only tracebacks; the rest goes to the files of --output-dir, or without it to "
+    "temporary ones, which are kept, and named, if the job fails (default: all)",
     "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
     "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log; after the first "
     "restart of the job to DIR/rank.0.restart1.log; and record there what `tfdist "
@@ -194,16 +201,18 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.isolate_network:
             isolate_network()
-        attempts = run_job(
-            job,
-            restarts,
-            output=_output(args),
-            limits=_limits(args),
-            hosts=hosts,
-            on_restart=partial(report_restart, is_json=is_json),
-        )
+        with output_of(args) as output:
+            attempts = run_job(
+                job,
+                restarts,
+                output=output,
+                limits=_limits(args),
+                hosts=hosts,
+                on_restart=partial(report_restart, is_json=is_json),
+            )
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
+    print_lines(end_of_files(output, attempts), is_json=is_json)
     report_end(restarts, attempts, is_json=is_json)
     print_lines(metrics.report(attempts[-1].result), is_json=is_json)
     if hosts is None and have_not_met(job, attempts[-1]):
@@ -266,31 +275,6 @@ def _remarks(args: argparse.Namespace, restarts: Restarts) -> list[str]:
     if restarts.min_size is not None:
         lines[-1] += f", with -np {restarts.min_size} at least"
     return lines
-
-
-def _output(args: argparse.Namespace) -> Output:
-    """Return the destinations of the output, and create the folder of log files."""
-    folder, size = args.output_dir, args.log_size_mb
-    if size is not None and (size < 1 or folder is None):
-        where = "" if folder is not None else ", without --output-dir"
-        raise ValueError(
-            "--log-size-mb must be at least 1, and limits the files of --output-dir. "
-            f"Received: --log-size-mb {size}{where}. Leave it out for no limit."
-        )
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(
-                "--output-dir must be a folder or a name for a new one. "
-                f"Received: {folder} ({error.strerror}). Choose another place."
-            ) from None
-    return Output(
-        tag=not args.no_tag_output,
-        directory=folder,
-        is_json=args.log_format == "json",
-        log_bytes=None if size is None else size * _MB,
-    )
 
 
 def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:

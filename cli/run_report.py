@@ -1,11 +1,88 @@
-"""The launcher's own lines in `tfdist run`: restarts and the end of the job."""
+"""Output of `tfdist run`: its destinations, and lines on restarts and the end."""
 
-from collections.abc import Sequence
+import argparse
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from tfdist.launch import Attempt, Restarts, RunResult, print_line
+from tfdist.launch import (
+    Attempt,
+    Output,
+    Restarts,
+    RunResult,
+    has_terminal,
+    print_line,
+)
 
+_MB = 1_000_000
 # Longest excerpt of a line that is repeated after a failure, in characters.
 _LONGEST_SHOWN = 200
+
+
+@contextlib.contextmanager
+def output_of(args: argparse.Namespace) -> Iterator[Output]:
+    """Hold the destinations of the output; remove temporary files after an error."""
+    output = _output(args)
+    try:
+        yield output
+    except BaseException:
+        _remove_temporary(output)
+        raise
+
+
+def _output(args: argparse.Namespace) -> Output:
+    """Return the destinations of the output, and create the folder of log files."""
+    folder, size = args.output_dir, args.log_size_mb
+    if size is not None and (size < 1 or folder is None):
+        where = "" if folder is not None else ", without --output-dir"
+        raise ValueError(
+            "--log-size-mb must be at least 1, and limits the files of --output-dir. "
+            f"Received: --log-size-mb {size}{where}. Leave it out for no limit."
+        )
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(
+                "--output-dir must be a folder or a name for a new one. "
+                f"Received: {folder} ({error.strerror}). Choose another place."
+            ) from None
+    is_of_chief = args.output == "chief"
+    is_temporary = is_of_chief and folder is None
+    if is_temporary:
+        folder = Path(tempfile.mkdtemp(prefix="tfdist-output-"))
+    return Output(
+        tag=not args.no_tag_output,
+        is_of_chief=is_of_chief,
+        directory=folder,
+        is_temporary=is_temporary,
+        is_live=_is_live(args),
+        is_json=args.log_format == "json",
+        log_bytes=None if size is None else size * _MB,
+    )
+
+
+def _is_live(args: argparse.Namespace) -> bool:
+    """Return whether a line of the terminal says how far the chief is."""
+    is_plain = args.no_tag_output or args.log_format == "json"
+    return not is_plain and has_terminal()
+
+
+def end_of_files(output: Output, attempts: Sequence[Attempt]) -> list[str]:
+    """Return where temporary log files are after a failure; otherwise remove them."""
+    if all(attempt.result.reason == "done" for attempt in attempts):
+        _remove_temporary(output)
+    elif output.is_temporary:
+        return [f"all that the processes have printed is in {output.directory}"]
+    return []
+
+
+def _remove_temporary(output: Output) -> None:
+    """Remove log files for which no folder was given."""
+    if output.is_temporary and output.directory is not None:
+        shutil.rmtree(output.directory, ignore_errors=True)
 
 
 def report_restart(result: RunResult, line: str, *, is_json: bool = False) -> None:

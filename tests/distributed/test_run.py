@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pty
 import re
 import select
 import signal
@@ -225,6 +226,169 @@ def test_each_rank_has_a_log(tmp_path):
         assert log.replace(b"err\n", b"") == b"out %d\n50%%\rend" % rank
         assert b"err\n" in log
     assert "[1] out 1" in done.stdout
+
+
+OF_CHIEF = (
+    "import os, sys; rank = os.environ['TFDIST_RANK']; print('out', rank); "
+    "print('err', rank, file=sys.stderr); assert rank in sys.argv[1], 'no data'"
+)
+
+
+@pytest.mark.parametrize(
+    ("is_well", "options"), [(True, []), (False, []), (False, ["--output-dir", "logs"])]
+)
+def test_the_output_of_the_chief_alone(tmp_path, is_well, options):
+    (tmp_path / "train.py").write_text(OF_CHIEF)
+    ranks = "01" if is_well else "0"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    done = run(
+        *("-np", "2", "--output", "chief", *options, "train.py", ranks),
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+
+    assert done.stdout == "[0] out 0\n"
+    assert "[0] err 0" in done.stderr
+    assert "err 1" not in done.stderr
+    folders = [tmp_path / "logs"] if options else [*temporary.glob("tfdist-output-*")]
+    if is_well:
+        assert (done.returncode, folders) == (0, [])
+        return
+    lines = done.stderr.splitlines()
+    assert "[1] AssertionError: no data" in lines
+    assert lines[-1].startswith("tfdist run: rank 1 failed with exit code 1 after ")
+    where = f"tfdist run: all that the processes have printed is in {folders[0]}"
+    assert (where in lines) == (not options)
+    log = (folders[0] / "rank.1.log").read_text()
+    assert {"out 1", "err 1", "AssertionError: no data"} < {*log.splitlines()}
+
+
+TRAINING = """
+import warnings
+import keras, numpy as np, tensorflow as tf, tfdist
+
+with tfdist.strategies.AllReduceStrategy().scope():
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(2,))])
+    model.compile("sgd", "mse")
+model.summary()
+model.summary(print_fn=lambda text, **_: print("a summary of the user"))
+warnings.warn("a warning of the user")
+tf.get_logger().warning("a log of the user")
+callbacks = [
+    keras.callbacks.EarlyStopping(
+        "loss", patience=0, mode="max", restore_best_weights=True, verbose=1
+    ),
+    keras.callbacks.ReduceLROnPlateau(
+        "loss", patience=1, mode="max", min_delta=9, verbose=1
+    ),
+    keras.callbacks.ModelCheckpoint("model.h5", verbose=1),
+]
+x, y = np.zeros((8, 2), "float32"), np.ones((8, 1), "float32")
+model.fit(x, y, batch_size=4, epochs=3, verbose=0, callbacks=callbacks)
+print("a line of the user")
+"""
+
+
+def test_what_keras_prints_comes_from_the_chief_and_what_the_user_prints_from_all(
+    tmp_path,
+):
+    (tmp_path / "train.py").write_text(TRAINING)
+
+    done = run("-np", "2", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    out, err = done.stdout, done.stderr
+    assert count_by_rank("a (line|summary) of the user", out) == (2, 2)
+    assert count_by_rank("(Warning: |tensorflow:)a (warning|log) of the user", err) == (
+        2,
+        2,
+    )
+    for text in (
+        "Total params: 3",
+        "ReduceLROnPlateau reducing",
+        "Epoch 2: early stopping",
+        "Restoring model weights",
+        "Epoch 1: saving model",
+    ):
+        assert count_by_rank(text, out) == (1, 0), text
+    for text in ("Do not pass an `input_shape`", "saving your model as an HDF5 file"):
+        chief, other = count_by_rank(text, err)
+        assert (chief > 0, other) == (True, 0), text
+
+
+def count_by_rank(pattern, text):
+    """Return in how many lines of ranks 0 and 1 a pattern is."""
+    return tuple(
+        len(re.findall(rf"^\[{rank}\] .*{pattern}", text, re.MULTILINE))
+        for rank in (0, 1)
+    )
+
+
+LONG_TRAINING = """
+import time
+import keras, numpy as np, tfdist
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("rank", tfdist.rank(), "has done", batch)
+        time.sleep(0.3)
+
+with tfdist.strategies.AllReduceStrategy().scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x, y = np.zeros((48, 2), "float32"), np.ones((48, 1), "float32")
+model.fit(x, y, batch_size=4, callbacks=[Slow()])
+"""
+
+
+def test_a_terminal_says_how_far_the_job_is_and_no_line_is_mixed_with_it(tmp_path):
+    (tmp_path / "train.py").write_text(LONG_TRAINING)
+    master, slave = pty.openpty()
+    command = [*TFDIST, "-np", "2", "train.py"]
+    env = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(
+        command, stdout=slave, stderr=slave, cwd=tmp_path, env=env
+    )
+    os.close(slave)
+    written = b""
+    with contextlib.suppress(OSError):  # The end of a terminal.
+        while data := os.read(master, 65_536):
+            written += data
+    os.close(master)
+
+    assert process.wait(SECONDS) == 0, written.decode()
+    text = written.decode()
+    line = r"epoch 1/1, step \d+/12, [\d.,]+ examples/s, \d:\d\d:\d\d left"
+    assert re.search(line, text), text
+    end = screen(text)
+    assert {f"[1] rank 1 has done {n}" for n in range(12)} < {*end}, end
+    # On the chief, Keras's progress bar stands before it.
+    done = [row for row in end if re.search(r"^\[0\] .*rank 0 has done \d+$", row)]
+    assert len(done) == 12, end
+    assert not [row for row in end if "epoch 1/1, step" in row]
+
+
+def screen(text):
+    """Return the rows of a terminal that has no lower end."""
+    rows, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[?\d]*[A-Za-z]|.", text, re.DOTALL):
+        if part == "\n":
+            row += 1
+            rows += [""] * (row == len(rows))
+        elif part == "\r":
+            column = 0
+        elif part == "\x1b[A":
+            row -= 1
+        elif part == "\x1b[K":
+            rows[row] = rows[row][:column]
+        elif part[0] != "\x1b":
+            rows[row] = (
+                rows[row][:column].ljust(column) + part + rows[row][column + 1 :]
+            )
+            column += 1
+    return rows
 
 
 def test_an_output_that_nobody_reads_ends_the_run():

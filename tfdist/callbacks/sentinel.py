@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from tfdist.callbacks.backup.state import TrainingVariables, is_part
 from tfdist.callbacks.ranks import collective_of
-from tfdist.callbacks.throughput import mean_loss_of
 from tfdist.collectives import Collective
 from tfdist.compat.keras.layers import weights_of
 from tfdist.compat.keras.learning_rates import state_of_losses, variables_of
+from tfdist.compat.keras.losses_and_metrics import mean_loss_of
 from tfdist.compat.owned_variables import is_elsewhere, owner_of
 from tfdist.training.state import broadcast_equal
 

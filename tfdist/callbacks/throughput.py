@@ -19,6 +19,7 @@ from tfdist.callbacks.ranks import (
     times_of_ranks,
     times_since,
 )
+from tfdist.compat.keras.losses_and_metrics import mean_loss_of
 from tfdist.compat.keras.saving import write_atomically
 from tfdist.compat.user_warnings import warn_user
 from tfdist.devices.configuration import wait_for_gpus
@@ -281,20 +282,6 @@ def examples_counted(model: keras.Model, steps: int) -> float:
             "Pass the global batch size: Throughput(examples_per_step=64)."
         )
     return counted
-
-
-def mean_loss_of(model: keras.Model) -> keras.Metric | None:
-    """Return the metric that holds a model's mean loss, if any."""
-    return next(filter(_is_mean_loss, model.metrics), None)
-
-
-def _is_mean_loss(metric: keras.Metric) -> bool:
-    """Return whether a metric is a mean loss whose type can count rows."""
-    return (
-        metric.name == "loss"
-        and isinstance(metric, keras.metrics.Mean)
-        and metric.count.dtype in ("float32", "float64")
-    )
 
 
 def _check(options: Throughput) -> None:

@@ -6,6 +6,7 @@ from tfdist.launch.horovod import TUNING_OPTIONS, tuning_variables
 from tfdist.launch.hosts import Hosts, Pods, plan_in_pod, plan_unconnected
 from tfdist.launch.isolation import isolate_network
 from tfdist.launch.job import DEFAULT_RESTARTS, LEVEL_VARIABLE, Job, Limits, ProcessSpec
+from tfdist.launch.live_line import has_terminal
 from tfdist.launch.mpi import with_engine
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
@@ -28,6 +29,7 @@ __all__ = [
     "Restarts",
     "RunResult",
     "TUNING_OPTIONS",
+    "has_terminal",
     "isolate_network",
     "plan_here",
     "plan_in_pod",

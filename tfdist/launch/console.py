@@ -23,6 +23,7 @@ _STATE_SECONDS = 10.0
 _ERASE_LINE = b"\r\x1b[K"
 # A terminal truncates the text between these to one line.
 _NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"
+_LINE_UP = b"\x1b[A"
 # Messages of TensorFlow's C++ code that TF_CPP_MIN_LOG_LEVEL=2 leaves: information and
 # warnings written before it reads the level, the absence of a GPU or of fast float16,
 # which it calls errors, datasets that it made deterministic itself, and the reason of
@@ -68,14 +69,24 @@ class Console:
         # The terminal whose current line is a progress bar.
         self._unfinished: int | None = None
         self._errors = Errors(clock)
+        # The line below all others of a terminal, and whether it is now below a bar.
+        self._live, self._is_below_bar = b"", False
         # Whether to print all frames.
         self.is_verbose = False
 
-    def show(self, descriptor: int, tag: str, lines: list[bytes]) -> None:
-        """Print lines of one process; the launcher's own tag is empty."""
-        if self._tag and tag and descriptor == STDERR:
+    def show(
+        self,
+        descriptor: int,
+        tag: str,
+        lines: list[bytes],
+        *,
+        is_hidden: bool = False,
+    ) -> None:
+        """Print lines of one process, or its tracebacks; the launcher has no tag."""
+        if (self._tag or is_hidden) and tag and descriptor == STDERR:
             lines = self._errors.hold(tag, lines)
-        self._print(descriptor, tag, lines)
+        if not is_hidden:
+            self._print(descriptor, tag, lines)
 
     def seconds_to_next(self) -> float | None:
         """Return the seconds until `show_errors` has something to do, None if never."""
@@ -93,10 +104,34 @@ class Console:
         """Write lines as this console shows them."""
         if self._tag:
             lines = [self._tagged(descriptor, tag, line) for line in lines]
-        write_all(descriptor, b"".join(lines))
+        data = b"".join(lines)
+        if data:
+            erase = self._erase_live()
+            write_all(descriptor, erase + data + self._draw_live())
+
+    def show_live(self, text: str) -> None:
+        """Show a line on the terminal below all others, in place of the last."""
+        if text.encode() != self._live:
+            erase = self._erase_live()
+            self._live = text.encode()
+            write_all(STDERR, erase + self._draw_live())
+
+    def _erase_live(self) -> bytes:
+        """Return what erases the lowest line, and goes up to a bar above it."""
+        if not self._live:
+            return b""
+        return _ERASE_LINE + _LINE_UP * self._is_below_bar
+
+    def _draw_live(self) -> bytes:
+        """Return what draws the lowest line."""
+        if not self._live:
+            return b""
+        self._is_below_bar = self._unfinished is not None
+        return b"\r\n" * self._is_below_bar + _NO_WRAP + self._live + _WRAP
 
     def finish(self) -> None:
         """End the line of an unfinished progress bar."""
+        self.show_live("")
         if self._unfinished is not None:
             write_all(self._unfinished, b"\n")
             self._unfinished = None

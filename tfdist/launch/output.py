@@ -25,6 +25,8 @@ from tfdist.launch.console import (
     write_all,
 )
 from tfdist.launch.job import ProcessSpec
+from tfdist.launch.live_line import READ_SECONDS, LiveLine
+from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 _CHUNK_BYTES = 65_536
 _TAIL_LINES = 10
@@ -39,8 +41,14 @@ class Output:
     console: bool = True
     # Prefix console lines with the rank.
     tag: bool = True
+    # Of processes other than the chief, print tracebacks only.
+    is_of_chief: bool = False
     # An existing directory for one log file per process and attempt.
     directory: Path | None = None
+    # It holds nothing else, and none of it is kept if the job ends well.
+    is_temporary: bool = False
+    # Say below all lines how far the chief is: needs a terminal, and tags.
+    is_live: bool = False
     # How many restarts of the job came before.
     attempt: int = 0
     # Write JSON objects, all to stdout, instead of lines.
@@ -67,6 +75,7 @@ class OutputPump:
         self._console = Console(tag=output.tag)
         self._on_end = on_end
         self._on_error = on_error
+        self._live: LiveLine | None = None
         self._ranks: dict[int, _RankOutput] = {}
         self._launcher = _RankOutput(output)
         self._selector = selectors.DefaultSelector()
@@ -79,6 +88,9 @@ class OutputPump:
             self._add_pipe(self._launcher, STDERR)
         rank = _RankOutput(self._output, spec)
         self._ranks[spec.rank] = rank
+        progress = spec.env.get(PROGRESS_VARIABLE)
+        if self._output.is_live and self._live is None and progress:
+            self._live = LiveLine(Path(progress))
         self._console.is_verbose |= not spec.is_quiet
         for console in (STDOUT, STDERR):
             self._add_pipe(rank, console)
@@ -147,12 +159,23 @@ class OutputPump:
     def _pump(self) -> None:
         """Move output until all ranks have closed their pipes."""
         while self._selector.get_map():
-            for key, _ in self._selector.select(self._console.seconds_to_next()):
+            for key, _ in self._selector.select(self._seconds_to_next()):
                 self._move(key.fd, *key.data)
             self._print(self._console.show_errors)
+            if self._live is not None:
+                self._print(
+                    functools.partial(self._console.show_live, self._live.read())
+                )
         self._print(functools.partial(self._console.show_errors, now=True))
         self._print(self._console.finish)
         self._on_end()
+
+    def _seconds_to_next(self) -> float | None:
+        """Return the seconds until there is something to show without new output."""
+        seconds = self._console.seconds_to_next()
+        if self._live is None:
+            return seconds
+        return READ_SECONDS if seconds is None else min(seconds, READ_SECONDS)
 
     def _move(
         self,
@@ -177,10 +200,14 @@ class OutputPump:
             return
         pairs = zip(lines, written, strict=True)
         shown = [one for line, one in pairs if not (rank.is_quiet and is_noise(line))]
-        if self._output.is_json:
+        if not self._output.is_json:
+            self._print(
+                lambda: self._console.show(
+                    console, rank.tag, shown, is_hidden=rank.is_hidden
+                )
+            )
+        elif not rank.is_hidden:
             self._print(lambda: write_all(STDOUT, b"".join(shown)))
-        else:
-            self._print(lambda: self._console.show(console, rank.tag, shown))
 
     def _keep(self, log: "_LogFile", data: bytes) -> None:
         """Write to a log file; a disk that is full must not end the job."""
@@ -192,7 +219,11 @@ class OutputPump:
                     f"tfdist run: cannot write {log.path}: {error.strerror}. The job "
                     "goes on; until there is space, the file lacks what is printed."
                 )
-                self._print(lambda: print_line(line, is_json=self._output.is_json))
+                if self._output.is_json:
+                    self._print(lambda: print_line(line, is_json=True))
+                else:
+                    shown = [f"{line}\n".encode()]
+                    self._print(lambda: self._console.show(STDERR, "", shown))
             log.lacks_lines = True
 
     def _print(self, write: Callable[[], None]) -> None:
@@ -214,6 +245,7 @@ class _RankOutput:
         self.tag = "" if spec is None else spec.tag
         # Whether to leave out what TensorFlow prints without an error.
         self.is_quiet = spec is not None and spec.is_quiet
+        self.is_hidden = spec is not None and spec.rank > 0 and output.is_of_chief
         self.records = Records(spec, None if spec is None else output.attempt)
         self.write_ends: list[int] = []
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)

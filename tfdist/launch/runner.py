@@ -36,7 +36,12 @@ from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
 from tfdist.rendezvous.flight import FLIGHT_VARIABLE
 from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, new_progress, read_saved_step
+from tfdist.rendezvous.progress import (
+    PROGRESS_VARIABLE,
+    ask_for_status,
+    new_progress,
+    read_saved_step,
+)
 from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
 
 _LOOK_UPS_AT_A_TIME = 32
@@ -88,11 +93,11 @@ def run_job(
             # The log of an earlier attempt explains the restart.
             out = replace(output or Output(), attempt=len(attempts))
             limit = _what_is_left(limits, deadline)
-            progress = new_progress(Path(folder, str(len(attempts))))
+            progress = _progress_in(folder, out)
             # Each attempt has its own ports and run id, so leftovers cannot join.
             try:
                 with _placed(job, hosts, slots, signals) as (specs, remote):
-                    facts = _facts_of(progress, out.directory)
+                    facts = _facts_of(progress, out)
                     specs = _with_variables(specs, facts | secret_of(hosts))
                     result = run_once(specs, out, limit, signals, remote, needs_engine)
             except UnusableHosts as error:
@@ -133,12 +138,20 @@ def _seconds_to(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
-def _facts_of(progress: Path, directory: Path | None) -> dict[str, str]:
+def _progress_in(folder: str, output: Output) -> Path:
+    """Make the file of an attempt, and ask for its status if a terminal shows it."""
+    progress = new_progress(Path(folder, str(output.attempt)))
+    if output.is_live:
+        ask_for_status(progress)
+    return progress
+
+
+def _facts_of(progress: Path, output: Output) -> dict[str, str]:
     """Return the facts of an attempt, whose number is the name of its progress file."""
     facts = {PROGRESS_VARIABLE: str(progress), RESTARTS_VARIABLE: progress.name}
-    if directory is not None:
+    if output.directory is not None and not output.is_temporary:
         restart = "" if progress.name == "0" else f"restart{progress.name}"
-        facts[FLIGHT_VARIABLE] = str(directory.absolute() / restart)
+        facts[FLIGHT_VARIABLE] = str(output.directory.absolute() / restart)
     return facts
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdist.rendezvous.diagnosis import Failure, Report, ended, find_failure
-from tfdist.rendezvous.progress import is_asked_for_stacks, note_culprit
+from tfdist.rendezvous.progress import is_asked_for_stacks, note_culprit, note_slowest
 from tfdist.rendezvous.stacks import Snapshot, describe, list_stacks
 from tfdist.rendezvous.wire import CHUNK_BYTES, Message, Reader, pack
 from tfdist.scaling import StepTimes, advice_on, slow_rank
@@ -189,6 +189,7 @@ class Hub:
         if len(self._times) < len(self._names):
             return
         slow = slow_rank([self._times[each] for each in sorted(self._times)])
+        note_slowest(max(self._times, key=lambda each: self._times[each].own))
         self._times.clear()
         if slow is not None and (slow.rank, slow.cause) not in self._called_slow:
             self._called_slow.add((slow.rank, slow.cause))

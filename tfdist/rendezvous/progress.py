@@ -107,6 +107,51 @@ def is_asked_for_stacks() -> bool:
     return path is not None
 
 
+def ask_for_status(progress: Path) -> Path:
+    """Ask the chief to say now and then how far it is."""
+    return new_progress(_beside(progress, "status"))
+
+
+def is_asked_for_status() -> bool:
+    """Return whether the launcher asks the chief how far it is."""
+    path = _file("status")
+    return path is not None and path.exists()
+
+
+def note_status(text: str) -> None:
+    """Tell the launcher how far the chief is, with nothing between two `fit`."""
+    _note("status", text or "\n")
+
+
+def note_slowest(rank: int) -> None:
+    """Tell a launcher that asks for the status which rank is the slowest."""
+    if is_asked_for_status():
+        _note("slowest", str(rank))
+
+
+def read_status(progress: Path, before: str) -> str:
+    """Return how far the chief is; what was read before if it is just writing."""
+    try:
+        text = _beside(progress, "status").read_text(errors="replace")
+    except OSError:
+        return ""
+    if not text:
+        return before
+    text = "".join(filter(str.isprintable, text)).strip()
+    slowest = _beside(progress, "slowest")
+    if text and slowest.exists() and (rank := slowest.read_text()).isdecimal():
+        text += f", slowest: rank {rank}"
+    return text
+
+
+def _note(what: str, text: str) -> None:
+    """Write a file for the launcher, which another host or a full disk may lack."""
+    path = _file(what)
+    if path is not None:
+        with suppress(OSError):
+            path.write_text(text)
+
+
 def _read_step(progress: Path) -> str:
     """Return the text of the last saved step."""
     try:

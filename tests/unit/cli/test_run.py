@@ -144,14 +144,18 @@ def test_files_of_metrics_that_cannot_be_written(option, file, message, capsys):
 def test_every_option_arrives(launcher, monkeypatch):
     monkeypatch.setattr("tfdist.launch.plan.available_cores", lambda: (0, 1, 2, 3))
     line = "-np 2 --output-dir a/b --no-tag-output --timeout 1.5 --bind-to core "
-    line += "--log-size-mb 7 --log-format json "
+    line += "--log-size-mb 7 --log-format json --output chief "
     line += "--threads-per-process 3 --max-restarts 5 --min-np 1 "
     line += "--env A=1 --env B=x=y --env C= train.py"
 
     main(["run", *line.split()])
 
     assert launcher.options["output"] == Output(
-        tag=False, directory=Path("a/b"), log_bytes=7_000_000, is_json=True
+        tag=False,
+        is_of_chief=True,
+        directory=Path("a/b"),
+        log_bytes=7_000_000,
+        is_json=True,
     )
     assert Path("a/b").is_dir()
     assert launcher.options["limits"] == Limits(timeout_seconds=1.5)

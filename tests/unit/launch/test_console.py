@@ -20,7 +20,7 @@ from tfdist.launch.console import (
     write_all,
 )
 
-NO_WRAP, WRAP, ERASE = b"\x1b[?7l", b"\x1b[?7h", b"\r\x1b[K"
+NO_WRAP, WRAP, ERASE, UP = b"\x1b[?7l", b"\x1b[?7h", b"\r\x1b[K", b"\x1b[A"
 
 
 class Clock:
@@ -113,6 +113,38 @@ def test_on_a_terminal_each_state_takes_the_place_of_the_last(terminal):
     assert first == NO_WRAP + b"[0] 1 of 2" + WRAP
     assert second == ERASE + NO_WRAP + b"[1] 1 of 2" + WRAP
     assert third == ERASE + b"[0] 2 of 2\n[0] next\n"
+
+
+def test_a_line_stays_below_all_others_and_below_a_progress_bar(terminal):
+    descriptor, read = terminal
+    console = Console(tag=True)
+    # What is not of a rank goes to the terminal on stderr.
+    saved = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        console.show_live("step 1")
+        console.show_live("step 1")
+        console.show(descriptor, "0", [b"a line\n"])
+        without_bar = read()
+        console.show(descriptor, "0", [b"1 of 2\r"])
+        console.show_live("step 2")
+        console.show(descriptor, "1", [b"b\n"])
+        with_bar = read()
+        console.finish()
+        end = read()
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+    step_1, step_2 = (NO_WRAP + b"step %d" % step + WRAP for step in (1, 2))
+    bar = NO_WRAP + b"[0] 1 of 2" + WRAP
+    assert without_bar == step_1 + ERASE + b"[0] a line\n" + step_1
+    assert with_bar == (
+        ERASE + bar + b"\r\n" + step_1
+        + ERASE + UP + b"\r\n" + step_2
+        + ERASE + UP + ERASE + b"[1] b\n" + step_2
+    )  # fmt: skip
+    assert end == ERASE
 
 
 def test_all_is_written_where_little_can_be_taken_at_once():

@@ -14,7 +14,10 @@ from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.progress import (
     PROGRESS_VARIABLE,
     ask_for_stacks,
+    ask_for_status,
+    note_status,
     read_culprit,
+    read_status,
 )
 from tfdist.rendezvous.wire import receive, send
 
@@ -435,7 +438,13 @@ def test_a_rank_that_waits_too_long_has_a_reason(reports, kind, words):
     assert words in failure.text
 
 
-def test_a_slow_rank_is_named_once(ranks, capfd):
+def test_a_slow_rank_is_named_once_and_in_the_status(
+    ranks, capfd, tmp_path, monkeypatch
+):
+    progress = tmp_path / "0"
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
+    ask_for_status(progress)
+    note_status("step 100")
     usual = {"step": 10.0, "input": 1.0, "collectives": 8.0}
     ends = ranks(2)
     for _ in range(2):
@@ -444,6 +453,7 @@ def test_a_slow_rank_is_named_once(ranks, capfd):
     ends.say(0, kind="exchange", key='["a", 0]', value=0)
     ends.say(1, kind="exchange", key='["a", 0]', value=0)
     assert ends.hear(0, "values")["values"] == [0, 0]
+    assert read_status(progress, "") == "step 100, slowest: rank 1"
     for thread in threading.enumerate():
         if thread.name == "tfdist report":
             thread.join()

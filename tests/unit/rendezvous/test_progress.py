@@ -11,10 +11,15 @@ from tfdist.rendezvous.progress import (
     PROGRESS_VARIABLE,
     Progress,
     ask_for_stacks,
+    ask_for_status,
     is_asked_for_stacks,
+    is_asked_for_status,
     note_culprit,
+    note_slowest,
+    note_status,
     read_culprit,
     read_saved_step,
+    read_status,
 )
 
 
@@ -60,6 +65,25 @@ def test_a_launcher_asks_for_stacks_and_hears_of_a_culprit(tmp_path, monkeypatch
     assert not question.exists()
     assert not is_asked_for_stacks()
     assert read_culprit(tmp_path / "0") == "rank 3"
+
+
+def test_a_launcher_with_a_terminal_hears_how_far_the_chief_is(tmp_path, monkeypatch):
+    progress = tmp_path / "0"
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
+    note_slowest(3)  # Nobody has asked.
+    assert not is_asked_for_status()
+    assert read_status(progress, "step 1") == ""
+
+    question = ask_for_status(progress)
+    assert is_asked_for_status()
+    assert read_status(progress, "step 1") == "step 1"
+    note_status("step \33[2J2\n")
+    assert read_status(progress, "step 1") == "step [2J2"
+    note_slowest(3)
+    assert read_status(progress, "step 1") == "step [2J2, slowest: rank 3"
+    note_status("")
+    assert question.exists()
+    assert read_status(progress, "step 1") == ""
 
 
 @pytest.mark.parametrize("value", ["", "/no/such/folder/0"])

@@ -18,6 +18,7 @@ from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
 from tfdist.compat.keras.optimizer import log_scale
 from tfdist.compat.keras.positions import Resumes, current_position
 from tfdist.compat.owned_variables import owners_of
+from tfdist.compat.status_line import status_lines
 from tfdist.compat.user_warnings import warn_user
 
 # Methods of callbacks, by the event at which they may decide something.
@@ -146,6 +147,8 @@ def init_for_rank(
         has_bar = any(isinstance(one, ProgbarLogger) for one in callbacks)
         if add_progbar and hooks.rank == 0 and not has_bar:
             callbacks = [*callbacks, ChiefProgbarLogger()]
+        if hooks.rank == 0:
+            callbacks = [*callbacks, *status_lines()]
         add_progbar = False
     original(self, callbacks, add_history, add_progbar, model, **params)
     resuming = resuming_of(self.callbacks)

@@ -2,9 +2,12 @@
 
 import functools
 import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 
+from tfdist.cluster.detect import detect_membership
 from tfdist.compat.keras import versions
 from tfdist.compat.patching import wrap
 
@@ -19,6 +22,7 @@ def install(*, is_alone: bool) -> None:
     _patch()
     if not is_alone:
         _refuse_models_of_no_strategy()
+        _leave_printing_to_chief()
 
 
 @functools.cache
@@ -27,15 +31,18 @@ def _patch() -> None:
     from keras.src.backend.tensorflow import trainer
 
     from tfdist.compat.keras.input import ShardIterator
-    from tfdist.compat.keras.patches import PATCHES, TENSORFLOW_PATCHES
+    from tfdist.compat.keras.patches import (
+        PATCHES,
+        PATCHES_OF_OTHER_RANKS,
+        TENSORFLOW_PATCHES,
+    )
 
-    needed = {symbol: versions.parameters_of(new) for symbol, new in PATCHES.items()}
+    ours = PATCHES | PATCHES_OF_OTHER_RANKS
+    needed = {symbol: versions.parameters_of(new) for symbol, new in ours.items()}
     versions.check(needed)
     versions.warn_if_untested([*versions.SYMBOLS, *needed])
     trainer.TFEpochIterator = ShardIterator
-    for symbol, replacement in (PATCHES | TENSORFLOW_PATCHES).items():
-        owner, _, name = symbol.replace(":", ".").rpartition(".")
-        wrap(pkgutil.resolve_name(owner), name, replacement)
+    _replace(PATCHES | TENSORFLOW_PATCHES)
 
 
 @functools.cache
@@ -44,3 +51,22 @@ def _refuse_models_of_no_strategy() -> None:
     from tfdist.compat.keras.trainer import make_function_under_strategy
 
     wrap(keras.Model, "_make_function", make_function_under_strategy)
+
+
+@functools.cache
+def _leave_printing_to_chief() -> None:
+    """Print nothing on another rank that the chief prints as well, from now on."""
+    from tfdist.compat.chief_output import warn_elsewhere
+    from tfdist.compat.keras.patches import PATCHES_OF_OTHER_RANKS
+
+    member = detect_membership()
+    if member.trains and not member.is_chief:
+        _replace(PATCHES_OF_OTHER_RANKS)
+        warn_elsewhere()
+
+
+def _replace(patches: Mapping[str, Callable[..., Any]]) -> None:
+    """Replace symbols."""
+    for symbol, replacement in patches.items():
+        owner, _, name = symbol.replace(":", ".").rpartition(".")
+        wrap(pkgutil.resolve_name(owner), name, replacement)

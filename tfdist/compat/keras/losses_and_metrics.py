@@ -213,3 +213,17 @@ def reset_after_steps(original: Any, self: Any) -> None:
     if hooks is not None:
         hooks.metrics_reset(self)
     original(self)
+
+
+def mean_loss_of(model: keras.Model) -> keras.Metric | None:
+    """Return the metric that holds a model's mean loss, if any."""
+    return next(filter(_is_mean_loss, model.metrics), None)
+
+
+def _is_mean_loss(metric: keras.Metric) -> bool:
+    """Return whether a metric is a mean loss whose type can count rows."""
+    return (
+        metric.name == "loss"
+        and isinstance(metric, keras.metrics.Mean)
+        and metric.count.dtype in ("float32", "float64")
+    )

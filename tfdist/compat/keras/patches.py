@@ -5,7 +5,12 @@ from typing import Any
 
 from keras.src.saving import saving_api
 
-from tfdist.compat import owned_variables, random_pipelines, sparse_updates
+from tfdist.compat import (
+    chief_output,
+    owned_variables,
+    random_pipelines,
+    sparse_updates,
+)
 from tfdist.compat.keras import (
     callbacks,
     compile_checks,
@@ -137,6 +142,12 @@ PATCHES |= {
     f"keras.src.{module}:{name}": replacement
     for module, replacements in _BY_MODULE.items()
     for name, replacement in replacements.items()
+}
+
+# Symbols of Keras that only ranks other than the chief replace.
+PATCHES_OF_OTHER_RANKS: dict[str, Callable[..., Any]] = {
+    "keras.src.models.model:Model.summary": chief_output.summary_elsewhere,
+    "keras.src.utils.io_utils:print_msg": chief_output.print_elsewhere,
 }
 
 # Symbols of TensorFlow, likewise. Deletable when a `tf.function` can be inlined, when a

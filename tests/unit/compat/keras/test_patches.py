@@ -15,7 +15,7 @@ import pytest
 
 from tfdist.compat.keras import versions
 from tfdist.compat.keras.hooks import KerasHooks
-from tfdist.compat.keras.patches import PATCHES
+from tfdist.compat.keras.patches import PATCHES, PATCHES_OF_OTHER_RANKS
 from tfdist.strategies import AllReduceStrategy
 
 FOLDER = Path(versions.__file__).parent
@@ -24,7 +24,8 @@ SOURCES = {
     for path in FOLDER.glob("*.py")
     if path.name not in ("versions.py", "patches.py")
 }
-KNOWN = [symbol.replace(":", ".") for symbol in (*versions.SYMBOLS, *PATCHES)]
+REPLACED = PATCHES | PATCHES_OF_OTHER_RANKS
+KNOWN = [symbol.replace(":", ".") for symbol in (*versions.SYMBOLS, *REPLACED)]
 
 
 def run(program):
@@ -58,10 +59,10 @@ def test_every_symbol_that_is_checked_is_used():
     assert [n for n in names if not re.search(rf"\b{n}\b", sources)] == []
 
 
-@pytest.mark.parametrize("symbol", PATCHES)
+@pytest.mark.parametrize("symbol", REPLACED)
 def test_a_replacement_takes_the_arguments_of_keras_and_their_defaults(symbol):
     replaced = pkgutil.resolve_name(symbol)
-    _, *ours = named_parameters(PATCHES[symbol])
+    _, *ours = named_parameters(REPLACED[symbol])
     theirs = named_parameters(getattr(replaced, "fget", replaced))
 
     assert len(ours) > 0

@@ -1,0 +1,43 @@
+"""What the chief tells about a `fit` for the launcher's terminal."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+from tfdist.compat.status_line import StatusLine
+
+
+class OwnStep(keras.Model):
+    """A model whose loss does not count rows."""
+
+    def train_step(self, data):
+        return {"loss": keras.ops.mean(self(data[0]))}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate"), [(keras.Sequential, "32 examples/s"), (OwnStep, "4 steps/s")]
+)
+def test_epoch_step_rate_and_time_left(kind, rate):
+    inputs = keras.Input((2,))
+    outputs = keras.layers.Dense(1)(inputs)
+    if kind is keras.Sequential:
+        model = keras.Model(inputs, outputs)
+    else:
+        model = OwnStep(inputs, outputs)
+    model.compile("sgd", "mse")
+    lines = []
+    # Four steps a second.
+    clock = itertools.count(0.0, 0.25)
+    status = StatusLine(2, show=lines.append, clock=lambda: next(clock))
+
+    x, y = np.zeros((24, 2), "float32"), np.zeros((24, 1), "float32")
+    model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[status])
+
+    assert lines == [
+        "epoch 1/2, step 1/6",
+        f"epoch 1/2, step 5/6, {rate}, 0:00:02 left",
+        f"epoch 2/2, step 3/6, {rate}, 0:00:01 left",
+        "",
+    ]
