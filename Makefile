@@ -73,9 +73,10 @@ types: $(VENV)/dev.installed ## check types
 docs: $(VENV)/docs.installed ## build the documentation as a site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-notebook: $(VENV)/docs.installed $(VENV)/examples.installed ## run the notebook; its page goes into site/
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter nbconvert --execute --to html \
-	    --output-dir site examples/two_processes.ipynb
+notebook: $(VENV)/docs.installed $(VENV)/examples.installed ## run the notebook; its output stays in it
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter nbconvert --execute --to notebook \
+	    --ExecutePreprocessor.coalesce_streams=True \
+	    --ExecutePreprocessor.record_timing=False --inplace examples/two_processes.ipynb
 
 bench: $(VENV)/examples.installed ## measure the all-reduce and the training speed
 	$(BIN)/tfdist bench allreduce

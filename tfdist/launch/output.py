@@ -79,7 +79,7 @@ class OutputPump:
             self._add_pipe(self._launcher, STDERR)
         rank = _RankOutput(self._output, spec)
         self._ranks[spec.rank] = rank
-        self._console.is_verbose |= not spec.is_quiet
+        self._console.is_verbose |= not spec.log_level
         for console in (STDOUT, STDERR):
             self._add_pipe(rank, console)
 
@@ -176,7 +176,7 @@ class OutputPump:
         if not self._output.console:
             return
         pairs = zip(lines, written, strict=True)
-        shown = [one for line, one in pairs if not (rank.is_quiet and is_noise(line))]
+        shown = [one for line, one in pairs if not is_noise(line, rank.log_level)]
         if self._output.is_json:
             self._print(lambda: write_all(STDOUT, b"".join(shown)))
         else:
@@ -213,7 +213,7 @@ class _RankOutput:
         # The launcher itself has neither tag nor file.
         self.tag = "" if spec is None else spec.tag
         # Whether to leave out what TensorFlow prints without an error.
-        self.is_quiet = spec is not None and spec.is_quiet
+        self.log_level = 0 if spec is None else spec.log_level
         self.records = Records(spec, None if spec is None else output.attempt)
         self.write_ends: list[int] = []
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
