@@ -72,10 +72,14 @@ types: $(VENV)/dev.installed ## check types
 # The variable silences the theme's word about its successor; CONTRIBUTING.md has it.
 docs: $(VENV)/docs.installed ## build the documentation as a site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site is in site/. To read it, with its search, which needs a server:" \
+	    "$(BIN)/python -m http.server -b 127.0.0.1 -d site 8000," \
+	    "then open http://127.0.0.1:8000. site/index.html opens as a file, too."
 
-notebook: $(VENV)/docs.installed $(VENV)/examples.installed ## run the notebook; its page goes into site/
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter nbconvert --execute --to html \
-	    --output-dir site examples/two_processes.ipynb
+notebook: $(VENV)/docs.installed $(VENV)/examples.installed ## run the notebook; its output stays in it
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter nbconvert --execute --to notebook \
+	    --ExecutePreprocessor.coalesce_streams=True \
+	    --ExecutePreprocessor.record_timing=False --inplace examples/two_processes.ipynb
 
 bench: $(VENV)/examples.installed ## measure the all-reduce and the training speed
 	$(BIN)/tfdist bench allreduce

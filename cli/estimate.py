@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     )
     print_figures(args.json, figures_of(measured, orders.sizes), text)
     if figure is not None:
-        draw_estimate(figure, measured, orders.sizes, args.plot)
+        draw_estimate(figure, measured, orders.sizes, script, args.plot)
     return 0
 
 

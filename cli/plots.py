@@ -7,7 +7,7 @@ from typing import Any
 from tfdist.benchmarks import format_size
 from tfdist.estimate import Measured, Variant, predict
 from tfdist.estimate.prediction import ACCUMULATED, FP16
-from tfdist.estimate.report import possible_changes
+from tfdist.estimate.report import ENGINES, possible_changes
 from tfdist.scaling import ScalingReport, amdahl_speedup, gustafson_speedup
 
 # The laws are drawn to this multiple of the largest measurement.
@@ -17,6 +17,8 @@ _POINTS = 200
 _VISIBLE = 0.02
 # The limits of the all-reduce that the machine sets, and their lines.
 _LIMITS = {"memory": "k--", "tcp": "k:"}
+# Two columns of such labels would be wider than a figure.
+_LONG_LABEL = 40
 _STYLES = (("--", "grey"), ("-", "tab:blue"), ("-", "tab:orange"))
 
 
@@ -63,8 +65,7 @@ def draw_allreduce(
         axes.set_xticks([], minor=True)
         axes.set_xlabel("tensor")
         axes.set_ylabel(text)
-    axes.legend(loc="lower right")
-    _save(figure, file)
+    _save(figure, axes, file)
 
 
 def draw_scaling(report: ScalingReport, file: Path) -> None:
@@ -82,11 +83,11 @@ def draw_scaling(report: ScalingReport, file: Path) -> None:
         zorder=3,
     )
     _label(axes, report)
-    _save(figure, file)
+    _save(figure, axes, file)
 
 
 def draw_estimate(
-    figure: Any, measured: Measured, sizes: Sequence[int], file: Path
+    figure: Any, measured: Measured, sizes: Sequence[int], script: str, file: Path
 ) -> None:
     """Plot predicted examples per second over the number of ranks to a file."""
     axes = figure.add_subplot()
@@ -98,11 +99,13 @@ def draw_estimate(
     alone = predict(measured, 1).examples_per_second
     perfect = [alone * size for size in sizes]
     axes.plot(sizes, perfect, "--", color="grey", label="perfect")
-    _use_logarithms(axes, base=2)
+    _use_logarithms(axes)
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.set_xticks([], minor=True)
     axes.set_xlabel("ranks")
     axes.set_ylabel("examples per second, predicted")
-    axes.legend()
-    _save(figure, file)
+    axes.set_title(f"Prediction of {Path(script).name} over {ENGINES[measured.engine]}")
+    _save(figure, axes, file)
 
 
 def _add_curves(axes: Any, report: ScalingReport) -> None:
@@ -145,19 +148,30 @@ def _label(axes: Any, report: ScalingReport) -> None:
     against = "one process" if report.base == 1 else f"{report.base} processes"
     axes.set_ylabel(f"speed-up against {against}")
     model = "" if report.model is None else f" of {report.model}"
-    axes.set_title(f"Scaling{model}")
-    axes.legend()
+    advice = "\nprocesses add little: enlarge the batch" if report.gains_little else ""
+    axes.set_title(f"Scaling{model}{advice}")
 
 
 def _use_logarithms(axes: Any, base: int = 10) -> None:
     """Make both axes logarithmic, with plain numbers on a grid."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_xscale("log", base=base)
     axes.set_yscale("log", base=base)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
+        axis.set_major_formatter("{x:,.10g}")
+        axis.set_minor_formatter(NullFormatter())
+    if base == 10:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.grid(visible=True, alpha=0.3)
 
 
-def _save(figure: Any, file: Path) -> None:
-    """Save a figure, opaque, because black labels must be read on a dark page too."""
+def _save(figure: Any, axes: Any, file: Path) -> None:
+    """Save a figure, with the legend of some axes below all, where it covers nothing.
+
+    It is opaque, because black labels must be read on a dark page, too.
+    """
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 2 if max(map(len, labels)) < _LONG_LABEL else 1
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     figure.savefig(file, dpi=150, facecolor="white")

@@ -49,6 +49,10 @@ _ONE_SIZE = (
     "All runs have the same number of processes. Give runs with another one, too, for "
     "a speed-up and the laws."
 )
+_ENLARGE = (
+    "Enlarge the batch, so that each process computes for longer between two exchanges "
+    "with the others. The callback Verdict says where the time of a step goes."
+)
 _LINE_WIDTH = 80
 
 
@@ -132,6 +136,8 @@ def _words(report: ScalingReport) -> str:
                 "processes, and the serial fractions are of the time that these take."
             )
     sentences += _beyond_the_laws(report)
+    if report.gains_little:
+        sentences.append(_ENLARGE)
     sentences += [
         f"The rate on {row.processes} is the median of {row.runs} runs."
         for row in report.rows

@@ -115,7 +115,7 @@ _OPTIONS = {
     "and in the files (default: text)",
     "--no-tag-output": "do not put the rank before each line",
     "--verbose": "show all that TensorFlow prints; by default its errors only, unless "
-    f"you have set {LEVEL_VARIABLE} to 0 or 1",
+    f"you have set {LEVEL_VARIABLE} to 0, for all, or to 1, for its warnings, too",
     "--bind-to core|none": "pin each process to its share of the cores, or of those "
     "near its GPU (default: core, if there are several processes and a core for each; "
     "otherwise none)",

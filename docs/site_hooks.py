@@ -5,6 +5,7 @@ other as files. On the site all of them are within docs/, whose index.md is READ
 """
 
 import html
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 # What a page of examples may link to, besides pages.
 SHOWN = {".md", ".py", ".ipynb", ".yaml", ".sbatch"}
+NOTEBOOK = "examples/two_processes.ipynb"
 OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)")
 NOT_ON_THE_SITE = re.compile(r"\[([^\]]*)\]\((?:(?:\.\./)?tests/|LICENSE)[^)]*\)")
@@ -60,7 +62,38 @@ def on_files(files: "Files", config: Any) -> "Files":
         if path.suffix in SHOWN or path.name == "Dockerfile":
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, name, abs_src_path=str(path)))
+    text = notebook_page((ROOT / NOTEBOOK).read_text())
+    name = NOTEBOOK.replace(".ipynb", ".md")
+    files.append(File.generated(config, name, content=text))
     return files
+
+
+def notebook_page(text: str) -> str:
+    """Return a Jupyter notebook, with its output, as a page.
+
+    Args:
+        text: The file.
+
+    Returns:
+        Markdown, with a link to the file.
+    """
+    parts: list[str] = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        chunks = [line for out in cell["outputs"] for line in out.get("text", ())]
+        output = "".join(chunks).replace("\r\n", "\n").rstrip()
+        if source.startswith("!"):
+            parts.append(f"```console\n$ {source[1:]}\n{output}\n```")
+            continue
+        parts.append(f"```python\n{source}\n```")
+        if output:
+            parts.append(f"```text\n{output}\n```")
+    file = f'<a href="{posixpath.basename(NOTEBOOK)}" download>Jupyter notebook</a>'
+    parts.insert(1, f"Run it yourself: the {file}.")
+    return "\n\n".join(parts)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -96,11 +129,14 @@ def moved(target: str, place: str) -> str:
         'examples/large_batch.py'
         >>> moved("../docs/horovod.md", "examples/README.md")
         '../horovod.md'
+        >>> moved("two_processes.ipynb", "examples/README.md")
+        'two_processes.md'
     """
     is_outside = place.startswith("examples/") or place in (*OF_THE_ROOT, "index.md")
     here = place if is_outside else f"docs/{place}"
     there = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
     on_site = "index.md" if there == "README.md" else there.removeprefix("docs/")
+    on_site = on_site.replace(".ipynb", ".md")
     return posixpath.relpath(on_site, posixpath.dirname(place) or ".")
 
 

@@ -1,14 +1,18 @@
 """`Verdict` names the slow rank and the cause, from the times that graphs record."""
 
+import os
+
 import pytest
+import tensorflow as tf
 
 import tfdist
 
 STEPS = 25
 SLEEP_SECONDS = 0.04
+NAMES = ("input", "compute", "communication", "waiting")
 
 
-def train_with_a_slow_rank():
+def train_with_a_slow_rank(folder):
     """Train twice: rank 1 is slow in its input, then in a callback."""
     import contextlib
     import io
@@ -37,7 +41,7 @@ def train_with_a_slow_rank():
 
     signature = tf.TensorSpec((4, 4)), tf.TensorSpec((4, 1))
     data = tf.data.Dataset.from_generator(rows, output_signature=signature)
-    verdict = tfdist.callbacks.Verdict()
+    verdict = tfdist.callbacks.Verdict(log_dir=folder)
     printed = {}
     for cause in slow:
         slow.update(input=False, callback=False)
@@ -52,9 +56,9 @@ def train_with_a_slow_rank():
 @pytest.mark.parametrize(
     "collective", ["tensorflow", pytest.param("mpi", marks=pytest.mark.slow)]
 )
-def test_the_slow_rank_and_its_cause_are_named(collective):
+def test_the_slow_rank_and_its_cause_are_named(collective, tmp_path):
     chief, other = tfdist.testing.cluster(
-        train_with_a_slow_rank, collective=collective
+        train_with_a_slow_rank, args=(str(tmp_path),), collective=collective
     ).values
 
     assert other == {"input": [], "callback": []}
@@ -62,9 +66,33 @@ def test_the_slow_rank_and_its_cause_are_named(collective):
         ("input", "because it waits for its input"),
         ("callback", "because its compute or callbacks take longer"),
     ):
-        first, second = chief[cause]
-        assert first.startswith("tfdist: epoch 1: a step of ")
-        for line in (first, second):
-            assert "on the slowest rank, 1, and " in line
-            assert "; rank 1 takes " in line
-            assert because in line
+        lines = chief[cause]
+        assert len(lines) == 6
+        for epoch, (head, slowest, typical) in ((1, lines[:3]), (2, lines[3:])):
+            assert head.startswith(f"tfdist: epoch {epoch}: rank 1 takes ")
+            assert because in head
+            assert slowest.startswith("  rank 1, the slowest: input ")
+            assert typical.startswith("  rank 0, a typical one: input ")
+    assert_a_series_for_each_rank(tmp_path)
+
+
+def assert_a_series_for_each_rank(folder):
+    """Check what TensorBoard reads: the shares of each rank, and their sum."""
+    steps = {}
+    for rank in (0, 1):
+        shares = steps.setdefault(rank, {0: {}, 1: {}})
+        files = sorted((folder / f"rank_{rank}").iterdir(), key=os.path.getmtime)
+        # Of the first `fit`, a file for each epoch.
+        for file in files[:2]:
+            for event in tf.compat.v1.train.summary_iterator(str(file)):
+                for value in event.summary.value:
+                    assert value.metadata.plugin_data.plugin_name == "scalars"
+                    share = float(tf.make_ndarray(value.tensor))
+                    shares[event.step][value.tag] = share
+    names = [f"step/{name}" for name in NAMES]
+    for epoch in (0, 1):
+        slow, fast = steps[1][epoch], steps[0][epoch]
+        assert [*slow] == [*fast] == names
+        assert sum(slow.values()) == pytest.approx(1.0)
+        assert slow["step/input"] > 0.5 > slow["step/waiting"]
+        assert fast["step/waiting"] > 0.5

@@ -22,7 +22,7 @@ Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 _WIDTH = 88
 # A change is worth a sentence if it gives this share of speed or memory.
 _NOTED = 0.05
-_ENGINES = {"tensorflow": "TensorFlow", "mpi": "MPI", "horovod": "Horovod"}
+ENGINES = {"tensorflow": "TensorFlow", "mpi": "MPI", "horovod": "Horovod"}
 
 
 def figures_of(measured: Measured, sizes: Sequence[int]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _conditions(
             f"{rate:g} Gbit/s with {delay:g} us"
         )
     return (
-        f"A prediction of {script} on {listed} ranks over {_ENGINES[measured.engine]}, "
+        f"A prediction of {script} on {listed} ranks over {ENGINES[measured.engine]}, "
         f"{where}, from {steps} steps of ranks that train alone, and from sums of "
         f"gradients on this machine. {batch}"
     )

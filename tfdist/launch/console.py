@@ -24,18 +24,19 @@ _ERASE_LINE = b"\r\x1b[K"
 # A terminal truncates the text between these to one line.
 _NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"
 _LINE_UP = b"\x1b[A"
-# Messages of TensorFlow's C++ code that TF_CPP_MIN_LOG_LEVEL=2 leaves: information and
-# warnings written before it reads the level, the absence of a GPU or of fast float16,
-# which it calls errors, datasets that it made deterministic itself, and the reason of
-# ended collectives, which Python raises too.
+# Messages of TensorFlow's C++ code that no TF_CPP_MIN_LOG_LEVEL of 1 or 2 silences:
+# information and warnings written before it reads the level, the absence of a GPU or of
+# fast float16, which it calls errors, datasets that it made deterministic itself, and
+# the reason of ended collectives, which Python raises too.
+_PLACE = rb"\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "
 _NOISE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog"
-    rb"|[IW]\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "
-    rb"|E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "
+    rb"|I%b|E%b"
     rb"(failed call to cuInit: |oneDNN supports |BaseCollectiveExecutor::StartAbort "
     rb"|NodeDef mentions attribute use_unbounded_threadpool )"
-    rb"|To enable the following instructions: "
+    rb"|To enable the following instructions: " % (_PLACE, _PLACE)
 )
+_WARNING = re.compile(rb"W" + _PLACE)
 # A SyntaxError of the script itself begins with the place in its file.
 _TRACEBACK = re.compile(
     rb'Traceback \(most recent call last\)|  File "[^"\n]+", line \d+\s*$'
@@ -273,9 +274,10 @@ def _text(line: bytes) -> bytes:
     return line.rstrip(b"\b\r\n")
 
 
-def is_noise(line: bytes) -> bool:
-    """Return whether TensorFlow prints this without an error of its own."""
-    return bool(_NOISE.match(line))
+def is_noise(line: bytes, level: int = 2) -> bool:
+    """Return whether TensorFlow prints a line that its level should have silenced."""
+    is_warning = level > 1 and _WARNING.match(line)
+    return level > 0 and bool(is_warning or _NOISE.match(line))
 
 
 def _order(tag: str) -> tuple[int, str]:

@@ -187,9 +187,10 @@ class ProcessSpec:
         return name_of(self.rank, self.task)
 
     @property
-    def is_quiet(self) -> bool:
-        """True if TensorFlow prints errors only, or less."""
-        return self.env.get(LEVEL_VARIABLE, "0") >= ERRORS_ONLY
+    def log_level(self) -> int:
+        """What TensorFlow prints: 0 all, 1 warnings and errors, 2 errors, 3 less."""
+        level = self.env.get(LEVEL_VARIABLE, "")
+        return int(level) if level.isdecimal() else 0
 
     @property
     def tag(self) -> str:

@@ -91,7 +91,7 @@ class OutputPump:
         progress = spec.env.get(PROGRESS_VARIABLE)
         if self._output.is_live and self._live is None and progress:
             self._live = LiveLine(Path(progress))
-        self._console.is_verbose |= not spec.is_quiet
+        self._console.is_verbose |= not spec.log_level
         for console in (STDOUT, STDERR):
             self._add_pipe(rank, console)
 
@@ -199,7 +199,7 @@ class OutputPump:
         if not self._output.console:
             return
         pairs = zip(lines, written, strict=True)
-        shown = [one for line, one in pairs if not (rank.is_quiet and is_noise(line))]
+        shown = [one for line, one in pairs if not is_noise(line, rank.log_level)]
         if not self._output.is_json:
             self._print(
                 lambda: self._console.show(
@@ -244,8 +244,8 @@ class _RankOutput:
         # The launcher itself has neither tag nor file.
         self.tag = "" if spec is None else spec.tag
         # Whether to leave out what TensorFlow prints without an error.
-        self.is_quiet = spec is not None and spec.is_quiet
         self.is_hidden = spec is not None and spec.rank > 0 and output.is_of_chief
+        self.log_level = 0 if spec is None else spec.log_level
         self.records = Records(spec, None if spec is None else output.attempt)
         self.write_ends: list[int] = []
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)

@@ -96,7 +96,7 @@ def plan(
             defaults["OMPI_MCA_btl"] = "self,sm,tcp"
         env = {name: text for name, text in defaults.items() if name not in environ}
         if not job.verbose:
-            env[LEVEL_VARIABLE] = environ.get(LEVEL_VARIABLE, ERRORS_ONLY)
+            env[LEVEL_VARIABLE] = environ.get(LEVEL_VARIABLE) or ERRORS_ONLY
         if job.threads_per_process is not None:
             env |= _threads(job.threads_per_process)
         env |= _gpus(cluster) | dict(job.env) | _identity(cluster, run_id, slot)

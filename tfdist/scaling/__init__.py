@@ -14,6 +14,7 @@ from tfdist.scaling.laws import (
 from tfdist.scaling.measure import Rate, RateMeter, over_ranks
 from tfdist.scaling.report import Law, ScalingReport, ScalingRow, scaling_report
 from tfdist.scaling.step_times import (
+    Cause,
     Shares,
     Slow,
     StepTimes,
@@ -24,11 +25,12 @@ from tfdist.scaling.step_times import (
     shares_of,
     slow_rank,
     times_of_steps,
-    verdict,
 )
 from tfdist.scaling.throughput_file import EpochRate, Run, read_run, text_of_run
+from tfdist.scaling.verdict import Verdict, verdict
 
 __all__ = [
+    "Cause",
     "EpochRate",
     "Law",
     "Rate",
@@ -39,6 +41,7 @@ __all__ = [
     "Shares",
     "Slow",
     "StepTimes",
+    "Verdict",
     "advice_on",
     "amdahl_speedup",
     "bus_bandwidth",

@@ -15,6 +15,7 @@ from tfdist.scaling.throughput_file import Run
 _Speedup = Callable[[float, float], float]
 # The numbers of processes for which the laws predict speed-ups.
 PREDICTED_SIZES = (8, 64, 1024)
+_LITTLE = 0.5
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,11 @@ class ScalingReport:
     def base(self) -> int:
         """The number of processes to which speed-ups relate."""
         return self.rows[0].processes
+
+    @property
+    def gains_little(self) -> bool:
+        """True if a number of processes gives less than half of its perfect speed."""
+        return any(row.efficiency < _LITTLE for row in self.rows)
 
 
 def scaling_report(runs: Mapping[str, Run]) -> ScalingReport:

@@ -2,7 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -10,8 +11,8 @@ from statistics import fmean, median
 # the others wait for it for this share of a step.
 SLOW_RATIO = 1.3
 _NOTICED_SHARE = 0.1
-_INPUT_SHARE = 0.2
-_COMMUNICATION_SHARE = 0.3
+# What was found before stays until something else weighs so many times as much.
+MARGIN = 1.3
 
 Interval = tuple[float, float]
 
@@ -45,9 +46,19 @@ class Shares:
     waiting: float
 
     def __str__(self) -> str:
-        """Return the shares in percent: "input 5 %, compute 60 %, ..."."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return ", ".join(f"{name} {value:.0%}" for name, value in values.items())
+        """Return the shares in percent: "input 5%, compute 60%, ..."."""
+        return (
+            f"input {self.input:.0%}, compute {self.compute:.0%}, communication "
+            f"{self.communication:.0%}, waiting for others {self.waiting:.0%}"
+        )
+
+
+class Cause(StrEnum):
+    """What takes the time of a step."""
+
+    INPUT = "input"
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class Slow:
 
     rank: int
     ratio: float
-    cause: str
+    cause: Cause
 
 
 def times_of_steps(
@@ -122,59 +133,42 @@ def mean_waiting(by_rank: Sequence[StepTimes]) -> float:
     return fmean(shares.waiting for shares in shares_of(by_rank))
 
 
-def slow_rank(by_rank: Sequence[StepTimes]) -> Slow | None:
-    """Return the rank that holds up the others, with the cause, if there is one."""
+def slow_rank(by_rank: Sequence[StepTimes], before: Slow | None = None) -> Slow | None:
+    """Return the rank that holds up the others, with the cause, if there is one.
+
+    What was found before stays within a margin.
+    """
     if len(by_rank) < 2:
         return None
-    rank = max(range(len(by_rank)), key=lambda rank: by_rank[rank].own)
+
+    def margin(*found: object) -> float:
+        was = () if before is None else (before.rank, before.cause)
+        return MARGIN if found and found == was[: len(found)] else 1.0
+
+    rank = max(range(len(by_rank)), key=lambda n: by_rank[n].own * margin(n))
     slow, others = by_rank[rank], [*by_rank[:rank], *by_rank[rank + 1 :]]
     own = median(each.own for each in others)
-    if slow.own < SLOW_RATIO * own or slow.own - own < _NOTICED_SHARE * slow.step:
+    ratio = slow.own / max(own, 1e-9)
+    noticed = (slow.own - own) / slow.step
+    if min(ratio / SLOW_RATIO, noticed / _NOTICED_SHARE) * margin(rank) < 1.0:
         return None
     by_input = slow.input - median(each.input for each in others)
     by_compute = slow.compute - median(each.compute for each in others)
-    cause = "input" if by_input > by_compute else "compute"
-    return Slow(rank, slow.own / max(own, 1e-9), cause)
+    by_input *= margin(rank, Cause.INPUT)
+    by_compute *= margin(rank, Cause.COMPUTE)
+    cause = Cause.INPUT if by_input > by_compute else Cause.COMPUTE
+    return Slow(rank, ratio, cause)
 
 
 def advice_on(slow: Slow) -> str:
     """Say why a rank is slow, and what to change."""
     why = {
-        "input": "it waits for its input: look at the disk and the processor of its "
-        "host, and prefetch",
-        "compute": "its compute or callbacks take longer: look for other programs on "
-        "its cores, and for callbacks that work there alone",
+        Cause.INPUT: "it waits for its input: look at the disk and the processor of "
+        "its host, and prefetch",
+        Cause.COMPUTE: "its compute or callbacks take longer: look for other programs "
+        "on its cores, and for callbacks that work there alone",
     }
     return (
         f"rank {slow.rank} takes {slow.ratio:.1f} times as long as the others, because "
         f"{why[slow.cause]}"
     )
-
-
-def verdict(by_rank: Sequence[StepTimes]) -> str:
-    """Return a sentence on where the time of a step went, and what to change."""
-    order = sorted(range(len(by_rank)), key=lambda rank: by_rank[rank].own)
-    slowest, middle = order[-1], order[(len(order) - 1) // 2]
-    shares = shares_of(by_rank)
-    step = 1000 * median(each.step for each in by_rank)
-    slow = slow_rank(by_rank)
-    advice = _advice(shares[middle]) if slow is None else advice_on(slow)
-    return (
-        f"a step of {step:.3g} ms was {shares[slowest]} on the slowest rank, "
-        f"{slowest}, and {shares[middle]} on the median rank, {middle}; {advice}."
-    )
-
-
-def _advice(shares: Shares) -> str:
-    """Say what to change if no rank is slow."""
-    if shares.input >= _INPUT_SHARE:
-        return (
-            "all wait for input: end the dataset with prefetch(tf.data.AUTOTUNE), or "
-            "cache what it computes"
-        )
-    if shares.communication + shares.waiting >= _COMMUNICATION_SHARE:
-        return (
-            "the network limits all: raise the batch size, or give the strategy a "
-            "compression"
-        )
-    return "compute limits all, so nothing needs to change"

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from matplotlib.figure import Figure
 
 from tfdist.benchmarks import BenchmarkError
 from tfdist.estimate import Link, Measured
@@ -133,7 +134,27 @@ def test_json_and_a_plot(orders, capsys, tmp_path):
         for each in figures["predictions"]
     ][:2] == [("as it is", 1, 640), ("as it is", 2, 1164)]
     assert figures["calibrations"][0]["seconds"] == 10e-3
-    assert "examples per second" in plot.read_text()
+    text = plot.read_text()
+    assert "examples per second" in text
+    assert "Prediction of train.py over TensorFlow" in text
+
+
+def test_a_plot_has_plain_numbers_and_a_tick_for_each_number_of_ranks(
+    orders, monkeypatch
+):
+    saved = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *_, **__: saved.append(figure)
+    )
+    words = ["-np", "1,2,3000", "--network", "10Gbit/s", "--plot", "curve.svg"]
+    assert main(["estimate", *words, "train.py"]) == 0
+
+    (axes,) = saved[0].axes
+    axes.figure.draw_without_rendering()
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "3,000"]
+    assert "1,000,000" in labels
+    assert not any("e" in label for label in labels)
 
 
 @pytest.mark.parametrize(

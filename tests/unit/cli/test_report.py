@@ -127,6 +127,36 @@ def test_what_no_law_explains_is_said(rate, expected, file, capsys):
     assert expected in report(capsys, file(1, 100.0), file(2, rate))
 
 
+@pytest.mark.parametrize(
+    ("rate", "is_said"), [(28.0, True), (99.0, True), (101.0, False)]
+)
+def test_a_small_gain_is_a_reason_to_enlarge_the_batch(
+    rate, is_said, file, monkeypatch, capsys
+):
+    saved = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *_, **__: saved.append(figure)
+    )
+    out = report(capsys, file(1, 100.0), file(2, rate), "--plot", "x.svg")
+
+    assert ("Enlarge the batch, so that each process" in out) is is_said
+    assert ("enlarge the batch" in saved[0].axes[0].get_title()) is is_said
+
+
+def test_the_legend_covers_nothing(file, folder, monkeypatch, capsys):
+    saved = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda *of, **how: (saved.append(of[0]), save(*of, **how))
+    )
+    report(capsys, file(1, 100.0), file(2, 28.0), "--plot", "x.png")
+
+    (figure,) = saved
+    legend, axes = figure.legends[0].get_window_extent(), figure.axes[0].bbox
+    assert legend.y1 <= axes.y0
+    assert len(figure.legends[0].get_texts()) == len(figure.axes[0].get_lines())
+
+
 def test_different_versions_are_said(file, capsys):
     out = report(
         capsys,

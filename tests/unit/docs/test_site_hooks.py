@@ -2,6 +2,7 @@
 
 import html
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,7 @@ def hooks():
         ("CHANGELOG.md", "CONTRIBUTING.md", "CHANGELOG.md"),
         ("docs/figures/scaling.svg", "index.md", "figures/scaling.svg"),
         ("slurm/README.md", "examples/README.md", "slurm/README.md"),
+        ("../examples/two_processes.ipynb", "cookbook.md", "examples/two_processes.md"),
         ("../../docs/clusters.md", "examples/slurm/README.md", "../../clusters.md"),
     ],
 )
@@ -48,6 +50,39 @@ def test_links_to_elsewhere_and_anchors_stay(hooks):
     moved = hooks.on_page_markdown(text, page)
 
     assert moved == "[a](https://example.org/b) [c](#d) [e](examples/README.md#f)"
+
+
+def test_a_notebook_is_a_page_with_its_output(hooks):
+    def cell(kind, *source, outputs=()):
+        outputs = [{"text": [text]} for text in outputs]
+        return {"cell_type": kind, "source": source, "outputs": outputs}
+
+    cells = [
+        cell("markdown", "# Title"),
+        cell("code", "print(1)\n", "print(2)", outputs=["1\n", "2\n"]),
+        cell("code", "!tfdist run x.py", outputs=["[0] 1\r\n"]),
+        cell("code", "x = 1"),
+    ]
+
+    title, file, *rest = hooks.notebook_page(json.dumps({"cells": cells})).split("\n\n")
+
+    assert (title, 'href="two_processes.ipynb"' in file) == ("# Title", True)
+    assert rest == [
+        "```python\nprint(1)\nprint(2)\n```",
+        "```text\n1\n2\n```",
+        "```console\n$ tfdist run x.py\n[0] 1\n```",
+        "```python\nx = 1\n```",
+    ]
+
+
+def test_the_notebook_has_been_run_and_shows_no_lines_of_tensorflows_start(hooks):
+    cells = json.loads((FILE.parents[1] / hooks.NOTEBOOK).read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    outputs = [output for cell in code for output in cell["outputs"]]
+
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
+    assert {output["name"] for output in outputs} == {"stdout"}
+    assert outputs[-1]["text"] == ["equal\n"]
 
 
 def test_tests_are_not_on_the_site(hooks):

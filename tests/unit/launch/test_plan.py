@@ -112,17 +112,19 @@ def test_what_the_user_has_set_wins_over_the_share():
 
 
 @pytest.mark.parametrize(
-    ("environ", "options", "is_quiet"),
+    ("environ", "options", "level"),
     [
-        ({}, {}, True),
-        ({}, {"verbose": True}, False),
-        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, {}, False),
-        ({"TF_CPP_MIN_LOG_LEVEL": "3"}, {}, True),
-        ({}, {"env": {"TF_CPP_MIN_LOG_LEVEL": "3"}}, True),
+        ({}, {}, 2),
+        ({}, {"verbose": True}, 0),
+        ({"TF_CPP_MIN_LOG_LEVEL": ""}, {}, 2),
+        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, {}, 0),
+        ({"TF_CPP_MIN_LOG_LEVEL": "10"}, {}, 10),
+        ({"TF_CPP_MIN_LOG_LEVEL": "all"}, {}, 0),
+        ({}, {"env": {"TF_CPP_MIN_LOG_LEVEL": "3"}}, 3),
     ],
 )
-def test_noise_is_filtered_at_the_level_of_errors_or_above(environ, options, is_quiet):
-    assert specs_of(environ=environ, **options)[0].is_quiet == is_quiet
+def test_the_level_is_the_users_or_that_of_errors(environ, options, level):
+    assert specs_of(environ=environ, **options)[0].log_level == level
 
 
 def test_env_wins_over_everything_but_identity():
