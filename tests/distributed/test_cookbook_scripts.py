@@ -24,7 +24,10 @@ SCRIPTS = {
 }
 # From the model on, because Keras's RandomRotation cannot compute in it.
 SCOPE = "with strategy.scope():"
-IN_FLOAT64 = f'keras.config.set_floatx("float64")\n{SCOPE}'
+IN_FLOAT64 = f"""
+keras.config.set_floatx("float64")
+keras.config.set_dtype_policy("float64")
+{SCOPE}"""
 
 
 def run(folder, *words):
