@@ -29,8 +29,8 @@ OLDEST_MATRIX := $(addprefix tests/distributed/test_equality_,fit.py optimizers.
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/examples.installed ## train the digits model on two processes of this machine
-	$(BIN)/tfdist run -np 2 examples/digits_allreduce.py
+demo: $(VENV)/examples.installed ## train on one process, then on two: how many times as fast?
+	$(BIN)/python examples/demo.py
 
 # TESTS is what to hand to pytest instead: make test TESTS="tests/unit -k cluster".
 test: $(VENV)/horovod.built ## run the tests: every engine, every option, in minutes

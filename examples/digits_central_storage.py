@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 from absl import app, logging
-from digits_allreduce import BATCH_SIZE, DATASET, EPOCHS, build_model, load, scale
+from digits import BATCH_SIZE, DATASET, EPOCHS, build_model, load, scale
 from digits_mirrored import DEVICES, choose_devices
 
 import tfdist

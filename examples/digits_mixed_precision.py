@@ -1,4 +1,4 @@
-"""Train the CNN of digits_allreduce.py in float16, with weights in float32.
+"""Train the CNN of digits.py in float16, with weights in float32.
 
     tfdist run -np 2 examples/digits_mixed_precision.py
     python examples/digits_mixed_precision.py --policy=mixed_bfloat16
@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 from absl import app, flags, logging
-from digits_allreduce import (
+from digits import (
     BATCH_SIZE,
     DATASET,
     EPOCHS,

@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 from absl import app, flags, logging
-from digits_allreduce import (
+from digits import (
     BATCH_SIZE,
     DATASET,
     EPOCHS,

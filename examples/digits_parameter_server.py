@@ -1,4 +1,4 @@
-"""Train the CNN of digits_allreduce.py with parameter servers.
+"""Train the CNN of digits.py with parameter servers.
 
     tfdist run --workers 2 --ps 1 examples/digits_parameter_server.py
     tfdist run --workers 2 --ps 2 examples/digits_parameter_server.py --consistency=sync
@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 from absl import app, flags, logging
-from digits_allreduce import BATCH_SIZE, DATASET, EPOCHS, build_model, load, scale
+from digits import BATCH_SIZE, DATASET, EPOCHS, build_model, load, scale
 
 import tfdist
 

@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import tensorflow as tf
 from absl import app, flags, logging
-from digits_allreduce import DATASET, EPOCHS, build_model, load, scale
+from digits import DATASET, EPOCHS, build_model, load, scale
 from digits_towers import BATCH_SIZE, choose_devices, compare, mean_loss
 
 # There are always two devices here.

@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import tensorflow as tf
 from absl import app, flags, logging
-from digits_allreduce import BATCH_SIZE, DATASET, EPOCHS, build_model, load, scale
+from digits import BATCH_SIZE, DATASET, EPOCHS, build_model, load, scale
 
 import tfdist
 

@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 from absl import app, flags, logging
-from digits_allreduce import DATASET, EPOCHS, STRATEGY, build_model, load, scale
+from digits import DATASET, EPOCHS, STRATEGY, build_model, load, scale
 
 import tfdist
 from tfdist.callbacks import (

@@ -4,7 +4,7 @@
     python examples/tfrecord_pipeline.py
 
 It writes images into files as PNG, reads them in parallel and ahead of the steps, and
-trains the model of digits_allreduce.py, which must lie beside it.
+trains the model of digits.py, which must lie beside it.
 """
 
 import os
@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import app, flags, logging
-from digits_allreduce import BATCH_SIZE, DATASET, EPOCHS, STRATEGY, build_model, load
+from digits import BATCH_SIZE, DATASET, EPOCHS, STRATEGY, build_model, load
 
 import tfdist
 

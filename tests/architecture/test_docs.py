@@ -134,3 +134,16 @@ def test_the_figure_of_a_job_names_every_engine(capsys):
 
     named = re.findall(r">collectives: (.*)</text>", text)
     assert named == [engines.replace(",", ", ")] * 2
+
+
+def test_the_scripts_of_the_cookbook_have_the_lines_that_it_shows():
+    text = (DOCS / "cookbook.md").read_text()
+    diff = re.search(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[1]
+    shown = {line.removeprefix("+") for line in diff.splitlines()}
+    scripts = re.findall(r"^\$ tfdist run -np 2 (examples/\S+)", text, re.MULTILINE)
+
+    assert len(scripts) == 3
+    for script in scripts:
+        lines = (ROOT / script).read_text().splitlines()
+        assert shown <= {*lines}, script
+        assert len(lines) <= 60

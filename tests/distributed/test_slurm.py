@@ -103,7 +103,6 @@ def test_tfdist_run_takes_what_slurm_has_given(slurm, tmp_path, how):
 
 def test_the_recipe_trains_two_tasks_together(slurm, tmp_path, monkeypatch):
     monkeypatch.setitem(slurm.env, "PYTHON", sys.executable)
-    monkeypatch.setitem(slurm.env, "TFDS_DATA_DIR", str(tmp_path))
     log = tmp_path / "job.log"
 
     slurm.run(
