@@ -219,7 +219,7 @@ def test_the_recipes_train_on_two_processes(tmp_path):
 
 
 def test_the_readme_trains_on_two_processes_as_on_one(tmp_path):
-    block, _ = blocks_of("README.md", "python")
+    (block,) = blocks_of("README.md", "python")
     (tmp_path / "train.py").write_text(block.text)
     two = run(COMMAND, "run", "-np", 2, "train.py", folder=tmp_path)
     one = run(sys.executable, "train.py", folder=tmp_path)
