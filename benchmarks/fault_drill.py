@@ -156,7 +156,7 @@ CAUSES = {
         batches=1,
     ),
     "thin link": Cause(
-        lambda model: None, "the network limits all", "", (0,), rate="50mbit"
+        lambda model: None, "communication limits all ranks", "", (0,), rate="50mbit"
     ),
 }
 
