@@ -405,9 +405,9 @@ def test_a_loop_of_one_s_own_is_refused(folder):
 
 
 FULL = (
-    r"^BackupAndRestore could not write the state of the training\. Received: no space "
-    r"left\. No earlier state exists\. Free some space, or choose another "
-    r"backup_dir, and start again\.$"
+    r"^BackupAndRestore on rank 0 could not write the state of the training\. "
+    r"Received: no space left\. No earlier state exists\. Free some space, or choose "
+    r"another backup_dir, and start again\.$"
 )
 
 

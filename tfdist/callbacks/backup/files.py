@@ -159,9 +159,9 @@ class StateWriter:
             if self._files.is_empty():
                 kept = "No earlier state exists"
             raise OSError(
-                "BackupAndRestore could not write the state of the training. Received: "
-                f"{error}. {kept}. Free some space, or choose another backup_dir, and "
-                "start again."
+                "BackupAndRestore on rank 0 could not write the state of the training. "
+                f"Received: {error}. {kept}. Free some space, or choose another "
+                "backup_dir, and start again."
             ) from error
 
     def close(self) -> None:
