@@ -5,8 +5,7 @@ import dataclasses
 from pathlib import Path
 from textwrap import fill
 
-from tfdist.rendezvous.blackbox import Blackbox, clock, read_folder
-from tfdist.rendezvous.record import Record
+from tfdist.recorder.reader import Blackbox, Record, clock, read_folder
 from tfdist_cli.options import (
     JSON,
     Commands,

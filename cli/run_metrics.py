@@ -4,8 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
+from tfdist.cluster.launcher import METRICS_FILE_VARIABLE, METRICS_JSON_VARIABLE
 from tfdist.launch import RunResult
-from tfdist.rendezvous.metrics_files import METRICS_FILE_VARIABLE, METRICS_JSON_VARIABLE
 from tfdist_cli.options import Parser, add_options, check_json
 
 _OPTIONS = {

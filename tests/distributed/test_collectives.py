@@ -442,7 +442,7 @@ def quick(monkeypatched):
 
     for name, value in monkeypatched.items():
         module, _, constant = name.rpartition(".")
-        setattr(importlib.import_module(f"tfdist.rendezvous.{module}"), constant, value)
+        setattr(importlib.import_module(f"tfdist.liveness.{module}"), constant, value)
 
 
 QUICK = {

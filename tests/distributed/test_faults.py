@@ -13,7 +13,7 @@ import pytest
 
 import tfdist
 from tfdist.launch.machine import free_ports
-from tfdist.rendezvous.record import read_record
+from tfdist.recorder.reader import read_record
 
 COMMAND = Path(sys.executable).with_name("tfdist")
 TRAIN = """

@@ -41,7 +41,7 @@ time.sleep(100)
 STOPPED = """
 import os, time
 import tfdist
-from tfdist.rendezvous import hub, lifeline
+from tfdist.liveness import hub, lifeline
 
 hub.SILENCE_SECONDS = lifeline.SILENCE_SECONDS = 3.0
 strategy = tfdist.strategies.AllReduceStrategy()

@@ -27,13 +27,13 @@ sys.exit(attempts[-1].result.exit_code)
 # machine, at ports that are the same in both pods.
 MEET = """
 from tfdist.cluster import detect
-from tfdist.rendezvous.lifeline import part
+from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous.roll_call import call_roll
 
 cluster = detect()
-lifeline, hub = call_roll(cluster, print)
+lifeline = monitor(call_roll(cluster), print, 600.0)
 print(lifeline.exchange("ranks", cluster.rank))
-part(lifeline, hub)
+lifeline.leave()
 """
 
 

@@ -30,7 +30,7 @@ PATIENT_TFDIST = (sys.executable, "-c", PATIENT, "run")
 BEGINNING = """\
 import json, os, signal, sys
 from tfdist.cluster import detect
-from tfdist.rendezvous.progress import Progress
+from tfdist.cluster.launcher import Progress
 
 rank, size = detect().rank, detect().size
 slot = int(os.environ["TFDIST_SLOT"])

@@ -10,7 +10,7 @@ from tfdist.cluster.detect import detect_membership
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.collectives.horovod.current import started_collective, started_rank
 from tfdist.compat.user_warnings import warn_user
-from tfdist.scaling import StepTimes, mean_times
+from tfdist.recorder.step_times import StepTimes, mean_times
 
 # TensorFlow compiles in them.
 _FIRST_STEPS = 2

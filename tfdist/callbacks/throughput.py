@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import __version__
+from tfdist.callbacks.metrics_files import EpochMetrics, MetricsFiles
 from tfdist.callbacks.ranks import (
     collective_of,
     is_chief_of,
@@ -24,15 +25,13 @@ from tfdist.compat.keras.saving import write_atomically
 from tfdist.compat.user_warnings import warn_user
 from tfdist.devices.configuration import wait_for_gpus
 from tfdist.mixed_precision import loss_scale
-from tfdist.rendezvous.metrics_files import EpochMetrics, MetricsFiles
+from tfdist.recorder.step_times import StepTimes, mean_waiting
 from tfdist.scaling import (
     EpochRate,
     Rate,
     RateMeter,
     Run,
-    StepTimes,
     efficiency,
-    mean_waiting,
     over_ranks,
     text_of_run,
 )

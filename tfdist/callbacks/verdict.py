@@ -15,8 +15,8 @@ from tfdist.callbacks.ranks import (
     times_of_ranks,
     times_since,
 )
-from tfdist.scaling import Shares, verdict
-from tfdist.scaling import Verdict as Found
+from tfdist.recorder.step_times import Shares, verdict
+from tfdist.recorder.step_times import Verdict as Found
 
 # The mark of TensorBoard's page of scalars.
 _SCALARS = tf.compat.v1.SummaryMetadata(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tfdist.compat.tensorflow import number_of
-from tfdist.scaling import StepTimes
+from tfdist.recorder.step_times import StepTimes
 
 _Result = TypeVar("_Result")
 

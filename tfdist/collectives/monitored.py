@@ -9,13 +9,12 @@ from typing import Any, ClassVar, TypeVar
 
 import tensorflow as tf
 
-from tfdist.collectives.recorder import Recorder
 from tfdist.collectives.wire_format import TypedCollective
-from tfdist.rendezvous.flight import KINDS
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline, part
-from tfdist.rendezvous.watchdog import STOPPED_SECONDS, start_watchdog
-from tfdist.scaling import StepTimes
+from tfdist.liveness.lifeline import Lifeline
+from tfdist.liveness.watchdog import STOPPED_SECONDS, start_watchdog
+from tfdist.recorder.graph import Recorder
+from tfdist.recorder.ring import KINDS
+from tfdist.recorder.step_times import StepTimes
 
 _Result = TypeVar("_Result")
 
@@ -26,16 +25,14 @@ class MonitoredCollective(TypedCollective):
     # The engine's errors that a failed peer causes.
     _PEER_ERRORS: ClassVar[tuple[type[Exception], ...]]
 
-    def __init__(
-        self, rank: int, size: int, lifeline: Lifeline, hub: Hub | None
-    ) -> None:
+    def __init__(self, rank: int, size: int, lifeline: Lifeline) -> None:
         self.rank, self.size = rank, size
         self._lifeline = lifeline
         self.recorder = Recorder(rank, size)
         lifeline.waits_in = self.recorder.waits_in
         lifeline.step_times = self.recorder.step_times
         start_watchdog(f"rank {rank}", STOPPED_SECONDS, if_stopped=True)
-        atexit.register(self._leave, hub)
+        atexit.register(self._leave)
         # A forked child must not take leave of the others in this rank's name.
         os.register_at_fork(after_in_child=lambda: atexit.unregister(self._leave))
 
@@ -110,8 +107,8 @@ class MonitoredCollective(TypedCollective):
         """Record a collective that Python calls."""
         return self.recorder.entry(what)
 
-    def _leave(self, hub: Hub | None) -> None:
+    def _leave(self) -> None:
         """Close the lifeline before the interpreter exits."""
         error = getattr(sys, "last_value", None)
         self.recorder.close("" if error is None else f"{type(error).__name__}: {error}")
-        part(self._lifeline, hub)
+        self._lifeline.leave()

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.cluster.launcher import note_meeting
 from tfdist.cluster.membership import Membership
 from tfdist.cluster.ownership import take_rank
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.mpi_transfers import Transfers
 from tfdist.collectives.wire_format import from_move, to_move
 from tfdist.devices import pin
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.liveness.lifeline import Lifeline, monitor
 from tfdist.rendezvous.presence import start_timeout
-from tfdist.rendezvous.progress import note_meeting
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, introduce, meet
 
 
@@ -42,11 +41,11 @@ class MPICollective(MonitoredCollective):
     ) -> None:
         seconds = start_timeout(start_timeout_seconds)
         self._transfers = Transfers(load(seconds).COMM_WORLD)
-        lifeline, hub = _connect(self._transfers, seconds, timeout_seconds)
+        lifeline = _connect(self._transfers, seconds, timeout_seconds)
         self._transfers.check = lifeline.check
         self._raised: Exception | None = None
         rank, size = self._transfers.rank, self._transfers.size
-        super().__init__(rank, size, lifeline, hub)
+        super().__init__(rank, size, lifeline)
         self._transfers.record = self.recorder.entry
 
     @contextmanager
@@ -66,9 +65,9 @@ class MPICollective(MonitoredCollective):
         """Leave the record to the transfer, which knows when all ranks agree."""
         return nullcontext()
 
-    def _leave(self, hub: Hub | None) -> None:
+    def _leave(self) -> None:
         has_failed = hasattr(sys, "last_value") or self._lifeline.failure is not None
-        super()._leave(hub)
+        super()._leave()
         # It waits for all ranks; after a failure, the launcher ends the others.
         if not has_failed:
             self._transfers.finalize()
@@ -236,8 +235,8 @@ def check_ranks(member: Membership, timeout_seconds: float | None = None) -> Non
 
 def _connect(
     transfers: Transfers, start_timeout_seconds: float, timeout_seconds: float
-) -> tuple[Lifeline, Hub | None]:
-    """Connect this rank to rank 0; on rank 0, return the hub, too."""
+) -> Lifeline:
+    """Connect this rank to rank 0."""
     transfers.wait_for_all(start_timeout_seconds)
     rank = transfers.rank
     guest, door = introduce(rank, rank, is_local=transfers.is_local())
@@ -245,10 +244,8 @@ def _connect(
         rank,
         transfers.gather_objects(guest),
         door,
-        transfers.stop,
         start_timeout_seconds=start_timeout_seconds,
-        timeout_seconds=timeout_seconds,
     )
     if rank == 0:
         note_meeting()
-    return met
+    return monitor(met, transfers.stop, timeout_seconds)

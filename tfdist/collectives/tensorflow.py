@@ -22,6 +22,7 @@ from tfdist.collectives.wire_format import (
 from tfdist.compat import tensorflow as compat
 from tfdist.devices import pin
 from tfdist.devices.cards import cards
+from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, call_roll
 
@@ -93,14 +94,10 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
         take_rank(cluster.rank, cluster.size)
         if not (takes_all_gpus and cluster.local_size == 1):
             pin(cluster.local_rank, cluster.local_size)
-        lifeline, hub = call_roll(
-            cluster,
-            compat.abort_collectives,
-            start_timeout_seconds=start_timeout_seconds,
-            timeout_seconds=timeout_seconds,
-        )
+        met = call_roll(cluster, start_timeout_seconds=start_timeout_seconds)
+        lifeline = monitor(met, compat.abort_collectives, timeout_seconds)
         compat.start_collectives(cluster.addresses, cluster.rank)
-        super().__init__(cluster.rank, cluster.size, lifeline, hub)
+        super().__init__(cluster.rank, cluster.size, lifeline)
         if communication == "auto":
             is_one_host = cluster.local_size == cluster.size
             seconds = start_timeout(start_timeout_seconds)

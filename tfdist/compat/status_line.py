@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from tfdist.cluster.detect import detect_membership
+from tfdist.cluster.launcher import is_asked_for_status, note_status
 from tfdist.compat.keras.losses_and_metrics import mean_loss_of
-from tfdist.rendezvous.progress import is_asked_for_status, note_status
 
 _SECONDS = 1.0
 

@@ -16,7 +16,6 @@ from tfdist.benchmarks.processes import run_program
 from tfdist.benchmarks.turns import Turn
 from tfdist.cluster import detect
 from tfdist.collectives import Collective, SingleCollective
-from tfdist.collectives.recorder import Recorder
 from tfdist.compat import watching
 from tfdist.compat.keras import install
 from tfdist.compat.owned_variables import is_divisible, kept_elements, owners_of
@@ -33,6 +32,7 @@ from tfdist.estimate.profile import (
     resident_bytes,
 )
 from tfdist.estimate.start import sizes_file
+from tfdist.recorder.graph import Recorder
 from tfdist.strategies import AllReduceStrategy, allreduce, connecting, horovod
 from tfdist.verify.script import StopTraining, leave_if_threads_would_stay, run_script
 

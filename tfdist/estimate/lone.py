@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import FusingCollective
-from tfdist.collectives.recorder import Recorder
 from tfdist.collectives.wire_format import TypedCollective
+from tfdist.recorder.graph import Recorder
 
 
 class LoneCollective(TypedCollective):

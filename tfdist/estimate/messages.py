@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 
 from tfdist.estimate.profile import Message
-from tfdist.rendezvous.flight import INPUT, Entry
+from tfdist.recorder.ring import INPUT, Entry
 
 UPDATE = "update"
 # Gradients that seem to begin in the first part of a step are those of the one before,

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfdist.cluster import Task
+from tfdist.cluster.launcher import PROGRESS_VARIABLE, RESTARTS_VARIABLE
 from tfdist.cluster.ownership import OWNER_VARIABLE
 from tfdist.launch.horovod import IDENTITY_VARIABLES
-from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 DEFAULT_RESTARTS = 3
 LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"

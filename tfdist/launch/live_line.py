@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tfdist.cluster.launcher import read_status
 from tfdist.launch.console import STDERR, STDOUT
-from tfdist.rendezvous.progress import read_status
 
 READ_SECONDS = 1.0
 

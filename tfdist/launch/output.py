@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfdist.cluster.launcher import PROGRESS_VARIABLE
 from tfdist.launch.console import (
     STDERR,
     STDOUT,
@@ -26,7 +27,6 @@ from tfdist.launch.console import (
 )
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.live_line import READ_SECONDS, LiveLine
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 _CHUNK_BYTES = 65_536
 _TAIL_LINES = 10

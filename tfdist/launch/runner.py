@@ -14,6 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from tfdist.cluster.launcher import (
+    FLIGHT_VARIABLE,
+    PROGRESS_VARIABLE,
+    RESTARTS_VARIABLE,
+    ask_for_status,
+    new_progress,
+    read_saved_step,
+)
 from tfdist.launch.console import print_line
 from tfdist.launch.events import PASSED_ON, received_signals
 from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
@@ -34,14 +42,6 @@ from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
-from tfdist.rendezvous.flight import FLIGHT_VARIABLE
-from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
-from tfdist.rendezvous.progress import (
-    PROGRESS_VARIABLE,
-    ask_for_status,
-    new_progress,
-    read_saved_step,
-)
 from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
 
 _LOOK_UPS_AT_A_TIME = 32

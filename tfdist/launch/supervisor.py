@@ -10,6 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tfdist.cluster.launcher import (
+    PROGRESS_VARIABLE,
+    ask_for_stacks,
+    read_culprit,
+    read_saved_step,
+)
 from tfdist.launch.events import ENDING_SIGNALS, Timers, WakeUp
 from tfdist.launch.job import Limits, ProcessSpec, name_of
 from tfdist.launch.output import Output, OutputPump
@@ -17,12 +23,6 @@ from tfdist.launch.policy import Action, Policy
 from tfdist.launch.process import GuardedProcess, RankProcess
 from tfdist.launch.remote.host import RemoteHost, RemoteProcess
 from tfdist.launch.result import Exit, RunResult
-from tfdist.rendezvous.progress import (
-    PROGRESS_VARIABLE,
-    ask_for_stacks,
-    read_culprit,
-    read_saved_step,
-)
 
 # Output events share a socket with signals; neither number is a signal that we catch.
 _OUTPUT_ENDED = 0

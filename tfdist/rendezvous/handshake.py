@@ -5,14 +5,12 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tfdist.cluster.address import split_address
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline
 from tfdist.rendezvous.presence import (
     RETRY_SECONDS,
     allow_open_files,
@@ -64,6 +62,15 @@ class _Caller:
     is_proven: bool = False
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """Connections between ranks: rank 0 has one to each other rank, these one to it."""
+
+    rank: int
+    names: Mapping[int, str]
+    connections: Mapping[int, socket.socket]
+
+
 @dataclass
 class Handshake:
     """Handshake of all ranks with rank 0, whose connections stay open."""
@@ -85,20 +92,15 @@ class Handshake:
         self,
         listener: socket.socket | None,
         places: Sequence[_Place],
-        on_failure: Callable[[str], None],
-        timeout_seconds: float,
-    ) -> tuple[Lifeline, Hub | None]:
-        """Connect this rank; only rank 0 has a listener, and returns a hub."""
-        hub = None
+    ) -> Meeting:
+        """Connect this rank; only rank 0 has a listener."""
         if listener is None:
-            connection = self._join(places)
+            connections = {0: self._join(places)}
         else:
             allow_open_files(len(self.names) + 2 * _UNPROVEN)
             with listener:
                 connections = self._gather(listener)
-            connection, connections[0] = socket.socketpair()
-            hub = Hub(connections, self.names, timeout_seconds)
-        return Lifeline(connection, self.rank, self.names[0], on_failure), hub
+        return Meeting(self.rank, self.names, connections)
 
     def _gather(self, listener: socket.socket) -> dict[int, socket.socket]:
         """Wait on rank 0 for all other ranks; return their connections."""

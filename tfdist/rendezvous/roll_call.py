@@ -2,22 +2,20 @@
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from tfdist.cluster.address import split_address
+from tfdist.cluster.launcher import note_meeting
 from tfdist.cluster.model import Cluster
-from tfdist.rendezvous.handshake import Handshake
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.rendezvous.handshake import Handshake, Meeting
 from tfdist.rendezvous.presence import (
     check_own_port,
     listen,
     start_timeout,
 )
-from tfdist.rendezvous.progress import note_meeting
 from tfdist.rendezvous.secret import (
     new_nonce,
     shared_secret,
@@ -28,13 +26,9 @@ TIMEOUT_SECONDS = 600.0
 
 
 def call_roll(
-    cluster: Cluster,
-    on_failure: Callable[[str], None],
-    *,
-    start_timeout_seconds: float | None = None,
-    timeout_seconds: float = TIMEOUT_SECONDS,
-) -> tuple[Lifeline, Hub | None]:
-    """Wait for every rank; return the lifeline and, on rank 0, the hub."""
+    cluster: Cluster, *, start_timeout_seconds: float | None = None
+) -> Meeting:
+    """Wait for every rank, and connect it with rank 0."""
     # Rank 0 listens at its own address, which is free again for TensorFlow afterwards:
     # the connections stay open as lifelines, so no second port is needed.
     ranks = range(cluster.size) if cluster.rank == 0 else (0, cluster.rank)
@@ -55,7 +49,7 @@ def call_roll(
     )
     listener = None if cluster.rank > 0 else listen(cluster)
     places = [split_address(zero)]
-    met = handshake.connect(listener, places, on_failure, timeout_seconds)
+    met = handshake.connect(listener, places)
     if cluster.rank == 0:
         note_meeting()
     return met
@@ -108,11 +102,9 @@ def meet(
     rank: int,
     guests: Sequence[Guest],
     door: socket.socket | None,
-    on_failure: Callable[[str], None],
     *,
     start_timeout_seconds: float,
-    timeout_seconds: float,
-) -> tuple[Lifeline, Hub | None]:
+) -> Meeting:
     """Connect ranks that know the address of rank 0; return as `call_roll` does."""
     names = [f"rank {its.rank} (process {its.pid} on {its.host})" for its in guests]
     zero = guests[0]
@@ -124,7 +116,7 @@ def meet(
         remedy=f"Let all hosts reach {zero.host} by TCP, on any port.",
     )
     places = [(host, zero.port) for host in zero.addresses]
-    return handshake.connect(door, places, on_failure, timeout_seconds)
+    return handshake.connect(door, places)
 
 
 def name_of(cluster: Cluster, rank: int) -> str:

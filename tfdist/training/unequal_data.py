@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
+from tfdist.cluster.launcher import note_culprit
 from tfdist.compat.keras.input import Given
-from tfdist.rendezvous.progress import note_culprit
 
 # What ranks have that read other rows, and its remedy.
 _REMEDIES = {

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tfdist.rendezvous.flight import RING_BYTES, Flight, create_file
+from tfdist.recorder.ring import RING_BYTES, Flight, create_file
 from tfdist_cli.main import main
 
 

@@ -2,7 +2,7 @@
 
 from tfdist.estimate.messages import UPDATE, messages_of, within_epochs
 from tfdist.estimate.profile import Message
-from tfdist.rendezvous.flight import Entry
+from tfdist.recorder.ring import Entry
 
 # Steps of 10 s.
 UPDATES = [10.0, 20.0, 30.0]

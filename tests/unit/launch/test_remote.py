@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.cluster.hosts.gpus import cores_of_gpus
+from tfdist.cluster.launcher import read_culprit, read_saved_step
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.machine import installed_versions
 from tfdist.launch.remote import link as link_module
@@ -25,7 +26,6 @@ from tfdist.launch.remote.host import (
     carried_environment,
     ssh_command,
 )
-from tfdist.rendezvous.progress import read_culprit, read_saved_step
 
 SECONDS = 30
 HOST = "node2"

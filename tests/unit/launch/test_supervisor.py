@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from tfdist.cluster import Task
+from tfdist.cluster.launcher import PROGRESS_VARIABLE
 from tfdist.launch.job import Limits, ProcessSpec
 from tfdist.launch.output import Output
 from tfdist.launch.remote.host import RemoteHost
 from tfdist.launch.supervisor import Supervisor, failed_seconds
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 SECONDS = 30
 

@@ -10,6 +10,7 @@ import pytest
 
 from tfdist.cluster import Cluster, Task
 from tfdist.launch.machine import free_ports
+from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous import handshake, presence
 from tfdist.rendezvous import secret as secret_module
 from tfdist.rendezvous.presence import start_timeout
@@ -29,6 +30,10 @@ def cluster_of(addresses, rank, run_id=""):
     return Cluster(workers=addresses, task=Task("worker", rank), run_id=run_id)
 
 
+def join(cluster, **options):
+    return monitor(call_roll(cluster, **options), lambda text: None, 600.0)
+
+
 @pytest.fixture
 def calls():
     """Start the roll-call of ranks in threads; end what they have joined."""
@@ -39,15 +44,13 @@ def calls():
         def start(addresses, rank, run_id="", **options):
             options = {"start_timeout_seconds": SECONDS, **options}
             cluster = cluster_of(addresses, rank, run_id)
-            started.append(
-                pool.submit(call_roll, cluster, lambda text: None, **options)
-            )
+            started.append(pool.submit(join, cluster, **options))
             return started[-1]
 
         yield start
         for future in started:
             if future.exception(2 * SECONDS) is None:
-                future.result()[0].close()
+                future.result().close()
 
 
 def knock(address):
@@ -89,12 +92,11 @@ def test_all_that_are_present_are_joined(calls, order):
     joined = {rank: future.result(SECONDS) for rank, future in futures.items()}
 
     with ThreadPoolExecutor() as pool:
-        values = [pool.submit(joined[r][0].exchange, "x", f"of {r}") for r in range(3)]
+        values = [pool.submit(joined[r].exchange, "x", f"of {r}") for r in range(3)]
 
         assert [value.result(SECONDS) for value in values] == [
             ["of 0", "of 1", "of 2"]
         ] * 3
-    assert [joined[rank][1] is None for rank in range(3)] == [False, True, True]
 
 
 def test_every_rank_that_is_present_hears_who_is_missing(calls):
@@ -230,7 +232,7 @@ def test_a_process_of_another_run_is_sent_away_and_the_roll_call_goes_on(calls):
 
     calls(addresses, 1, run_id="mine").result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -245,7 +247,7 @@ def test_a_port_in_use_is_named(rank):
             rf"rank {rank} \(worker {rank}, {addresses[rank]}\)\. Stop what uses",
         ),
     ):
-        call_roll(cluster_of(addresses, rank), lambda text: None)
+        call_roll(cluster_of(addresses, rank))
 
 
 def framed(body):
@@ -274,7 +276,7 @@ def test_a_stranger_does_not_end_the_roll_call(calls, data):
 
     calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 @pytest.mark.parametrize("rank", [2, {}, None])
@@ -288,7 +290,7 @@ def test_a_rank_that_does_not_exist_is_sent_away(calls, rank):
 
     calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 def test_who_does_not_know_the_secret_is_not_let_in(calls, monkeypatch):
@@ -302,7 +304,7 @@ def test_who_does_not_know_the_secret_is_not_let_in(calls, monkeypatch):
 
     calls(addresses, 1, run_id="run").result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 def test_a_stranger_at_the_address_of_rank_0_is_told_nothing(calls, monkeypatch):
@@ -335,7 +337,7 @@ def test_a_crowd_of_strangers_holds_nobody_up(calls, monkeypatch):
 
         calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 def test_a_silent_stranger_is_soon_hung_up_on(calls, monkeypatch):
@@ -349,7 +351,7 @@ def test_a_silent_stranger_is_soon_hung_up_on(calls, monkeypatch):
 
     calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -407,7 +409,7 @@ def test_a_stranger_that_says_nothing_is_not_waited_for(calls):
 
         calls(addresses, 1).result(SECONDS)
 
-        assert chief.result(SECONDS)[1] is not None
+        assert chief.result(SECONDS)
     assert silent.fileno() == -1
 
 
@@ -420,7 +422,7 @@ def test_a_caller_that_goes_away_may_come_back(calls):
 
     for future in futures:
         future.result(SECONDS)
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
+from tfdist.cluster.launcher import read_culprit
 from tfdist.collectives import SingleCollective
-from tfdist.rendezvous.progress import read_culprit
 from tfdist.training.input import Feed, RankDataset
 
 

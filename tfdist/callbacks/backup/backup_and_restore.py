@@ -20,10 +20,10 @@ from tfdist.callbacks.backup.preemption import (
 )
 from tfdist.callbacks.backup.state import random_states, set_random_states
 from tfdist.callbacks.ranks import collective_of
+from tfdist.cluster.launcher import Progress
 from tfdist.collectives import Collective
 from tfdist.compat.keras import install
 from tfdist.compat.keras.positions import Position, Resumes, begin_at_epoch
-from tfdist.rendezvous.progress import Progress
 
 
 class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]

@@ -22,7 +22,6 @@ from tfdist.collectives.wire_format import (
     without_bfloat16,
 )
 from tfdist.compat.tensorflow import local_devices, run_always
-from tfdist.rendezvous.hub import Hub
 from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 
@@ -64,13 +63,13 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
                 f"{process_set} on rank {hvd.rank()}. Give each rank the set that it "
                 "is in."
             )
-        lifeline, hub = connect(
+        lifeline = connect(
             self.process_set,
             start_timeout_seconds=start_timeout(start_timeout_seconds),
             timeout_seconds=timeout_seconds,
         )
         rank, size = self.process_set.rank(), self.process_set.size()
-        super().__init__(rank, size, lifeline, hub)
+        super().__init__(rank, size, lifeline)
         self._is_everyone = self.process_set is hvd.global_process_set
         self._common = {"process_set": self.process_set, "ignore_name_scope": True}
         self._functions: dict[str, Any] = {}
@@ -164,7 +163,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         received = self._run(f"all_to_all {name}", exchange, moved)[0]
         return tf.ensure_shape(from_move(received, tensor.dtype), tensor.shape)
 
-    def _leave(self, hub: Hub | None) -> None:
+    def _leave(self) -> None:
         error, lifeline = getattr(sys, "last_value", None), self._lifeline
         if isinstance(error, self._PEER_ERRORS):
             with suppress(ConnectionError, RuntimeError, TimeoutError):
@@ -173,7 +172,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         if error is not None and failure is not None and failure.text not in str(error):
             # Horovod's error, which ends the program, does not name the lost rank.
             print(f"tfdist: {failure.text}", file=sys.stderr, flush=True)
-        super()._leave(hub)
+        super()._leave()
         if not (self._is_everyone or hasattr(sys, "last_value")):
             # When one rank stops, Horovod stops on the ranks of all sets.
             with suppress(Exception):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tfdist.cluster.hosts.gpus import VISIBLE_VARIABLE, cores_of_gpus
+from tfdist.cluster.launcher import PROGRESS_VARIABLE, ask_for_stacks, read_notes
 from tfdist.launch.job import RESERVED_VARIABLES, ProcessSpec
 from tfdist.launch.machine import (
     available_cores,
@@ -26,7 +27,6 @@ from tfdist.launch.remote.link import (
     open_link,
     open_reader,
 )
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, ask_for_stacks, read_notes
 from tfdist.rendezvous.wire import Message
 
 # Interval at which the notes of rank 0 are read, which may die with its host.

@@ -16,12 +16,12 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path, PurePath
 
+from tfdist.cluster.launcher import PROGRESS_VARIABLE, write_notes
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.process import RankProcess
 from tfdist.launch.remote.link import Link, open_link, open_writer
 from tfdist.launch.remote.messages import MAX_BYTES, check_message, foreign
 from tfdist.launch.result import EXIT_CODE_OF_LOST_HOST
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, write_notes
 from tfdist.rendezvous.wire import ForeignData, Message
 
 DEFAULT_SSH = "ssh"

@@ -17,13 +17,13 @@ from tfdist.cluster.model import Cluster
 from tfdist.compat.parameter_server import config_of_gpus
 from tfdist.devices import pin
 from tfdist.devices.configuration import hide_gpus
+from tfdist.liveness.watchdog import SILENCE_SECONDS, start_watchdog
 from tfdist.rendezvous.presence import (
     check_own_port,
     start_timeout,
     wait_for_chief,
     watch_chief,
 )
-from tfdist.rendezvous.watchdog import SILENCE_SECONDS, start_watchdog
 
 _log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.rendezvous.diagnosis import Failure, Report, ended, find_failure
-from tfdist.rendezvous.progress import is_asked_for_stacks, note_culprit, note_slowest
-from tfdist.rendezvous.stacks import Snapshot, describe, list_stacks
+from tfdist.cluster.launcher import is_asked_for_stacks, note_culprit, note_slowest
+from tfdist.liveness.diagnosis import Failure, Report, ended, find_failure
+from tfdist.liveness.stacks import Snapshot, describe, list_stacks
+from tfdist.recorder.step_times import StepTimes, advice_on, slow_rank
 from tfdist.rendezvous.wire import CHUNK_BYTES, Message, Reader, pack
-from tfdist.scaling import StepTimes, advice_on, slow_rank
 
 BEAT_SECONDS = 1.0
 # One call may hold Python's lock for long. The connection of a dead process closes at
@@ -88,7 +88,9 @@ class Hub:
         self._failed = False
         self._survey: _Survey | None = None
         self._selector = selectors.DefaultSelector()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, name="tfdist hub", daemon=True
+        )
         self._thread.start()
 
     def join(self, timeout_seconds: float) -> None:

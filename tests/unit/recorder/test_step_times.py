@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist.scaling import (
+from tfdist.recorder.step_times import (
     Shares,
     StepTimes,
     mean_times,

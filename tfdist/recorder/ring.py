@@ -30,11 +30,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfdist.scaling import StepTimes, times_of_steps
+from tfdist.cluster.launcher import FLIGHT_VARIABLE
+from tfdist.recorder.step_times import StepTimes, times_of_steps
 
 _log = logging.getLogger(__name__)
 
-FLIGHT_VARIABLE = "TFDIST_FLIGHT_DIR"
 ROWS = 8192
 # Operations of graphs fill the first rows, Python those after them.
 GRAPH_ROWS = ROWS // 2

@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
-from tfdist.rendezvous import hub as hub_module
-from tfdist.rendezvous import lifeline as lifeline_module
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.liveness import hub as hub_module
+from tfdist.liveness import lifeline as lifeline_module
+from tfdist.liveness.hub import Hub
+from tfdist.liveness.lifeline import Lifeline
+from tfdist.recorder.step_times import StepTimes
 from tfdist.rendezvous.wire import receive, send
-from tfdist.scaling import StepTimes
 
 SECONDS = 10
 HUB = "rank 0 (worker 0, h:0)"

@@ -8,10 +8,7 @@ import threading
 
 import pytest
 
-from tfdist.rendezvous import hub as hub_module
-from tfdist.rendezvous.diagnosis import Failure, Report, find_failure
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.progress import (
+from tfdist.cluster.launcher import (
     PROGRESS_VARIABLE,
     ask_for_stacks,
     ask_for_status,
@@ -19,6 +16,9 @@ from tfdist.rendezvous.progress import (
     read_culprit,
     read_status,
 )
+from tfdist.liveness import hub as hub_module
+from tfdist.liveness.diagnosis import Failure, Report, find_failure
+from tfdist.liveness.hub import Hub
 from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 10
@@ -464,7 +464,7 @@ def test_a_slow_rank_is_named_once_and_in_the_status(
 
 FORKS = """
 import os, socket, sys, threading
-from tfdist.rendezvous.hub import Hub
+from tfdist.liveness.hub import Hub
 
 peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 hub = Hub({0: socket.socketpair()[0], 1: peer}, {0: "rank 0", 1: "rank 1"}, 100.0)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tfdist.rendezvous.progress import (
+from tfdist.cluster.launcher import (
     PROGRESS_VARIABLE,
     Progress,
     ask_for_stacks,
@@ -36,7 +36,7 @@ def test_a_killed_process_leaves_its_last_step(tmp_path):
     assert read_saved_step(path) is None
     code = (
         "import os, signal\n"
-        "from tfdist.rendezvous.progress import Progress\n"
+        "from tfdist.cluster.launcher import Progress\n"
         "progress = Progress.from_environment()\n"
         "progress.saved(2**40), progress.saved(8)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

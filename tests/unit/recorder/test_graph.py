@@ -6,9 +6,9 @@ import sys
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives.recorder import Recorder
-from tfdist.rendezvous.flight import FLIGHT_VARIABLE
-from tfdist.rendezvous.record import read_record
+from tfdist.cluster.launcher import FLIGHT_VARIABLE
+from tfdist.recorder.graph import Recorder
+from tfdist.recorder.reader import read_record
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_closed_record_is_not_written_any_more(recorder, path):
 KILLED = """
 import os, signal, time
 import tensorflow as tf
-from tfdist.collectives.recorder import Recorder
+from tfdist.recorder.graph import Recorder
 
 recorder = Recorder(0, 2)
 

@@ -15,11 +15,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from tfdist.rendezvous.diagnosis import Failure, Report, ended
-from tfdist.rendezvous.hub import BEAT_SECONDS, SILENCE_SECONDS, Hub
-from tfdist.rendezvous.stacks import Snapshot, take_snapshot
+from tfdist.liveness.diagnosis import Failure, Report, ended
+from tfdist.liveness.hub import BEAT_SECONDS, SILENCE_SECONDS, Hub
+from tfdist.liveness.stacks import Snapshot, take_snapshot
+from tfdist.recorder.step_times import StepTimes, median_times
+from tfdist.rendezvous.handshake import Meeting
 from tfdist.rendezvous.wire import Reader, send
-from tfdist.scaling import StepTimes, median_times
 
 _ERRORS: dict[str, type[Exception]] = {
     "lost": ConnectionError,
@@ -50,6 +51,7 @@ class Lifeline:
         rank: int,
         name_of_hub: str,
         on_failure: Callable[[str], None],
+        hub: Hub | None = None,
     ) -> None:
         self.failure: Failure | None = None
         # Returns the collective of a graph that this rank waits for.
@@ -57,7 +59,7 @@ class Lifeline:
         # Returns the times of the latest training steps.
         self.step_times: Callable[[], Sequence[StepTimes]] = list
         self._connection = connection
-        self._name_of_hub = name_of_hub
+        self._name_of_hub, self._hub = name_of_hub, hub
         self._on_failure = on_failure
         self._reader = Reader()
         self._sending = threading.Lock()
@@ -183,6 +185,14 @@ class Lifeline:
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
+    def leave(self) -> None:
+        """Leave the other ranks before the interpreter exits."""
+        if not hasattr(sys, "last_value"):
+            self.wait_for_all(_FAREWELL_SECONDS)
+        self.close()
+        if self._hub is not None:
+            self._hub.join(_FAREWELL_SECONDS)
+
     def _send(self, message: dict[str, Any]) -> None:
         """Send to the hub; the listener thread notices a lost hub."""
         try:
@@ -292,11 +302,14 @@ class Lifeline:
         self._on_failure(failure.text)
 
 
-def part(lifeline: Lifeline, hub: Hub | None) -> None:
-    """Leave the other ranks before the interpreter exits."""
-    has_failed = hasattr(sys, "last_value")
-    if not has_failed:
-        lifeline.wait_for_all(_FAREWELL_SECONDS)
-    lifeline.close()
-    if hub is not None:
-        hub.join(_FAREWELL_SECONDS)
+def monitor(
+    meeting: Meeting, on_failure: Callable[[str], None], timeout_seconds: float
+) -> Lifeline:
+    """Return the lifeline of a rank that has met the others; rank 0 serves them all."""
+    connections, hub = dict(meeting.connections), None
+    if meeting.rank == 0:
+        mine, theirs = socket.socketpair()
+        hub = Hub({**connections, 0: theirs}, meeting.names, timeout_seconds)
+        connections[0] = mine
+    name_of_hub = meeting.names[0]
+    return Lifeline(connections[0], meeting.rank, name_of_hub, on_failure, hub)

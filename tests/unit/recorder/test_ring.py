@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tfdist.rendezvous.flight import (
+from tfdist.recorder.reader import read_record
+from tfdist.recorder.ring import (
     GRAPH_ROWS,
     RING_BYTES,
     ROW,
@@ -13,7 +14,6 @@ from tfdist.rendezvous.flight import (
     Flight,
     create_file,
 )
-from tfdist.rendezvous.record import read_record
 
 
 @pytest.fixture

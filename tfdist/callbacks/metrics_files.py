@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-METRICS_FILE_VARIABLE = "TFDIST_METRICS_FILE"
-METRICS_JSON_VARIABLE = "TFDIST_METRICS_JSON"
-# Set by the launcher for each start of a job.
-RESTARTS_VARIABLE = "TFDIST_RESTARTS"
+from tfdist.cluster.launcher import (
+    METRICS_FILE_VARIABLE,
+    METRICS_JSON_VARIABLE,
+    RESTARTS_VARIABLE,
+)
 
 # Name, type and explanation; a value that is not known has no line.
 _PROMETHEUS = {

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.rendezvous.blackbox import compare, read_folder
-from tfdist.rendezvous.flight import RING_BYTES, Entry, Flight, State, create_file
-from tfdist.rendezvous.record import Record
+from tfdist.recorder.reader import Record, compare, read_folder
+from tfdist.recorder.ring import RING_BYTES, Entry, Flight, State, create_file
 
 # Noon of the first day.
 NOON = 43_200.0

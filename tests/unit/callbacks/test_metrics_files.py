@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tfdist.rendezvous.metrics_files import (
+from tfdist.callbacks.metrics_files import (
     METRICS_FILE_VARIABLE,
     METRICS_JSON_VARIABLE,
     RESTARTS_VARIABLE,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tfdist.rendezvous.stacks import Snapshot, describe, list_stacks, take_snapshot
+from tfdist.liveness.stacks import Snapshot, describe, list_stacks, take_snapshot
 
 NAMES = {rank: f"rank {rank}" for rank in range(4)}
 HERE = Path(__file__).name

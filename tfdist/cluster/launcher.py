@@ -1,4 +1,4 @@
-"""Files between a job and its launcher."""
+"""The launcher of this process: variables that it sets, and files for its messages."""
 
 import os
 from collections.abc import Mapping
@@ -7,6 +7,10 @@ from pathlib import Path
 
 # The file of the last saved step; the other files have names that begin with its name.
 PROGRESS_VARIABLE = "TFDIST_PROGRESS_FILE"
+FLIGHT_VARIABLE = "TFDIST_FLIGHT_DIR"
+METRICS_FILE_VARIABLE = "TFDIST_METRICS_FILE"
+METRICS_JSON_VARIABLE = "TFDIST_METRICS_JSON"
+RESTARTS_VARIABLE = "TFDIST_RESTARTS"
 
 # A fixed width, so that each number overwrites the previous one completely.
 _DIGITS = 20

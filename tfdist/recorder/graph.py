@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.tensorflow import is_deterministic, run_independently
-from tfdist.rendezvous.flight import (
+from tfdist.recorder.ring import (
     GRAPH_ROWS,
     INPUT,
     KINDS,

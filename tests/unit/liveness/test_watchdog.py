@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from tfdist.rendezvous import watchdog
+from tfdist.liveness import watchdog
 
 SECONDS = 60
 # Longer than a process that runs is starved on a machine with much else to do.
 SHORT_SECONDS = 4
 START = """
 import os, signal, sys
-from tfdist.rendezvous.watchdog import start_watchdog
+from tfdist.liveness.watchdog import start_watchdog
 
 start_watchdog("worker 3", float(sys.argv[1]), if_stopped=sys.argv[2] == "True")
 print("up", flush=True)
