@@ -24,8 +24,9 @@ from script import is_program, run_script
 
 from tfdist.benchmarks.processes import check_at_least
 from tfdist.cluster.detect import detect
+from tfdist.cluster.launcher import SECRET_VARIABLE
 from tfdist.liveness.hub import Hub
-from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, proof_of
+from tfdist.rendezvous.secret import new_nonce, proof_of
 from tfdist.rendezvous.wire import Reader, pack, receive
 from tfdist_cli.table import format_table
 

@@ -18,7 +18,7 @@ def measure(turn, *, is_recorded, collective, batch_size, steps, repeats):
 
     from tfdist.benchmarks.models import build_cnn, make_images
     from tfdist.callbacks import Verdict
-    from tfdist.collectives import recorder
+    from tfdist.recorder import graph
     from tfdist.strategies import AllReduceStrategy
 
     class Meter(EpochMeter, keras.callbacks.Callback):
@@ -26,7 +26,7 @@ def measure(turn, *, is_recorded, collective, batch_size, steps, repeats):
 
     if not is_recorded:
         # Graphs of deterministic operations record nothing.
-        recorder.is_deterministic = lambda: True
+        graph.is_deterministic = lambda: True
     with AllReduceStrategy(collective).scope():
         model = build_cnn(keras)
     meter = Meter(turn, lambda: (0.0, None))

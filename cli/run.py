@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from tfdist.cluster.launcher import START_TIMEOUT_VARIABLE
 from tfdist.launch import (
     DEFAULT_RESTARTS,
     LEVEL_VARIABLE,
@@ -21,7 +22,6 @@ from tfdist.launch import (
     run_job,
     tuning_variables,
 )
-from tfdist.rendezvous.presence import START_TIMEOUT_VARIABLE
 from tfdist_cli.config_text import say
 from tfdist_cli.options import (
     Commands,

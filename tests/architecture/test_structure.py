@@ -23,9 +23,6 @@ FILE_LIMIT, FUNCTION_LIMIT, FOLDER_LIMIT = 300, 40, 20
 ENVIRONMENT = (
     "tfdist/cluster/",
     "tfdist/launch/",
-    "tfdist/callbacks/metrics_files.py",
-    "tfdist/recorder/ring.py",
-    "tfdist/rendezvous/",
     "tfdist/testing/",
     # TensorFlow reads two variables while it connects to servers, as its own strategy
     # sets them.

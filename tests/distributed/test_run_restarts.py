@@ -26,11 +26,11 @@ PATIENT = (
 PATIENT_TFDIST = (sys.executable, "-c", PATIENT, "run")
 
 # What every program begins with. It knows how many times it was started before, and
-# `progress` is what the chief of a training would hold.
+# `launcher` is what the chief of a training would hold.
 BEGINNING = """\
 import json, os, signal, sys
 from tfdist.cluster import detect
-from tfdist.cluster.launcher import Progress
+from tfdist.cluster.launcher import Launcher
 
 rank, size = detect().rank, detect().size
 slot = int(os.environ["TFDIST_SLOT"])
@@ -39,7 +39,7 @@ own = f"{folder}/starts.{slot}"
 start = os.path.getsize(own) if os.path.exists(own) else 0
 with open(own, "a") as file:
     file.write("!")
-progress = Progress.from_environment()
+launcher = Launcher()
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -145,7 +145,7 @@ def test_a_job_that_fails_twice_ends_well(script, tmp_path):
     """Rank 1 is killed each time after rank 0 has saved."""
     path = script(
         "if rank == 0:\n"
-        "    progress.saved([50, 80, 100][start])\n"
+        "    launcher.note_saved([50, 80, 100][start])\n"
         "    if start < 2:\n"
         "        tell(); signal.pause()\n"
         "elif start < 2:\n"
@@ -171,7 +171,7 @@ def test_a_job_that_fails_twice_ends_well(script, tmp_path):
 def test_the_chief_may_be_the_one_that_is_killed(script, tmp_path):
     path = script(
         "if rank == 0:\n"
-        "    progress.saved(10 * start + 3)\n"
+        "    launcher.note_saved(10 * start + 3)\n"
         "    die() if start == 0 else None\n"
         "elif start == 0:\n"
         "    signal.pause()\n"
@@ -192,7 +192,7 @@ def test_a_slot_that_stays_dead_is_left_out(script, tmp_path):
         "if slot == 1:\n"
         "    wait(2); die()\n"
         "if rank == 0:\n"
-        "    progress.saved(5 if start < 2 else 7)\n"
+        "    launcher.note_saved(5 if start < 2 else 7)\n"
         "if size == 3:\n"
         "    tell(); signal.pause()\n"
     )

@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tfdist.cluster.launcher import (
-    METRICS_FILE_VARIABLE,
-    METRICS_JSON_VARIABLE,
-    RESTARTS_VARIABLE,
-)
+from tfdist.cluster.launcher import Launcher
 
 # Name, type and explanation; a value that is not known has no line.
 _PROMETHEUS = {
@@ -61,11 +57,9 @@ class EpochMetrics:
 class MetricsFiles:
     """The files that the launcher or the environment has asked for, if any."""
 
-    def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        env = os.environ if env is None else env
-        self._json = env.get(METRICS_JSON_VARIABLE)
-        self._prometheus = env.get(METRICS_FILE_VARIABLE)
-        self._restarts = int(env.get(RESTARTS_VARIABLE) or 0)
+    def __init__(self, launcher: Launcher) -> None:
+        self._json, self._prometheus = launcher.metrics_json, launcher.metrics_file
+        self._restarts = launcher.restarts
 
     @property
     def are_wanted(self) -> bool:
@@ -75,20 +69,20 @@ class MetricsFiles:
     def begin(self, metrics: EpochMetrics) -> None:
         """Write what is known before the first epoch, or fail before it."""
         if self._json:
-            append_line(Path(self._json))
+            append_line(self._json)
         self._write_prometheus(metrics)
 
     def write(self, metrics: EpochMetrics) -> None:
         """Append a line of JSON, and replace the file for Prometheus."""
         if self._json:
             line = json_line(metrics, self._restarts)
-            append_line(Path(self._json), line)
+            append_line(self._json, line)
         self._write_prometheus(metrics)
 
     def _write_prometheus(self, metrics: EpochMetrics) -> None:
         """Replace the file for Prometheus as a whole."""
         if self._prometheus:
-            path = Path(self._prometheus)
+            path = self._prometheus
             # The node exporter reads every name that ends with .prom.
             beside = path.with_name(f".{path.name}.{os.getpid()}")
             text = prometheus_text(metrics, self._restarts, run=path.stem)

@@ -53,7 +53,7 @@ def processes_of(model: keras.Model) -> int:
 
 def times_since(model: keras.Model, seconds: float) -> list[float] | None:
     """Return this rank's mean times of a step since a time, if any; see `StepTimes`."""
-    times = collective_of(model).step_times(seconds)[_FIRST_STEPS:]
+    times = collective_of(model).recorder.step_times(seconds)[_FIRST_STEPS:]
     own = mean_times(times)
     return None if own is None else [own.step, own.input, own.collectives]
 

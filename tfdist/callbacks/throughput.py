@@ -20,6 +20,7 @@ from tfdist.callbacks.ranks import (
     times_of_ranks,
     times_since,
 )
+from tfdist.cluster.launcher import Launcher
 from tfdist.compat.keras.losses_and_metrics import mean_loss_of
 from tfdist.compat.keras.saving import write_atomically
 from tfdist.compat.user_warnings import warn_user
@@ -226,7 +227,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _reset(self) -> None:
         """Discard all measurements."""
-        self._files = MetricsFiles()
+        self._files = MetricsFiles(Launcher())
         self._meter = RateMeter(skip_steps=self.skip_steps)
         self._epochs: list[EpochRate] = []
         self._processes = 1

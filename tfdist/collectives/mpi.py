@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.cluster.launcher import note_meeting
+from tfdist.cluster.launcher import Launcher, start_timeout
 from tfdist.cluster.membership import Membership
 from tfdist.cluster.ownership import take_rank
 from tfdist.collectives.monitored import MonitoredCollective
@@ -18,7 +18,6 @@ from tfdist.collectives.mpi_transfers import Transfers
 from tfdist.collectives.wire_format import from_move, to_move
 from tfdist.devices import pin
 from tfdist.liveness.lifeline import Lifeline, monitor
-from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, introduce, meet
 
 
@@ -46,7 +45,7 @@ class MPICollective(MonitoredCollective):
         self._raised: Exception | None = None
         rank, size = self._transfers.rank, self._transfers.size
         super().__init__(rank, size, lifeline)
-        self._transfers.record = self.recorder.entry
+        self._transfers.recorder = self.recorder
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
@@ -120,18 +119,6 @@ class MPICollective(MonitoredCollective):
 
         return self._run(what, gather, [tensor], [[None, *tensor.shape[1:]]])[0]
 
-    def all_to_all(self, tensor: Any, *, name: str) -> Any:
-        """Send each rank its row; see `Collective.all_to_all`."""
-        what = f"all_to_all {name!r} ({tensor.dtype.name})"
-
-        def exchange(array: Any) -> list[Any]:
-            return [self._transfers.all_to_all(what, array)]
-
-        moved = to_move(tensor)
-        return from_move(
-            self._run(what, exchange, [moved], [moved.shape])[0], tensor.dtype
-        )
-
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
         what = f"broadcast {name!r} from rank {root_rank} ({tensors[0].dtype.name})"
 
@@ -161,7 +148,7 @@ class MPICollective(MonitoredCollective):
             with self.call(what), tf.device("CPU:0"):
                 results = transfer(*[np.asarray(each.numpy()) for each in tensors])
                 return [tf.convert_to_tensor(result) for result in results]
-        self._lifeline.traced(what)
+        self.recorder.plan.append(what)
         types = [tensor.dtype for tensor in tensors]
         # XLA cannot compile the operation. A `tf.function` runs it, like others with
         # side effects, in the order of tracing, which is the same on all ranks.
@@ -247,5 +234,5 @@ def _connect(
         start_timeout_seconds=start_timeout_seconds,
     )
     if rank == 0:
-        note_meeting()
+        Launcher().note_saved(0)
     return monitor(met, transfers.stop, timeout_seconds)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfdist.cluster.launcher import start_timeout
 from tfdist.cluster.model import Cluster
 from tfdist.cluster.ownership import take_rank
 from tfdist.collectives.monitored import MonitoredCollective
@@ -13,17 +14,14 @@ from tfdist.collectives.ops import FlatOps, try_nccl
 from tfdist.collectives.transport import choose_transport
 from tfdist.collectives.wire_format import (
     TypedCollective,
-    from_move,
     pack,
     padded_rows,
-    to_move,
     unpack,
 )
 from tfdist.compat import tensorflow as compat
 from tfdist.devices import pin
 from tfdist.devices.cards import cards
 from tfdist.liveness.lifeline import monitor
-from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, call_roll
 
 
@@ -131,10 +129,6 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
                 file=sys.stderr,
             )
         return "ring"
-
-    def all_to_all(self, tensor: Any, *, name: str) -> Any:
-        """Send each rank its row; see `Collective.all_to_all`."""
-        return from_move(self._ops.all_to_all(to_move(tensor), name), tensor.dtype)
 
 
 def _try_nccl(size: int, seconds: float) -> str:

@@ -18,6 +18,8 @@ from tfdist.cluster.launcher import (
     FLIGHT_VARIABLE,
     PROGRESS_VARIABLE,
     RESTARTS_VARIABLE,
+    SECRET_VARIABLE,
+    Launcher,
     ask_for_status,
     new_progress,
     read_saved_step,
@@ -42,7 +44,7 @@ from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
-from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
+from tfdist.rendezvous.secret import new_nonce
 
 _LOOK_UPS_AT_A_TIME = 32
 
@@ -164,7 +166,7 @@ def _with_variables(
 
 def secret_of(hosts: Hosts | Pods | None) -> dict[str, str]:
     """Return a new secret for a job, unless it has one or other launchers share it."""
-    if isinstance(hosts, Pods) or shared_secret():
+    if isinstance(hosts, Pods) or Launcher().secret():
         return {}
     return {SECRET_VARIABLE: new_nonce()}
 

@@ -17,7 +17,7 @@ from tfdist.cluster.launcher import (
     read_saved_step,
 )
 from tfdist.launch.events import ENDING_SIGNALS, Timers, WakeUp
-from tfdist.launch.job import Limits, ProcessSpec, name_of
+from tfdist.launch.job import Limits, ProcessSpec
 from tfdist.launch.output import Output, OutputPump
 from tfdist.launch.policy import Action, Policy
 from tfdist.launch.process import GuardedProcess, RankProcess
@@ -337,10 +337,9 @@ class Supervisor:
     def _failed_rank(self) -> int:
         """Return the rank that failed first or held up the others; they followed."""
         progress = self._progress()
-        culprit = "" if progress is None else read_culprit(progress)
-        for rank, process in self._processes.items():
-            if name_of(rank, process.spec.task) == culprit and process.exit_code:
-                return rank
+        culprit = None if progress is None else read_culprit(progress)
+        if culprit in self._processes and self._processes[culprit].exit_code:
+            return culprit
         suspects = self._policy.suspects(self._culprits)
         return min(sorted(suspects), key=self._failed_seconds)
 

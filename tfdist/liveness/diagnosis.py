@@ -40,7 +40,7 @@ class Failure:
 def find_failure(
     reports: Mapping[int, Report],
     left: Collection[int],
-    names: Mapping[int, str],
+    names: Mapping[int, object],
     timeout_seconds: float,
 ) -> Failure | None:
     """Find a rank that waits for something that will never happen, if any."""
@@ -70,7 +70,7 @@ def find_failure(
     return _stall(late[0], waiting, reports, names, timeout_seconds) if late else None
 
 
-def ended(name: str, waiting: str, what: str) -> Failure:
+def ended(name: object, waiting: str, what: str) -> Failure:
     """Explain that a rank has left out a call that others make."""
     text = (
         f"{name} has ended its program, without an error, while {waiting} for it in "
@@ -86,7 +86,7 @@ def _stall(
     late: int,
     waiting: Mapping[int, Report],
     reports: Mapping[int, Report],
-    names: Mapping[int, str],
+    names: Mapping[int, object],
     timeout_seconds: float,
 ) -> Failure:
     """Explain why a rank has waited longer than the timeout."""
@@ -117,7 +117,7 @@ def _stall(
     return Failure("stalled", text, behind[0] if len(behind) == 1 else None)
 
 
-def _position(report: Report, name: str) -> str:
+def _position(report: Report, name: object) -> str:
     """Describe the position of a rank that others wait for."""
     state = "is in" if report.inside else "is in no joint call; its last was"
     return f"{name} {state} {report.what}, for {report.seconds:.0f} s"

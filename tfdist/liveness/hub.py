@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.cluster.launcher import is_asked_for_stacks, note_culprit, note_slowest
+from tfdist.cluster.launcher import Launcher
 from tfdist.liveness.diagnosis import Failure, Report, ended, find_failure
 from tfdist.liveness.stacks import Snapshot, describe, list_stacks
 from tfdist.recorder.step_times import StepTimes, advice_on, slow_rank
+from tfdist.rendezvous.handshake import RankName
 from tfdist.rendezvous.wire import CHUNK_BYTES, Message, Reader, pack
 
 BEAT_SECONDS = 1.0
@@ -71,14 +72,14 @@ class Hub:
     def __init__(
         self,
         connections: Mapping[int, socket.socket],
-        names: Mapping[int, str],
+        names: Mapping[int, RankName],
         timeout_seconds: float,
     ) -> None:
         self._lines = {rank: _Line(each) for rank, each in connections.items()}
         # A child would hold the connections open, also when this process is gone.
         for each in connections.values():
             os.register_at_fork(after_in_child=each.close)
-        self._names = names
+        self._names, self._launcher = names, Launcher()
         self._timeout_seconds = timeout_seconds
         self._reports = {rank: Report() for rank in connections}
         self._left: set[int] = set()
@@ -191,7 +192,8 @@ class Hub:
         if len(self._times) < len(self._names):
             return
         slow = slow_rank([self._times[each] for each in sorted(self._times)])
-        note_slowest(max(self._times, key=lambda each: self._times[each].own))
+        slowest = max(self._times, key=lambda each: self._times[each].own)
+        self._launcher.note_slowest(self._names[slowest].rank)
         self._times.clear()
         if slow is not None and (slow.rank, slow.cause) not in self._called_slow:
             self._called_slow.add((slow.rank, slow.cause))
@@ -210,15 +212,15 @@ class Hub:
                 self._lose(rank, how, culprit=rank)
         for key, values in self._values.items():
             for rank in self._left - set(values):
-                who = self._names[rank]
-                self._fail(ended(who, "others wait", json.loads(key)[0]))
+                name = self._names[rank]
+                self._fail(ended(name, "others wait", json.loads(key)[0]))
         reports, seconds = self._reports, self._timeout_seconds
         failure = find_failure(reports, self._left, self._names, seconds)
         if failure is not None:
             self._fail(failure)
         if self._survey is not None:
             self._end_survey(self._survey)
-        elif is_asked_for_stacks():
+        elif self._launcher.asks_for_stacks():
             self._begin_survey()
 
     def _begin_survey(self, failure: Failure | None = None) -> None:
@@ -231,7 +233,8 @@ class Hub:
         """Store what a rank does."""
         stacks = tuple(map(str, message["stacks"]))
         if self._survey is not None:
-            self._survey.snapshots[rank] = Snapshot(str(message["doing"]), stacks)
+            doing, reads_input = str(message["doing"]), bool(message["reads_input"])
+            self._survey.snapshots[rank] = Snapshot(doing, stacks, reads_input)
 
     def _end_survey(self, survey: _Survey) -> None:
         """Print what the ranks do, once all have answered or time is up."""
@@ -245,16 +248,16 @@ class Hub:
             for rank in asked
             if self._reports[rank].inside
         }
-        names = {rank: _short(self._names[rank]) for rank in asked}
+        names = {rank: self._names[rank].short for rank in asked}
         sentence = describe(asked, waiting, names)
         _print(f"tfdist: {sentence}\n{list_stacks(asked, names)}")
         failure = survey.failure
         if failure is not None:
             readers = [rank for rank, its in asked.items() if its.reads_input]
             if failure.culprit is None and len(readers) == 1:
-                note_culprit(names[readers[0]])
+                self._note_culprit(readers[0])
             text = f"{failure.text} Seen now: {sentence} The stacks of all are in the "
-            self._tell(failure.kind, f"{text}output of {_short(self._names[0])}.")
+            self._tell(failure.kind, f"{text}output of {self._names[0].short}.")
 
     def _lose(self, rank: int, how: str, culprit: int | None = None) -> None:
         """Fail because a rank is gone."""
@@ -270,11 +273,15 @@ class Hub:
         if not self._failed:
             self._failed = True
             if failure.culprit is not None:
-                note_culprit(_short(self._names[failure.culprit]))
+                self._note_culprit(failure.culprit)
             if failure.kind == "stalled":
                 self._begin_survey(failure)
             else:
                 self._tell(failure.kind, failure.text)
+
+    def _note_culprit(self, rank: int) -> None:
+        """Tell the launcher which rank of the whole job holds up the others."""
+        self._launcher.note_culprit(self._names[rank].rank)
 
     def _tell(self, kind: str, text: str) -> None:
         """Send a failure to every rank."""
@@ -323,8 +330,3 @@ def _print(text: str) -> None:
             print(text, file=sys.stderr, flush=True)
 
     threading.Thread(target=write, name="tfdist report", daemon=True).start()
-
-
-def _short(name: str) -> str:
-    """Return the name of a rank without its address: "rank 3"."""
-    return name.partition(" (")[0]

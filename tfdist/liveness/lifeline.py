@@ -10,7 +10,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import Any
@@ -18,7 +18,8 @@ from typing import Any
 from tfdist.liveness.diagnosis import Failure, Report, ended
 from tfdist.liveness.hub import BEAT_SECONDS, SILENCE_SECONDS, Hub
 from tfdist.liveness.stacks import Snapshot, take_snapshot
-from tfdist.recorder.step_times import StepTimes, median_times
+from tfdist.recorder.ring import Flight, Unrecorded
+from tfdist.recorder.step_times import median_times
 from tfdist.rendezvous.handshake import Meeting
 from tfdist.rendezvous.wire import Reader, send
 
@@ -49,15 +50,12 @@ class Lifeline:
         self,
         connection: socket.socket,
         rank: int,
-        name_of_hub: str,
+        name_of_hub: object,
         on_failure: Callable[[str], None],
         hub: Hub | None = None,
     ) -> None:
         self.failure: Failure | None = None
-        # Returns the collective of a graph that this rank waits for.
-        self.waits_in: Callable[[], str] = str
-        # Returns the times of the latest training steps.
-        self.step_times: Callable[[], Sequence[StepTimes]] = list
+        self.record: Flight | Unrecorded = Unrecorded()
         self._connection = connection
         self._name_of_hub, self._hub = name_of_hub, hub
         self._on_failure = on_failure
@@ -73,7 +71,6 @@ class Lifeline:
         self._points, self._must_ask = 0, False
         self._call, self._what, self._inside = 0, "nothing yet", 0
         self._since = time.monotonic()
-        self._plan: list[str] = []
         self._closed = False
         os.register_at_fork(after_in_child=connection.close)
         for target in (self._listen, self._beat):
@@ -95,10 +92,6 @@ class Lifeline:
             if self._inside == 0:
                 self._since = time.monotonic()
 
-    def traced(self, what: str) -> None:
-        """Add a collective to the plan of the graphs that this rank has traced."""
-        self._plan.append(what)
-
     def exchange(
         self, name: str, value: Any, *, joint: bool = True, to_chief: bool = False
     ) -> list[Any]:
@@ -110,14 +103,19 @@ class Lifeline:
         message = {"kind": "exchange", "key": key, "value": value}
         self._send({**message, "to_chief": True} if to_chief else message)
         # Exchanges of parallel threads have no common order, so they are not joint.
-        here = self.call(f"the exchange of {name}") if joint else nullcontext()
-        with here, self._arrived:
+        what = f"the exchange of {name}"
+        here = self.call(what) if joint else nullcontext()
+        with self.record.entry(what), here, self._arrived:
             while key not in self._values:
                 self.check()
                 self._arrived.wait()
             return self._values.pop(key)
 
-    def tell(self, what: str, value: Any) -> None:
+    def gather(self, name: str, value: Any) -> list[Any]:
+        """Return the values of all ranks by rank on rank 0, on others nothing."""
+        return self.exchange(name, value, to_chief=True)
+
+    def tell(self, what: str, value: Any = True) -> None:
         """Tell the ranks that wait for rank 0 that it has done something."""
         call = self._call
         self._send({"kind": "told", "what": what, "call": call, "value": value})
@@ -213,7 +211,7 @@ class Lifeline:
 
     def _send_times(self) -> None:
         """Send the usual times of the latest steps, once there are enough."""
-        times = self.step_times()[::-1]
+        times = self.record.step_times()[::-1]
         # A hundred steps of a millisecond may all meet the same disturbance.
         seconds = [*itertools.accumulate(each.step for each in times)]
         recent = bisect_left(seconds, _BEATS_PER_TIMES * BEAT_SECONDS)
@@ -227,7 +225,8 @@ class Lifeline:
         inside, seconds = self._inside > 0, time.monotonic() - self._since
         position = Report(self._call, self._what, inside, seconds)
         if inside and seconds > _SEND_PLAN_SECONDS:
-            position = replace(position, plan=self._plan, collective=self.waits_in())
+            plan, collective = self.record.plan, self.record.waits_in()
+            position = replace(position, plan=plan, collective=collective)
         return asdict(position)
 
     def _listen(self) -> None:

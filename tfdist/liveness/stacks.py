@@ -7,14 +7,16 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 _Value = TypeVar("_Value")
 
 _FRAMES = 60
 _LISTED = 4
-_READS = "reads input"
-_INPUT = ("/tensorflow/python/data/", "/data_adapters/", "/tfdist/training/input.py")
+_INPUT = ("/tensorflow/python/data/", "/data_adapters/")
+# The name of a global variable of a module of tfdist that reads input.
+_MARK = "READS_INPUT"
 # A script may lie in the folder of Python itself, so only these parts of it are not
 # the user's.
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -30,39 +32,42 @@ class Snapshot:
 
     doing: str = ""  # As in "reads input, `rows()` at line 14 of train.py".
     stacks: tuple[str, ...] = ()
-
-    @property
-    def reads_input(self) -> bool:
-        """Whether the rank waits for its input."""
-        return self.doing.startswith(_READS)
+    reads_input: bool = False  # Whether the rank waits for its input.
 
 
 def take_snapshot() -> Snapshot:
     """Describe the main thread of this process, and those that run the user's code."""
     main = threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    stacks = {
-        thread: traceback.extract_stack(frame)[-_FRAMES:]
+    frames = {
+        thread: frame
         for thread, frame in sys._current_frames().items()
         if thread == main or not names.get(thread, "").startswith("tfdist")
     }
+    readers = {thread for thread, frame in frames.items() if _reads_input(frame)}
+    stacks = {
+        thread: traceback.extract_stack(frame)[-_FRAMES:]
+        for thread, frame in frames.items()
+    }
     # A generator of tf.data runs in a thread of its own, for which the main one waits.
-    others = [stack for thread, stack in stacks.items() if thread != main]
-    shown = [*filter(_user_frame, others), *([stacks[main]] if main in stacks else [])]
-    doing = next(filter(None, map(_reading, shown)), "")
-    if not doing and shown and (frame := _user_frame(shown[-1])):
-        doing = f"runs {_place(frame)}"
-    text = tuple("".join(traceback.format_list(stack)) for stack in shown[::-1])
-    return Snapshot(doing, text)
+    order = sorted(stacks, key=lambda thread: thread == main)
+    users = {thread: _user_frame(stacks[thread]) for thread in order}
+    shown = [thread for thread in order if users[thread] or thread == main]
+    text = tuple("".join(traceback.format_list(stacks[t])) for t in shown[::-1])
+    for thread in shown:
+        if thread in readers and (frame := users[thread]):
+            return Snapshot(f"reads input, {_place(frame)}", text, reads_input=True)
+    frame = users[shown[-1]] if shown else None
+    return Snapshot(f"runs {_place(frame)}" if frame else "", text)
 
 
-def _reading(stack: Sequence[traceback.FrameSummary]) -> str:
-    """Name the user's function if the stack reads input."""
-    frame = _user_frame(stack)
-    names = [each.filename.replace("\\", "/") for each in stack]
-    if frame is None or not any(part in name for name in names for part in _INPUT):
-        return ""
-    return f"{_READS}, {_place(frame)}"
+def _reads_input(frame: FrameType) -> bool:
+    """Return whether a stack reads input, by the files of its innermost calls."""
+    within = [each for each, _ in traceback.walk_stack(frame)][:_FRAMES]
+    names = [each.f_code.co_filename.replace("\\", "/") for each in within]
+    return any(part in name for name in names for part in _INPUT) or any(
+        _MARK in each.f_globals for each in within
+    )
 
 
 def _user_frame(

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from tfdist.cluster.launcher import Launcher
 from tfdist.compat.tensorflow import is_deterministic, run_independently
 from tfdist.recorder.ring import (
     GRAPH_ROWS,
@@ -41,7 +42,7 @@ class Recorder(Flight):
     """Flight record of this rank, by operations of graphs and by Python."""
 
     def __init__(self, rank: int, size: int) -> None:
-        file = create_file(rank, size)
+        file = create_file(rank, size, Launcher())
         page_rows = mmap.PAGESIZE // ROW.size
         with tf.init_scope(), tf.device("CPU:0"):
             rows = tf.zeros([ROWS + page_rows, _COLUMNS], tf.float64)
@@ -108,6 +109,7 @@ class Recorder(Flight):
         self, what: str, inputs: Sequence[Any], op: Callable[[], _Result]
     ) -> _Result:
         """Add a collective to a graph, with operations that note when it runs."""
+        self.plan.append(what)
         if is_deterministic():
             return op()
         with _after(inputs):

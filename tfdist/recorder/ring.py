@@ -24,16 +24,22 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
 
-from tfdist.cluster.launcher import FLIGHT_VARIABLE
+from tfdist.cluster.launcher import Launcher
 from tfdist.recorder.step_times import StepTimes, times_of_steps
 
 _log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 ROWS = 8192
 # Operations of graphs fill the first rows, Python those after them.
@@ -43,8 +49,6 @@ STATE = ROWS - 1
 WAITS_SINCE = 5
 ROW = struct.Struct("=8d")
 RING_BYTES = ROWS * ROW.size
-# Steps are counted by kind; an entry outside of any step has the first one.
-KINDS = ("", "train_step", "test_step", "predict_step")
 INPUT = "input"
 
 _MOST_NAMES = 4096
@@ -55,6 +59,18 @@ _WAIT = struct.Struct("=2d")
 _AT_AGREED, _AT_END = 6 * _TIME.size, 7 * _TIME.size
 _BUCKET = re.compile(r"(gradients\w*)/b(\d+)")
 _QUOTED = re.compile(r"'([^']+)'")
+
+
+class StepKind(StrEnum):
+    """The kinds of steps of Keras, by the names of its methods."""
+
+    TRAIN = "train_step"
+    TEST = "test_step"
+    PREDICT = "predict_step"
+
+
+# Steps are counted by kind; an entry outside of any step has the first one.
+KINDS = ("", *StepKind)
 
 
 class Entry(NamedTuple):
@@ -114,6 +130,8 @@ class Flight:
         self._lock = threading.Lock()
         self._counter = itertools.count(1)
         self._calls: Counter[str] = Counter()
+        # The collectives of all graphs, as traced.
+        self.plan: list[str] = []
 
     def number_of(self, name: str) -> int:
         """Return the number of a name, and write it if it is new."""
@@ -142,10 +160,9 @@ class Flight:
         _TIME.pack_into(self._memory, at + _AT_END, time.time())
 
     @contextmanager
-    def call(self, kind: str) -> Iterator[None]:
+    def call(self, kind: StepKind) -> Iterator[None]:
         """Mark a call that runs steps of a kind, and first waits for its input."""
-        number = KINDS.index(kind) if kind in KINDS else 0
-        self._note_wait(number, time.time())
+        self._note_wait(KINDS.index(kind), time.time())
         try:
             yield
         finally:
@@ -172,7 +189,7 @@ class Flight:
         times = []
         inputs = [entry for entry in entries if entry.name == INPUT]
         for kind, steps in itertools.groupby(inputs, lambda entry: entry.kind):
-            if kind == KINDS[1]:
+            if kind == StepKind.TRAIN:
                 times += times_of_steps([(e.begin, e.end) for e in steps], calls)
         return times
 
@@ -203,18 +220,44 @@ class Flight:
                 os.write(self._file, f"{json.dumps(line)}\n".encode())
 
 
-def create_file(
-    rank: int, size: int, env: Mapping[str, str] | None = None
-) -> int | None:
+class Unrecorded:
+    """A record of nothing, with the methods of a `Recorder`."""
+
+    plan: Sequence[str] = ()
+
+    def entry(self, name: str, size_bytes: int = 0) -> AbstractContextManager[Any]:
+        """Record nothing of a block; see `Flight.entry`."""
+        return nullcontext(lambda: None)
+
+    def step(
+        self, kind: str, data: Any
+    ) -> AbstractContextManager[Callable[[Any], None]]:
+        """Record nothing of a step; see `Recorder.step`."""
+        return nullcontext(lambda outputs: None)
+
+    def traced(
+        self, what: str, inputs: Sequence[Any], op: Callable[[], _Result]
+    ) -> _Result:
+        """Add a collective to a graph; see `Recorder.traced`."""
+        return op()
+
+    def step_times(self, since: float = 0.0) -> list[StepTimes]:
+        """Return no times; see `Flight.step_times`."""
+        return []
+
+    def waits_in(self) -> str:
+        """Return no name; see `Flight.waits_in`."""
+        return ""
+
+
+def create_file(rank: int, size: int, launcher: Launcher) -> int | None:
     """Create this rank's file, if the job records and can; return its descriptor."""
-    env = os.environ if env is None else env
-    folder = env.get(FLIGHT_VARIABLE)
-    if not folder:
+    if launcher.flight_folder is None:
         return None
     about = {"rank": rank, "size": size, "host": socket.gethostname()}
-    about |= {"pid": os.getpid(), "run": env.get("TFDIST_RUN_ID", "")}
+    about |= {"pid": os.getpid(), "run": launcher.run_id}
     line = json.dumps({"format": FORMAT, **about, "started": time.time()})
-    path = Path(folder, f"rank.{rank}.flight")
+    path = launcher.flight_folder / f"rank.{rank}.flight"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A process of an earlier start may still write to the old file.

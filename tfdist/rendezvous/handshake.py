@@ -11,17 +11,9 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tfdist.cluster.address import split_address
-from tfdist.rendezvous.presence import (
-    RETRY_SECONDS,
-    allow_open_files,
-    retry,
-)
-from tfdist.rendezvous.secret import (
-    SECRET_VARIABLE,
-    is_proof,
-    new_nonce,
-    proof_of,
-)
+from tfdist.cluster.launcher import SECRET_VARIABLE
+from tfdist.rendezvous.presence import RETRY_SECONDS, allow_open_files, retry
+from tfdist.rendezvous.secret import is_proof, new_nonce, proof_of
 from tfdist.rendezvous.wire import (
     CHUNK_BYTES,
     MAX_BYTES,
@@ -63,11 +55,28 @@ class _Caller:
 
 
 @dataclass(frozen=True)
+class RankName:
+    """The name of a rank in errors: its number in the whole job, and its place."""
+
+    rank: int
+    place: str = ""
+
+    def __str__(self) -> str:
+        """Return "rank 3 (worker 3, node1:2222)"."""
+        return f"{self.short} ({self.place})"
+
+    @property
+    def short(self) -> str:
+        """The name without the place: "rank 3"."""
+        return f"rank {self.rank}"
+
+
+@dataclass(frozen=True)
 class Meeting:
     """Connections between ranks: rank 0 has one to each other rank, these one to it."""
 
     rank: int
-    names: Mapping[int, str]
+    names: Mapping[int, RankName]
     connections: Mapping[int, socket.socket]
 
 
@@ -76,7 +85,8 @@ class Handshake:
     """Handshake of all ranks with rank 0, whose connections stay open."""
 
     rank: int
-    names: Mapping[int, str]  # Of all ranks on rank 0, elsewhere of 0 and this one.
+    # Of all ranks on rank 0, elsewhere of rank 0 and this one.
+    names: Mapping[int, RankName]
     secret: str = field(repr=False)
     seconds: float
     remedy: str
@@ -119,7 +129,7 @@ class Handshake:
         for caller in self._unproven.values():
             caller.connection.close()
         if len(self._present) < len(self.names) - 1:
-            present = [self.names[rank] for rank in [0, *sorted(self._present)]]
+            present = [str(self.names[rank]) for rank in [0, *sorted(self._present)]]
             text = (
                 f"Only {len(present)} of {len(self.names)} processes have answered the "
                 f"roll-call after {self.seconds:g} s. Present: {'; '.join(present)}. "
@@ -289,7 +299,7 @@ class Handshake:
         thread.join(_LOOK_UP_SECONDS)
         missing = []
         for rank in ranks:
-            name, host = self.names[rank], hosts.get(rank, "")
+            name, host = str(self.names[rank]), hosts.get(rank, "")
             why = self._unknown.get(host)
             text = f"{name}: the name {host!r} is not known ({why})"
             missing.append(text if why else name)

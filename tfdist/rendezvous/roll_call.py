@@ -8,19 +8,11 @@ from dataclasses import dataclass
 import psutil
 
 from tfdist.cluster.address import split_address
-from tfdist.cluster.launcher import note_meeting
+from tfdist.cluster.launcher import Launcher, start_timeout
 from tfdist.cluster.model import Cluster
-from tfdist.rendezvous.handshake import Handshake, Meeting
-from tfdist.rendezvous.presence import (
-    check_own_port,
-    listen,
-    start_timeout,
-)
-from tfdist.rendezvous.secret import (
-    new_nonce,
-    shared_secret,
-    warn_without_secret,
-)
+from tfdist.rendezvous.handshake import Handshake, Meeting, RankName
+from tfdist.rendezvous.presence import check_own_port, listen
+from tfdist.rendezvous.secret import new_nonce, warn_without_secret
 
 TIMEOUT_SECONDS = 600.0
 
@@ -33,9 +25,10 @@ def call_roll(
     # the connections stay open as lifelines, so no second port is needed.
     ranks = range(cluster.size) if cluster.rank == 0 else (0, cluster.rank)
     names = {rank: name_of(cluster, rank) for rank in ranks}
-    check_own_port(cluster, names[cluster.rank])
+    check_own_port(cluster, str(names[cluster.rank]))
     zero = cluster.addresses[0]
-    secret = shared_secret()
+    launcher = Launcher()
+    secret = launcher.secret()
     if cluster.rank == 0:
         warn_without_secret(secret, cluster.addresses)
     handshake = Handshake(
@@ -51,7 +44,7 @@ def call_roll(
     places = [split_address(zero)]
     met = handshake.connect(listener, places)
     if cluster.rank == 0:
-        note_meeting()
+        launcher.note_saved(0)
     return met
 
 
@@ -106,7 +99,7 @@ def meet(
     start_timeout_seconds: float,
 ) -> Meeting:
     """Connect ranks that know the address of rank 0; return as `call_roll` does."""
-    names = [f"rank {its.rank} (process {its.pid} on {its.host})" for its in guests]
+    names = [RankName(g.rank, f"process {g.pid} on {g.host}") for g in guests]
     zero = guests[0]
     handshake = Handshake(
         rank,
@@ -119,9 +112,9 @@ def meet(
     return handshake.connect(door, places)
 
 
-def name_of(cluster: Cluster, rank: int) -> str:
+def name_of(cluster: Cluster, rank: int) -> RankName:
     """Return the name of a rank in errors: its number, task and address."""
-    return f"rank {rank} ({cluster.task_of(rank)}, {cluster.addresses[rank]})"
+    return RankName(rank, f"{cluster.task_of(rank)}, {cluster.addresses[rank]}")
 
 
 def _own_addresses() -> list[str]:

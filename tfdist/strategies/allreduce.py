@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from tfdist.cluster.launcher import start_timeout
 from tfdist.collectives import Collective, FusingCollective
 from tfdist.first_step import check_choice
 from tfdist.gradients import (
@@ -18,7 +19,6 @@ from tfdist.gradients import (
     check_compression,
     check_horovod_options,
 )
-from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import connect

@@ -104,11 +104,11 @@ class RankFits:
     def has_written(self, file: str, error: Exception | None = None) -> None:
         """Tell the other ranks that the chief has written a file, or why not."""
         outcome = True if error is None else _described(error)
-        self._collective.tell(f"the file {file}", outcome)
+        self._collective.control.tell(f"the file {file}", outcome)
 
     def wait_for_file(self, file: str) -> bool:
         """Wait for the chief, and raise its error; see `FitHooks.wait_for_file`."""
-        outcome = self._collective.wait_for_chief(f"the file {file}")
+        outcome = self._collective.control.wait_for_chief(f"the file {file}")
         if not isinstance(outcome, bool):
             raise _error_of(*outcome)
         return outcome

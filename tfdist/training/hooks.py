@@ -22,6 +22,7 @@ from tfdist.compat.user_warnings import warn_user
 from tfdist.data.sharding import Shard, has_rows, of_any_length, shard_of
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.recorder.ring import StepKind
 from tfdist.training.fit import RankFits
 from tfdist.training.gradients import RankGradients
 from tfdist.training.input import Feed
@@ -194,7 +195,7 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
     def call_of(self, trainer: Any, what: str, *, is_joint: bool) -> Iterator[None]:
         """Mark a call of a model's function, made by all ranks if `is_joint`."""
         with holding(self, "_call", (trainer, what, is_joint)):
-            with self.joint_call(what) if is_joint else nullcontext():
+            with self.joint_call(StepKind(what)) if is_joint else nullcontext():
                 yield
             if is_joint:
                 self.created.start_late_equal()
@@ -241,7 +242,7 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         shard = shard_of(data, is_joint=is_joint)
         if not is_joint:
             return self._run_step(call, shard)
-        with self._collective.step(what, shard) as ended:
+        with self._collective.recorder.step(what, shard) as ended:
             outputs = self._run_step(call, shard)
             ended(outputs)
         return outputs

@@ -40,6 +40,8 @@ from tfdist.data.sharding import (
 )
 from tfdist.training.unequal_data import check_sizes, other_rows
 
+# For `liveness.stacks`: what runs in this file reads input.
+READS_INPUT = True
 _POLICY = tf.data.experimental.AutoShardPolicy
 # The attribute of a distributed dataset that returns this rank's part of it.
 _OWN_PART = "_tfdist_own_part"

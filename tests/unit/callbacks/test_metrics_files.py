@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from tfdist.callbacks.metrics_files import (
+from tfdist.callbacks.metrics_files import EpochMetrics, MetricsFiles
+from tfdist.cluster.launcher import (
     METRICS_FILE_VARIABLE,
     METRICS_JSON_VARIABLE,
     RESTARTS_VARIABLE,
-    EpochMetrics,
-    MetricsFiles,
+    Launcher,
 )
 
 METRICS = EpochMetrics(
@@ -51,20 +51,19 @@ def files(tmp_path):
     """Return the files of one start of a job."""
 
     def files(restarts, name="resnet"):
-        return MetricsFiles(
-            {
-                METRICS_JSON_VARIABLE: str(tmp_path / "epochs.json"),
-                METRICS_FILE_VARIABLE: str(tmp_path / f"{name}.prom"),
-                RESTARTS_VARIABLE: str(restarts),
-            }
-        )
+        env = {
+            METRICS_JSON_VARIABLE: str(tmp_path / "epochs.json"),
+            METRICS_FILE_VARIABLE: str(tmp_path / f"{name}.prom"),
+            RESTARTS_VARIABLE: str(restarts),
+        }
+        return MetricsFiles(Launcher(env))
 
     return files
 
 
 def test_nothing_is_written_without_variables(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    files = MetricsFiles({METRICS_JSON_VARIABLE: ""})
+    files = MetricsFiles(Launcher({METRICS_JSON_VARIABLE: ""}))
     files.begin(METRICS)
     files.write(METRICS)
 
@@ -127,7 +126,7 @@ def test_lines_of_all_starts_are_whole(files, tmp_path):
 
 @pytest.mark.parametrize("variable", [METRICS_JSON_VARIABLE, METRICS_FILE_VARIABLE])
 def test_a_file_that_cannot_be_written_fails_before_the_first_epoch(variable, tmp_path):
-    files = MetricsFiles({variable: str(tmp_path / "none" / "a.prom")})
+    files = MetricsFiles(Launcher({variable: str(tmp_path / "none" / "a.prom")}))
 
     with pytest.raises(FileNotFoundError, match="none"):
         files.begin(METRICS)

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tfdist.cluster.launcher import Launcher
 from tfdist.recorder.ring import RING_BYTES, Flight, create_file
 from tfdist_cli.main import main
 
@@ -13,7 +14,9 @@ from tfdist_cli.main import main
 def folder(tmp_path):
     """A folder with the records of two ranks, of which the first has one entry more."""
     for rank, count in ((0, 3), (1, 2)):
-        descriptor = create_file(rank, 2, {"TFDIST_FLIGHT_DIR": str(tmp_path)})
+        descriptor = create_file(
+            rank, 2, Launcher({"TFDIST_FLIGHT_DIR": str(tmp_path)})
+        )
         memory = memoryview(bytearray(RING_BYTES))
         flight = Flight(memory, descriptor)
         for _ in range(count):

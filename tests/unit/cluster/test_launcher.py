@@ -9,25 +9,13 @@ import pytest
 
 from tfdist.cluster.launcher import (
     PROGRESS_VARIABLE,
-    Progress,
+    Launcher,
     ask_for_stacks,
     ask_for_status,
-    is_asked_for_stacks,
-    is_asked_for_status,
-    note_culprit,
-    note_slowest,
-    note_status,
     read_culprit,
     read_saved_step,
     read_status,
 )
-
-
-@pytest.mark.parametrize(
-    "env", [{}, {PROGRESS_VARIABLE: ""}, {PROGRESS_VARIABLE: "/no/such/file"}]
-)
-def test_without_a_launcher_there_is_no_progress(env):
-    assert Progress.from_environment(env) is None
 
 
 def test_a_killed_process_leaves_its_last_step(tmp_path):
@@ -36,9 +24,8 @@ def test_a_killed_process_leaves_its_last_step(tmp_path):
     assert read_saved_step(path) is None
     code = (
         "import os, signal\n"
-        "from tfdist.cluster.launcher import Progress\n"
-        "progress = Progress.from_environment()\n"
-        "progress.saved(2**40), progress.saved(8)\n"
+        "from tfdist.cluster.launcher import Launcher\n"
+        "Launcher().note_saved(2**40), Launcher().note_saved(8)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
 
@@ -55,44 +42,47 @@ def test_a_killed_process_leaves_its_last_step(tmp_path):
 
 def test_a_launcher_asks_for_stacks_and_hears_of_a_culprit(tmp_path, monkeypatch):
     monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
-    assert not is_asked_for_stacks()
-    assert read_culprit(tmp_path / "0") == ""
+    launcher = Launcher()
+    assert not launcher.asks_for_stacks()
+    assert read_culprit(tmp_path / "0") is None
 
     question = ask_for_stacks(tmp_path / "0")
-    note_culprit("rank 3")
+    launcher.note_culprit(3)
 
-    assert is_asked_for_stacks()
+    assert launcher.asks_for_stacks()
     assert not question.exists()
-    assert not is_asked_for_stacks()
-    assert read_culprit(tmp_path / "0") == "rank 3"
+    assert not launcher.asks_for_stacks()
+    assert read_culprit(tmp_path / "0") == 3
 
 
 def test_a_launcher_with_a_terminal_hears_how_far_the_chief_is(tmp_path, monkeypatch):
     progress = tmp_path / "0"
     monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
-    note_slowest(3)  # Nobody has asked.
-    assert not is_asked_for_status()
+    launcher = Launcher()
+    launcher.note_slowest(3)  # Nobody has asked.
+    assert not launcher.asks_for_status()
     assert read_status(progress, "step 1") == ""
 
     question = ask_for_status(progress)
-    assert is_asked_for_status()
+    assert launcher.asks_for_status()
     assert read_status(progress, "step 1") == "step 1"
-    note_status("step \33[2J2\n")
+    launcher.note_status("step \33[2J2\n")
     assert read_status(progress, "step 1") == "step [2J2"
-    note_slowest(3)
+    launcher.note_slowest(3)
     assert read_status(progress, "step 1") == "step [2J2, slowest: rank 3"
-    note_status("")
+    launcher.note_status("")
     assert question.exists()
     assert read_status(progress, "step 1") == ""
 
 
 @pytest.mark.parametrize("value", ["", "/no/such/folder/0"])
-def test_without_a_launcher_nobody_asks_and_nothing_is_noted(value, monkeypatch):
-    monkeypatch.setenv(PROGRESS_VARIABLE, value)
+def test_without_a_launcher_nobody_asks_and_nothing_is_noted(value):
+    launcher = Launcher({PROGRESS_VARIABLE: value})
 
-    note_culprit("rank 3")
+    launcher.note_culprit(3)
+    launcher.note_saved(7)
 
-    assert not is_asked_for_stacks()
+    assert not launcher.asks_for_stacks()
 
 
 def test_a_removed_folder_is_made_again(tmp_path):

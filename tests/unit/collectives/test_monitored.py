@@ -116,8 +116,3 @@ def test_it_says_goodbye(engine, line, at_exit):
     leave()
 
     assert line.told == ["leave"]
-
-
-def test_values_for_the_chief_go_nowhere_else(engine, line):
-    assert engine.gather_values("a", 1) == [1, 1]
-    assert line.told == ["exchange a True to the chief"]

@@ -486,7 +486,7 @@ def test_what_rank_0_writes_reaches_the_launcher(start, tmp_path):
     progress = tmp_path / "0"
     progress.touch()
     there = 'printf %020d 57 > "$TFDIST_PROGRESS_FILE"'
-    culprit = 'printf "rank 3" > "$TFDIST_PROGRESS_FILE.culprit"; exit 1'
+    culprit = 'printf 3 > "$TFDIST_PROGRESS_FILE.culprit"; exit 1'
     rank = start(
         f"{there}; until [ -e {tmp_path}/go ]; do sleep 0.05; done; {culprit}",
         TFDIST_PROGRESS_FILE=str(progress),
@@ -498,7 +498,7 @@ def test_what_rank_0_writes_reaches_the_launcher(start, tmp_path):
     (tmp_path / "go").touch()
 
     assert rank.wait() == 1
-    assert (read_saved_step(progress), read_culprit(progress)) == (57, "rank 3")
+    assert (read_saved_step(progress), read_culprit(progress)) == (57, 3)
 
 
 def test_what_another_rank_writes_does_not(start, tmp_path):

@@ -120,7 +120,7 @@ def test_peers_may_fail_by_themselves_before_they_are_ended(supervise, meet):
 
 def test_the_rank_that_held_up_the_others_is_to_blame(supervise, tmp_path):
     """Rank 0 fails since rank 1 has not come; `culprit` is what its hub has noted."""
-    (tmp_path / "0.culprit").write_text("rank 1")
+    (tmp_path / "0.culprit").write_text("1")
     env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
 
     result = supervise("echo rank 1 is late; exit 1", FOREVER, env=env).wait()
@@ -130,7 +130,7 @@ def test_the_rank_that_held_up_the_others_is_to_blame(supervise, tmp_path):
 
 
 def test_a_culprit_that_ended_well_is_none(supervise, tmp_path):
-    (tmp_path / "0.culprit").write_text("rank 1")
+    (tmp_path / "0.culprit").write_text("1")
     env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
 
     result = supervise("exit 1", "exit 0", env=env).wait()

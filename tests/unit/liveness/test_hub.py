@@ -10,15 +10,16 @@ import pytest
 
 from tfdist.cluster.launcher import (
     PROGRESS_VARIABLE,
+    Launcher,
     ask_for_stacks,
     ask_for_status,
-    note_status,
     read_culprit,
     read_status,
 )
 from tfdist.liveness import hub as hub_module
 from tfdist.liveness.diagnosis import Failure, Report, find_failure
 from tfdist.liveness.hub import Hub
+from tfdist.rendezvous.handshake import RankName
 from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 10
@@ -36,7 +37,7 @@ class Ends:
             end.settimeout(SECONDS)
         self.hub = Hub(
             {rank: its for rank, (_, its) in enumerate(pairs)},
-            {rank: f"rank {rank} (worker {rank}, h:{rank})" for rank in range(size)},
+            {rank: RankName(rank, f"worker {rank}, h:{rank}") for rank in range(size)},
             timeout_seconds,
         )
 
@@ -187,6 +188,7 @@ def capture_report(monkeypatch):
 
 
 ANSWER = {"kind": "stacks", "doing": "runs `f()` at line 3 of a.py", "stacks": ["  s"]}
+ANSWER["reads_input"] = False
 
 
 def test_a_stall_is_explained_by_what_the_ranks_do(ranks, monkeypatch, tmp_path):
@@ -214,7 +216,7 @@ def test_a_stall_is_explained_by_what_the_ranks_do(ranks, monkeypatch, tmp_path)
         in (failure["text"])
     )
     assert printed().startswith(f"tfdist: {seen}\nStack of rank 0 and rank 1, ")
-    assert read_culprit(tmp_path / "0") == "rank 1"
+    assert read_culprit(tmp_path / "0") == 1
 
 
 def test_a_report_that_cannot_be_printed_ends_nothing(ranks, monkeypatch, tmp_path):
@@ -444,7 +446,7 @@ def test_a_slow_rank_is_named_once_and_in_the_status(
     progress = tmp_path / "0"
     monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
     ask_for_status(progress)
-    note_status("step 100")
+    Launcher().note_status("step 100")
     usual = {"step": 10.0, "input": 1.0, "collectives": 8.0}
     ends = ranks(2)
     for _ in range(2):
@@ -465,9 +467,11 @@ def test_a_slow_rank_is_named_once_and_in_the_status(
 FORKS = """
 import os, socket, sys, threading
 from tfdist.liveness.hub import Hub
+from tfdist.rendezvous.handshake import RankName
 
 peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-hub = Hub({0: socket.socketpair()[0], 1: peer}, {0: "rank 0", 1: "rank 1"}, 100.0)
+names = {0: RankName(0), 1: RankName(1)}
+hub = Hub({0: socket.socketpair()[0], 1: peer}, names, 100.0)
 if os.fork() == 0:
     print(os.getpid(), flush=True)
     threading.Event().wait(100)

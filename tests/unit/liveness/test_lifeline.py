@@ -9,11 +9,26 @@ from tfdist.liveness import hub as hub_module
 from tfdist.liveness import lifeline as lifeline_module
 from tfdist.liveness.hub import Hub
 from tfdist.liveness.lifeline import Lifeline
+from tfdist.recorder.ring import Unrecorded
 from tfdist.recorder.step_times import StepTimes
+from tfdist.rendezvous.handshake import RankName
 from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 10
 HUB = "rank 0 (worker 0, h:0)"
+
+
+class Record(Unrecorded):
+    """A record with the content that the test gives."""
+
+    def __init__(self, plan=(), waiting="", times=()):
+        self.plan, self.waiting, self.times = plan, waiting, times
+
+    def waits_in(self):
+        return self.waiting
+
+    def step_times(self, since=0.0):
+        return self.times
 
 
 class Line:
@@ -67,7 +82,7 @@ def test_a_call_within_a_call_is_not_counted(line):
 
 
 def test_the_plan_is_sent_only_after_a_long_wait(line, monkeypatch):
-    line.lifeline.traced("all_reduce 'a'")
+    line.lifeline.record = Record(plan=["all_reduce 'a'"])
     with line.lifeline.call("step"):
         soon = report_when(line, lambda report: report["inside"])
         monkeypatch.setattr(lifeline_module, "_SEND_PLAN_SECONDS", 0.0)
@@ -79,7 +94,7 @@ def test_the_plan_is_sent_only_after_a_long_wait(line, monkeypatch):
 
 def test_a_long_wait_names_the_collective(line, monkeypatch):
     monkeypatch.setattr(lifeline_module, "_SEND_PLAN_SECONDS", 0.0)
-    line.lifeline.waits_in = lambda: "bucket 1 of step 7"
+    line.lifeline.record = Record(waiting="bucket 1 of step 7")
 
     with line.lifeline.call("step"):
         report = report_when(line, lambda report: report["inside"])
@@ -89,7 +104,7 @@ def test_a_long_wait_names_the_collective(line, monkeypatch):
 
 def test_the_usual_times_of_a_hundred_steps_are_sent(line):
     times = [StepTimes(2.0, 1.0, 0.5)] * 120 + [StepTimes(90.0, 1.0, 0.5)]
-    line.lifeline.step_times = lambda: times
+    line.lifeline.record = Record(times=times)
 
     sent = line.hear("times")["times"]
 
@@ -100,7 +115,7 @@ def test_short_steps_are_judged_by_those_between_two_looks(line):
     # Between two looks, which is 0.1 s here, there were 350 steps.
     by_age = [(700, 9.0), (300, 0.0002), (150, 0.0004)]
     times = [StepTimes(step, 0.0, 0.0) for count, step in by_age for _ in range(count)]
-    line.lifeline.step_times = lambda: times
+    line.lifeline.record = Record(times=times)
 
     assert line.hear("times")["times"]["step"] == 0.0002
 
@@ -274,7 +289,7 @@ def ranks(monkeypatch):
     monkeypatch.setattr(lifeline_module, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(hub_module, "BEAT_SECONDS", 0.02)
     pairs = [socket.socketpair() for _ in range(3)]
-    names = {rank: f"rank {rank}" for rank in range(3)}
+    names = {rank: RankName(rank, "h") for rank in range(3)}
     Hub({rank: its for rank, (_, its) in enumerate(pairs)}, names, 600.0)
     lifelines = [
         Lifeline(mine, rank, "rank 0", lambda text: None)
@@ -294,7 +309,7 @@ def test_a_rank_that_left_ends_the_exchange_of_the_others(ranks):
         for values in waiting:
             with pytest.raises(
                 ConnectionError,
-                match="rank 2 has ended .* while others wait for it in a",
+                match=r"rank 2 \(h\) has ended .* while others wait for it in a",
             ):
                 values.result(SECONDS)
 

@@ -71,7 +71,10 @@ def test_of_many_ranks_the_first_are_named():
 
 
 def test_a_rank_that_reads_within_its_step_is_busy():
-    snapshots = {0: Snapshot("runs `f()` at ..."), 1: Snapshot("reads input, `g()`")}
+    snapshots = {
+        0: Snapshot("runs `f()` at ..."),
+        1: Snapshot("reads input, `g()`", reads_input=True),
+    }
 
     text = describe(snapshots, {0: "train_step", 1: "train_step"}, NAMES)
 

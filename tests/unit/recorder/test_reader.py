@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.cluster.launcher import Launcher
 from tfdist.recorder.reader import Record, compare, read_folder
 from tfdist.recorder.ring import RING_BYTES, Entry, Flight, State, create_file
 
@@ -121,7 +122,7 @@ def write(tmp_path):
 
     def write(rank, run="a", size=2):
         env = {"TFDIST_FLIGHT_DIR": str(tmp_path), "TFDIST_RUN_ID": run}
-        descriptor = create_file(rank, size, env)
+        descriptor = create_file(rank, size, Launcher(env))
         memory = memoryview(bytearray(RING_BYTES))
         flight = Flight(memory, descriptor)
         with flight.entry("the exchange of a"):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tfdist.cluster.launcher import Launcher
 from tfdist.recorder.reader import read_record
 from tfdist.recorder.ring import (
     GRAPH_ROWS,
@@ -26,7 +27,7 @@ def memory():
 def file(tmp_path):
     """A new file of rank 1, and its descriptor."""
     env = {"TFDIST_FLIGHT_DIR": str(tmp_path / "new"), "TFDIST_RUN_ID": "a"}
-    return tmp_path / "new" / "rank.1.flight", create_file(1, 2, env)
+    return tmp_path / "new" / "rank.1.flight", create_file(1, 2, Launcher(env))
 
 
 def entry(name, kind="train_step", step=7):
@@ -124,13 +125,16 @@ def test_names_without_end_share_one(memory):
 
 
 def test_without_a_folder_there_is_no_file():
-    assert create_file(0, 2, {}) is None
+    assert create_file(0, 2, Launcher({})) is None
 
 
 def test_a_folder_that_cannot_be_made_costs_the_record_only(tmp_path, caplog):
     (tmp_path / "file").touch()
 
-    assert create_file(1, 2, {"TFDIST_FLIGHT_DIR": str(tmp_path / "file")}) is None
+    assert (
+        create_file(1, 2, Launcher({"TFDIST_FLIGHT_DIR": str(tmp_path / "file")}))
+        is None
+    )
     assert "does not record the collectives of rank 1. Received: " in caplog.text
 
 
@@ -151,7 +155,9 @@ def test_a_file_tells_its_process(file):
 def test_a_new_process_has_a_new_file(file, tmp_path):
     """The old process may still write to its own."""
     path, old = file
-    create_file(1, 2, {"TFDIST_FLIGHT_DIR": str(path.parent), "TFDIST_RUN_ID": "b"})
+    create_file(
+        1, 2, Launcher({"TFDIST_FLIGHT_DIR": str(path.parent), "TFDIST_RUN_ID": "b"})
+    )
     Flight(memoryview(bytearray(RING_BYTES)), old).close("")
 
     assert read_record(path).run == "b"

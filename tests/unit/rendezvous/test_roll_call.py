@@ -9,13 +9,13 @@ from contextlib import ExitStack
 import pytest
 
 from tfdist.cluster import Cluster, Task
+from tfdist.cluster.launcher import Launcher, start_timeout
 from tfdist.launch.machine import free_ports
 from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous import handshake, presence
 from tfdist.rendezvous import secret as secret_module
-from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import call_roll, open_door
-from tfdist.rendezvous.secret import proof_of, shared_secret
+from tfdist.rendezvous.secret import proof_of
 from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 20
@@ -376,14 +376,14 @@ def test_the_secret_may_be_in_a_file(tmp_path):
     file = tmp_path / "secret"
     env = {"TFDIST_SECRET": "a", "TFDIST_SECRET_FILE": str(file)}
     with pytest.raises(OSError, match=r"must name a file .*Received: .*/secret \(\["):
-        shared_secret(env)
+        Launcher(env).secret()
     file.write_text(" \n")
     with pytest.raises(ValueError, match=r"must name a file with a secret\. Received"):
-        shared_secret(env)
+        Launcher(env).secret()
     file.write_text("of all\n")
-    assert shared_secret(env) == "of all"
-    assert shared_secret({"TFDIST_SECRET": "a"}) == "a"
-    assert shared_secret({}) == ""
+    assert Launcher(env).secret() == "of all"
+    assert Launcher({"TFDIST_SECRET": "a"}).secret() == "a"
+    assert Launcher({}).secret() == ""
 
 
 def test_more_ranks_than_files_that_may_be_open_are_refused(monkeypatch):
@@ -433,18 +433,18 @@ def test_a_caller_that_goes_away_may_come_back(calls):
         (7, {"TFDIST_START_TIMEOUT": "2.5"}, 7),
     ],
 )
-def test_the_start_timeout_is_read_when_it_is_asked_for(
+def test_the_start_timeout_is_that_of_the_argument_or_the_launcher(
     given, env, seconds, monkeypatch
 ):
     monkeypatch.delenv("TFDIST_START_TIMEOUT", raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
 
-    assert start_timeout(given) == start_timeout(given, env) == seconds
+    assert start_timeout(given) == seconds
 
 
 @pytest.mark.parametrize("text", ["0", "soon", "inf", "nan"])
 def test_a_start_timeout_that_is_no_time_is_refused(text):
     message = f"^TFDIST_START_TIMEOUT must be a positive number of seconds. .*'{text}'"
     with pytest.raises(ValueError, match=message):
-        start_timeout(None, {"TFDIST_START_TIMEOUT": text})
+        Launcher({"TFDIST_START_TIMEOUT": text}).start_timeout()

@@ -20,7 +20,7 @@ from tfdist.callbacks.backup.preemption import (
 )
 from tfdist.callbacks.backup.state import random_states, set_random_states
 from tfdist.callbacks.ranks import collective_of
-from tfdist.cluster.launcher import Progress
+from tfdist.cluster.launcher import Launcher
 from tfdist.collectives import Collective
 from tfdist.compat.keras import install
 from tfdist.compat.keras.positions import Position, Resumes, begin_at_epoch
@@ -98,7 +98,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self.delete_checkpoint = delete_checkpoint
         # The state to resume from, until it is fully restored.
         self._state: snapshots.Snapshot | None = None
-        self._progress: Progress | None = None
         install(is_alone=True)
 
     @contextlib.contextmanager
@@ -124,9 +123,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         finally:
             self._writer.close()
             self._files.unlock()
-            if self._progress is not None:
-                self._progress.close()
-            self._state = self._progress = None
+            self._state = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restore what other callbacks read; they have all begun."""
@@ -138,8 +135,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self._first_epoch: int | None = None
         if self._state is not None:
             self._begin_with(self._state)
-        if self._collective.rank == 0:
-            self._progress = Progress.from_environment()
         self._note_saved(self._made)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -201,7 +196,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def _stops_here(self) -> bool:
         """Return whether all ranks stop now, because one has received a signal."""
-        return self._collective.stops_here(bool(self._received))
+        return self._collective.control.stops_here(bool(self._received))
 
     def _stop(self) -> NoReturn:
         """End the program on all ranks, once the state is on disk."""
@@ -261,8 +256,8 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def _note_saved(self, made: int) -> None:
         """Tell the launcher how many steps the state on disk has made."""
-        if self._progress is not None:
-            self._progress.saved(made)
+        if self._collective.rank == 0:
+            Launcher().note_saved(made)
 
     def _wait_for_disk(self) -> None:
         """Wait until the last state is on disk; if that fails, all ranks raise."""

@@ -182,7 +182,7 @@ def gather_bytes(collective: Collective, content: bytes, name: str) -> list[byte
         return [content]
     lengths = collective.exchange(f"the lengths of {name}", len(content))
     if max(lengths) <= _SMALL_BYTES:
-        texts = collective.gather_values(name, base64.b64encode(content).decode())
+        texts = collective.control.gather(name, base64.b64encode(content).decode())
         return [base64.b64decode(text) for text in texts]
     joined = collective.all_gather(_tensor(content), name=name).numpy().tobytes()
     ends = np.cumsum(lengths).tolist()

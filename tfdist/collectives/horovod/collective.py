@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from tfdist.cluster.launcher import start_timeout
 from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.horovod.peers import connect, stop_at_exit
 from tfdist.collectives.monitored import MonitoredCollective
@@ -22,7 +23,6 @@ from tfdist.collectives.wire_format import (
     without_bfloat16,
 )
 from tfdist.compat.tensorflow import local_devices, run_always
-from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 
 # A function that adds an operation on tensors to the graph, under a name.
@@ -153,16 +153,6 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         results = dict(zip(order, shared, strict=True))
         return [from_move(results[i], t.dtype) for i, t in enumerate(tensors)]
 
-    def all_to_all(self, tensor: Any, *, name: str) -> Any:
-        """Send each rank its row; see `Collective.all_to_all`."""
-
-        def exchange(tensors: list[Any], name: str) -> list[Any]:
-            return [hvd.alltoall(*tensors, name=name, **self._common)]
-
-        moved = [[to_move(tensor)]]
-        received = self._run(f"all_to_all {name}", exchange, moved)[0]
-        return tf.ensure_shape(from_move(received, tensor.dtype), tensor.shape)
-
     def _leave(self) -> None:
         error, lifeline = getattr(sys, "last_value", None), self._lifeline
         if isinstance(error, self._PEER_ERRORS):
@@ -238,7 +228,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
 
         if not tf.executing_eagerly():
             # The first tensors, as operations do not wait for each other's.
-            return self.traced(what, messages[0], lambda: build(messages))
+            return self.recorder.traced(what, messages[0], lambda: build(messages))
         # Horovod matches eager operations by order, graph operations by name.
         if what not in self._functions:
             self._functions[what] = tf.function(build, reduce_retracing=True)

@@ -45,7 +45,7 @@ class Agent:
         self._link = link
         self._progress = folder / "progress"
         self._progress.touch()
-        self._notes: tuple[str, str, bool] | None = read_notes(self._progress)
+        self._notes: tuple[str, int | None, bool] | None = read_notes(self._progress)
         self._processes: dict[int, GuardedProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -63,10 +63,12 @@ def _are_versions(value: Any) -> bool:
 
 def _are_notes(value: Any) -> bool:
     """Return whether a value is what `read_notes` returns, as JSON."""
-    if not (isinstance(value, list) and list(map(type, value)) == [str, str, bool]):
+    if not (isinstance(value, list) and len(value) == 3):
         return False
-    step, culprit, _ = value
-    return bool(re.fullmatch("[0-9]{0,20}", step)) and _is_line(culprit)
+    step, culprit, is_asked = value
+    is_step = isinstance(step, str) and bool(re.fullmatch("[0-9]{0,20}", step))
+    is_culprit = culprit is None or _is_number(culprit)
+    return is_step and is_culprit and isinstance(is_asked, bool)
 
 
 def _are_seconds(value: Any) -> bool:

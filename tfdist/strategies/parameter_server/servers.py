@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from tfdist.cluster.address import split_address
+from tfdist.cluster.launcher import start_timeout
 from tfdist.cluster.model import Cluster
 from tfdist.compat.parameter_server import config_of_gpus
 from tfdist.devices import pin
@@ -20,7 +21,6 @@ from tfdist.devices.configuration import hide_gpus
 from tfdist.liveness.watchdog import SILENCE_SECONDS, start_watchdog
 from tfdist.rendezvous.presence import (
     check_own_port,
-    start_timeout,
     wait_for_chief,
     watch_chief,
 )

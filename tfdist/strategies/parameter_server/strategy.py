@@ -6,12 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, detect
+from tfdist.cluster.launcher import start_timeout
 from tfdist.cluster.ownership import take_rank
 from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect, silence_errors
 from tfdist.devices.configuration import hide_gpus
-from tfdist.rendezvous.presence import check_own_port, start_timeout, wait_for_servers
+from tfdist.rendezvous.presence import check_own_port, wait_for_servers
 from tfdist.strategies.connecting import cluster_of
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat
 from tfdist.strategies.parameter_server.extended import ParameterServerExtended
