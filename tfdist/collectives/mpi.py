@@ -73,82 +73,58 @@ class MPICollective(MonitoredCollective):
 
     def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
         what = f"all_reduce {name!r} ({reduction}, {tensors[0].dtype.name})"
-
-        def reduce(*arrays: Any) -> list[Any]:
-            return self._transfers.reduce(what, arrays, reduction)
-
-        return self._run(what, reduce, tensors, [tensor.shape for tensor in tensors])
+        return self._run(what, self._transfers.reduce, tensors, reduction)
 
     def reduce(
         self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
     ) -> list[Any]:
         """Sum each tensor on one rank; see `Collective.reduce`."""
-        return self._move(
-            self._transfers.reduce_to, "reduce", tensors, root_ranks, name
-        )
+        what = f"reduce {name!r} ({tensors[0].dtype.name})"
+        return self._run(what, self._transfers.reduce_to, tensors, root_ranks)
 
     def share(
         self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
     ) -> list[Any]:
         """Send each tensor from one rank to all; see `Collective.share`."""
         moved = [to_move(tf.convert_to_tensor(tensor)) for tensor in tensors]
-        shared = self._move(self._transfers.share, "share", moved, root_ranks, name)
+        what = f"share {name!r} ({moved[0].dtype.name})"
+        shared = self._run(what, self._transfers.share, moved, root_ranks)
         return [from_move(s, t.dtype) for s, t in zip(shared, tensors, strict=True)]
-
-    def _move(
-        self,
-        transfer: Callable[[str, Sequence[Any], Sequence[int]], list[Any]],
-        kind: str,
-        tensors: Sequence[Any],
-        root_ranks: Sequence[int],
-        name: str,
-    ) -> list[Any]:
-        """Move tensors between ranks and those that own them."""
-        what = f"{kind} {name!r} ({tensors[0].dtype.name})"
-
-        def move(*arrays: Any) -> list[Any]:
-            return transfer(what, arrays, root_ranks)
-
-        return self._run(what, move, list(tensors), [t.shape for t in tensors])
 
     def _gather(self, tensor: Any, name: str) -> Any:
         what = f"all_gather {name!r} ({tensor.dtype.name})"
-
-        def gather(array: Any) -> list[Any]:
-            return [self._transfers.gather(what, array)]
-
-        return self._run(what, gather, [tensor], [[None, *tensor.shape[1:]]])[0]
+        shapes = [[None, *tensor.shape[1:]]]
+        return self._run(what, self._transfers.gather, [tensor], shapes=shapes)[0]
 
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
         what = f"broadcast {name!r} from rank {root_rank} ({tensors[0].dtype.name})"
-
-        def broadcast(*arrays: Any) -> list[Any]:
-            return self._transfers.broadcast(what, arrays, root_rank)
-
-        return self._run(what, broadcast, tensors, [tensor.shape for tensor in tensors])
+        return self._run(what, self._transfers.broadcast, tensors, root_rank)
 
     def _run(
         self,
         what: str,
         transfer: Callable[..., list[Any]],
-        tensors: list[Any],
-        shapes: Sequence[Any],
+        tensors: Sequence[Any],
+        *options: Any,
+        shapes: Sequence[Any] | None = None,
     ) -> list[Any]:
         """Run a transfer, or add it to the graph."""
+        before = [tensor.shape for tensor in tensors]
+        call = f"{what} of shapes {before}"
+        if tf.executing_eagerly():
+            with self.call(call), tf.device("CPU:0"):
+                arrays = [np.asarray(tensor.numpy()) for tensor in tensors]
+                results = transfer(what, arrays, *options)
+                return [tf.convert_to_tensor(result) for result in results]
 
         def run(*arrays: Any) -> list[Any]:
             try:
-                return transfer(*map(np.asarray, arrays[:-1]))
+                return transfer(what, [*map(np.asarray, arrays[:-1])], *options)
             except Exception as error:
                 self._raised = error
                 raise
 
-        what = f"{what} of shapes {[tensor.shape for tensor in tensors]}"
-        if tf.executing_eagerly():
-            with self.call(what), tf.device("CPU:0"):
-                results = transfer(*[np.asarray(each.numpy()) for each in tensors])
-                return [tf.convert_to_tensor(result) for result in results]
-        self.recorder.plan.append(what)
+        self.recorder.plan.append(call)
         types = [tensor.dtype for tensor in tensors]
         # XLA cannot compile the operation. A `tf.function` runs it, like others with
         # side effects, in the order of tracing, which is the same on all ranks.
@@ -157,7 +133,8 @@ class MPICollective(MonitoredCollective):
             # The record has the number of the step before the transfer is recorded.
             waited_for = [*tensors, self.recorder.step_number]
             results = tf.numpy_function(run, waited_for, types)
-        return [tf.ensure_shape(*each) for each in zip(results, shapes, strict=True)]
+        after = before if shapes is None else shapes
+        return [tf.ensure_shape(*each) for each in zip(results, after, strict=True)]
 
 
 def load(timeout_seconds: float) -> Any:

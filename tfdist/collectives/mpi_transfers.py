@@ -190,8 +190,9 @@ class Transfers:
             self._comm.Irecv([part, self._mpi.BYTE], rank) for part in _messages(array)
         ]
 
-    def gather(self, what: str, array: Any) -> Any:
-        """Concatenate the rows of all ranks."""
+    def gather(self, what: str, arrays: Sequence[Any]) -> list[Any]:
+        """Concatenate the rows of all ranks, of one array."""
+        (array,) = arrays
         row = array.shape[1:]
         with self._agreed(what, [array], [row]):
             size = int(np.prod(row, dtype=np.int64)) * array.dtype.itemsize
@@ -204,7 +205,7 @@ class Transfers:
                 mine = [array, array.shape[0], kind]
                 self._comm.Allgatherv(mine, [gathered, counts.tolist(), kind])
             kind.Free()
-            return gathered
+            return [gathered]
 
     def broadcast(self, what: str, arrays: Sequence[Any], root_rank: int) -> list[Any]:
         """Send the arrays of one rank to all."""

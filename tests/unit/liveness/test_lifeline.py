@@ -136,8 +136,7 @@ def test_an_exchange_sends_a_value_and_returns_those_of_all(line):
 def test_only_the_chief_gets_what_is_for_it(ranks):
     with ThreadPoolExecutor() as pool:
         values = [
-            pool.submit(line.exchange, "a", rank, to_chief=True)
-            for rank, line in enumerate(ranks)
+            pool.submit(line.gather, "a", rank) for rank, line in enumerate(ranks)
         ]
 
         assert [its.result(SECONDS) for its in values] == [[0, 1, 2], [], []]
