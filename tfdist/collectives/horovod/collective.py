@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import horovod.tensorflow as hvd
@@ -25,8 +26,8 @@ from tfdist.collectives.wire_format import (
 from tfdist.compat.tensorflow import local_devices, run_always
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 
-# A function that adds an operation on tensors to the graph, under a name.
-_Operation = Callable[[list[Any], str], list[Any]]
+# A function of Horovod on tensors, with options, that returns one tensor or several.
+_Operation = Callable[..., Any]
 # What a rank sends at once to the owners of gradients.
 _MESSAGE_BYTES = 8 * 2**20
 
@@ -119,9 +120,8 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
 
         # Over Gloo, Horovod's reducescatter takes twice the time of its allreduce, and
         # all blocks of it must be of the same length.
-        def exchange(tensors: list[Any], name: str) -> list[Any]:
-            block, splits = tensors
-            return [hvd.alltoall(block, splits, name=name, **self._common)[0]]
+        def exchange(block: Any, splits: Any, **options: Any) -> Any:
+            return hvd.alltoall(block, splits, **options)[0]
 
         sums: dict[int, list[Any]] = {}
         received = self._run(f"reduce {name}", exchange, messages)
@@ -182,17 +182,16 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
     ) -> list[Any]:
         """Combine tensors of one type by a Horovod op, each list in one message."""
         before, after = factors
-        options = {"op": op, "prescale_factor": before, "postscale_factor": after}
+        scales = {"prescale_factor": before, "postscale_factor": after}
 
-        def reduce(tensors: list[Any], name: str) -> list[Any]:
+        def reduce(*tensors: Any, **options: Any) -> Any:
             if op == hvd.Adasum:
                 # For tensors without a device, Horovod forks TensorFlow to find GPUs.
                 with tf.device(local_devices()[0]):
-                    tensors = [tf.identity(tensor) for tensor in tensors]
-            options_here = options | {"name": name} | self._common
+                    tensors = tuple(tf.identity(tensor) for tensor in tensors)
             if len(tensors) == 1:
-                return [hvd.allreduce(*tensors, **options_here)]
-            return list(hvd.grouped_allreduce(tensors, **options_here))
+                return hvd.allreduce(*tensors, op=op, **scales, **options)
+            return hvd.grouped_allreduce([*tensors], op=op, **scales, **options)
 
         what = f"all_reduce {name} {op} {before} {after}"
         dtype = messages[0][0].dtype
@@ -200,18 +199,12 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         return [tf.cast(result, dtype) for result in self._run(what, reduce, sent)]
 
     def _gather(self, tensor: Any, name: str) -> Any:
-        def gather(tensors: list[Any], name: str) -> list[Any]:
-            return [hvd.allgather(*tensors, name=name, **self._common)]
-
-        return self._run(f"all_gather {name}", gather, [[tensor]])[0]
+        return self._run(f"all_gather {name}", hvd.allgather, [[tensor]])[0]
 
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
         root = self.process_set.ranks[root_rank]
-
-        def broadcast(tensors: list[Any], name: str) -> list[Any]:
-            return [hvd.broadcast(*tensors, root, name=name, **self._common)]
-
         what = f"broadcast {name} from {root}"
+        broadcast = partial(hvd.broadcast, root_rank=root)
         return self._run(what, broadcast, [[tensor] for tensor in tensors])
 
     def _run(
@@ -223,7 +216,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
             return [
                 result
                 for i, tensors in enumerate(messages)
-                for result in _build(f"{what}/{i}", operation, tensors)
+                for result in self._build(f"{what}/{i}", operation, tensors)
             ]
 
         if not tf.executing_eagerly():
@@ -236,6 +229,21 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
             # A graph even under tf.config.run_functions_eagerly.
             function = self._functions[what].get_concrete_function(messages)
             results: list[Any] = function(messages)
+        return results
+
+    def _build(self, what: str, operation: _Operation, tensors: list[Any]) -> list[Any]:
+        """Add one operation to the graph."""
+        graph = tf.compat.v1.get_default_graph()
+        name = re.sub(r"[^A-Za-z0-9]+", "_", what)
+        # Horovod ignores scopes, so names must be unique without them. XLA cannot
+        # compile the operation, which stays outside of the compiled graph.
+        with graph.name_scope(None), tf.xla.experimental.jit_scope(compile_ops=False):
+            sent = [prevent_constant_folding(tensor) for tensor in tensors]
+            results = operation(*sent, name=name, **self._common)
+        results = [*results] if isinstance(results, list | tuple) else [results]
+        for result in results:
+            # A rank that does not use the result must still take part.
+            run_always(result.op)
         return results
 
 
@@ -266,19 +274,3 @@ def check_adasum(process_set: Any) -> None:
 def _elements(pieces: Sequence[tuple[int, slice]]) -> int:
     """Return the number of elements of pieces."""
     return sum(piece.stop - piece.start for _, piece in pieces)
-
-
-def _build(what: str, operation: _Operation, tensors: list[Any]) -> list[Any]:
-    """Add one operation to the graph."""
-    graph = tf.compat.v1.get_default_graph()
-    # Horovod ignores scopes, so names must be unique without them. XLA cannot compile
-    # the operation, which stays outside of the compiled graph.
-    with graph.name_scope(None), tf.xla.experimental.jit_scope(compile_ops=False):
-        results = operation(
-            [prevent_constant_folding(tensor) for tensor in tensors],
-            re.sub(r"[^A-Za-z0-9]+", "_", what),
-        )
-    for result in results:
-        # A rank that does not use the result must still take part.
-        run_always(result.op)
-    return results
