@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.callbacks.backup.state import TrainingVariables, is_part
-from tfdist.callbacks.ranks import collective_of
+from tfdist.callbacks.ranks import collective_of, servers_of
 from tfdist.collectives import Collective
 from tfdist.compat.keras.layers import weights_of
 from tfdist.compat.keras.learning_rates import state_of_losses, variables_of
@@ -114,11 +114,11 @@ class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begin anew, and refuse parameter servers."""
-        strategy = self.model.distribute_strategy
-        if hasattr(strategy, "workers"):
+        servers = servers_of(self.model)
+        if servers is not None:
             raise ValueError(
                 "Sentinel compares the variables of ranks. Received: "
-                f"{type(strategy).__name__}, where servers hold each variable once. "
+                f"{type(servers).__name__}, where servers hold each variable once. "
                 "Leave it out, and use keras.callbacks.TerminateOnNaN for the loss."
             )
         self._collective = collective_of(self.model)

@@ -17,6 +17,7 @@ from tfdist.callbacks.ranks import (
     collective_of,
     is_chief_of,
     processes_of,
+    servers_of,
     times_of_ranks,
     times_since,
 )
@@ -136,8 +137,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
             wait_for_gpus()
             examples = self._count_examples(batch)
             # With parameter servers, several steps are in flight.
-            counts_lag = hasattr(self.model.distribute_strategy, "workers")
-            if batch and not counts_lag:
+            if batch and servers_of(self.model) is None:
                 # Another step follows, so all earlier batches were full.
                 self._full_step = examples / batch
             self._meter.start(batch, examples=examples, seconds=perf_counter())

@@ -18,11 +18,7 @@ class SimulatedHooks(StrategyKerasHooks):
         self, collective: Collective, reducer: GradientReducer, by_row: Sequence[bool]
     ) -> None:
         super().__init__(collective, reducer)
-        self._by_row = iter(by_row)
-
-    def is_by_row(self, value: Any) -> bool:
-        """Return what the traced step has found, which eager code cannot see."""
-        return next(self._by_row, False)
+        self.by_row_in_graph = iter(by_row)
 
 
 class AsTraced(GradientReducer):

@@ -16,7 +16,7 @@ from tfdist.compat.sparse_updates import sum_segments_in_order
 from tfdist.data.sharding import Shard
 from tfdist.first_step import FirstStepCheck, check_choice
 from tfdist.training.hooks import StrategyKerasHooks
-from tfdist.training.seeds import agree_on_seeds
+from tfdist.training.state import agree_on_seeds
 from tfdist.training.step import WeighingReplicaContext
 
 
@@ -120,7 +120,7 @@ class CollectiveExtended(tf.distribute.StrategyExtended):  # type: ignore[misc]
     @property
     def _num_replicas_in_sync(self) -> int:
         """All replicas; 1 in a Keras step, so that Keras does not scale losses."""
-        return 1 if self.keras_hooks.in_step else self.joined.size
+        return 1 if self.keras_hooks.step is not None else self.joined.size
 
     def step(
         self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]

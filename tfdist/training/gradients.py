@@ -1,6 +1,5 @@
 """Preparation of one rank's gradients, and their sum over ranks."""
 
-import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,6 +10,7 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph, to_tensor
 from tfdist.compat.patching import holding
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
+from tfdist.training.state import NotedState
 from tfdist.training.step import LoopStep, Step, state_of_layers
 
 
@@ -20,17 +20,17 @@ class RankGradients:
     # Whether the devices of this process share the optimizer's variables.
     updates_once = False
 
-    def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
+    def __init__(
+        self, collective: Collective, reducer: GradientReducer, noted: NotedState
+    ) -> None:
         self._collective = collective
         self._reducer = reducer
+        self._noted = noted
         # The step that is being traced, or run eagerly.
         self.step: Step | None = None
         # The same in a custom loop.
         self.loop_step: LoopStep | None = None
         self.are_reduced = self.is_applying = False
-        # Indices of the layer state that the ranks agreed to reduce, by model, and by
-        # its state, the number of the agreement in a step, and what this rank assigns.
-        self._agreed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def prepare_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
@@ -114,7 +114,7 @@ class RankGradients:
         ids = [id(variable) for variable in variables]
         mine = tuple(i for i, key in enumerate(ids) if key in step.assigned)
         step.agreements += 1
-        known = self._agreed.setdefault(step.trainer, {})
+        known = self._noted.agreed.setdefault(step.trainer, {})
         key = (*ids, step.agreements, mine)
         # As with gradients, the ranks agree once per graph.
         if tf.executing_eagerly() or key not in known:

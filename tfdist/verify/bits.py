@@ -39,7 +39,7 @@ class BitsWatch(Watch):
         super()._leave(layer, outputs)
         if self._step is None or self.recording.arithmetic is None:
             return
-        part = any_hooks_of_model(self._step.model).step  # type: ignore[union-attr]
+        part: Any = any_hooks_of_model(self._step.model).step  # type: ignore[union-attr]
         # Not inside of a loop, such as that of an LSTM, or of a branch.
         if part is None or not part.is_certain:
             return

@@ -11,7 +11,8 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfdist.cluster.launcher import read_culprit
 from tfdist.collectives import SingleCollective
-from tfdist.training.input import Feed, RankDataset
+from tfdist.data.sharding import mark
+from tfdist.training.input import Feed
 
 
 class Rank(SingleCollective):
@@ -129,7 +130,7 @@ def test_batches_are_shuffled_by_the_state_of_rank_zero():
 
 def test_what_the_user_sharded_is_cut_no_more():
     adapter = TFDatasetAdapter.__new__(TFDatasetAdapter)
-    adapter._dataset = RankDataset(dataset(3, 2))
+    adapter._dataset = mark(dataset(3, 2))
     adapter.get_tf_dataset = lambda: adapter._dataset
     rank = Rank(dataset_lengths=3)
 

@@ -19,7 +19,7 @@ from tfdist.callbacks.backup.preemption import (
     received_stop_signals,
 )
 from tfdist.callbacks.backup.state import random_states, set_random_states
-from tfdist.callbacks.ranks import collective_of
+from tfdist.callbacks.ranks import collective_of, servers_of
 from tfdist.cluster.launcher import Launcher
 from tfdist.collectives import Collective
 from tfdist.compat.keras import install
@@ -116,7 +116,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self._position = Position(self._began["seed"])
         self._writer = StateWriter(self._files)
         # Parameter servers end at the signal, so their chief cannot save any more.
-        can_stop = not hasattr(model.distribute_strategy, "workers")
+        can_stop = servers_of(model) is None
         try:
             with received_stop_signals(can_stop=can_stop) as self._received:
                 yield self._position

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from tfdist.callbacks.learning_rate.rates import RateCallback
-from tfdist.callbacks.ranks import processes_of
+from tfdist.callbacks.ranks import processes_of, servers_of
 from tfdist.learning_rate import scale_factor
 
 
@@ -72,12 +72,12 @@ class LearningRateScale(RateCallback):
 
 def batch_growth_of(model: keras.Model) -> int:
     """Return the global batch of a step over the batch of one process."""
-    consistency = getattr(model.distribute_strategy, "consistency", "sync")
-    if consistency != "sync":
+    servers = servers_of(model)
+    if servers is not None and servers.consistency != "sync":
         raise ValueError(
             "size must be given where a step has the batch of one worker only. "
             f"Received: size=None, and parameter servers with consistency="
-            f"{consistency!r}. Give how many times larger that batch is, or leave out "
-            "the callback."
+            f"{servers.consistency!r}. Give how many times larger that batch is, or "
+            "leave out the callback."
         )
     return processes_of(model)

@@ -17,42 +17,52 @@ class InputHooks(Protocol):
         """Return the batches of a Keras data adapter, as they are or as `Shard`s."""
 
     def function_of(
-        self, trainer: Any, step: Any, *, is_training: bool
+        self, trainer: Any, what: str, step: Any
     ) -> Callable[[Any], Any] | None:
-        """Return a replacement for Keras's step function, None to keep it."""
+        """Return a replacement for Keras's function of a step, None to keep it.
+
+        `what` is "train_step", "test_step" or "predict_step".
+        """
         return None
 
-    def predict_function_of(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Return a replacement for Keras's predict function, None to keep it."""
-        return None
+    def run_function(
+        self,
+        trainer: Any,
+        what: str,
+        call: Callable[[], Any],
+        *,
+        is_joint: bool,
+        is_first: bool = False,
+    ) -> Any:
+        """Call a model's function on all ranks, or on this one alone.
+
+        `trainer` is None in predictions; `is_first` marks the first step to train.
+        """
+        return call()
 
     def predicting(self, trainer: Any) -> AbstractContextManager[None]:
-        """Mark a `predict` of a model."""
-
-    def call_of(
-        self, trainer: Any, what: str, *, is_joint: bool
-    ) -> AbstractContextManager[None]:
-        """Mark a call of a model's function, run by all ranks or by this one alone."""
-        return nullcontext()
+        """Mark a `predict` of a model, which starts from equal variables."""
 
 
-class StepHooks(Protocol):
+class KerasStep(Protocol):
     """The part of the global batch that a step computes."""
-
-    @property
-    def in_step(self) -> bool:
-        """Return whether Keras is tracing a step, or running it eagerly."""
 
     def share(self) -> Any:
         """Return this rank's share of the step's global batch, a float64 scalar."""
 
     def is_by_row(self, value: Any) -> bool:
         """Return whether the first dimension of a value is the rows of this rank."""
-        # Lengths of batches are not static.
-        return bool(value.shape.rank) and value.shape[0] is None
 
-    def sum_over_ranks(self, value: Any, what: str) -> Any:
+    def sum(self, value: Any, what: str) -> Any:
         """Sum a value of the step over the ranks that have rows."""
+
+
+class StepHooks(Protocol):
+    """The step that Keras is tracing, or running eagerly."""
+
+    @property
+    def step(self) -> KerasStep | None:
+        """The step, if its replica has a part of the batch only."""
 
     def before_draw(self, state: Any) -> None:
         """Prepare the state of a generator of seeds, which is about to draw."""
@@ -119,28 +129,21 @@ class FitHooks(Protocol):
         """Synchronize a model over ranks right after it is built."""
         return
 
-    def synchronize(self, trainer: Any) -> None:
-        """Give the variables of a model equal values on all ranks."""
-        return
-
     def training_begins(self, trainer: Any, watched: Sequence[str]) -> None:
         """Agree on the batch events at which callbacks of any rank may decide."""
         return
 
-    def restored(self, trainer: Any, *, restores: bool) -> bool:
-        """Synchronize again, if a callback of any rank may have restored something."""
-        return False
+    def restored(
+        self, trainer: Any, epoch: int | None, *, restores: bool
+    ) -> int | None:
+        """Synchronize again, if a callback of any rank may have restored something.
 
-    def first_epoch(self, epoch: int | None) -> int | None:
-        """Return the epoch in which rank 0 begins."""
+        Return the epoch in which the `fit` begins, given this rank's.
+        """
         return epoch
 
     def callbacks_called(self, trainer: Any, event: str) -> None:
         """Agree on the decisions of callbacks after an event of theirs."""
-        return
-
-    def first_step_returned(self, trainer: Any) -> None:
-        """Check the first step of a `fit`, which has returned."""
         return
 
     def has_written(self, file: str, error: Exception | None = None) -> None:
@@ -158,21 +161,13 @@ class FitHooks(Protocol):
         """Synchronize the state of layers after the last step of an epoch."""
         return
 
-    def step_returned(self, trainer: Any, what: str, logs: Any) -> None:
-        """Record what a "train_step" or "test_step" of all ranks returned."""
-        return
-
     def metrics_result(
         self, trainer: Any, result: Callable[[Any], Any], logs: Any
     ) -> Any:
         """Call `result(logs)` with the metric states of all ranks."""
 
-    def is_of_loop(self, variables: Sequence[Any]) -> bool:
-        """Return whether a loop of the user's own has assigned one of the variables."""
-        return False
-
-    def states_of_all(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """Return metric variables with their values over all ranks."""
+    def states_of_loop(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return metric variables of a custom loop with their values over all ranks."""
         return []
 
     def metrics_reset(self, trainer: Any) -> None:
@@ -212,6 +207,12 @@ def hooks_of(strategy: Any) -> KerasHooks | None:
 def current_hooks() -> KerasHooks | None:
     """Return the hooks of the strategy whose replica runs this code, if any."""
     return hooks_of(tf.distribute.get_strategy())
+
+
+def current_step() -> KerasStep | None:
+    """Return the step of Keras in which the current replica runs this code, if any."""
+    hooks = current_hooks()
+    return None if hooks is None else hooks.step
 
 
 def hooks_of_model(model: Any) -> KerasHooks | None:

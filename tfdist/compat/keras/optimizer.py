@@ -66,7 +66,7 @@ def _in_steps(replacement: Callable[..., None], original: Any) -> Callable[..., 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> None:
         hooks = current_hooks()
-        if hooks is None or not hooks.in_step:
+        if hooks is None or hooks.step is None:
             original(*args, **kwargs)
         else:
             replacement(original, *args, **kwargs)

@@ -22,6 +22,7 @@ from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard, split
 from tfdist.gradients import GradientReducer, weigh
 from tfdist.training.hooks import Made, ReplicaHooks, StrategyKerasHooks
+from tfdist.training.state import NotedState
 from tfdist.training.step import WeighingReplicaContext, state_of_layers
 
 
@@ -44,12 +45,8 @@ class MirroredKerasHooks(StrategyKerasHooks):
         # Variables created in a graph: all copies but the first start as zeros.
         self.unequal: list[weakref.ref[Any]] = []
         self.replicas = [
-            DeviceHooks(each, reducer(each), strategy) for each in replicas
+            DeviceHooks(each, reducer(each), self._noted, strategy) for each in replicas
         ]
-        for replica in self.replicas:
-            # The layer state is the same for all devices of this process.
-            replica._apart, replica._agreed = self._apart, self._agreed
-            replica._in_loops = self._in_loops
 
     @property
     def is_alone(self) -> bool:
@@ -130,9 +127,13 @@ class DeviceHooks(ReplicaHooks):
     """The hooks of one device, which changes only its own copies of variables."""
 
     def __init__(
-        self, collective: Collective, reducer: GradientReducer, strategy: Any
+        self,
+        collective: Collective,
+        reducer: GradientReducer,
+        noted: NotedState,
+        strategy: Any,
     ) -> None:
-        super().__init__(collective, reducer)
+        super().__init__(collective, reducer, noted)
         self._strategy = strategy
 
     def prepare_gradients(
