@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdist.benchmarks.processes import run_program
 from tfdist.benchmarks.turns import Turn
 from tfdist.collectives import Collective, FusingCollective
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.estimate.profile import peak_bytes, reset_peak, resident_bytes
 from tfdist.gradients import (
     BUCKET_BYTES,
@@ -76,7 +77,8 @@ def _reduction(
     ]
 
     def reduce() -> Any:
-        sums = reducer.reduce(gradients, f"gradients of {name}", are_shares=True)
+        plan = GradientPlan(gradients, are_shares=True)
+        sums = reducer.reduce(plan, f"gradients of {name}")
         # As short as an update that reads them all.
         return tf.add_n([tf.reshape(total, [-1])[0] for total in sums])
 

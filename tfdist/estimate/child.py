@@ -18,7 +18,7 @@ from tfdist.cluster import detect
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.compat import watching
 from tfdist.compat.keras import install
-from tfdist.compat.owned_variables import is_divisible, kept_elements, owners_of
+from tfdist.compat.owned_variables import kept_elements, owners_of
 from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard, rows_of
 from tfdist.devices import pin
@@ -33,6 +33,7 @@ from tfdist.estimate.profile import (
 )
 from tfdist.estimate.start import sizes_file
 from tfdist.recorder.graph import Recorder
+from tfdist.sharding.optimizers import is_divisible
 from tfdist.strategies import AllReduceStrategy, allreduce, connecting, horovod
 from tfdist.verify.script import StopTraining, leave_if_threads_would_stay, run_script
 

@@ -19,7 +19,7 @@ from tfdist.estimate.costs import (
     two_levels,
 )
 from tfdist.estimate.profile import Message, Profile
-from tfdist.scaling.owners import largest_share
+from tfdist.sharding.assignment import largest_share
 
 # Doubling the ranks pays if it gives so many times the examples per second.
 PAYS = 1.25

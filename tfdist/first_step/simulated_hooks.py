@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.gradients import GradientReducer
 from tfdist.gradients.sparse import kind_of
 from tfdist.training.hooks import StrategyKerasHooks
@@ -32,7 +33,7 @@ class AsTraced(GradientReducer):
 
     def complete(
         self, gradients: Sequence[Any], variables: Sequence[Any], name: str
-    ) -> list[Any]:
+    ) -> GradientPlan:
         """Densify gradients that are sums in the graph."""
         paths = [getattr(v, "path", v.name) for v in variables]
         gradients = [

@@ -7,19 +7,19 @@ from typing import Any
 
 from tfdist.cluster.launcher import start_timeout
 from tfdist.collectives import Collective, FusingCollective
+from tfdist.experimental.powersgd import PowerSGDReducer
 from tfdist.first_step import check_choice
 from tfdist.gradients import (
     POWERSGD_RANKS,
     GradientReducer,
     HorovodReducer,
-    PowerSGDReducer,
     TreeReducer,
-    WeightOwners,
     check_bucket_bytes,
     check_compression,
     check_horovod_options,
 )
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
+from tfdist.sharding.owners import WeightOwners
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
@@ -61,11 +61,11 @@ class AllReduceStrategy(StepRunner):
         compression: The form in which float32 and float64 gradients are sent. "none"
             keeps their own type; "fp16" and "bf16" use two bytes per element, but
             "bf16" four on GPUs over TensorFlow's collectives.
-            "powersgd-1", "powersgd" and "powersgd-4" send matrices of at least 128 KiB
-            as two factors of 1, 2 or 4 columns, which pays on networks below about 1
-            Gbit/s; each rank keeps what they lack for its next step, as many bytes as
-            the gradients. With loss scaling, use a constant scale. Horovod has "none"
-            and "fp16". Default "none".
+            "powersgd-1", "powersgd" and "powersgd-4", which are experimental, send
+            matrices of at least 128 KiB as two factors of 1, 2 or 4 columns, which pays
+            on networks below about 1 Gbit/s; each rank keeps what they lack for its
+            next step, as many bytes as the gradients. With loss scaling, use a constant
+            scale. Horovod has "none" and "fp16". Default "none".
         shard_optimizer: Whether each rank keeps the optimizer's variables, and the
             moving averages of weights, only of those weights that it owns, about the
             same bytes on each rank (ZeRO, stage 1). A rank updates its own weights and
@@ -151,7 +151,9 @@ class AllReduceStrategy(StepRunner):
         reducer = _reducer(collective, bucket_bytes, how)
         extended = ProcessReplicaExtended(self, collective, reducer)
         if shard_optimizer and collective.size > 1:
-            extended.owners = WeightOwners(collective)
+            extended.owners = WeightOwners(
+                collective, extended.process_hooks.created.forget
+            )
         self._start(extended, check_first_step)
 
 

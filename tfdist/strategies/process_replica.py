@@ -8,7 +8,8 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_devices
 from tfdist.data.sharding import mark
-from tfdist.gradients import GradientReducer, WeightOwners
+from tfdist.gradients import GradientReducer
+from tfdist.sharding.owners import WeightOwners
 from tfdist.strategies.base import CollectiveExtended
 from tfdist.training.hooks import StrategyKerasHooks
 from tfdist.training.input import shard_plain

@@ -197,7 +197,7 @@ class CreatedVariables:
 
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
-        self._created: list[weakref.ref[Any]] = []
+        self._created: list[Callable[[], Any]] = []
         self._late: list[Any] = []
 
     @property
@@ -208,6 +208,13 @@ class CreatedVariables:
     def add(self, variable: Any) -> None:
         """Record a new variable."""
         self._created.append(weakref.ref(variable))
+
+    def forget(self, variable: Any) -> None:
+        """Leave out a variable that not every rank keeps; the others keep numbers."""
+        for number in reversed(range(self.count)):
+            if self._created[number]() is variable:
+                self._created[number] = lambda: None
+                return
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def start_equal(self) -> None:
@@ -250,8 +257,7 @@ class CreatedVariables:
     def _alive(self, known: int) -> dict[int, Any]:
         """Return the new variables after the first `known` that exist, by number."""
         created = enumerate(self._created[known:], known)
-        alive = {number: v for number, ref in created if (v := ref()) is not None}
-        return {number: v for number, v in alive.items() if owner_of(v) is None}
+        return {number: v for number, ref in created if (v := ref()) is not None}
 
 
 def agree_on_seeds(collective: Collective) -> int:

@@ -10,6 +10,7 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras.compile_checks import normalizing_layers
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import global_seed, has_started
 from tfdist.data.sharding import Shard, part_of, shard_of, share
@@ -84,7 +85,7 @@ class VirtualRankHooks(StrategyKerasHooks):
         parts = Parts(self, call, shard, trainer, weights, metrics)
         gradients, counts = parts.sums(self._count, self._collective)
         name = name_in_graph("gradients")
-        sums = self._reducer.reduce(gradients, name, beside=counts)
+        sums = self._reducer.reduce(GradientPlan(gradients), name, beside=counts)
         for variable, start, total in zip(
             metrics, before, sums[len(weights) :], strict=True
         ):

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives import SingleCollective
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.data.sharding import Shard
 from tfdist.gradients import GradientReducer
 from tfdist.training.hooks import StrategyKerasHooks
@@ -380,7 +381,7 @@ def test_state_does_not_travel_from_a_branch(on_ranks):
             hooks.note_assigned(model.layers[0].moving_mean)
 
             def branch():
-                return hooks.reduce_gradients([tf.constant(3.0)])[0]
+                return hooks.reduce_gradients(GradientPlan([tf.constant(3.0)]))[0]
 
             total = tf.cond(data > 0.0, branch, lambda: 0.0)
             (state,) = hooks.step.state()

@@ -5,7 +5,7 @@ Defaults suit a strategy whose processes need no agreement.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -80,6 +80,20 @@ class StepHooks(Protocol):
         return
 
 
+class GradientPlan(NamedTuple):
+    """Gradients of one rank, and what their sum over ranks has to know of them.
+
+    `are_shares` tells that they are multiplied by the rank's share of the global batch.
+    `owners` are the ranks that need the sums, or their own rows of them; empty: all.
+    """
+
+    gradients: Sequence[Any]
+    # Of the gradients, as far as known.
+    variables: Sequence[Any] = ()
+    are_shares: bool = False
+    owners: Sequence[int] = ()
+
+
 class GradientHooks(Protocol):
     """Gradients before an optimizer applies them; by default already summed."""
 
@@ -90,15 +104,13 @@ class GradientHooks(Protocol):
 
     def prepare_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
-    ) -> list[Any]:
+    ) -> GradientPlan:
         """Fill in gradients that only other ranks have, and weight all by rows."""
-        return list(gradients)
+        return GradientPlan(gradients, variables)
 
-    def reduce_gradients(
-        self, gradients: Sequence[Any], owners: Sequence[int] = ()
-    ) -> list[Any]:
+    def reduce_gradients(self, plan: GradientPlan) -> list[Any]:
         """Sum prepared gradients over ranks, or on the owners of their weights."""
-        return list(gradients)
+        return list(plan.gradients)
 
     def gradient_state(self, variables: Sequence[Any]) -> list[Any]:
         """Return what the sum of these variables' gradients keeps for the next step."""

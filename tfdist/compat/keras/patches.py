@@ -92,7 +92,6 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Adagrad.update_step": sharded_optimizer.update_rows_on_servers
     },
     "optimizers.base_optimizer": {
-        "BaseOptimizer._backend_apply_gradients": owned_variables.apply_to_owned,
         "BaseOptimizer._clip_gradients": optimizer.reduce_then_clip,
         "BaseOptimizer._filter_empty_gradients": optimizer.prepare_then_filter,
         "BaseOptimizer._update_model_variables_moving_average": (

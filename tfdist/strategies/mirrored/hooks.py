@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.keras.layers import is_normalized
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
@@ -138,7 +139,7 @@ class DeviceHooks(ReplicaHooks):
 
     def prepare_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
-    ) -> list[Any]:
+    ) -> GradientPlan:
         """Reject variables without copies, then prepare their gradients."""
         if not self.updates_once:
             self._check_copied(variables)

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.gradients.compression import POWERSGD_RANKS
 from tfdist.gradients.reducer import GradientReducer
 from tfdist.gradients.sparse import DENSE, kind_of
@@ -22,7 +23,7 @@ _TYPES = ("float32", "float64")
 
 
 class PowerSGDReducer(GradientReducer):
-    """A sum of gradients that sends each matrix as two thin factors.
+    """A sum of gradients that sends each matrix as two thin factors; experimental.
 
     One step of a power iteration per call: with the gradients M of the ranks and the
     right factor Q of the last call, P is the orthogonalized sum of all M Q, the new Q
@@ -50,44 +51,25 @@ class PowerSGDReducer(GradientReducer):
         self._is_alone = collective.size == 1
         # By the id of the variable.
         self._states: dict[int, _State] = {}
-        self._variables: Sequence[Any] = ()
-
-    def complete(
-        self, gradients: Sequence[Any], variables: Sequence[Any], name: str
-    ) -> list[Any]:
-        """Agree on the kinds of gradients; see `GradientReducer.complete`."""
-        completed = super().complete(gradients, variables, name)
-        # Keras drops missing gradients before the sum, or keeps their places.
-        self._variables = [
-            variable
-            for variable, gradient in zip(variables, completed, strict=True)
-            if gradient is not None
-        ]
-        return completed
 
     def reduce(
-        self,
-        gradients: Sequence[Any],
-        name: str,
-        *,
-        beside: Sequence[Any] = (),
-        are_shares: bool = False,
-        owners: Sequence[int] = (),
+        self, plan: GradientPlan, name: str, *, beside: Sequence[Any] = ()
     ) -> list[Any]:
         """Sum gradients over ranks, matrices approximately."""
-        # The factors are small, and every rank needs them for its next step.
-        del owners
-        present = [i for i, g in enumerate(gradients) if g is not None]
         thin = {
-            i: _Approximation(gradients[i], state)
-            for i, variable in zip(present, self._variables, strict=True)
-            if kind_of(gradients[i]) == DENSE
+            i: _Approximation(gradient, state)
+            for i, (gradient, variable) in enumerate(
+                zip(plan.gradients, plan.variables, strict=True)
+            )
+            if kind_of(gradient) == DENSE
             and (state := self._state_of(variable)) is not None
         }
-        sent = [thin[i].left if i in thin else g for i, g in enumerate(gradients)]
-        sums = super().reduce(sent, name, beside=beside, are_shares=are_shares)
+        sent = [thin[i].left if i in thin else g for i, g in enumerate(plan.gradients)]
+        # The factors are small, and every rank needs them for its next step.
+        plan = plan._replace(gradients=sent, owners=())
+        sums = super().reduce(plan, name, beside=beside)
         rights = [one.project(sums[i]) for i, one in thin.items()]
-        totals = super().reduce(rights, f"{name}/right", are_shares=are_shares)
+        totals = super().reduce(plan._replace(gradients=rights), f"{name}/right")
         for (i, one), total in zip(thin.items(), totals, strict=True):
             sums[i] = one.finish(total)
         return sums

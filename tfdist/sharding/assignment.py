@@ -1,6 +1,7 @@
 """Owners of weights: shares of about the same size, one for each rank."""
 
 import heapq
+import itertools
 from collections.abc import Collection, Sequence
 
 # In place of the owner of a weight: each rank owns some of its rows.
@@ -35,3 +36,9 @@ def largest_share(
         owned[owner] += size
     divided = owned.pop(DIVIDED) / ranks
     return (max(owned.values()) + divided) / max(1, sum(sizes_bytes))
+
+
+def rows_by_rank(rows: int, ranks: int) -> list[slice]:
+    """Divide the rows of a weight evenly among the ranks."""
+    stops = [rows * rank // ranks for rank in range(ranks + 1)]
+    return [slice(*pair) for pair in itertools.pairwise(stops)]

@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.gradients import WeightOwners
-from tfdist.gradients import owners as owners_module
-from tfdist.gradients.owners import join_divided, rows_by_rank, split_divided
-from tfdist.scaling.owners import DIVIDED, assign_owners, largest_share
+from tfdist.sharding import owners as owners_module
+from tfdist.sharding.assignment import (
+    DIVIDED,
+    assign_owners,
+    largest_share,
+    rows_by_rank,
+)
+from tfdist.sharding.owners import WeightOwners
+from tfdist.sharding.rows import join_divided, split_divided
 
 
 @pytest.mark.parametrize(
@@ -92,21 +97,20 @@ def test_all_ranks_get_the_owners_values(on_ranks):
     assert on_ranks(2, shared) == [values, values]
 
 
-def test_neighbouring_pieces_of_a_weight_have_different_owners(monkeypatch):
-    monkeypatch.setattr(owners_module, "ALONE_BYTES", 8)
+def test_neighbouring_pieces_of_a_weight_have_different_owners():
     divided, whole = tf.range(7.0), tf.constant([9.0])
 
-    positions, parts, roots = split_divided([divided, whole], [DIVIDED, 1], 2)
+    parts = split_divided([divided, whole], [DIVIDED, 1], 2, part_bytes=8)
 
-    assert roots == [0, 1, 0, 1, 1]
-    assert [part.numpy().tolist() for part in parts] == [
+    assert [part.owner for part in parts] == [0, 1, 0, 1, 1]
+    assert [part.tensor.numpy().tolist() for part in parts] == [
         [0.0, 1.0],
         [3.0, 4.0],
         [2.0],
         [5.0, 6.0],
         [9.0],
     ]
-    joined = join_divided(positions, parts, roots)
+    joined = join_divided(parts)
     assert [t.numpy().tolist() for t in joined] == [[*range(7)], [9]]
 
 
@@ -125,7 +129,7 @@ def test_all_ranks_get_the_rows_of_each(on_ranks, monkeypatch, piece_bytes):
 
 
 def test_the_chief_reads_the_rows_of_all(on_ranks, monkeypatch):
-    monkeypatch.setattr("tfdist.gradients.owners._PART_ELEMENTS", 4)
+    monkeypatch.setattr(owners_module, "_PART_ELEMENTS", 4)
     whole = np.arange(14.0, dtype="float32").reshape(7, 2)
 
     def read(collective):
@@ -146,7 +150,7 @@ def kept(rank, owner, value, path="optimizer/momentum"):
     """A variable of an optimizer, as this rank has it."""
     is_mine = rank == int(owner)
     return SimpleNamespace(
-        _tfdist_owner=int(owner),
+        owner=int(owner),
         _value=tf.constant(value) if is_mine else None,
         shape=(2,),
         dtype="float32",

@@ -1,8 +1,11 @@
-"""Stand-ins for `tf.Variable`, for optimizers that update only some of its rows."""
+"""Rows of weights: stand-ins for a `tf.Variable`, and parts of tensors by owner."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from tfdist.sharding.assignment import DIVIDED, rows_by_rank
 
 
 class RowsOf:
@@ -96,3 +99,57 @@ class RowBlock(RowsOf):
     def _of_variable(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
         """Return the slices with row numbers of the variable."""
         return tf.IndexedSlices(slices.values, slices.indices + self._rows.start)
+
+
+class Part(NamedTuple):
+    """A tensor, or some rows of it, by its position among others.
+
+    `owner` is the only rank that needs it, or that has it; None stands for all ranks.
+    """
+
+    position: int
+    tensor: Any
+    owner: int | None = None
+
+
+def split_divided(
+    tensors: Sequence[Any],
+    owners: Sequence[int | None],
+    ranks: int,
+    part_bytes: int,
+) -> list[Part]:
+    """Return the parts in which tensors are sent.
+
+    Of dense tensors with `DIVIDED` as owner, each rank owns some rows, which are sent
+    in parts of about `part_bytes`.
+    """
+    parts: list[Part] = []
+    for i, (tensor, owner) in enumerate(zip(tensors, owners, strict=True)):
+        if owner != DIVIDED or isinstance(tensor, tf.IndexedSlices):
+            parts.append(Part(i, tensor, None if owner == DIVIDED else owner))
+            continue
+        row_bytes = tensor.shape[1:].num_elements() * tensor.dtype.size
+        step = max(1, part_bytes // max(1, row_bytes))
+        cut = [
+            (start - rows.start, rank, min(step, rows.stop - start))
+            for rank, rows in enumerate(rows_by_rank(tensor.shape[0], ranks))
+            for start in range(rows.start, rows.stop, step)
+        ]
+        pieces = tf.split(tensor, [length for *_, length in cut])
+        # Neighbours have different owners, which send at the same time.
+        order = sorted(range(len(cut)), key=cut.__getitem__)
+        parts += [Part(i, pieces[n], cut[n][1]) for n in order]
+    return parts
+
+
+def join_divided(parts: Sequence[Part]) -> list[Any]:
+    """Return the tensors of the parts that `split_divided` returned."""
+    by_position: dict[int, list[Part]] = {}
+    for part in parts:
+        by_position.setdefault(part.position, []).append(part)
+    tensors = []
+    for of_one in by_position.values():
+        # By owner, and of one owner in the order of the rows.
+        joined = [p.tensor for p in sorted(of_one, key=lambda p: p.owner or 0)]
+        tensors.append(tf.concat(joined, 0) if len(joined) > 1 else joined[0])
+    return tensors
