@@ -2,12 +2,19 @@
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfdist.cluster.launcher import start_timeout
 from tfdist.collectives import Collective, FusingCollective
 from tfdist.experimental.powersgd import PowerSGDReducer
+from tfdist.experimental.virtual_ranks import (
+    Arithmetic,
+    VirtualRankHooks,
+    check_ranks,
+    check_virtual_ranks,
+    fix_threads,
+)
 from tfdist.first_step import check_choice
 from tfdist.gradients import (
     POWERSGD_RANKS,
@@ -18,18 +25,12 @@ from tfdist.gradients import (
     check_compression,
     check_horovod_options,
 )
+from tfdist.observing import current_observer
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 from tfdist.sharding.owners import WeightOwners
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import connect
 from tfdist.strategies.process_replica import ProcessReplicaExtended
-from tfdist.training.virtual_ranks import (
-    Arithmetic,
-    VirtualRankHooks,
-    check_ranks,
-    check_virtual_ranks,
-    fix_threads,
-)
 
 
 class AllReduceStrategy(StepRunner):
@@ -155,6 +156,26 @@ class AllReduceStrategy(StepRunner):
                 collective, extended.process_hooks.created.forget
             )
         self._start(extended, check_first_step)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Call a function in each replica; see `tf.distribute.Strategy.run`."""
+        with current_observer().step(fn, args) as seen:
+            return super().run(fn, seen, kwargs, options)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[..., Any], options: Any = None
+    ) -> Any:
+        """Distribute a function's datasets; see `tf.distribute.Strategy`."""
+        distribute = super().distribute_datasets_from_function
+        return current_observer().datasets(
+            lambda function: distribute(function, options), dataset_fn
+        )
 
 
 def _reducer(

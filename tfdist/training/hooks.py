@@ -115,16 +115,20 @@ class ReplicaHooks(RankGradients, StepHooks):
             self.loop_step.note_assigned(variable)
             self._noted.in_loops[id(variable)] = variable
 
-    def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed differ between ranks in their replicas; rank 0's stays."""
-        if self._collective.rank == 0 or tf.distribute.in_cross_replica_context():
+    def draw_seed(self, draw: Callable[[], Any], state: Any) -> Any:
+        """Draw seeds that differ between ranks in their replicas; rank 0's stays."""
+        seed, rank = draw(), self._collective.rank
+        if state is None or rank == 0 or tf.distribute.in_cross_replica_context():
             return seed
-        spread = (self._collective.rank * SPREAD) & 0xFFFFFFFF
+        spread = (rank * SPREAD) & 0xFFFFFFFF
         return tf.bitwise.bitwise_xor(seed, tf.constant([spread, 0], seed.dtype))
 
 
 class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
     """The `KerasHooks` of strategies whose processes communicate by a collective."""
+
+    # True if XLA may compile steps.
+    can_compile = True
 
     def __init__(
         self, collective: Collective, reducer: GradientReducer, devices: int = 1

@@ -22,6 +22,7 @@ from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
 from tfdist.compat.keras.sharded import goes_by_parts
 from tfdist.compat.owned_variables import owner_of
+from tfdist.experimental.virtual_ranks import arithmetic_of
 from tfdist.training.step import state_of_layers
 
 # Variables that are equal on all ranks are saved once, others per rank: partial sums,
@@ -72,7 +73,7 @@ class TrainingVariables:
         self._others = [v for v in variables_of(model) if id(v) not in metrics]
         hooks = any_hooks_of_model(model)
         # With virtual ranks all ranks hold all sums.
-        self._has_parts = hooks is None or hooks.arithmetic is None
+        self._has_parts = arithmetic_of(model) is None
         if hooks is not None:
             self._others += hooks.gradient_state(model.trainable_variables)
         self._of_layers = {id(variable) for variable in state_of_layers(model)}

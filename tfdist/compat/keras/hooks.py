@@ -64,16 +64,12 @@ class StepHooks(Protocol):
     def step(self) -> KerasStep | None:
         """The step, if its replica has a part of the batch only."""
 
-    def before_draw(self, state: Any) -> None:
-        """Prepare the state of a generator of seeds, which is about to draw."""
-        return
+    def draw_seed(self, draw: Callable[[], Any], state: Any) -> Any:
+        """Draw a seed from the state of a generator, another on each rank if need be.
 
-    def fold_seed(self, seed: Any) -> Any:
-        """Derive a seed of this rank, if ranks must draw different numbers."""
-
-    def note_random_operation(self) -> None:
-        """Record that a random operation of TensorFlow gets its seeds."""
-        return
+        The state is None for the seeds of a random operation of TensorFlow.
+        """
+        return draw()
 
     def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Record that a step assigns a variable; no-op outside of a step."""
@@ -130,9 +126,6 @@ class GradientHooks(Protocol):
 
 class FitHooks(Protocol):
     """Start, epochs and end of `fit` and `evaluate`."""
-
-    # What the bits depend on instead of the processes; None if on these, too.
-    arithmetic: str | None = None
 
     def fitting(self, trainer: Any, root_rank: int) -> AbstractContextManager[None]:
         """Mark a `fit` whose initial variables are those of `root_rank`."""

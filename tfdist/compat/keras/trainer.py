@@ -297,19 +297,18 @@ def next_seed_of_rank(original: Any, self: Any, ordered: bool = True) -> Any:
     of_element = seed_in_map(is_seeded=is_seeded)
     if of_element is not None:
         return tf.cast(of_element, self.state.dtype)
+    draw = functools.partial(original, self, ordered)
     hooks = current_hooks()
-    if hooks is not None:
-        hooks.before_draw(self.state)
-    seed = original(self, ordered)
-    return seed if hooks is None else hooks.fold_seed(seed)
+    return draw() if hooks is None else hooks.draw_seed(draw, self.state)
 
 
 def next_operation_seeds_of_rank(original: Any, op_seed: Any) -> Any:
     """Return the seeds of a random operation, which in a step differ between ranks."""
-    seeds = original(op_seed)
-    if (hooks := current_hooks()) is not None:
-        hooks.note_random_operation()
-    if hooks is None or tf.distribute.in_cross_replica_context():
+    hooks = current_hooks()
+    if hooks is None:
+        return original(op_seed)
+    seeds = hooks.draw_seed(functools.partial(original, op_seed), None)
+    if tf.distribute.in_cross_replica_context():
         return seeds
     number = number_of(tf.distribute.get_replica_context())
     if seeds[0] is None or number == 0:

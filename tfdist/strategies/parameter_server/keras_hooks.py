@@ -101,10 +101,10 @@ class ServerKerasHooks(KerasHooks):
         for training in self._trainings.get(trainer, ()):
             training.finish()
 
-    def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed differ among steps that read the same state."""
-        rows = self._job.rows
-        if rows is None:
+    def draw_seed(self, draw: Callable[[], Any], state: Any) -> Any:
+        """Draw a seed that differs among steps that read the same state."""
+        seed, rows = draw(), self._job.rows
+        if state is None or rows is None:
             return seed
         # The number of the step. It is 0 for the first slice of a batch and for steps
         # in sequence, which therefore draw the same numbers as one process.

@@ -86,14 +86,14 @@ def test_a_sum_over_all_slices_is_refused():
 
 
 def test_seeds_differ_by_the_number_of_the_step(hooks, job):
-    seed = tf.constant([7, 9], tf.uint32)
+    seed, state = tf.constant([7, 9], tf.uint32), object()
 
     def folded(number):
         with job.computing(tf.constant([1, 1, number], tf.int64)):
-            return tuple(hooks.fold_seed(seed).numpy().tolist())
+            return tuple(hooks.draw_seed(lambda: seed, state).numpy().tolist())
 
     assert folded(0) == (7, 9)
-    assert hooks.fold_seed(seed) is seed
+    assert hooks.draw_seed(lambda: seed, state) is seed
     assert len({folded(number) for number in range(100)}) == 100
 
 

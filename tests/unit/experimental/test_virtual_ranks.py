@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives import SingleCollective
+from tfdist.experimental import virtual_ranks
+from tfdist.experimental.virtual_ranks import Arithmetic, VirtualRankHooks, check_ranks
 from tfdist.gradients import TreeReducer
 from tfdist.strategies import AllReduceStrategy
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.process_replica import ProcessReplicaExtended
-from tfdist.training import virtual_ranks
-from tfdist.training.virtual_ranks import Arithmetic, VirtualRankHooks, check_ranks
 from tfdist.verify.watch import check_watchable
 
 ONES = np.ones((8, 4), "float32")
@@ -295,7 +295,7 @@ def test_a_verification_is_refused():
         ValueError,
         match=r"tfdist verify cannot look into the parts of a step, and compares up to "
         r"rounding\. Received: a strategy with virtual_ranks=4 and 1 intra-op thread\. "
-        r"Add --bits, which compares bits\.",
+        r"Leave virtual_ranks out while you verify\.",
     ):
         check_watchable(model)
     assert check_watchable(None) is None

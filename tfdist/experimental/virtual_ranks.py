@@ -10,7 +10,7 @@ from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras.compile_checks import normalizing_layers
-from tfdist.compat.keras.hooks import GradientPlan
+from tfdist.compat.keras.hooks import GradientPlan, any_hooks_of_model
 from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import global_seed, has_started
 from tfdist.data.sharding import Shard, part_of, shard_of, share
@@ -42,13 +42,15 @@ class VirtualRankHooks(StrategyKerasHooks):
     after the other; one binary tree adds up gradients and metrics of all parts.
     """
 
+    # Its code adds in another order.
+    can_compile = False
+
     def __init__(
         self, collective: Collective, reducer: TreeReducer, arithmetic: Arithmetic
     ) -> None:
         super().__init__(collective, reducer, arithmetic.parts // collective.size)
-        self._count = arithmetic.parts
         self._metrics = WholeMetrics(collective)
-        self.arithmetic = str(arithmetic)
+        self.arithmetic = arithmetic
 
     @property
     def is_alone(self) -> bool:
@@ -83,7 +85,7 @@ class VirtualRankHooks(StrategyKerasHooks):
         metrics = [*{id(v): v for v in trainer.metrics_variables}.values()]
         before = [tf.identity(v.value) for v in metrics]
         parts = Parts(self, call, shard, trainer, weights, metrics)
-        gradients, counts = parts.sums(self._count, self._collective)
+        gradients, counts = parts.sums(self.arithmetic.parts, self._collective)
         name = name_in_graph("gradients")
         sums = self._reducer.reduce(GradientPlan(gradients), name, beside=counts)
         for variable, start, total in zip(
@@ -107,21 +109,11 @@ class VirtualRankHooks(StrategyKerasHooks):
         with holding(self, "step", step), self.gradients_are_reduced():
             tf.distribute.Strategy.run(trainer.distribute_strategy, apply)
 
-    def before_draw(self, state: Any) -> None:
-        """Let a generator of seeds draw alike in each part."""
-        if isinstance(self.step, PartStep):
-            self.step.before_draw(state)
-
-    def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed differ between parts."""
+    def draw_seed(self, draw: Callable[[], Any], state: Any) -> Any:
+        """Draw a seed that differs between parts, and refuse operations without one."""
         if not isinstance(self.step, PartStep):
-            return super().fold_seed(seed)
-        spread = tf.cast(self.step.number * SPREAD % 2**32, seed.dtype)
-        return tf.bitwise.bitwise_xor(seed, tf.stack([spread, tf.zeros_like(spread)]))
-
-    def note_random_operation(self) -> None:
-        """Refuse a random operation whose own state the parts would share."""
-        if isinstance(self.step, PartStep):
+            return super().draw_seed(draw, state)
+        if state is None:
             where = tf.compat.v1.get_default_graph().get_name_scope()
             where = where.rpartition("while/")[2]
             raise ValueError(
@@ -130,6 +122,16 @@ class VirtualRankHooks(StrategyKerasHooks):
                 "whose numbers depend on how often a process has run it. Use "
                 "keras.random with a keras.random.SeedGenerator."
             )
+        self.step.rewind(state)
+        seed = draw()
+        spread = tf.cast(self.step.number * SPREAD % 2**32, seed.dtype)
+        return tf.bitwise.bitwise_xor(seed, tf.stack([spread, tf.zeros_like(spread)]))
+
+
+def arithmetic_of(model: Any) -> str | None:
+    """Describe what a model's bits depend on instead of the processes, if anything."""
+    hooks = any_hooks_of_model(model)
+    return str(hooks.arithmetic) if isinstance(hooks, VirtualRankHooks) else None
 
 
 class WholeMetrics(MetricsOfRanks):
@@ -186,7 +188,7 @@ class PartStep(Step):
         """Refuse a layer that gathers the rows of the whole batch."""
         self.all_reduce([value], is_mean=False)
 
-    def before_draw(self, state: Any) -> None:
+    def rewind(self, state: Any) -> None:
         """Return a generator to its state before the step, before its first draw."""
         if id(state) in self._drawn:
             return
