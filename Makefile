@@ -83,7 +83,7 @@ notebook: $(VENV)/docs.installed $(VENV)/examples.installed ## run the notebook;
 
 bench: $(VENV)/examples.installed ## measure the all-reduce and the training speed
 	$(BIN)/tfdist bench allreduce
-	$(BIN)/tfdist bench training
+	$(BIN)/python benchmarks/training.py
 
 # In an empty environment, with the first program of the README.
 package: $(VENV)/dev.installed ## build wheel and sdist, install the wheel and train with it

@@ -16,8 +16,8 @@ from pathlib import Path
 import keras
 from script import run_script
 from slow_network import limit, meet_by_horovod, run_on_both, two_hosts
+from timers import StepTimer
 
-from tfdist.benchmarks.timers import StepTimer
 from tfdist.estimate import Link, Scenario, measure, predict
 from tfdist.estimate.meter import peak_bytes
 from tfdist_cli.table import format_table

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.benchmarks import format_size
-from tfdist.scaling import ScalingReport, amdahl_speedup, gustafson_speedup
+from tfdist.scaling.laws import amdahl_speedup, gustafson_speedup
+from tfdist.scaling.report import ScalingReport
 
 # The laws are drawn to this multiple of the largest measurement.
 _BEYOND = 4

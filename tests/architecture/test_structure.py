@@ -292,7 +292,7 @@ def check(what):
 import tfdist
 assert not [name for name in sys.modules if name.startswith("tfdist.")]
 assert (tfdist.rank(), tfdist.size()) == (0, 1)
-for name in ("cluster", "horovod_build", "launch", "scaling"):
+for name in ("cluster", "horovod_build", "launch", "scaling.report"):
     importlib.import_module(f"tfdist.{name}")
     check(name)
 from tfdist_cli.main import main

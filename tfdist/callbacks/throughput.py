@@ -28,12 +28,12 @@ from tfdist.compat.user_warnings import warn_user
 from tfdist.devices.configuration import wait_for_gpus
 from tfdist.mixed_precision import loss_scale
 from tfdist.recorder.step_times import StepTimes, mean_waiting
-from tfdist.scaling import (
+from tfdist.scaling.laws import efficiency
+from tfdist.scaling.throughput import (
     EpochRate,
     Rate,
     RateMeter,
     Run,
-    efficiency,
     over_ranks,
     text_of_run,
 )
@@ -141,7 +141,6 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
                 # Another step follows, so all earlier batches were full.
                 self._full_step = examples / batch
             self._meter.start(batch, examples=examples, seconds=perf_counter())
-            self._started = examples
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -158,9 +157,9 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         """Add the rates of the epoch to the logs."""
         if self._examples is None:
             self._examples = self._count_at_end()
-        # Sentinel may have set the count back.
-        counted = max(self._examples, self._started)
-        own = self._meter.stop(self._steps, examples=counted, seconds=self._seconds)
+        own = self._meter.stop(
+            self._steps, examples=self._examples, seconds=self._seconds
+        )
         fields = [own.examples, own.seconds, own.skipped_steps, self._full_step]
         wanted = self._files.are_wanted
         times = times_since(self.model, self._began) if wanted else None
@@ -231,7 +230,7 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         self._meter = RateMeter(skip_steps=self.skip_steps)
         self._epochs: list[EpochRate] = []
         self._processes = 1
-        self._full_step = self._started = self._began = 0.0
+        self._full_step = self._began = 0.0
         self._global_batch_size = self.examples_per_step
         self._steps = 0
         self._seconds = 0.0

@@ -83,7 +83,7 @@ class Slow:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Finding:
     """What limits the steps of an epoch: a slow rank, or a cause on all ranks."""
 
     slow: Slow | None
@@ -207,12 +207,12 @@ def advice_on(slow: Slow) -> str:
     )
 
 
-def verdict(by_rank: Sequence[StepTimes], before: Verdict | None = None) -> Verdict:
+def verdict(by_rank: Sequence[StepTimes], before: Finding | None = None) -> Finding:
     """Return what limits the steps; a cause from before stays within a margin."""
     order = sorted(range(len(by_rank)), key=lambda rank: by_rank[rank].own)
     middle = order[(len(order) - 1) // 2]
     shares = shares_of(by_rank)
-    return Verdict(
+    return Finding(
         slow_rank(by_rank, None if before is None else before.slow),
         _cause_of(shares[middle], None if before is None else before.cause),
         middle,

@@ -12,8 +12,8 @@ from tfdist.callbacks import (
     LearningRateSchedule,
     LearningRateWarmup,
 )
-from tfdist.callbacks.learning_rate.rates import RateCallback, correct_momentum
-from tfdist.callbacks.learning_rate.scale import batch_growth_of
+from tfdist.callbacks.learning_rate import batch_growth_of
+from tfdist.callbacks.rates import RateCallback, correct_momentum
 from tfdist.compat.keras.learning_rates import leaf_optimizers
 from tfdist.optimizers import Lars
 from tfdist.strategies import ParameterServerStrategy

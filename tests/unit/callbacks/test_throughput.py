@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.callbacks import Throughput, ranks
-from tfdist.scaling import EpochRate, read_run
+from tfdist.scaling.throughput import EpochRate, read_run
 
 ALL_RANKS = "examples_per_second"
 

@@ -19,7 +19,7 @@ from tfdist.callbacks.backup.state import (
     set_callback_states,
     set_random_states,
 )
-from tfdist.callbacks.learning_rate.rates import set_state_of_rates, state_of_rates
+from tfdist.callbacks.rates import set_state_of_rates, state_of_rates
 from tfdist.collectives import Collective
 from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import build_from, built_from

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras_2 import accept_names_of_keras_2
+pytestmark = pytest.mark.requires("horovodrun")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def accepted():
     # As imported at the top of a script.
     from keras.optimizers.legacy import Optimizer
+
+    from tfdist.horovod.keras_2 import accept_names_of_keras_2
 
     accept_names_of_keras_2()
     accept_names_of_keras_2()

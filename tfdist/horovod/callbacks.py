@@ -1,26 +1,43 @@
-"""Callbacks that keep variables, metrics and checkpoints consistent over ranks."""
+"""Horovod's callbacks for `fit`, under Horovod's names."""
 
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from tfdist.callbacks.metric_average import check_equal_names
+from tfdist.callbacks.learning_rate import EpochRange
+from tfdist.callbacks.metric_average import MetricAverage
+from tfdist.callbacks.rates import correct_momentum
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.own_reduction import reduces_by_itself
 from tfdist.compat.user_warnings import warn_user
-from tfdist.horovod.elastic import Logs
-from tfdist.horovod.joint import joint_call
-from tfdist.horovod.native import native
+from tfdist.horovod.elastic import (
+    CommitStateCallback,
+    Logs,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+)
+from tfdist.horovod.native import joint_call, native
 from tfdist.horovod.variables import (
     broadcast_equal,
     tensorflow_variable,
     variables_of,
 )
+from tfdist.learning_rate import warmup_multiplier
 from tfdist.training.metrics import is_custom
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "CommitStateCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+]
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -140,7 +157,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             broadcast_equal(variables, self.root_rank, f"model {self.model.name!r}")
 
 
-class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class MetricAverageCallback(MetricAverage):
     """Callback that replaces each logged value of an epoch by its mean over all ranks.
 
     Without a strategy each rank measures its own shard of the data. Later callbacks in
@@ -172,16 +189,13 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self.device = device
 
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Replace the logs by their means, in place; raise if their names differ."""
-        logs = {} if logs is None else logs
-        own = {name: np.asarray(value, "float64") for name, value in logs.items()}
+    def _exchange(self, mine: list[Any]) -> list[list[Any]]:
+        """Return the logs and weights of all ranks, in elastic jobs as well."""
         with tf.device(self.device), joint_call("MetricAverageCallback"):
-            everyone = native.allgather_object(own, name="tfdist.logs")
-        check_equal_names("MetricAverageCallback", [set(one) for one in everyone])
-        for name in own:
-            mean = np.mean([one[name] for one in everyone], axis=0)
-            logs[name] = float(mean) if mean.ndim == 0 else mean
+            everyone: list[list[Any]] = native.allgather_object(
+                mine, name="tfdist.logs"
+            )
+        return everyone
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
@@ -262,6 +276,156 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
             super().on_epoch_end(epoch, logs)
 
 
+class LearningRateScheduleCallback(EpochRange):
+    """Callback that sets the learning rate to `initial_lr` times a multiplier.
+
+    Use several, one per range of epochs, for a piecewise schedule. The rate at the end
+    of an epoch is logged as "learning_rate", Keras's name, and as "lr", Horovod's name.
+
+    Args:
+        initial_lr: The learning rate to multiply.
+        multiplier: A number c for the decay c ** (epoch - start_epoch), or a function
+            of the epoch, counted from 0, that returns the multiplier.
+        start_epoch: The first epoch of the range. Default 0.
+        end_epoch: The epoch after the last of the range. Default None: no end.
+        staircase: Whether to set the rate once per epoch, before its first step. If
+            False, it is set before every step, and the multiplier receives fractions,
+            such as 2.5 halfway through the third epoch. Default True.
+        momentum_correction: Whether to correct the momentum of SGD and RMSprop for the
+            new rate. Default True.
+        steps_per_epoch: Steps per epoch; required with `staircase=False` if Keras does
+            not know them. Default None.
+
+    Raises:
+        ValueError: In `fit`, if the steps per epoch are unknown, or if the optimizer
+            has a Keras schedule.
+
+    Example:
+        >>> import keras
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> halve = LearningRateScheduleCallback(0.5, multiplier=0.5, start_epoch=1)
+        >>> history = model.fit(
+        ...     x, x[:, :1], epochs=4, verbose=0, callbacks=[halve]
+        ... )
+        >>> [round(rate, 3) for rate in history.history["lr"]]
+        [0.01, 0.5, 0.25, 0.125]
+
+    References:
+        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour".
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[Any], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__(
+            multiplier,
+            start_epoch,
+            end_epoch,
+            staircase,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.initial_lr = initial_lr
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Check that the rate can be set, and determine the steps per epoch."""
+        _variable_of(self.model.optimizer)
+        super().on_train_begin(logs)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Log the rate."""
+        if logs is not None:
+            rate = float(self.model.optimizer.learning_rate.numpy())
+            logs["lr"] = logs["learning_rate"] = rate
+
+    def _set(self, epoch: float) -> None:
+        """Set the rate of an epoch."""
+        variable = _variable_of(self.model.optimizer)
+        old, rate = float(variable.numpy()), self.initial_lr * self.multiplier_at(epoch)
+        variable.assign(rate)
+        # The momentum of SGD and RMSprop contains earlier learning rates (Goyal et al.
+        # 2017, section 3). Horovod corrects its coefficient instead, a constant in
+        # Keras 3. After a rate of 0 there is nothing to correct.
+        if self.momentum_correction and old not in (0.0, rate):
+            correct_momentum(self.model.optimizer, rate / old)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Callback that raises the learning rate gradually from `initial_lr / size`.
+
+    Args:
+        initial_lr: The rate to reach, already scaled, usually `0.001 * hvd.size()`.
+        warmup_epochs: The number of epochs. Default 5; 0 for no warm-up.
+        momentum_correction: Whether to correct the momentum of SGD and RMSprop for each
+            new rate. Default True.
+        steps_per_epoch: Steps per epoch, if Keras does not know them. Default None.
+        verbose: 1 to print a line on rank 0 at the end of warm-up. Default 0.
+
+    Raises:
+        ValueError: In `fit`, if the steps per epoch are unknown, or if the optimizer
+            has a Keras schedule.
+
+    Example:
+        >>> import keras
+        >>> import tfdist.horovod as hvd
+        >>> hvd.init()
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> warmup = LearningRateWarmupCallback(0.5, warmup_epochs=2)
+        >>> history = model.fit(x, x[:, :1], verbose=0, callbacks=[warmup])
+        >>> history.history["lr"]
+        [0.5]
+
+    References:
+        Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
+        section 2.2.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            initial_lr,
+            self._multiplier,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.warmup_epochs = warmup_epochs
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Log the rate, and print a line at the end of warm-up."""
+        super().on_epoch_end(epoch, logs)
+        if self.verbose and epoch == self.warmup_epochs - 1 and native.rank() == 0:
+            print(
+                f"\nEpoch {epoch + 1}: the warm-up has ended, "
+                f"learning rate {self.initial_lr:g}.",
+                flush=True,
+            )
+
+    def _multiplier(self, epoch: float) -> float:
+        """Return the multiplier of a step; the number of ranks may have changed."""
+        assert self._steps is not None  # Else on_train_begin has raised.
+        return warmup_multiplier(epoch, native.size(), self.warmup_epochs, self._steps)
+
+
 def _check_reduces(model: keras.Model) -> None:
     """Warn if Keras's own step of a model averages no gradients over the ranks."""
     optimizer = model.optimizer
@@ -281,3 +445,15 @@ def _is_ready(model: keras.Model) -> bool:
     """Return whether all variables exist, or can be created without a batch."""
     others = [one for one in optimizers_of(model) if one is not model.optimizer]
     return bool(model.built) and all(one.built for one in others)
+
+
+def _variable_of(optimizer: Any) -> Any:
+    """Return the learning rate variable, or refuse a Keras schedule."""
+    rate = optimizer.learning_rate
+    if not isinstance(rate, keras.Variable):
+        raise ValueError(
+            "The learning rate of an optimizer must be a number where a callback sets "
+            f"it. Received: {type(optimizer).__name__} with a LearningRateSchedule or "
+            "a function. Give the optimizer a number, or leave out the callback."
+        )
+    return rate

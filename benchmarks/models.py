@@ -1,8 +1,5 @@
 """Models and data of the benchmarks, for Keras 3 and legacy tf-keras."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -12,9 +9,7 @@ _ROWS = 4096
 _FEATURES = 784
 
 
-def build_cnn(
-    keras: Any, optimizer: Any = "adam", shape: Sequence[int] = IMAGE_SHAPE
-) -> Any:
+def build_cnn(keras, optimizer="adam", shape=IMAGE_SHAPE):
     """Return a compiled small CNN with 1.2 million weights."""
     # `keras` is the module of Keras 3 or of legacy tf-keras.
     layers = keras.layers
@@ -35,9 +30,7 @@ def build_cnn(
     return model
 
 
-def build_dense(
-    keras: Any, optimizer: Any = "adam", steps_per_execution: int = 1
-) -> Any:
+def build_dense(keras, optimizer="adam", steps_per_execution=1):
     """Return a compiled network of three dense layers, 235,146 weights."""
     layers = keras.layers
     model = keras.Sequential(
@@ -57,17 +50,17 @@ def build_dense(
     return model
 
 
-def make_images(batch_size: int) -> tf.data.Dataset:
+def make_images(batch_size):
     """Return endless random batches for `build_cnn`, the same in every process."""
     return _endless(batch_size, IMAGE_SHAPE)
 
 
-def make_rows(batch_size: int) -> tf.data.Dataset:
+def make_rows(batch_size):
     """Return endless random batches for `build_dense`, the same in every process."""
     return _endless(batch_size, (_FEATURES,))
 
 
-def _endless(batch_size: int, shape: tuple[int, ...]) -> tf.data.Dataset:
+def _endless(batch_size, shape):
     """Return endless batches of random features of a shape, with labels."""
     random = np.random.default_rng(0)
     features = random.random((_ROWS, *shape), dtype=np.float32)

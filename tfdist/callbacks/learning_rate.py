@@ -1,31 +1,99 @@
-"""Learning rates by epoch: schedule, warm-up and printing."""
+"""Learning rates: scaling for large batches, schedule, warm-up and printing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
-from tfdist.callbacks.learning_rate.rates import RateCallback, current_rate
-from tfdist.callbacks.learning_rate.scale import batch_growth_of
-from tfdist.callbacks.ranks import EpochLine
-from tfdist.learning_rate import exponential_multiplier, warmup_multiplier
+from tfdist.callbacks.ranks import EpochLine, processes_of
+from tfdist.callbacks.rates import RateCallback, current_rate
+from tfdist.learning_rate import (
+    exponential_multiplier,
+    scale_factor,
+    warmup_multiplier,
+)
+
+
+class LearningRateScale(RateCallback):
+    """Callback that multiplies the learning rate once, for a larger global batch.
+
+    Compile the model with the learning rate for the batch of one process. A second
+    `fit` does not scale it again, and a Keras schedule is multiplied as well.
+    `LearningRateWarmup` starts from the unscaled rate.
+
+    The batch size given to `fit` under a strategy is the global one. Use this callback
+    if you increase it with the number of processes.
+
+    Args:
+        rule: "linear", for SGD; "sqrt", for Adam and similar optimizers; or "none".
+        size: The global batch size over the batch size that the rate was chosen for.
+            Default None: the number of training processes. Required with asynchronous
+            parameter servers, where the batch of a step does not grow.
+        initial_learning_rate: The rate for the smaller batch, or for a combined
+            optimizer one rate per part whose rate is a number. Required if the
+            optimizer has already trained, for example before it was loaded, since its
+            rate may be scaled. Default None: the rate that the optimizer was compiled
+            with.
+
+    Raises:
+        ValueError: If an argument is out of range; in `fit`, if one is missing.
+        RuntimeError: In `fit`, if ranks have different rates.
+
+    Example:
+        >>> import keras
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.SGD(0.01), "mse")
+        >>> x = keras.ops.ones((8, 4))
+        >>> scale = LearningRateScale("linear", size=4)
+        >>> history = model.fit(x, x[:, :1], verbose=0, callbacks=[scale])
+        >>> round(float(model.optimizer.learning_rate), 6)
+        0.04
+
+    References:
+        See `tfdist.learning_rate.scale_factor`.
+    """
+
+    def __init__(
+        self,
+        rule: str = "linear",
+        *,
+        size: float | None = None,
+        initial_learning_rate: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(initial_learning_rate)
+        scale_factor(rule, size)
+        self.rule = rule
+        self.size = size
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Scale the rate before the first step of a `fit`."""
+        is_first = not self._rates
+        super().on_epoch_begin(epoch, logs)
+        if is_first:
+            size = batch_growth_of(self.model) if self.size is None else self.size
+            self._set_factor(scale=scale_factor(self.rule, size))
 
 
 class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
     """Base of callbacks that set a value before steps in a range of epochs."""
 
+    # `tfdist.horovod` shares this class, so that both match Horovod.
     def __init__(
         self,
-        start_epoch: int,
-        end_epoch: int | None,
-        staircase: bool,
-        steps_per_epoch: int | None,
+        multiplier: float | Callable[[Any], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        *,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__()
-        # `tfdist.horovod` shares this class, so that both match Horovod.
+        self.multiplier = multiplier
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
         self.staircase = staircase
+        self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self.current_epoch = 0
         self._steps = steps_per_epoch
@@ -60,6 +128,19 @@ class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
                 self._set(self.current_epoch)
         elif self._steps:
             self._set(self.current_epoch + batch / self._steps)
+
+    def multiplier_at(self, epoch: float) -> float:
+        """Return the multiplier of a step.
+
+        Args:
+            epoch: The epoch from 0, plus the completed fraction of it.
+
+        Returns:
+            The multiplier.
+        """
+        if callable(self.multiplier):
+            return float(self.multiplier(epoch))
+        return exponential_multiplier(self.multiplier, epoch, self.start_epoch)
 
     def _set(self, epoch: float) -> None:
         """Set the value for an epoch, or for a fraction of one."""
@@ -122,28 +203,20 @@ class LearningRateSchedule(EpochRange, RateCallback):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
     ) -> None:
-        super().__init__(start_epoch, end_epoch, staircase, steps_per_epoch)
+        super().__init__(
+            multiplier,
+            start_epoch,
+            end_epoch,
+            staircase,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
         _check(multiplier, start_epoch, end_epoch)
-        self.multiplier = multiplier
-        self.momentum_correction = momentum_correction
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add the rate to the logs."""
         if logs is not None:
             logs["learning_rate"] = current_rate(self.model)
-
-    def multiplier_at(self, epoch: float) -> float:
-        """Return the multiplier of a step.
-
-        Args:
-            epoch: The epoch from 0, plus the completed fraction of it.
-
-        Returns:
-            The multiplier.
-        """
-        if callable(self.multiplier):
-            return float(self.multiplier(epoch))
-        return exponential_multiplier(self.multiplier, epoch, self.start_epoch)
 
     def _set(self, epoch: float) -> None:
         """Set the rate of a step."""
@@ -246,6 +319,19 @@ class PrintLearningRate(EpochLine):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Record the rate, which is printed below the progress bar."""
         self._line = f"epoch {epoch + 1}: learning rate {current_rate(self.model):g}"
+
+
+def batch_growth_of(model: keras.Model) -> int:
+    """Return the global batch of a step over the batch of one process."""
+    servers = servers_of(model)
+    if servers is not None and servers.consistency != "sync":
+        raise ValueError(
+            "size must be given where a step has the batch of one worker only. "
+            f"Received: size=None, and parameter servers with consistency="
+            f"{servers.consistency!r}. Give how many times larger that batch is, or "
+            "leave out the callback."
+        )
+    return processes_of(model)
 
 
 def _check(multiplier: Any, start_epoch: int, end_epoch: int | None) -> None:
