@@ -13,11 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from launcher import SECONDS
+from launcher import run as run_to_end
 
 pytestmark = pytest.mark.new_processes
 
 BIN = Path(sys.executable).parent
-SECONDS = 60
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 SHOW = """
 import os
@@ -157,14 +158,7 @@ def left(folder):
 
 def run(*words, env=(), command=(BIN / "tfdist", "run")):
     """Run a job; return the exit code and both outputs."""
-    done = subprocess.run(
-        [*command, *words],
-        env={**os.environ, **dict(env)},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = run_to_end(*words, env={**os.environ, **dict(env)}, command=command)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -252,21 +246,6 @@ def test_after_a_kill_nothing_is_left(program, victim, monkeypatch):
 def remaining(files, pids):
     """Return the files of MPI and the ranks that are left."""
     return [*files.glob("*"), *filter(psutil.pid_exists, pids.values())]
-
-
-def test_sigterm_and_ctrl_c_end_the_ranks(program):
-    words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", program(WAIT)]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as launcher:
-            launcher.stdout.readline()
-            launcher.stdout.readline()
-            launcher.send_signal(number)
-            _, err = launcher.communicate(timeout=SECONDS)
-
-        assert launcher.returncode == 128 + number, err
-        assert signal.Signals(number).name in err
 
 
 @pytest.mark.requires("ss", "unshare")

@@ -12,7 +12,7 @@ from typing import Any
 from tfdist.benchmarks.turns import Turn, TurnKeeper
 from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
 from tfdist.launch.machine import available_cores
-from tfdist.launch.mpi import places
+from tfdist.launch.mpi import joined_by_mpi
 
 _COULD_NOT_MEASURE = 2
 # Several processes share a GPU, of which the first would otherwise take all memory.
@@ -78,7 +78,7 @@ class Group:
         """Plan its processes, with places in a job of MPI if that joins them."""
         specs = self.plan()
         is_mpi = self.collective == "mpi" and self.joined and self.size > 1
-        with places(specs) if is_mpi else nullcontext(specs) as placed:
+        with joined_by_mpi(specs) if is_mpi else nullcontext(specs) as placed:
             # The launcher must not hold places for the processes of all groups.
             yield [replace(spec, collective="") for spec in placed]
 

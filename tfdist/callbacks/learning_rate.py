@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from tfdist.callbacks.ranks import EpochLine, processes_of
+from tfdist.callbacks.ranks import EpochLine, processes_of, servers_of
 from tfdist.callbacks.rates import RateCallback, current_rate
 from tfdist.learning_rate import (
     exponential_multiplier,

@@ -125,12 +125,12 @@ def test_ranks_joined_by_mpi_have_places_in_a_job_of_its_own(launcher, monkeypat
     held = []
 
     @contextlib.contextmanager
-    def places(specs):
+    def joined_by_mpi(specs):
         held.append([spec.rank for spec in specs])
         yield [replace(spec, env={**spec.env, "PLACE": "mpi"}) for spec in specs]
         held.append([spec.rank for spec in launcher.specs])
 
-    monkeypatch.setattr(processes, "places", places)
+    monkeypatch.setattr(processes, "joined_by_mpi", joined_by_mpi)
     names = ("one", "two", "apart")
     settings = {"batch_size": 2}
     groups = [

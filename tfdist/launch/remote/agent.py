@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import os
-import platform
 import signal
 import sys
 import time
@@ -20,10 +19,10 @@ from tfdist.launch.machine import (
     installed_versions,
 )
 from tfdist.launch.process import GuardedProcess
-from tfdist.launch.remote.link import (
+from tfdist.launch.remote.messages import (
     CHUNK_BYTES,
     GREETING,
-    Link,
+    AgentLink,
     open_link,
     open_reader,
 )
@@ -36,12 +35,11 @@ _NOTES_SECONDS = 1.0
 class Agent:
     """Starts, signals and watches the ranks of this host for the launcher."""
 
-    # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with its
-    # process id, the host's own name, the installed versions, free ports, cores and the
-    # cores near GPUs, then the `output`, `exit` and `gone` of ranks; `gone` means that
-    # no descendant is left. Rank 0 writes files for the launcher: on another host
-    # `notes` carry what they hold.
-    def __init__(self, link: Link, folder: Path) -> None:
+    # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with the
+    # installed versions, free ports, cores and the cores near GPUs, then the `output`,
+    # `exit` and `gone` of ranks; `gone` means that no descendant is left. Rank 0 writes
+    # files for the launcher: on another host `notes` carry what they hold.
+    def __init__(self, link: AgentLink, folder: Path) -> None:
         self._link = link
         self._progress = folder / "progress"
         self._progress.touch()
@@ -110,8 +108,8 @@ class Agent:
             process.receive()
             if not has_ended_before:
                 ago = time.monotonic() - process.ended_seconds
-                end = {"code": process.exit_code, "dumped": process.has_dumped}
-                await self._send("exit", process.rank, ago=ago, **end)
+                code = process.exit_code
+                await self._send("exit", process.rank, ago=ago, code=code)
         await asyncio.gather(*forwards)
         process.hang_up()
         process.wait()
@@ -159,9 +157,7 @@ async def _readable(descriptor: int) -> None:
 async def _serve(reading: int, writing: int, ports: int) -> None:
     """Introduce this host to the launcher, and serve it."""
     link = await open_link(os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb", 0))
-    versions = installed_versions()
-    hello: Message = {"kind": "hello", "pid": os.getpid(), "versions": versions}
-    hello["name"] = platform.node()
+    hello: Message = {"kind": "hello", "versions": installed_versions()}
     try:
         hello["ports"] = free_ports(ports, host="")
         hello["cores"] = cores = available_cores()
