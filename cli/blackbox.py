@@ -34,7 +34,7 @@ What the output means: docs/troubleshooting.md
 _LAST = 4
 _LINE_WIDTH = 80
 _CLOCKS = (
-    "Times are those of the clock of rank {}; those of other hosts are aligned by the "
+    "Times are by the clock of rank {}; the clocks of other hosts are aligned by the "
     "ends of collectives, which all ranks leave at about the same time."
 )
 

@@ -4,9 +4,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from tfdist.cluster.hosts.batch import batch_hosts
-from tfdist.cluster.hosts.slots import HostSlots
-from tfdist.cluster.hosts.slurm import allocated_hosts
+from tfdist.cluster.hosts import HostSlots, allocated_hosts, batch_hosts
 from tfdist.cluster.resolvers.kubernetes import allocated_pods
 from tfdist.launch import (
     Hosts,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfdist.cluster.hosts.gpus import count_gpus, may_use_gpu
+from tfdist.cluster.this_host import count_gpus, may_use_gpu
 
 # Before the first import of TensorFlow; the processes that tests start inherit it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -132,7 +132,7 @@ RUN = {
         (r"^ssh .*server1 .*TFDIST_SIZE=8 .*examples/digits_allreduce\.py",),
         (r"^ssh .*server2 .*TFDIST_LOCAL_RANK=(3) ", 3, 3),
     ],
-    "tfdist env": [(r"^\| horovod +\| value",)],
+    "tfdist env": [(r"^\| engines +\| value",)],
 }
 
 # What the courses name; each is in the first cell of a row.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tfdist.cluster.detect import detect_membership
-from tfdist.cluster.membership import Membership
+from tfdist.cluster.model import Membership
 
 
 def rank() -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.cluster.launcher import Launcher, start_timeout
-from tfdist.cluster.membership import Membership
+from tfdist.cluster.model import Membership
 from tfdist.cluster.ownership import take_rank
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.mpi_transfers import Transfers

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.cluster import facts
-from tfdist.cluster.membership import Membership, Place
+from tfdist.cluster.model import Membership, Place
 from tfdist.collectives import Collective
 from tfdist.compat.undo import random_states, set_random_states, undone
 from tfdist.first_step.comparison import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.address import is_loopback, split_address
-from tfdist.cluster.hosts.slots import HostSlots, number_ports
+from tfdist.cluster.hosts import HostSlots, number_ports
 from tfdist.launch.job import SLOT_VARIABLE, Job, ProcessSpec
 from tfdist.launch.machine import (
     Machine,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tfdist import __version__
 from tfdist.cluster.address import is_loopback, look_up, split_address
-from tfdist.cluster.hosts.gpus import cores_of_gpus
+from tfdist.cluster.this_host import cores_of_gpus
 from tfdist.horovod_build.installed import tensorflow_version
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")

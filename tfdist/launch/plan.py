@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tfdist.cluster import Cluster, Task, tf_config
-from tfdist.cluster.hosts.gpus import VISIBLE_VARIABLE, visible_gpus
+from tfdist.cluster.this_host import VISIBLE_VARIABLE, visible_gpus
 from tfdist.launch.horovod import identity_of
 from tfdist.launch.job import (
     ERRORS_ONLY,

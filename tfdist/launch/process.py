@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from tfdist.cluster.hosts.processes import members_of
+from tfdist.cluster.this_host import members_of
 from tfdist.launch.job import ProcessSpec
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")

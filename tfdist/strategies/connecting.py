@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.detect import detect, detect_membership, explain
-from tfdist.cluster.membership import Membership
-from tfdist.cluster.model import Cluster
+from tfdist.cluster.model import Cluster, Membership
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.collectives.horovod.current import started_rank
 from tfdist.compat.tensorflow import check_not_started, has_started

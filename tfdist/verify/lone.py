@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.detect import detect_membership
-from tfdist.cluster.membership import Membership, Place
+from tfdist.cluster.model import Membership, Place
 from tfdist.collectives import SingleCollective
 from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard, count_rows, has_rows, rows_of, shuffle_rows

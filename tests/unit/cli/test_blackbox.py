@@ -36,7 +36,7 @@ def test_a_sentence_and_a_table(folder, capsys):
     )
     assert "all ranks made the same 2 collectives. Rank 1 was last in" in text
     assert "of 2 collectives, " in text
-    assert "Times are those of the clock of rank 0" in text
+    assert "Times are by the clock of rank 0" in text
     assert "| rank | collective | bytes | began | took ms |" in text
     assert text.count("| the exchange of logs | 1,500 |") == 5
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.cluster.hosts.slots import HostSlots
+from tfdist.cluster.hosts import HostSlots
 from tfdist.launch import (
     Attempt,
     Exit,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tfdist.cluster import Cluster, Task, detect
-from tfdist.cluster.hosts.slots import HostSlots
+from tfdist.cluster.hosts import HostSlots
 from tfdist.launch import hosts as hosts_module
 from tfdist.launch.hosts import Hosts, Pods, fill, plan_in_pod, planned_on_hosts
 from tfdist.launch.job import Job, Limits

@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from tfdist.cluster.hosts.gpus import cores_of_gpus
 from tfdist.cluster.launcher import read_culprit, read_saved_step
+from tfdist.cluster.this_host import cores_of_gpus
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.machine import installed_versions
 from tfdist.launch.remote import messages

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tfdist.cluster import Cluster
-from tfdist.cluster.hosts.slots import HostSlots
+from tfdist.cluster.hosts import HostSlots
 from tfdist.launch import ProcessSpec, machine, plan_here, run
 from tfdist.launch.hosts import Hosts, Pods
 from tfdist.launch.job import Job, Limits

@@ -9,7 +9,7 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 
-from tfdist.cluster.membership import Membership
+from tfdist.cluster.model import Membership
 from tfdist.cluster.ownership import take_rank
 from tfdist.devices import pin
 from tfdist.liveness.lifeline import Lifeline, monitor

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import IO
 
-from tfdist.cluster.hosts.gpus import count_gpus, may_use_gpu
+from tfdist.cluster.this_host import count_gpus, may_use_gpu
 from tfdist.launch.console import print_line
 from tfdist.launch.events import ENDING_SIGNALS
 from tfdist.launch.isolation import enter_network

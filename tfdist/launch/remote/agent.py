@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from tfdist.cluster.hosts.gpus import VISIBLE_VARIABLE, cores_of_gpus
 from tfdist.cluster.launcher import PROGRESS_VARIABLE, ask_for_stacks, read_notes
+from tfdist.cluster.this_host import VISIBLE_VARIABLE, cores_of_gpus
 from tfdist.launch.job import RESERVED_VARIABLES, ProcessSpec
 from tfdist.launch.machine import (
     available_cores,

@@ -1,5 +1,6 @@
-"""GPUs of this host: their number as TensorFlow finds it, and the cores near each."""
+"""GPUs and processes of this host, and the cores near each GPU."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -16,6 +17,9 @@ _CLASSES = ("0x0300", "0x0302")
 # TensorFlow lists devices without initializing them.
 _PROGRAM = 'import tensorflow as tf; print(len(tf.config.list_physical_devices("GPU")))'
 _COUNT_SECONDS = 60.0
+# The fields of /proc/PID/stat after the name.
+_STATE, _PARENT, _SESSION = 0, 1, 3
+_DEAD = (b"Z", b"X")
 
 
 def may_use_gpu(environ: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
@@ -69,6 +73,23 @@ def visible_gpus(
     return [places[word] for word in words] if are_known else []
 
 
+def parent_of(process_id: int) -> int | None:
+    """Return the parent of a process, None if it is gone or the system does not say."""
+    fields = _fields(process_id)
+    return int(fields[_PARENT]) if fields else None
+
+
+def members_of(session: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    numbers = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
+    found = ((number, _fields(number)) for number in numbers)
+    return [
+        number
+        for number, fields in found
+        if fields and int(fields[_SESSION]) == session and fields[_STATE] not in _DEAD
+    ]
+
+
 def _is_gpu(folder: Path) -> bool:
     """Return whether a PCI device is a GPU of NVIDIA."""
     is_nvidia = _read(folder / "vendor") == _NVIDIA
@@ -98,3 +119,14 @@ def _numbers(ranges: str) -> set[int]:
         first, _, last = part.partition("-")
         numbers.update(range(int(first), int(last or first) + 1))
     return numbers
+
+
+def _fields(process_id: int) -> list[bytes]:
+    """Return what Linux says of a process after its name, nothing if it is gone."""
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{process_id}/stat", "rb") as file,
+    ):
+        # The name may itself contain spaces and parentheses.
+        return file.read().rpartition(b")")[2].split()
+    return []
