@@ -307,7 +307,9 @@ def test_mpirun_alone_joins_ranks_of_the_strategy(program):
     )
 
 
-@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
+@pytest.mark.parametrize(
+    "collective", ["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
+)
 def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
     """As by Ctrl-Z."""
     with subprocess.Popen(
@@ -329,7 +331,9 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
     assert launcher.returncode == 0, err
 
 
-@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
+@pytest.mark.parametrize(
+    "collective", ["tensorflow", pytest.param("mpi", marks=pytest.mark.slow)]
+)
 def test_a_late_strategy_is_refused(program, collective):
     code, _, err = run("-np", "2", "--collective", collective, program(LATE))
 
@@ -351,6 +355,7 @@ def test_a_missing_rank_does_not_hang_the_others(program):
     ), err
 
 
+@pytest.mark.slow
 def test_two_mpis_are_named(program, tmp_path):
     """Without these variables mpi4py's MPI takes no notice of `mpirun`."""
     other = ("env", "-u", "PMIX_NAMESPACE", "-u", "PMIX_RANK")

@@ -18,6 +18,7 @@ IMPORTED = {"models", "script", "server_jobs", "timers"}
 SCRIPTS = sorted({file.stem for file in FOLDER.glob("*.py")} - IMPORTED)
 
 
+@pytest.mark.slow
 def test_every_script_has_a_help():
     # They run at the same time: each one imports tfdist.
     started = {

@@ -133,7 +133,9 @@ from tfdist.rendezvous.wire import pack, receive
 hello = {"kind": "hello", "versions": installed_versions()}
 hello |= {"ports": [5000, 5001], "cores": [0], "gpus": [], "visible": None}
 os.write(1, b"\\ntfdist agent 2\\n" + pack(hello | json.loads(sys.argv[1])))
-while not b"start" in os.read(0, 65536): pass
+while b"start" not in (said := os.read(0, 65536)):
+    if not said:
+        sys.exit()
 for word in sys.argv[2:]:
     os.write(1, eval(word) if word.startswith("b") else pack(json.loads(word)))
 while os.read(0, 65536): pass
