@@ -97,6 +97,7 @@ def all_types_and_shapes(options):
 
     found |= gathered(collective)
     found |= broadcasted(collective)
+    found |= swapped(collective)
     found |= summed_on_one(collective)
     found |= owned(collective)
     found |= sliced(collective)
@@ -152,6 +153,18 @@ def broadcasted(collective):
         results = collective.broadcast(tensors, root, name="tensors")
         found["broadcast", root] = [t.numpy().tobytes() for t in results]
     return found
+
+
+def swapped(collective):
+    """Send each rank a row, eagerly and in a graph."""
+    import tensorflow as tf
+
+    rank, size = collective.rank, collective.size
+    rows = tf.constant([special(10 * rank + to) for to in range(size)])
+    eager = collective.all_to_all(rows, name="rows")
+    halves = tf.cast(tf.range(size)[:, tf.newaxis] + 10 * rank, tf.bfloat16)
+    traced = tf.function(lambda x: collective.all_to_all(x, name="halves"))(halves)
+    return {"swapped": (eager.numpy().tobytes(), traced.numpy().tolist())}
 
 
 def summed_on_one(collective):
@@ -346,6 +359,14 @@ def test_a_broadcast_gives_the_bits_of_every_root(found):
         assert np.frombuffer(bools, "bool").tolist() == [True, False]
         assert np.frombuffer(large, "uint64").tolist() == [2**64 - 1 - root]
         assert nothing == b""
+
+
+def test_each_rank_gets_the_rows_that_are_meant_for_it(found):
+    ranks = range(len(found))
+    for rank, its in enumerate(found):
+        rows, halves = its["swapped"]
+        assert rows == np.array([special(10 * r + rank) for r in ranks]).tobytes()
+        assert halves == [[10.0 * r + rank] for r in ranks]
 
 
 def test_a_sum_reaches_the_rank_that_needs_it(found):

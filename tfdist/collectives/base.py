@@ -118,6 +118,19 @@ class Collective(ABC):
             ValueError: If the tensor is a scalar.
         """
 
+    def all_to_all(self, tensor: Any, *, name: str) -> Any:
+        """Send each rank its row, and collect what all ranks send to this one.
+
+        Args:
+            tensor: Of shape (ranks, ...) and a number type, the same on every rank. Row
+                r is for rank r.
+            name: Name of the operation, the same on every rank.
+
+        Returns:
+            A tensor of the same shape, with the row of rank r as row r.
+        """
+        return self.all_gather(tensor, name=name)[self.rank :: self.size]
+
     @abstractmethod
     def broadcast(
         self, tensors: Sequence[Any], root_rank: int = 0, *, name: str

@@ -96,6 +96,12 @@ class MPICollective(MonitoredCollective):
         shapes = [[None, *tensor.shape[1:]]]
         return self._run(what, self._transfers.gather, [tensor], shapes=shapes)[0]
 
+    def all_to_all(self, tensor: Any, *, name: str) -> Any:
+        """Send each rank its row; see `Collective.all_to_all`."""
+        what = f"all_to_all {name!r} ({tensor.dtype.name})"
+        received = self._run(what, self._transfers.all_to_all, [to_move(tensor)])[0]
+        return from_move(received, tensor.dtype)
+
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
         what = f"broadcast {name!r} from rank {root_rank} ({tensors[0].dtype.name})"
         return self._run(what, self._transfers.broadcast, tensors, root_rank)

@@ -207,6 +207,18 @@ class Transfers:
             kind.Free()
             return [gathered]
 
+    def all_to_all(self, what: str, arrays: Sequence[Any]) -> list[Any]:
+        """Send each rank its row, and return those that all ranks send to this one."""
+        (array,) = arrays
+        with self._agreed(what, arrays):
+            received = _empty_like(array)
+            requests = []
+            for rank in range(self.size):
+                requests += self._receive(received[rank], rank)
+                requests += self._send(array[rank], [rank])
+            self._mpi.Request.Waitall(requests)
+            return [received]
+
     def broadcast(self, what: str, arrays: Sequence[Any], root_rank: int) -> list[Any]:
         """Send the arrays of one rank to all."""
         with self._agreed(what, arrays):

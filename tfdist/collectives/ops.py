@@ -90,6 +90,17 @@ class FlatOps:
 
         return tf.reshape(self._run(what, flat, gather), [self._size, -1])[:, :-1]
 
+    def all_to_all(self, rows: Any, name: str) -> Any:
+        """Send each rank its row, and stack what all ranks send to this one."""
+        what = f"all_to_all {name!r} ({rows.dtype.name})"
+
+        def exchange(rows: Any) -> Any:
+            return tf.raw_ops.CollectiveAllToAllV2(
+                input=rows, ordering_token=self._tokens(), **self._options(what, rows)
+            )
+
+        return tf.ensure_shape(self._run(what, rows, exchange), rows.shape)
+
     def broadcast(self, flat: Any, root_rank: int, name: str) -> Any:
         """Send the tensor of one rank to all; shapes must be equal."""
         if flat.shape.num_elements() == 0:

@@ -13,8 +13,10 @@ from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.ops import FlatOps, try_nccl
 from tfdist.collectives.wire_format import (
     TypedCollective,
+    from_move,
     pack,
     padded_rows,
+    to_move,
     unpack,
 )
 from tfdist.compat import tensorflow as compat
@@ -128,6 +130,10 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
                 file=sys.stderr,
             )
         return "ring"
+
+    def all_to_all(self, tensor: Any, *, name: str) -> Any:
+        """Send each rank its row; see `Collective.all_to_all`."""
+        return from_move(self._ops.all_to_all(to_move(tensor), name), tensor.dtype)
 
 
 def choose_transport(cards: Sequence[Sequence[str]]) -> tuple[str, str]:

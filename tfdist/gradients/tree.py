@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.wire_format import pack, unpack
 from tfdist.gradients.reducer import GradientReducer
 
 
@@ -18,11 +17,23 @@ class TreeReducer(GradientReducer):
         if size <= 2:
             # Two numbers have one sum, in whatever order.
             return super()._sum(tensors, name)
-        sums = self._collective.all_gather(pack(tensors)[tf.newaxis], name=name)
+        lengths = [tensor.shape.num_elements() for tensor in tensors]
+        # One more than is needed, since no engine need send an empty tensor then.
+        row = sum(lengths) // size + 1
+        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+        padded = tf.pad(flat, [[0, size * row - sum(lengths)]])
+        # Each rank adds up one part of the elements, so that as many bytes are sent as
+        # by a ring.
+        sums = self._collective.all_to_all(tf.reshape(padded, [size, row]), name=name)
         while size > 1:
             # Slices between the additions, which TensorFlow would otherwise reorder.
             sums, size = sums[0::2] + sums[1::2], size // 2
-        return unpack(sums[0], tensors)
+        whole = self._collective.all_gather(sums, name=f"{name}/sums")
+        parts = tf.split(tf.reshape(whole, [-1])[: sum(lengths)], lengths)
+        return [
+            tf.reshape(part, tensor.shape)
+            for part, tensor in zip(parts, tensors, strict=True)
+        ]
 
 
 def sum_parts(

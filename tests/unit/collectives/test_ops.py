@@ -180,24 +180,26 @@ def test_ops_as_on_gpus_run_one_after_the_other(ordered):
             # None of these needs the values of the others.
             sent = ops.broadcast(ones * (rank + 5.0), 1, "b")
             rows = ops.gather(ones * rank, "c")
+            swapped = ops.all_to_all(tf.ones([2, 3]) * rank, "d")
             counts = ops.reduce(tf.constant([2**31 - 1, rank]), "max", "e")
-            results.append([total, sent, rows, counts])
+            results.append([total, sent, rows, swapped, counts])
         return results
 
     graph = traced.get_concrete_function().graph
     first, second = traced()
 
     for number in range(2):
-        own = collectives_of(graph)[4 * number : 4 * number + 4]
+        own = collectives_of(graph)[5 * number : 5 * number + 5]
         assert all(comes_after(b, a) for a, b in zip(own, own[1:], strict=False))
         assert {op.inputs[0].dtype for op in own if "Reduce" in op.type} == {
             tf.float32,
             tf.int64,
         }
-    for total, sent, rows, counts in (first, second):
+    for total, sent, rows, swapped, counts in (first, second):
         assert total.numpy().tolist() == [2.0] * 3
         assert sent.numpy().tolist() == [6.0] * 3
         assert rows.numpy().tolist() == [[0.0] * 3, [1.0] * 3]
+        assert swapped.numpy().tolist() == [[0.0] * 3, [1.0] * 3]
         assert (counts.dtype, counts.numpy().tolist()) == (tf.int32, [2**31 - 1, 1])
 
 

@@ -50,7 +50,7 @@ def test_parts_and_ranks_are_added_in_the_order_of_one_tree(on_ranks, size):
         assert counts.numpy().tolist() == [28, 8]
         way = ["all_reduce g/b{}"]
         if size > 2:
-            way = ["all_gather g/b{}"]
+            way = ["all_gather g/b{}", "all_gather g/b{}/sums"]
         assert calls == [call.format(n) for n in (0, 1) for call in way]
 
 

@@ -153,6 +153,12 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         results = dict(zip(order, shared, strict=True))
         return [from_move(results[i], t.dtype) for i, t in enumerate(tensors)]
 
+    def all_to_all(self, tensor: Any, *, name: str) -> Any:
+        """Send each rank its row; see `Collective.all_to_all`."""
+        moved = [[to_move(tensor)]]
+        received = self._run(f"all_to_all {name}", hvd.alltoall, moved)[0]
+        return tf.ensure_shape(from_move(received, tensor.dtype), tensor.shape)
+
     def _leave(self) -> None:
         error, lifeline = getattr(sys, "last_value", None), self._lifeline
         if isinstance(error, self._PEER_ERRORS):
