@@ -1,6 +1,5 @@
 """Optimizers of Keras that keep variables only of the weights that this rank owns."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -68,14 +67,6 @@ def owner_of(variable: Any) -> int | None:
 def is_elsewhere(variable: Any) -> bool:
     """Return whether only another rank keeps a variable."""
     return isinstance(variable, OwnedVariable) and variable._value is None
-
-
-def kept_elements(variable: Any) -> int:
-    """Return how many numbers of a variable this rank keeps."""
-    if is_elsewhere(variable):
-        return 0
-    kept = variable if owner_of(variable) is None else variable._value
-    return math.prod(map(int, kept.shape))
 
 
 def build_owned(original: Any, self: Any, variables: Sequence[Any]) -> None:

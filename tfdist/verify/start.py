@@ -80,6 +80,7 @@ def verify(
     from tfdist.verify.verdict import judge
 
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    alone, several = _plan(orders)
     with tempfile.TemporaryDirectory(prefix="tfdist-") as parent:
 
         def record(
@@ -90,13 +91,15 @@ def verify(
             logs = None if output_directory is None else output_directory / name
             own = {"folder": str(folder), "lone": lone, "order": order}
             argv = (sys.executable, "-m", _CHILD, json.dumps(asdict(orders) | own))
-            specs = [replace(spec, argv=argv) for spec in _plan(orders, lone=lone)]
+            specs = [
+                replace(spec, argv=argv) for spec in ([alone] if lone else several)
+            ]
             return _record(folder, specs, deadline, logs)
 
-        [alone], many = record("one"), record("all", lone=False)
+        [one], many = record("one"), record("all", lone=False)
         orders_of_rows = range(_SHUFFLED_RUNS)
         return judge(
-            alone,
+            one,
             many,
             (record(f"shuffled-{n + 1}", order=n)[0] for n in orders_of_rows),
         )
@@ -122,12 +125,10 @@ def _refuse_horovod_script(orders: Orders) -> None:
             )
 
 
-def _plan(orders: Orders, *, lone: bool) -> list[ProcessSpec]:
-    """Plan all processes of a run, or the lone one."""
+def _plan(orders: Orders) -> tuple[ProcessSpec, list[ProcessSpec]]:
+    """Plan the lone process and those of the other run."""
     command = (sys.executable,)
     several = plan_here(Job(command, size=orders.size, collective=orders.collective))
-    if not lone:
-        return several
     [alone] = plan_here(Job(command, size=1))
     # It gets rank 0's environment, except Horovod's variables: with them it would wait
     # for the other ranks.
@@ -136,7 +137,7 @@ def _plan(orders: Orders, *, lone: bool) -> list[ProcessSpec]:
         for name, value in several[0].env.items()
         if name in RESERVED_VARIABLES and not name.startswith("HOROVOD_")
     }
-    return [replace(alone, env={**alone.env, **identity})]
+    return replace(alone, env={**alone.env, **identity}), several
 
 
 def _record(

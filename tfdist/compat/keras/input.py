@@ -202,6 +202,8 @@ def _of_any_rows(leaf: Any) -> Any:
     """Return the spec of a tensor or an array; None for an absent one."""
     if getattr(leaf, "shape", None) is None:
         return None
+    if isinstance(leaf, tf.Variable):
+        leaf = tf.convert_to_tensor(leaf)
     spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
     if isinstance(spec, tf.RaggedTensorSpec):
         shape = [None, *spec.shape[1:]]

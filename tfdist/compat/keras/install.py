@@ -9,6 +9,9 @@ from tfdist.cluster.detect import detect_membership
 from tfdist.compat.keras import versions
 from tfdist.compat.patching import wrap
 
+# First, because importing the patches would fail without naming a version.
+versions.check(versions.SYMBOLS)
+
 
 def install(*, is_alone: bool) -> None:
     """Patch Keras; models outside of tfdist's strategies keep Keras's behavior."""
@@ -31,8 +34,6 @@ def install_for_observers() -> None:
 @functools.cache
 def _patch() -> None:
     """Apply all patches."""
-    # First, because importing the patches would fail without naming a version.
-    versions.check(versions.SYMBOLS)
     from keras.src.backend.tensorflow import trainer
 
     from tfdist.compat.keras.input import ShardIterator
