@@ -214,8 +214,8 @@ class Transfers:
             received = _empty_like(array)
             requests = []
             for rank in range(self.size):
-                requests += self._receive(received[rank], rank)
-                requests += self._send(array[rank], [rank])
+                requests += self._receive(received[rank : rank + 1], rank)
+                requests += self._send(array[rank : rank + 1], [rank])
             self._mpi.Request.Waitall(requests)
             return [received]
 
