@@ -30,11 +30,15 @@ class Launcher:
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = env = os.environ if env is None else env
         self.run_id = env.get("TFDIST_RUN_ID", "")
-        self.restarts = int(env.get(RESTARTS_VARIABLE) or 0)
         self.flight_folder = self._path(FLIGHT_VARIABLE)
         self.metrics_file = self._path(METRICS_FILE_VARIABLE)
         self.metrics_json = self._path(METRICS_JSON_VARIABLE)
         self._progress = self._path(PROGRESS_VARIABLE)
+
+    @property
+    def restarts(self) -> int:
+        """The number of restarts of the job so far."""
+        return int(self._env.get(RESTARTS_VARIABLE) or 0)
 
     def start_timeout(self) -> float:
         """Return the start timeout in seconds, by default 300."""

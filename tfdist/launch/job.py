@@ -45,6 +45,11 @@ _COUNTS = {
     "threads_per_process": "--threads-per-process",
 }
 
+_CHOICES = {
+    "bind_to": (None, "core", "none"),
+    "collective": ("auto", "tensorflow", "mpi", "horovod"),
+}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -75,6 +80,12 @@ class Job:
                 raise ValueError(
                     f"{name} ({option}) must be from 1 to {_MOST}. "
                     f"Received: {name}={count}. Give another number."
+                )
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {choices}. Received: "
+                    f"{name}={getattr(self, name)!r}. Leave it out for the default."
                 )
         self._check_env()
 

@@ -365,5 +365,5 @@ def may_stay_apart(specs: Sequence[ProcessSpec]) -> bool:
     """Return whether ranks here may run a Python program without a strategy."""
     first = specs[0]
     is_for_tfdist = first.argv[0] == sys.executable and first.collective != "horovod"
-    is_alike = first.task is None and first.host is None
+    is_alike = first.task is None and first.host is None and first.rank == 0
     return len(specs) > 1 and is_alike and is_for_tfdist
