@@ -101,6 +101,7 @@ class Cause:
         where: "step", "input" (of a batch) or "rows".
         lasts: Whether it is called again and again from the first time on.
         rank: The only rank that can have it.
+        batches: With "rows", the batches of the epoch that come before.
         rate: The rate of the link between all ranks, as tc knows it.
     """
 
@@ -111,6 +112,7 @@ class Cause:
     where: str = "step"
     lasts: bool = False
     rank: int | None = None
+    batches: int = 0
     rate: str = ""
 
     @property
@@ -121,6 +123,7 @@ class Cause:
 
 _HELD_UP = r"^tfdist run: rank {rank} held up the others"
 _SLOW = r"rank {rank} takes [\d.]+ times as long as the others, because "
+_DIVERGED = "The training has diverged before step"
 CAUSES = {
     "kill": Cause(kill, "was killed by SIGKILL", codes=(137,)),
     "stop": Cause(stop, "as if it were stopped", codes=(1, 137)),
@@ -145,7 +148,15 @@ CAUSES = {
         pause, f"{_SLOW}it waits", _SLOW, (0,), where="input", lasts=True
     ),
     "slow rank": Cause(pause, f"{_SLOW}its compute", _SLOW, (0,), lasts=True),
-    # All ranks have the link.
+    # All ranks have the loss, and the link.
+    "NaN": Cause(
+        lambda row: row * float("nan"),
+        _DIVERGED,
+        _DIVERGED,
+        where="rows",
+        lasts=True,
+        batches=1,
+    ),
     "thin link": Cause(
         lambda model: None, "communication limits all ranks", "", (0,), rate="50mbit"
     ),
@@ -162,7 +173,7 @@ class Fault:
         self.calls, self.first = 0, step
         if self.cause and self.cause.where == "rows":
             # In the second epoch; ranks compare the first batch of each.
-            self.first = _STEPS * _BATCH + 1
+            self.first = _STEPS * _BATCH + 1 + self.cause.batches * _BATCH
 
     def at(self, where, value):
         """Inject the fault if it is time; return what replaces the value."""
@@ -214,7 +225,7 @@ def train(orders):
         shuffle=False,
         callbacks=[
             tfdist.callbacks.Verdict(),
-            tfdist.callbacks.Sentinel(every_steps=5),
+            tfdist.callbacks.Sentinel(every_steps=5, on_divergence="stop"),
             tfdist.callbacks.BackupAndRestore("disk/state", 5),
             steps,
         ],

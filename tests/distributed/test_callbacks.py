@@ -70,9 +70,7 @@ def names_in(folder):
         2,
         pytest.param(3, marks=pytest.mark.slow),
         pytest.param(1, marks=pytest.mark.slow),
-        pytest.param(
-            HOROVOD, marks=[pytest.mark.requires("horovodrun"), pytest.mark.slow]
-        ),
+        pytest.param(HOROVOD, marks=pytest.mark.requires("horovodrun")),
     ]
 )
 def job(request):

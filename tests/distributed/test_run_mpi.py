@@ -13,12 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launcher import SECONDS
-from launcher import run as run_to_end
 
 pytestmark = pytest.mark.new_processes
 
 BIN = Path(sys.executable).parent
+SECONDS = 60
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 SHOW = """
 import os
@@ -42,7 +41,7 @@ time.sleep(100)
 STOPPED = """
 import os, time
 import tfdist
-from tfdist.liveness import hub, lifeline
+from tfdist.rendezvous import hub, lifeline
 
 hub.SILENCE_SECONDS = lifeline.SILENCE_SECONDS = 3.0
 strategy = tfdist.strategies.AllReduceStrategy()
@@ -158,7 +157,14 @@ def left(folder):
 
 def run(*words, env=(), command=(BIN / "tfdist", "run")):
     """Run a job; return the exit code and both outputs."""
-    done = run_to_end(*words, env={**os.environ, **dict(env)}, command=command)
+    done = subprocess.run(
+        [*command, *words],
+        env={**os.environ, **dict(env)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -248,6 +254,21 @@ def remaining(files, pids):
     return [*files.glob("*"), *filter(psutil.pid_exists, pids.values())]
 
 
+def test_sigterm_and_ctrl_c_end_the_ranks(program):
+    words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", program(WAIT)]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as launcher:
+            launcher.stdout.readline()
+            launcher.stdout.readline()
+            launcher.send_signal(number)
+            _, err = launcher.communicate(timeout=SECONDS)
+
+        assert launcher.returncode == 128 + number, err
+        assert signal.Signals(number).name in err
+
+
 @pytest.mark.requires("ss", "unshare")
 @pytest.mark.parametrize(
     ("before", "address_of_loopback"), [((), "127.0.0.1:"), (FORBIDDEN, "%lo:")]
@@ -307,9 +328,7 @@ def test_mpirun_alone_joins_ranks_of_the_strategy(program):
     )
 
 
-@pytest.mark.parametrize(
-    "collective", ["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
 def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
     """As by Ctrl-Z."""
     with subprocess.Popen(
@@ -331,9 +350,7 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
     assert launcher.returncode == 0, err
 
 
-@pytest.mark.parametrize(
-    "collective", ["tensorflow", pytest.param("mpi", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
 def test_a_late_strategy_is_refused(program, collective):
     code, _, err = run("-np", "2", "--collective", collective, program(LATE))
 
@@ -355,7 +372,6 @@ def test_a_missing_rank_does_not_hang_the_others(program):
     ), err
 
 
-@pytest.mark.slow
 def test_two_mpis_are_named(program, tmp_path):
     """Without these variables mpi4py's MPI takes no notice of `mpirun`."""
     other = ("env", "-u", "PMIX_NAMESPACE", "-u", "PMIX_RANK")

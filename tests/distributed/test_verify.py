@@ -295,3 +295,56 @@ def test_rounding_hides_no_fault(verdict_on_images, fault, cause):
 
     assert not verdict.passed
     assert verdict.cause.name == cause
+
+
+OF_BITS = """
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+
+fault = sys.argv[1]
+strategy = tfdist.strategies.AllReduceStrategy(virtual_ranks=4)
+keras.utils.set_random_seed(1)
+
+
+class OfRank(keras.layers.Layer):
+    def call(self, inputs):
+        def add(array):
+            return array + np.float32(tfdist.rank() if fault == "layer" else 0)
+
+        added = tf.numpy_function(add, [tf.stop_gradient(inputs)], tf.float32)
+        return inputs + tf.ensure_shape(added, inputs.shape)
+
+
+with strategy.scope():
+    layers = [keras.layers.Dense(4), keras.layers.Dropout(0.5), OfRank(name="odd")]
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+    rate = 0.01 * (tfdist.size() if fault == "rate" else 1)
+    model.compile(keras.optimizers.Adam(rate), "mse", metrics=["mae"])
+x = np.random.default_rng(0).normal(size=(22, 4)).astype("float32")
+model.fit(x, x[:, 0], batch_size=8, epochs=1000, verbose=0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "part"),
+    [("none", None, None), ("layer", "sequential/odd", 2), ("rate", "adam/", -1)],
+)
+def test_the_first_bits_that_differ_are_named(tmp_path, fault, name, part):
+    script = tmp_path / "train.py"
+    script.write_text(OF_BITS)
+    orders = Orders((str(script), fault), steps=4, seed=None, bits=True)
+
+    verdict = verify(orders, timeout_seconds=240)
+
+    assert verdict.arithmetic == "virtual_ranks=4 and 1 intra-op thread"
+    assert [run.size for run in verdict.runs] == [1, 2]
+    assert verdict.passed == (fault == "none")
+    assert len({run.sha256 for run in verdict.runs}) == (1 if verdict.passed else 2)
+    if not verdict.passed:
+        assert verdict.first.name.startswith(name)
+        assert verdict.first.part == part

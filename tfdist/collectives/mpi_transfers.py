@@ -6,13 +6,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Any
 
 import numpy as np
-
-from tfdist.recorder.ring import Flight, Unrecorded
 
 # Larger pieces leave the caches between being written and being read.
 _PIECE_BYTES = 2**20
@@ -46,7 +44,8 @@ class Transfers:
         self._world = self._comm = world
         self.rank, self.size = int(world.rank), int(world.size)
         self.check: Callable[[], None] = lambda: None
-        self.recorder: Flight | Unrecorded = Unrecorded()
+        # As `Flight.entry`.
+        self.record: Callable[[str, int], AbstractContextManager[Any]] = _unrecorded
         # One thread at a time, so that the order of transfers is one.
         self._lock = threading.Lock()
         self._is_idle = threading.Event()
@@ -190,9 +189,8 @@ class Transfers:
             self._comm.Irecv([part, self._mpi.BYTE], rank) for part in _messages(array)
         ]
 
-    def gather(self, what: str, arrays: Sequence[Any]) -> list[Any]:
-        """Concatenate the rows of all ranks, of one array."""
-        (array,) = arrays
+    def gather(self, what: str, array: Any) -> Any:
+        """Concatenate the rows of all ranks."""
         row = array.shape[1:]
         with self._agreed(what, [array], [row]):
             size = int(np.prod(row, dtype=np.int64)) * array.dtype.itemsize
@@ -205,19 +203,18 @@ class Transfers:
                 mine = [array, array.shape[0], kind]
                 self._comm.Allgatherv(mine, [gathered, counts.tolist(), kind])
             kind.Free()
-            return [gathered]
+            return gathered
 
-    def all_to_all(self, what: str, arrays: Sequence[Any]) -> list[Any]:
+    def all_to_all(self, what: str, array: Any) -> Any:
         """Send each rank its row, and return those that all ranks send to this one."""
-        (array,) = arrays
-        with self._agreed(what, arrays):
+        with self._agreed(what, [array]):
             received = _empty_like(array)
             requests = []
             for rank in range(self.size):
-                requests += self._receive(received[rank : rank + 1], rank)
-                requests += self._send(array[rank : rank + 1], [rank])
+                requests += self._receive(received[rank], rank)
+                requests += self._send(array[rank], [rank])
             self._mpi.Request.Waitall(requests)
-            return [received]
+            return received
 
     def broadcast(self, what: str, arrays: Sequence[Any], root_rank: int) -> list[Any]:
         """Send the arrays of one rank to all."""
@@ -267,7 +264,7 @@ class Transfers:
         size_bytes = sum(array.nbytes for array in arrays)
         digest = hashlib.blake2b(description.encode(), digest_size=7).digest()
         key = int.from_bytes(digest, "big")
-        with self._lock, self.recorder.entry(description, size_bytes) as agreed:
+        with self._lock, self.record(description, size_bytes) as agreed:
             self._mine[:] = key, -key
             # Blocking transfers could not be interrupted when a peer fails.
             request = self._comm.Iallreduce(self._mine, self._all, self._mpi.MIN)
@@ -290,6 +287,13 @@ class Transfers:
                 os.sched_yield()
             else:
                 time.sleep(_SLEEP_SECONDS)
+
+
+@contextmanager
+def _unrecorded(what: str, size_bytes: int) -> Iterator[Callable[[], None]]:
+    """Record nothing."""
+    del what, size_bytes
+    yield lambda: None
 
 
 class OutputBuffers:

@@ -17,8 +17,7 @@ def wrap(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     original = getattr(owner, name)
     if isinstance(original, property):
         assert original.fget is not None, "it can be read"
-        read = functools.partial(replacement, original.fget)
-        setattr(owner, name, property(read, original.fset))
+        setattr(owner, name, property(functools.partial(replacement, original.fget)))
         return
 
     # With the module of the original, autograph converts neither of them.

@@ -1,9 +1,4 @@
-from importlib import import_module
-from pathlib import Path
-
 import pytest
-
-FOLDER = Path(__file__).parents[3] / "benchmarks"
 
 
 class NotedTurn:
@@ -22,10 +17,3 @@ class NotedTurn:
 @pytest.fixture
 def turn():
     return NotedTurn()
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """Return the function that imports a script of the folder benchmarks/."""
-    monkeypatch.syspath_prepend(FOLDER)
-    return import_module

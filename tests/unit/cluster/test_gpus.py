@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tfdist.cluster.this_host import (
+from tfdist.cluster.hosts.gpus import (
     cores_of_gpus,
     count_gpus,
     may_use_gpu,

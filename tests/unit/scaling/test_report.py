@@ -2,8 +2,7 @@
 
 import pytest
 
-from tfdist.scaling.report import scaling_report
-from tfdist.scaling.throughput import EpochRate, Run
+from tfdist.scaling import EpochRate, Run, scaling_report
 
 
 def run(processes, rate, batch=None, **options):

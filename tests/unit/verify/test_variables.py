@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.verify.watch import Names, current_seeds, entries_of
+from tfdist.verify.variables import Names, entries_of
+from tfdist.verify.watch import current_seeds
 
 
 def make_model():

@@ -5,6 +5,8 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
+
 from tfdist.cluster.detect import detect_membership
 from tfdist.compat.keras import versions
 from tfdist.compat.patching import wrap
@@ -19,16 +21,8 @@ def install(*, is_alone: bool) -> None:
     # `fit` rejects models created outside of a scope, which would train separately.
     _patch()
     if not is_alone:
-        _patch_job()
-
-
-@functools.cache
-def install_for_observers() -> None:
-    """Patch what an observer sees, around all other patches."""
-    from tfdist.compat.keras.patches import PATCHES_OF_OBSERVERS
-
-    _patch()
-    _replace(PATCHES_OF_OBSERVERS)
+        _refuse_models_of_no_strategy()
+        _leave_printing_to_chief()
 
 
 @functools.cache
@@ -52,12 +46,19 @@ def _patch() -> None:
 
 
 @functools.cache
-def _patch_job() -> None:
-    """Refuse models of no strategy, and print nothing that the chief prints as well."""
-    from tfdist.compat.chief_output import warn_elsewhere
-    from tfdist.compat.keras.patches import PATCHES_OF_JOBS, PATCHES_OF_OTHER_RANKS
+def _refuse_models_of_no_strategy() -> None:
+    """Make `fit` reject models created outside of every strategy, from now on."""
+    from tfdist.compat.keras.trainer import make_function_under_strategy
 
-    _replace(PATCHES_OF_JOBS)
+    wrap(keras.Model, "_make_function", make_function_under_strategy)
+
+
+@functools.cache
+def _leave_printing_to_chief() -> None:
+    """Print nothing on another rank that the chief prints as well, from now on."""
+    from tfdist.compat.chief_output import warn_elsewhere
+    from tfdist.compat.keras.patches import PATCHES_OF_OTHER_RANKS
+
     member = detect_membership()
     if member.trains and not member.is_chief:
         _replace(PATCHES_OF_OTHER_RANKS)

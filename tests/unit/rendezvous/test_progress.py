@@ -1,0 +1,103 @@
+"""The last saved step outlives the process that has written it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tfdist.rendezvous.progress import (
+    PROGRESS_VARIABLE,
+    Progress,
+    ask_for_stacks,
+    ask_for_status,
+    is_asked_for_stacks,
+    is_asked_for_status,
+    note_culprit,
+    note_slowest,
+    note_status,
+    read_culprit,
+    read_saved_step,
+    read_status,
+)
+
+
+@pytest.mark.parametrize(
+    "env", [{}, {PROGRESS_VARIABLE: ""}, {PROGRESS_VARIABLE: "/no/such/file"}]
+)
+def test_without_a_launcher_there_is_no_progress(env):
+    assert Progress.from_environment(env) is None
+
+
+def test_a_killed_process_leaves_its_last_step(tmp_path):
+    path = tmp_path / "progress"
+    path.touch()
+    assert read_saved_step(path) is None
+    code = (
+        "import os, signal\n"
+        "from tfdist.rendezvous.progress import Progress\n"
+        "progress = Progress.from_environment()\n"
+        "progress.saved(2**40), progress.saved(8)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, PROGRESS_VARIABLE: str(path)},
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == -signal.SIGKILL
+    assert read_saved_step(path) == 8
+
+
+def test_a_launcher_asks_for_stacks_and_hears_of_a_culprit(tmp_path, monkeypatch):
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
+    assert not is_asked_for_stacks()
+    assert read_culprit(tmp_path / "0") == ""
+
+    question = ask_for_stacks(tmp_path / "0")
+    note_culprit("rank 3")
+
+    assert is_asked_for_stacks()
+    assert not question.exists()
+    assert not is_asked_for_stacks()
+    assert read_culprit(tmp_path / "0") == "rank 3"
+
+
+def test_a_launcher_with_a_terminal_hears_how_far_the_chief_is(tmp_path, monkeypatch):
+    progress = tmp_path / "0"
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
+    note_slowest(3)  # Nobody has asked.
+    assert not is_asked_for_status()
+    assert read_status(progress, "step 1") == ""
+
+    question = ask_for_status(progress)
+    assert is_asked_for_status()
+    assert read_status(progress, "step 1") == "step 1"
+    note_status("step \33[2J2\n")
+    assert read_status(progress, "step 1") == "step [2J2"
+    note_slowest(3)
+    assert read_status(progress, "step 1") == "step [2J2, slowest: rank 3"
+    note_status("")
+    assert question.exists()
+    assert read_status(progress, "step 1") == ""
+
+
+@pytest.mark.parametrize("value", ["", "/no/such/folder/0"])
+def test_without_a_launcher_nobody_asks_and_nothing_is_noted(value, monkeypatch):
+    monkeypatch.setenv(PROGRESS_VARIABLE, value)
+
+    note_culprit("rank 3")
+
+    assert not is_asked_for_stacks()
+
+
+def test_a_removed_folder_is_made_again(tmp_path):
+    progress = tmp_path / "removed" / "0"
+
+    # The ranks of a job that has run for long have met.
+    assert read_saved_step(progress) == 0
+    assert ask_for_stacks(progress).exists()

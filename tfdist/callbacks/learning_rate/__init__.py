@@ -1,0 +1,1 @@
+"""Callbacks that set or print the learning rate."""

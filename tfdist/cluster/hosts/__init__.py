@@ -1,0 +1,1 @@
+"""Hosts: slots, Slurm nodes and resource limits."""

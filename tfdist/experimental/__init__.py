@@ -1,1 +1,0 @@
-"""Techniques that may still change: their names and results are not yet a promise."""

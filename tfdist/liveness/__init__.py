@@ -1,1 +1,0 @@
-"""Heartbeats of ranks, and the diagnosis of a job that cannot continue."""

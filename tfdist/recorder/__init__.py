@@ -1,1 +1,0 @@
-"""Flight record of each rank: its collectives and steps, and their comparison."""

@@ -1,1 +1,0 @@
-"""Optimizers whose variables are divided among the ranks: `shard_optimizer`."""
