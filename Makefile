@@ -12,17 +12,15 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13; do \
     "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
         && echo "$$name" && break; done)
 
-# The equality matrix, whose modules share processes, uses both cores by itself. Of the
-# other files three run at a time, those of several processes first: these often wait.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --ignore-glob='*/test_equality*.py'
-MATRIX := tests/distributed/test_equality*.py
-OTHERS := $(PARALLEL) $(addprefix tests/,distributed unit malformed architecture)
+# Three files run at a time, those of several processes first: these often wait. The
+# equality matrix, whose modules share processes, counts as one (tests/conftest.py).
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+EVERYTHING := $(PARALLEL) $(addprefix tests/,distributed unit malformed architecture)
 
 # What the oldest TensorFlow and Keras of pyproject.toml must pass: the patches, and how
 # two processes train, by TensorFlow's collectives and by Horovod's in turn.
-OLDEST_TESTS := $(PARALLEL) tests/unit/compat tests/unit/strategies \
-    tests/distributed/test_strategy.py
-OLDEST_MATRIX := $(addprefix tests/distributed/test_equality_,fit.py optimizers.py)
+OLDEST_TESTS := $(PARALLEL) $(addprefix tests/distributed/test_,strategy.py \
+    equality_fit.py equality_optimizers.py) tests/unit/compat tests/unit/strategies
 
 .PHONY: help demo test test-all test-slow test-gpu test-oldest lint types docs notebook bench package clean
 
@@ -37,15 +35,13 @@ test: $(VENV)/horovod.built ## run the tests: every engine, every option, in min
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(OTHERS)
-	$(BIN)/python -m pytest -m "not slow" $(MATRIX)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(EVERYTHING)
 endif
 
 test-all: test test-slow test-oldest ## run every test, the oldest versions too
 
 test-slow: $(VENV)/horovod.built ## run what `make test` leaves to `make test-all`
-	$(BIN)/python -m pytest -m slow $(OTHERS)
-	$(BIN)/python -m pytest -m slow $(MATRIX)
+	$(BIN)/python -m pytest -m slow $(EVERYTHING)
 
 test-gpu: $(VENV)/test.installed ## run the tests that need a graphics card
 	@$(BIN)/python -c 'import sys, tensorflow as tf; \
@@ -56,9 +52,6 @@ test-gpu: $(VENV)/test.installed ## run the tests that need a graphics card
 test-oldest: ## run a part of the tests with the oldest TensorFlow and Keras
 	PIP_CONSTRAINT=tests/oldest.txt $(MAKE) test VENV=.venv-oldest \
 	    TESTS='$(or $(TESTS),-m "not slow" $(OLDEST_TESTS))'
-ifndef TESTS
-	$(MAKE) test VENV=.venv-oldest TESTS='-m "not slow" $(OLDEST_MATRIX)'
-endif
 
 lint: $(VENV)/dev.installed ## check style and imports
 	$(BIN)/ruff check .
@@ -83,7 +76,7 @@ notebook: $(VENV)/docs.installed $(VENV)/examples.installed ## run the notebook;
 
 bench: $(VENV)/examples.installed ## measure the all-reduce and the training speed
 	$(BIN)/tfdist bench allreduce
-	$(BIN)/tfdist bench training
+	$(BIN)/python benchmarks/training.py
 
 # In an empty environment, with the first program of the README.
 package: $(VENV)/dev.installed ## build wheel and sdist, install the wheel and train with it

@@ -5,8 +5,9 @@ import tempfile
 from time import perf_counter
 
 from script import is_program, run_script
+from timers import seconds_by_round
 
-from tfdist.benchmarks.figures import medians, ratio, seconds_by_round, spread
+from tfdist.benchmarks.figures import medians, ratio, spread
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
 from tfdist_cli.table import format_table
 
@@ -68,8 +69,8 @@ def measure(turn, *, backup, save_freq, batch_size, epochs, repeats):
     """Train; return the seconds of epochs and saves in each turn but the first."""
     # TensorFlow compiles in the first turn.
     import keras
+    from models import build_cnn
 
-    from tfdist.benchmarks.models import build_cnn
     from tfdist.strategies import AllReduceStrategy
 
     with AllReduceStrategy().scope():

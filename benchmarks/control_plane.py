@@ -19,7 +19,7 @@ import psutil
 from script import run_script
 
 from tfdist.benchmarks.processes import check_at_least
-from tfdist.rendezvous.lifeline import part
+from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous.roll_call import Guest, meet, open_door
 from tfdist_cli.table import format_table
 
@@ -70,14 +70,8 @@ def measure(args):
 def _rank(rank, guests, size, door=None):
     """Live the life of a rank; return the seconds of its parts."""
     failures, marks = [], [time.monotonic()]
-    line, hub = meet(
-        rank,
-        guests,
-        door,
-        failures.append,
-        start_timeout_seconds=_SECONDS,
-        timeout_seconds=_SECONDS,
-    )
+    met = meet(rank, guests, door, start_timeout_seconds=_SECONDS)
+    line = monitor(met, failures.append, _SECONDS)
     marks.append(time.monotonic())
     time.sleep(_BEATS)
     marks.append(time.monotonic())
@@ -87,7 +81,7 @@ def _rank(rank, guests, size, door=None):
     if rank == 0 and base64.b64decode(texts[-1]) != _state(len(guests) - 1, size):
         raise ValueError("A state has not come whole.")
     marks.append(time.monotonic())
-    part(line, hub)
+    line.leave()
     marks.append(time.monotonic())
     if failures:
         raise ValueError(failures[0])

@@ -7,21 +7,16 @@ Horovod's optimizer and legacy tf-keras, which must be of TensorFlow's minor ver
 from importlib.util import find_spec
 
 from script import LEGACY_KERAS, is_program, run_script
+from timers import StepTimer, seconds_by_round
+from training import training_figures, training_group, training_table
 
-from tfdist.benchmarks.figures import ratio, seconds_by_round
+from tfdist.benchmarks.figures import ratio
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
-from tfdist.benchmarks.timers import StepTimer
-from tfdist.benchmarks.training import (
-    HOROVOD_ENV,
-    training_figures,
-    training_group,
-)
-from tfdist_cli.bench import training_table
 from tfdist_cli.table import format_spread
 
 _ENV = {
     "torch": {"GLOO_SOCKET_IFNAME": "lo"},
-    "horovod": HOROVOD_ENV | LEGACY_KERAS,
+    "horovod": LEGACY_KERAS,
 }
 _MODULES = {"torch": "torch", "horovod": "tf_keras"}
 
@@ -36,10 +31,10 @@ def measure(turn, *, library, batch_size, steps, repeats):
 def train_with_torch(turn, batch_size, block_steps, steps, compression="none"):
     """Train as torch's documentation shows, and return the timer."""
     import torch
+    from models import CLASSES, IMAGE_SHAPE
     from torch import distributed, nn
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    from tfdist.benchmarks.models import CLASSES, IMAGE_SHAPE
     from tfdist.cluster import detect
 
     cluster = detect()
@@ -83,8 +78,7 @@ def _train_with_horovod(turn, batch_size, block_steps, steps):
     """Train as Horovod's documentation shows, and return the timer."""
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf
-
-    from tfdist.benchmarks.models import build_cnn, make_images
+    from models import build_cnn, make_images
 
     class BlockTimer(StepTimer, tf.keras.callbacks.Callback):
         pass

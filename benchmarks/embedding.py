@@ -1,10 +1,9 @@
 """The time and bytes of steps that read and update a few rows of a large embedding."""
 
 from script import is_program, run_script
+from server_jobs import BATCH_SIZE, JobSetup, job_figures, run_task, train
 
-from tfdist.benchmarks.parameter_server import BATCH_SIZE, JobSetup, job_figures
 from tfdist.benchmarks.processes import start
-from tfdist.benchmarks.servers import run_task
 from tfdist_cli.table import format_table
 
 _ROWS = 1_000_000
@@ -19,7 +18,6 @@ def measure(make_meter, *, is_sharded, **settings):
     """Train the embedding, unsharded or in two shards on each server."""
     import tensorflow as tf
 
-    from tfdist.benchmarks.parameter_server_program import measure as train
     from tfdist.cluster import detect
 
     if is_sharded:

@@ -1,8 +1,8 @@
 """Step time and memory as `tfdist estimate` predicts them, and as they are.
 
 `--what memory` measures five models on 1, 2 and 4 ranks of this machine. `--what time`
-measures one on 2 and 4 ranks, on this machine and on two hosts (network namespaces with
-`tc tbf`, as root), by engine.
+measures one on 2 and 4 ranks on two hosts (network namespaces with `tc tbf`, as root),
+by engine.
 """
 
 import json
@@ -16,10 +16,10 @@ from pathlib import Path
 import keras
 from script import run_script
 from slow_network import limit, meet_by_horovod, run_on_both, two_hosts
+from timers import StepTimer
 
-from tfdist.benchmarks.timers import StepTimer
-from tfdist.estimate import Link, Orders, measure, predict
-from tfdist.estimate.profile import peak_bytes
+from tfdist.estimate import Link, Scenario, measure, predict
+from tfdist.estimate.meter import peak_bytes
 from tfdist_cli.table import format_table
 
 _STEPS = 30
@@ -62,7 +62,7 @@ def train(name, rows, engine, folder, is_on_network):
     model.fit(x, y, batch, epochs=1, verbose=0, callbacks=[timer])
     if folder:
         seconds = statistics.median(timer.blocks[0][_WARM_UP_STEPS:])
-        report = {"seconds": seconds, "peak": peak_bytes()}
+        report = {"seconds": seconds, "peak": peak_bytes(is_of_gpu=False)}
         Path(folder, f"{tfdist.rank()}.json").write_text(json.dumps(report))
 
 
@@ -126,10 +126,18 @@ def job(args, name, engine, size, hosts=None):
     return seconds, max(report["peak"] for report in reports)
 
 
-def estimated(args, name, engine, sizes, **cluster):
-    """Measure a model as `tfdist estimate` does."""
+def estimated(args, name, engine, size):
+    """Measure a model as `tfdist estimate` does, with at most two ranks of a host."""
     orders = json.dumps([name, args.rows, "auto", "", False])
-    return measure(Orders((__file__, orders), sizes, engine=engine, **cluster))
+    network = Link(_LATENCY_SECONDS, _RATES["1gbit"])
+    scenario = Scenario(
+        (__file__, orders),
+        network,
+        (1, size),
+        engine=engine,
+        per_host=max(1, size // 2),
+    )
+    return measure(scenario)
 
 
 def measure_all(args):
@@ -156,7 +164,7 @@ def memory(args):
     figures = []
     for name in args.models.split(","):
         for engine in args.engines.split(","):
-            measured = estimated(args, name, engine, (1, 2, 4))
+            measured = estimated(args, name, engine, 4)
             for size in (1, 2, 4):
                 _, peak = job(args, name, engine, size)
                 predicted = predict(measured, size).peak_bytes
@@ -171,31 +179,23 @@ def times(args):
     with tempfile.TemporaryDirectory() as folder, two_hosts(Path(folder)) as hosts:
         for name in args.models.split(","):
             for engine in args.engines.split(","):
-                here = estimated(args, name, engine, (1, 2, 4))
-                figures += times_of(args, name, engine, here, hosts)
+                figures += times_of(args, name, engine, hosts)
     return figures
 
 
-def times_of(args, name, engine, here, hosts):
+def times_of(args, name, engine, hosts):
     """Return predicted and measured steps of a model over an engine."""
     figures = []
-    links = {rate: Link(_LATENCY_SECONDS, seconds) for rate, seconds in _RATES.items()}
-    alone = {"network": links["1gbit"], "cores": 1, "per_host": 1}
-    # Each of two hosts has a core of its own; four ranks share two cores, as here.
-    apart = {2: estimated(args, name, engine, (2,), **alone), 4: here}
     for size in (2, 4):
-        places = {"this machine": (here, None)}
-        for rate, link in links.items():
-            cluster = replace(apart[size], network=link, per_host=size // 2)
-            places[rate] = (cluster, hosts)
-        for where, (measured, both) in places.items():
-            if both is not None:
-                limit(hosts, where)
-            seconds, _ = job(args, name, engine, size, both)
+        here = estimated(args, name, engine, size)
+        for rate, seconds_per_byte in _RATES.items():
+            measured = replace(here, network=Link(_LATENCY_SECONDS, seconds_per_byte))
+            limit(hosts, rate)
+            seconds, _ = job(args, name, engine, size, hosts)
             predicted = predict(measured, size).seconds
             ms = {"predicted": 1e3 * predicted, "measured": 1e3 * seconds}
             what = f"{name}, {engine}"
-            figures.append({"what": what, "where": where, "ranks": size, **ms})
+            figures.append({"what": what, "where": rate, "ranks": size, **ms})
     return figures
 
 

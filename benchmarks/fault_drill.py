@@ -101,7 +101,6 @@ class Cause:
         where: "step", "input" (of a batch) or "rows".
         lasts: Whether it is called again and again from the first time on.
         rank: The only rank that can have it.
-        batches: With "rows", the batches of the epoch that come before.
         rate: The rate of the link between all ranks, as tc knows it.
     """
 
@@ -112,7 +111,6 @@ class Cause:
     where: str = "step"
     lasts: bool = False
     rank: int | None = None
-    batches: int = 0
     rate: str = ""
 
     @property
@@ -123,7 +121,6 @@ class Cause:
 
 _HELD_UP = r"^tfdist run: rank {rank} held up the others"
 _SLOW = r"rank {rank} takes [\d.]+ times as long as the others, because "
-_DIVERGED = "The training has diverged before step"
 CAUSES = {
     "kill": Cause(kill, "was killed by SIGKILL", codes=(137,)),
     "stop": Cause(stop, "as if it were stopped", codes=(1, 137)),
@@ -148,15 +145,7 @@ CAUSES = {
         pause, f"{_SLOW}it waits", _SLOW, (0,), where="input", lasts=True
     ),
     "slow rank": Cause(pause, f"{_SLOW}its compute", _SLOW, (0,), lasts=True),
-    # All ranks have the loss, and the link.
-    "NaN": Cause(
-        lambda row: row * float("nan"),
-        _DIVERGED,
-        _DIVERGED,
-        where="rows",
-        lasts=True,
-        batches=1,
-    ),
+    # All ranks have the link.
     "thin link": Cause(
         lambda model: None, "communication limits all ranks", "", (0,), rate="50mbit"
     ),
@@ -173,7 +162,7 @@ class Fault:
         self.calls, self.first = 0, step
         if self.cause and self.cause.where == "rows":
             # In the second epoch; ranks compare the first batch of each.
-            self.first = _STEPS * _BATCH + 1 + self.cause.batches * _BATCH
+            self.first = _STEPS * _BATCH + 1
 
     def at(self, where, value):
         """Inject the fault if it is time; return what replaces the value."""
@@ -225,7 +214,7 @@ def train(orders):
         shuffle=False,
         callbacks=[
             tfdist.callbacks.Verdict(),
-            tfdist.callbacks.Sentinel(every_steps=5, on_divergence="stop"),
+            tfdist.callbacks.Sentinel(every_steps=5),
             tfdist.callbacks.BackupAndRestore("disk/state", 5),
             steps,
         ],

@@ -5,10 +5,10 @@ import time
 
 import keras
 import numpy as np
+from models import build_cnn
 from script import run_script
 from transformer_memory import transformer
 
-from tfdist.benchmarks.models import build_cnn
 from tfdist.benchmarks.processes import check_at_least
 from tfdist.first_step.check import FirstStepCheck
 from tfdist.strategies import AllReduceStrategy

@@ -11,11 +11,11 @@ import time
 import keras
 import numpy as np
 import tensorflow as tf
+from models import build_cnn, make_images
 from script import run_script
 
 import tfdist
 from tfdist.benchmarks.figures import medians, ratio
-from tfdist.benchmarks.models import build_cnn, make_images
 from tfdist.benchmarks.processes import check_at_least
 from tfdist.callbacks import Throughput
 from tfdist.devices.configuration import wait_for_gpus

@@ -24,8 +24,10 @@ from script import is_program, run_script
 
 from tfdist.benchmarks.processes import check_at_least
 from tfdist.cluster.detect import detect
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, proof_of
+from tfdist.cluster.launcher import SECRET_VARIABLE
+from tfdist.liveness.hub import Hub
+from tfdist.rendezvous.handshake import RankName
+from tfdist.rendezvous.secret import new_nonce, proof_of
 from tfdist.rendezvous.wire import Reader, pack, receive
 from tfdist_cli.table import format_table
 
@@ -303,7 +305,7 @@ def attack_hub(frames):
 def _mad_ranks(draw):
     """Send frames to one hub as each rank but 0, until it is cut off; count them."""
     pairs = [socket.socketpair() for _ in range(_RANKS)]
-    names = {rank: f"rank {rank}" for rank in range(_RANKS)}
+    names = {rank: RankName(rank) for rank in range(_RANKS)}
     hub = Hub({rank: its for rank, (_, its) in enumerate(pairs)}, names, _SECONDS)
     ends = [end for end, _ in pairs]
     handled = sum(_rave(end, draw) for end in ends[1:])

@@ -1,4 +1,4 @@
-"""`fit` with parameter servers, compared with TensorFlow's own tools.
+"""`fit` with parameter servers, alone or compared with TensorFlow's own tools.
 
 The jobs take turns: tfdist; TensorFlow's strategy in `fit` of legacy tf-keras, if that
 is installed; and a bare loop over `ClusterCoordinator`, without metrics.
@@ -8,17 +8,17 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 
 from script import LEGACY_KERAS, is_program, run_script
-
-from tfdist.benchmarks.figures import ratio
-from tfdist.benchmarks.parameter_server import (
+from server_jobs import (
     JobSetup,
     job_figures,
+    run_task,
+    server_rows,
     staleness_figures,
 )
+from timers import WARM_UP_EPOCHS, EpochMeter
+
+from tfdist.benchmarks.figures import ratio
 from tfdist.benchmarks.processes import start
-from tfdist.benchmarks.servers import run_task
-from tfdist.benchmarks.timers import WARM_UP_EPOCHS, EpochMeter
-from tfdist_cli.bench import missed_row, server_rows
 from tfdist_cli.table import format_spread, format_table
 
 _NAMES = {
@@ -79,8 +79,7 @@ def measure(make_meter, *, baseline, **settings):
 def _fit(make_meter, strategy, *, batch_size, **settings):
     """Train in `fit` of legacy tf-keras, as TensorFlow's documentation shows."""
     import tensorflow as tf
-
-    from tfdist.benchmarks.models import build_dense, make_rows
+    from models import build_dense, make_rows
 
     # `tf.keras` is legacy tf-keras with TF_USE_LEGACY_KERAS=1.
     class Meter(EpochMeter, tf.keras.callbacks.Callback):
@@ -104,8 +103,7 @@ def _loop(make_meter, strategy, *, source, batch_size, **settings):
     """Train in a loop over `ClusterCoordinator`, without metrics and lost steps."""
     import keras
     import tensorflow as tf
-
-    from tfdist.benchmarks.models import build_dense
+    from models import build_dense
 
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
@@ -140,7 +138,7 @@ def _loop(make_meter, strategy, *, source, batch_size, **settings):
 
 def _batches(coordinator, source, batch_size, count):
     """Yield the batches of each closure, or iterators for workers to read from."""
-    from tfdist.benchmarks.models import make_rows
+    from models import make_rows
 
     if source == "chief":
         batches = iter(make_rows(batch_size))
@@ -155,13 +153,18 @@ def _batches(coordinator, source, batch_size, count):
 def measure_all(args):
     """Measure all jobs with each number of steps per execution."""
     setup = JobSetup(args.workers, args.ps, args.steps, args.repeats, args.input)
+    strategy = {"consistency": args.consistency}
+    if args.max_staleness:
+        strategy["max_staleness"] = args.max_staleness
     figures = []
     for count in map(int, args.steps_per_execution.split(",")):
-        jobs = [setup.fit_job({}, count), *_baselines(setup, count)]
+        jobs = [setup.fit_job(strategy, count)]
+        if args.against == "tensorflow":
+            jobs += _baselines(setup, count)
         measured = zip(jobs, start(jobs), strict=True)
         reports = {job.name: report for job, [report] in measured}
         own = {"steps_per_execution": count, **speed_figures(args.steps, reports)}
-        figures.append(asdict(setup) | own)
+        figures.append(asdict(setup) | strategy | own)
     return figures, _table(figures)
 
 
@@ -213,14 +216,22 @@ def _table(figures):
         for key in ("speed", "thrift"):
             ratios = [column[f"{key}_against"][job] for column in figures]
             rows.append([f"{key} against: {_NAMES[job]}", *map(format_spread, ratios)])
-    rows.append(missed_row(figures))
+    missed = [column["staleness"] for column in figures]
+    rows.append(
+        [
+            "updates that a gradient missed: median, 99 %, most",
+            *(f"{s['median']}, {s['percentile_99']}, {s['largest']}" for s in missed),
+        ]
+    )
     reads = "chief reads" if first["source"] == "chief" else "workers read"
     header = [
-        f"{first['workers']} workers, {first['ps']} ps, async, {reads}",
+        f"{first['workers']} workers, {first['ps']} ps, "
+        f"{first['consistency']}, {reads}",
         *(f"{column['steps_per_execution']} in one go" for column in figures),
     ]
     table = format_table(header, rows)
-    return table if "tf_keras" in first["jobs"] else f"{table}\n\n{_NO_TF_KERAS}"
+    is_missing = "tf_keras" not in first["jobs"] and len(first["jobs"]) > 1
+    return f"{table}\n\n{_NO_TF_KERAS}" if is_missing else table
 
 
 if __name__ == "__main__":
@@ -230,6 +241,9 @@ if __name__ == "__main__":
         options = [
             ("--workers", 2, "how many workers"),
             ("--ps", 1, "how many servers"),
+            ("--against", ("tensorflow", "nothing"), "the tools to compare with"),
+            ("--consistency", ("async", "bounded", "sync"), "when updates are applied"),
+            ("--max-staleness", 0, "updates that a gradient may miss, if bounded"),
             ("--input", ("chief", "workers"), "the tasks that read the batches"),
             ("--steps-per-execution", "1,8", "batches that a worker trains on at once"),
             ("--steps", 240, "steps of a turn"),

@@ -1,24 +1,24 @@
 """The time that the flight recorder and the callback `Verdict` add to a step.
 
-Two jobs train the network of `tfdist bench training` in turns, one with both of them
+Two jobs train the network of `training.py` in turns, one with both of them
 and one with neither.
 """
 
 from script import is_program, run_script
+from timers import EpochMeter
 
 from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
-from tfdist.benchmarks.timers import EpochMeter
 from tfdist_cli.table import format_spread, format_table
 
 
 def measure(turn, *, is_recorded, collective, batch_size, steps, repeats):
     """Train; return the seconds of each epoch but the first two."""
     import keras
+    from models import build_cnn, make_images
 
-    from tfdist.benchmarks.models import build_cnn, make_images
     from tfdist.callbacks import Verdict
-    from tfdist.collectives import recorder
+    from tfdist.recorder import graph
     from tfdist.strategies import AllReduceStrategy
 
     class Meter(EpochMeter, keras.callbacks.Callback):
@@ -26,7 +26,7 @@ def measure(turn, *, is_recorded, collective, batch_size, steps, repeats):
 
     if not is_recorded:
         # Graphs of deterministic operations record nothing.
-        recorder.is_deterministic = lambda: True
+        graph.is_deterministic = lambda: True
     with AllReduceStrategy(collective).scope():
         model = build_cnn(keras)
     meter = Meter(turn, lambda: (0.0, None))

@@ -6,10 +6,10 @@ Two jobs train the same model of 256 MiB, with and without it, in turns.
 import resource
 
 from script import is_program, run_script
+from timers import StepTimer, seconds_by_round
 
-from tfdist.benchmarks.figures import medians, ratio, seconds_by_round
+from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
-from tfdist.benchmarks.timers import StepTimer
 from tfdist_cli.table import format_spread, format_table
 
 _ROWS = 8

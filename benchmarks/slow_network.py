@@ -21,10 +21,10 @@ from pathlib import Path
 
 import keras
 from data_parallel import train_with_torch
+from models import build_cnn, make_images
 from script import run_script
+from timers import StepTimer
 
-from tfdist.benchmarks.models import build_cnn, make_images
-from tfdist.benchmarks.timers import StepTimer
 from tfdist.cluster import detect
 from tfdist.cluster.address import split_address
 from tfdist_cli.table import format_table

@@ -12,11 +12,10 @@ import time
 from dataclasses import replace
 
 from script import run_script
+from server_jobs import JobSetup, pid_file, warm_file
 
 from tfdist.benchmarks.figures import ratio, spread
-from tfdist.benchmarks.parameter_server import JobSetup
 from tfdist.benchmarks.processes import start
-from tfdist.benchmarks.servers import pid_file, warm_file
 from tfdist_cli.table import format_spread, format_table
 
 _PERIOD_SECONDS = 0.02
@@ -122,7 +121,6 @@ def _epochs(setup, shares, strategy):
         jobs.append(
             replace(setup, workers=len(of_workers)).job(
                 name,
-                "tfdist.benchmarks.parameter_server_program",
                 batch_size=_BATCH_SIZE * parts,
                 strategy=strategy,
             )

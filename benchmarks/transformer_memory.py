@@ -8,10 +8,10 @@ import contextlib
 import resource
 
 from script import is_program, run_script
+from timers import StepTimer, seconds_by_round
 
-from tfdist.benchmarks.figures import medians, ratio, seconds_by_round
+from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
-from tfdist.benchmarks.timers import StepTimer
 from tfdist.launch.machine import available_cores
 from tfdist_cli.table import format_spread, format_table
 

@@ -1,6 +1,6 @@
 """Training steps of this checkout of tfdist beside another one.
 
-Two jobs train the network of `tfdist bench training` in turns, each with the tfdist of
+Two jobs train the network of `training.py` in turns, each with the tfdist of
 its folder. `git worktree add ../before COMMIT` makes one to compare with.
 """
 
@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from script import run_script
+from timers import seconds_by_round
+from training import training_group
 
-from tfdist.benchmarks.figures import medians, ratio, seconds_by_round
+from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.processes import start
-from tfdist.benchmarks.training import training_group
 from tfdist_cli.table import format_spread, format_table
 
 HERE = Path(__file__).parents[1]

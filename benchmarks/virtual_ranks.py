@@ -1,8 +1,9 @@
 """The time of a step with `virtual_ranks` against the same step without."""
 
 from script import is_program, run_script
+from timers import seconds_by_round
 
-from tfdist.benchmarks.figures import medians, ratio, seconds_by_round
+from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
 from tfdist_cli.table import format_spread, format_table
 
@@ -12,16 +13,16 @@ _BATCH_SIZES = (64, 512)
 def measure(turn, *, virtual_ranks, batch_size, steps, repeats):
     """Train; return the seconds of the steps of each block but the first."""
     import keras
+    from models import build_cnn, make_images
+    from training import block_timer
 
-    from tfdist.benchmarks.models import build_cnn, make_images
-    from tfdist.benchmarks.training_program import BlockTimer
     from tfdist.strategies import AllReduceStrategy
 
     strategy = AllReduceStrategy("tensorflow", virtual_ranks=virtual_ranks)
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = build_cnn(keras)
-    timer = BlockTimer(turn, steps)
+    timer = block_timer(turn, steps)
     model.fit(
         make_images(batch_size),
         steps_per_epoch=steps * (repeats + 1),

@@ -5,8 +5,7 @@ import dataclasses
 from pathlib import Path
 from textwrap import fill
 
-from tfdist.rendezvous.blackbox import Blackbox, clock, read_folder
-from tfdist.rendezvous.record import Record
+from tfdist.recorder.reader import Blackbox, Record, clock, read_folder
 from tfdist_cli.options import (
     JSON,
     Commands,
@@ -35,7 +34,7 @@ What the output means: docs/troubleshooting.md
 _LAST = 4
 _LINE_WIDTH = 80
 _CLOCKS = (
-    "Times are those of the clock of rank {}; those of other hosts are aligned by the "
+    "Times are by the clock of rank {}; the clocks of other hosts are aligned by the "
     "ends of collectives, which all ranks leave at about the same time."
 )
 

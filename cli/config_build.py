@@ -62,8 +62,6 @@ _OPTIONS = {
     "--from LAUNCHER": f"read the job from the variables of {', '.join(SOURCES[:-1])}; "
     "auto for the first one that is there. Launchers that give no addresses need -H or "
     "--hostfile, too",
-    "--variables FILE": "with --from: a file with NAME=VALUE lines, as printenv writes "
-    "it, in place of the environment; - for the standard input",
     "--port --port-range A-B": "with -H or --hostfile: the port A of the first worker "
     f"of each host (default: {DEFAULT_PORT}; with sbatch, one that follows from the "
     "number of the job); the others of the host have the next ones, up to B if that is "
@@ -72,9 +70,8 @@ _OPTIONS = {
     "of the names of hosts",
     "--ntasks-per-node N": "with --nodes: how many processes on each (default: 1)",
     "--pick-ports": "on hosts that are this machine, take ports that are free, out of "
-    "--port-range if that is given. Each is checked by binding it for a moment, so "
-    "another program may still take it before the job starts. The ports of other "
-    "hosts cannot be checked from here, and are counted up",
+    "--port-range if that is given; another program may still take one before the job "
+    "starts. On other hosts ports are counted up",
     "--task TYPE": "the job of the process: chief, worker, ps or evaluator (default: "
     "worker; with --index all every job)",
     "--index I": "its number within the job, from 0 (required, unless --from gives "
@@ -111,7 +108,6 @@ def add_parser(actions: Commands) -> None:
     types: dict[str, Callable[[str], Any]] = {
         "A": lambda address: [address],
         "A,B": lambda addresses: addresses.split(","),
-        "FILE": str,
         "A-B": _ports,
         "I": _index,
     }

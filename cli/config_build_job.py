@@ -5,12 +5,9 @@ import argparse
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.address import check_address
 from tfdist.cluster.detect import read_source
-from tfdist.cluster.hosts.slots import HostSlots, number_ports
-from tfdist.cluster.membership import Place
-from tfdist.cluster.model import cluster_from_jobs
+from tfdist.cluster.hosts import HostSlots, number_ports
+from tfdist.cluster.model import Place, cluster_from_jobs
 from tfdist.cluster.validation import JOB_TYPES, Jobs
-from tfdist.cluster.variables import parse_variables
-from tfdist_cli.config_text import read_file
 from tfdist_cli.options import hosts_given
 
 ALL = "all"
@@ -53,11 +50,12 @@ def counts_of(args: argparse.Namespace) -> tuple[int, int] | None:
 
 def _described(args: argparse.Namespace) -> tuple[Jobs, Task | None]:
     """Return the addresses by job, and the task of this process if known."""
-    source = _read_source(args)
+    launcher: str | None = getattr(args, "from")
+    source = None if launcher is None else read_source(launcher)
     if isinstance(source, Cluster):
         if given := _given(args, *_JOBS, "H", *_HOSTS):
             raise ValueError(
-                f"--from {_from(args)} gives all processes of the job. "
+                f"--from {launcher} gives all processes of the job. "
                 f"Received: also {', '.join(given)}. Leave one of them out."
             )
         return source.jobs, source.task
@@ -70,7 +68,7 @@ def _described(args: argparse.Namespace) -> tuple[Jobs, Task | None]:
     jobs = {job: addresses for job, addresses in jobs.items() if addresses}
     if source is not None:
         first = Task(next(iter(jobs), "worker"), 0)
-        return jobs, _task_of(source, cluster_from_jobs(jobs, first), _from(args))
+        return jobs, _task_of(source, cluster_from_jobs(jobs, first), launcher)
     if not jobs:
         raise ValueError(
             "There are no addresses to build from. Received: none of --chief, "
@@ -103,12 +101,6 @@ def _tasks(args: argparse.Namespace, jobs: Jobs, own_task: Task | None) -> list[
     return tasks
 
 
-def _from(args: argparse.Namespace) -> str | None:
-    """Return the value of --from, which is no name in Python."""
-    source: str | None = getattr(args, "from")
-    return source
-
-
 def _given(args: argparse.Namespace, *names: str) -> list[str]:
     """Return the options among some that have a value."""
     return [
@@ -136,26 +128,6 @@ def _checked(addresses: list[str], option: str) -> tuple[str, ...]:
     for number, address in enumerate(addresses, start=1):
         check_address(address, f"address {number} of {option}")
     return tuple(addresses)
-
-
-def _read_source(args: argparse.Namespace) -> Cluster | Place | None:
-    """Read the job from the variables of the launcher that `--from` names."""
-    source = _from(args)
-    if source is None:
-        if args.variables is not None:
-            raise ValueError(
-                "--variables has no effect without --from. "
-                f"Received: --variables {args.variables}. Name the launcher that has "
-                "set them, or --from auto."
-            )
-        return None
-    if args.variables is None:
-        return read_source(source)
-    text = read_file(
-        args.variables, option="--variables", holds="variables, as printenv writes them"
-    )
-    place = f"--variables {args.variables}"
-    return read_source(source, parse_variables(text, place=place), place=place)
 
 
 def _task_of(place: Place, cluster: Cluster, source: str | None) -> Task:

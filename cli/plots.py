@@ -1,14 +1,12 @@
-"""The plots of `tfdist report`, `tfdist bench allreduce` and `tfdist estimate`."""
+"""The plots of `tfdist report` and `tfdist bench allreduce`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfdist.benchmarks import format_size
-from tfdist.estimate import Measured, Variant, predict
-from tfdist.estimate.prediction import ACCUMULATED, FP16
-from tfdist.estimate.report import ENGINES, possible_changes
-from tfdist.scaling import ScalingReport, amdahl_speedup, gustafson_speedup
+from tfdist.scaling.laws import amdahl_speedup, gustafson_speedup
+from tfdist.scaling.report import ScalingReport
 
 # The laws are drawn to this multiple of the largest measurement.
 _BEYOND = 4
@@ -83,28 +81,6 @@ def draw_scaling(report: ScalingReport, file: Path) -> None:
         zorder=3,
     )
     _label(axes, report)
-    _save(figure, axes, file)
-
-
-def draw_estimate(
-    figure: Any, measured: Measured, sizes: Sequence[int], script: str, file: Path
-) -> None:
-    """Plot predicted examples per second over the number of ranks to a file."""
-    axes = figure.add_subplot()
-    styles = {Variant(): "o-", FP16: "--", ACCUMULATED: ":"}
-    for variant in (Variant(), *possible_changes(measured)):
-        if variant in styles:
-            rates = [predict(measured, n, variant).examples_per_second for n in sizes]
-            axes.plot(sizes, rates, styles[variant], label=variant.name)
-    alone = predict(measured, 1).examples_per_second
-    perfect = [alone * size for size in sizes]
-    axes.plot(sizes, perfect, "--", color="grey", label="perfect")
-    _use_logarithms(axes)
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axes.set_xticks([], minor=True)
-    axes.set_xlabel("ranks")
-    axes.set_ylabel("examples per second, predicted")
-    axes.set_title(f"Prediction of {Path(script).name} over {ENGINES[measured.engine]}")
     _save(figure, axes, file)
 
 

@@ -5,7 +5,8 @@ import dataclasses
 from pathlib import Path
 from textwrap import fill
 
-from tfdist.scaling import Law, ScalingReport, read_run, scaling_report
+from tfdist.scaling.report import Law, ScalingReport, scaling_report
+from tfdist.scaling.throughput import read_run
 from tfdist_cli.options import (
     JSON,
     Commands,

@@ -2,26 +2,24 @@
 
 import argparse
 import os
-import shlex
-import sys
 from functools import partial
 from pathlib import Path
 
+from tfdist.cluster.launcher import START_TIMEOUT_VARIABLE
 from tfdist.launch import (
     DEFAULT_RESTARTS,
     LEVEL_VARIABLE,
     TUNING_OPTIONS,
-    Attempt,
     Hosts,
     Job,
     Limits,
     Restarts,
+    check_job,
     isolate_network,
     resolve_command,
     run_job,
     tuning_variables,
 )
-from tfdist.rendezvous.presence import START_TIMEOUT_VARIABLE
 from tfdist_cli.config_text import say
 from tfdist_cli.options import (
     Commands,
@@ -31,22 +29,17 @@ from tfdist_cli.options import (
     without_dashes,
 )
 from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
-from tfdist_cli.run_metrics import Metrics, add_options_of_metrics, metrics_variables
 from tfdist_cli.run_report import (
-    end_of_files,
+    Metrics,
+    add_options_of_metrics,
+    end_lines,
+    metrics_variables,
     output_of,
     print_lines,
-    report_end,
-    report_restart,
+    restart_lines,
 )
 
 _ISOLATED = "# in a shell of: unshare -cn sh -c 'ip link set lo up; exec sh'"
-# The options of which one says how many processes there are.
-_COUNTS = ("-np", "-H", "--hostfile", "--workers", "--ps")
-_NOT_MET = (
-    "the {} processes never met: none of them made a strategy of tfdist, so each has "
-    "run by itself. Put this first: strategy = tfdist.strategies.AllReduceStrategy()"
-)
 
 _DESCRIPTION = """\
 Run a program as several processes that know of each other, on this machine or with -H
@@ -96,21 +89,18 @@ _OPTIONS = {
     "--max-restarts N": "how many times the whole job is started again after a "
     "failure, to go on from a backup of tfdist.callbacks.BackupAndRestore; not after a "
     "TypeError, ValueError, ImportError or the like before any state is saved",
-    "--min-np N": "with --max-restarts: go on with as few processes as this, without "
-    "places of the job that have failed first twice in a row without progress, and "
-    "that no spare place of -H can replace (default: the value of -np)",
+    "--min-np N": "with --max-restarts: continue with at least N processes; drop slots "
+    "that keep failing, if no spare slot of -H can replace them (default: the value of "
+    "-np)",
     "--timeout SECONDS": "end the whole run after this time, with exit code 124",
     "--env K=V ...": "set a variable in every process; may be repeated",
     "--dry-run": "print the command of each process, ready to be pasted into a shell",
     "--output all|chief": "with chief, print what the chief prints, and of the others "
-    "only tracebacks; the rest goes to the files of --output-dir, or without it to "
-    "temporary ones, which are kept, and named, if the job fails (default: all)",
+    "only tracebacks; the rest goes to the files of --output-dir (default: all)",
     "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
     "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log; after the first "
     "restart of the job to DIR/rank.0.restart1.log; and record there what `tfdist "
     "blackbox DIR` compares",
-    "--log-size-mb N": "with --output-dir: rename a file that has reached N MB, at the "
-    "end of a line, to rank.0.log.1 in place of the one before (default: no limit)",
     "--log-format text|json": "with json, each line becomes a JSON object, on stdout "
     "and in the files (default: text)",
     "--no-tag-output": "do not put the rank before each line",
@@ -181,15 +171,13 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist run`, and return the exit code."""
-    is_json = args.log_format == "json"
+    report = partial(print_lines, is_json=args.log_format == "json")
     try:
         hosts = hosts_of(args)
-        job = _job(args)
-        places = hosts.places if isinstance(hosts, Hosts) else ()
+        job, limits = _job(args), _limits(args)
+        places = hosts.host_of_slots if isinstance(hosts, Hosts) else ()
         restarts = Restarts(args.max_restarts, args.min_np, places)
-        restarts.check(job)
-        if hosts is not None:
-            hosts.check(job, restarts)
+        check_job(job, restarts, hosts)
         metrics = Metrics(args, is_here=hosts is None)
         if args.isolate_network and hosts is not None:
             raise ValueError(
@@ -201,28 +189,22 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.isolate_network:
             isolate_network()
-        with output_of(args) as output:
-            attempts = run_job(
-                job,
-                restarts,
-                output=output,
-                limits=_limits(args),
-                hosts=hosts,
-                on_restart=partial(report_restart, is_json=is_json),
-            )
+        attempts = run_job(
+            job,
+            restarts,
+            output=output_of(args),
+            limits=limits,
+            hosts=hosts,
+            on_restart=lambda result, line: report(restart_lines(result, line)),
+        )
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
-    print_lines(end_of_files(output, attempts), is_json=is_json)
-    report_end(restarts, attempts, is_json=is_json)
-    print_lines(metrics.report(attempts[-1].result), is_json=is_json)
-    if hosts is None and have_not_met(job, attempts[-1]):
-        print_lines([_NOT_MET.format(job.size)], is_json=is_json)
+    report([*end_lines(restarts, attempts), *metrics.report(attempts[-1].result)])
     return attempts[-1].result.exit_code
 
 
 def _job(args: argparse.Namespace) -> Job:
     """Return the job that the options describe."""
-    _check_order(args)
     env = {**dict(args.env), **_horovod_variables(args), **metrics_variables(args)}
     if args.start_timeout is not None:
         env.setdefault(START_TIMEOUT_VARIABLE, f"{args.start_timeout:g}")
@@ -238,20 +220,6 @@ def _job(args: argparse.Namespace) -> Job:
         ps=args.ps,
         verbose=args.verbose,
     )
-
-
-def _check_order(args: argparse.Namespace) -> None:
-    """Refuse the options of this command after the program, if it lacks them."""
-    words = without_dashes(args.command)
-    late = [word for word in words[1:] if word in _COUNTS]
-    if late and not any((args.np, args.workers, args.ps)):
-        start = words.index(late[0])
-        order = [*words[start : start + 2], *words[:start], *words[start + 2 :]]
-        raise ValueError(
-            "The options of tfdist run stand before the program; what follows it is "
-            f"for the program. Received: tfdist run {shlex.join(words)}. Write: "
-            f"tfdist run {shlex.join(order)}"
-        )
 
 
 def _limits(args: argparse.Namespace) -> Limits:
@@ -295,13 +263,6 @@ def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
                 f"that sets it to {variables[name]}. Leave one of them out."
             )
     return variables
-
-
-def have_not_met(job: Job, attempt: Attempt) -> bool:
-    """Return whether the ranks of a Python program have ended without a strategy."""
-    is_for_tfdist = job.command[0] == sys.executable and job.collective != "horovod"
-    is_done = attempt.result.reason == "done" and attempt.saved_step is None
-    return is_for_tfdist and is_done and (job.size or 1) > 1
 
 
 def _new_file(text: str) -> str:

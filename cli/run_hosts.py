@@ -4,9 +4,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from tfdist.cluster.hosts.batch import batch_hosts
-from tfdist.cluster.hosts.slots import HostSlots
-from tfdist.cluster.hosts.slurm import allocated_hosts
+from tfdist.cluster.hosts import HostSlots, allocated_hosts, batch_hosts
 from tfdist.cluster.resolvers.kubernetes import allocated_pods
 from tfdist.launch import (
     Hosts,
@@ -95,7 +93,7 @@ def dry_lines(job: Job, hosts: Hosts | Pods | None) -> list[str]:
     """Return the processes as lines for as many shells."""
     if isinstance(hosts, Hosts):
         specs: Sequence[ProcessSpec] = plan_unconnected(job, hosts)
-        spare = Counter(hosts.places[job.process_count :])
+        spare = Counter(hosts.host_of_slots[job.process_count :])
         names = ", ".join(f"{host}:{slots}" for host, slots in spare.items())
         remarks = [f"# spare slots for restarts: {names}"] if spare else []
         return [_REMARK, *remarks, *shell_lines(specs, hosts)]

@@ -1,12 +1,11 @@
 """Output of `tfdist run`: its destinations, and lines on restarts and the end."""
 
 import argparse
-import contextlib
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from tfdist.cluster.launcher import METRICS_FILE_VARIABLE, METRICS_JSON_VARIABLE
 from tfdist.launch import (
     Attempt,
     Output,
@@ -15,32 +14,25 @@ from tfdist.launch import (
     has_terminal,
     print_line,
 )
+from tfdist_cli.options import Parser, add_options, check_json
 
-_MB = 1_000_000
 # Longest excerpt of a line that is repeated after a failure, in characters.
 _LONGEST_SHOWN = 200
+_OPTIONS = {
+    "--metrics-json FILE": "append the metrics of each epoch as a line of JSON; the "
+    "chief does it where fit has the callback tfdist.callbacks.Throughput",
+    "--metrics-file FILE": "write those of the last epoch for Prometheus, to a file "
+    "like NAME.prom that the node exporter's textfile collector reads",
+}
+_NOT_WRITTEN = (
+    "nothing was written to {}: no process has called fit with the callback that does "
+    "it. Add it: model.fit(..., callbacks=[tfdist.callbacks.Throughput()])"
+)
 
 
-@contextlib.contextmanager
-def output_of(args: argparse.Namespace) -> Iterator[Output]:
-    """Hold the destinations of the output; remove temporary files after an error."""
-    output = _output(args)
-    try:
-        yield output
-    except BaseException:
-        _remove_temporary(output)
-        raise
-
-
-def _output(args: argparse.Namespace) -> Output:
+def output_of(args: argparse.Namespace) -> Output:
     """Return the destinations of the output, and create the folder of log files."""
-    folder, size = args.output_dir, args.log_size_mb
-    if size is not None and (size < 1 or folder is None):
-        where = "" if folder is not None else ", without --output-dir"
-        raise ValueError(
-            "--log-size-mb must be at least 1, and limits the files of --output-dir. "
-            f"Received: --log-size-mb {size}{where}. Leave it out for no limit."
-        )
+    folder, is_json = args.output_dir, args.log_format == "json"
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -49,56 +41,28 @@ def _output(args: argparse.Namespace) -> Output:
                 "--output-dir must be a folder or a name for a new one. "
                 f"Received: {folder} ({error.strerror}). Choose another place."
             ) from None
-    is_of_chief = args.output == "chief"
-    is_temporary = is_of_chief and folder is None
-    if is_temporary:
-        folder = Path(tempfile.mkdtemp(prefix="tfdist-output-"))
     return Output(
         tag=not args.no_tag_output,
-        is_of_chief=is_of_chief,
+        is_of_chief=args.output == "chief",
         directory=folder,
-        is_temporary=is_temporary,
-        is_live=_is_live(args),
-        is_json=args.log_format == "json",
-        log_bytes=None if size is None else size * _MB,
+        # A line of the terminal says how far the chief is.
+        is_live=not args.no_tag_output and not is_json and has_terminal(),
+        is_json=is_json,
     )
 
 
-def _is_live(args: argparse.Namespace) -> bool:
-    """Return whether a line of the terminal says how far the chief is."""
-    is_plain = args.no_tag_output or args.log_format == "json"
-    return not is_plain and has_terminal()
+def restart_lines(result: RunResult, notice: str) -> list[str]:
+    """Return the last lines of the failed process, and why the job restarts."""
+    return [*_last_lines(result), notice]
 
 
-def end_of_files(output: Output, attempts: Sequence[Attempt]) -> list[str]:
-    """Return where temporary log files are after a failure; otherwise remove them."""
-    if all(attempt.result.reason == "done" for attempt in attempts):
-        _remove_temporary(output)
-    elif output.is_temporary:
-        return [f"all that the processes have printed is in {output.directory}"]
-    return []
-
-
-def _remove_temporary(output: Output) -> None:
-    """Remove log files for which no folder was given."""
-    if output.is_temporary and output.directory is not None:
-        shutil.rmtree(output.directory, ignore_errors=True)
-
-
-def report_restart(result: RunResult, line: str, *, is_json: bool = False) -> None:
-    """Print the last lines of the failed process, and why the job restarts."""
-    print_lines([*_last_lines(result), line], is_json=is_json)
-
-
-def report_end(
-    restarts: Restarts, attempts: Sequence[Attempt], *, is_json: bool = False
-) -> None:
-    """Print the restarts and the failure, if any."""
+def end_lines(restarts: Restarts, attempts: Sequence[Attempt]) -> list[str]:
+    """Return lines on the restarts and the failure, if any."""
     result = attempts[-1].result
     lines = restarts.report(attempts)
     if result.reason != "done":
         lines += [*_last_lines(result), result.headline(), *_hints(result)]
-    print_lines(lines, is_json=is_json)
+    return lines
 
 
 def _last_lines(result: RunResult) -> list[str]:
@@ -132,8 +96,62 @@ def _shortened(line: str) -> str:
     return line if len(line) <= 2 * half else f"{line[:half]} ... {line[-half:]}"
 
 
-def print_lines(lines: Sequence[str], *, is_json: bool = False) -> None:
+def print_lines(lines: Sequence[str], *, is_json: bool) -> None:
     """Print lines on stderr or as JSON, unquoted ones after the name of the command."""
     for line in lines:
         named = line if line.startswith(" ") else f"tfdist run: {line}"
         print_line(named, is_json=is_json)
+
+
+class Metrics:
+    """The files on this host, which must be writable; other hosts check their own."""
+
+    def __init__(self, args: argparse.Namespace, *, is_here: bool) -> None:
+        files: list[Path] = []
+        if is_here:
+            _check(args.metrics_json, args.metrics_file)
+            files = [Path(name) for name in metrics_variables(args).values()]
+        self._before = {file: _stamp(file) for file in files}
+
+    def report(self, result: RunResult) -> list[str]:
+        """Return a line on the files that a job has not written, if it ended well."""
+        before = self._before.items()
+        same = [str(file) for file, stamp in before if _stamp(file) == stamp]
+        is_told = same and result.reason == "done"
+        return [_NOT_WRITTEN.format(" and ".join(same))] if is_told else []
+
+
+def add_options_of_metrics(parser: Parser) -> None:
+    """Add the files of metrics."""
+    add_options(parser, _OPTIONS)
+
+
+def metrics_variables(args: argparse.Namespace) -> dict[str, str]:
+    """Return the variables that name the files to the processes."""
+    files = {
+        METRICS_JSON_VARIABLE: args.metrics_json,
+        METRICS_FILE_VARIABLE: args.metrics_file,
+    }
+    return {name: str(file.absolute()) for name, file in files.items() if file}
+
+
+def _check(json: Path | None, prometheus: Path | None) -> None:
+    """Refuse files that cannot be written, before any work."""
+    check_json(json, "--metrics-json")
+    check_json(prometheus, "--metrics-file")
+    if prometheus is None:
+        return
+    # As root, even a device could be replaced.
+    is_special = prometheus.exists() and not prometheus.is_file()
+    if is_special or not os.access(prometheus.parent, os.W_OK):
+        raise PermissionError(
+            "--metrics-file must be a file that can be replaced by a new one. "
+            f"Received: {prometheus}. Choose another place."
+        )
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Return what changes when a file is written; None before there is one."""
+    if not file.exists():
+        return None
+    return file.stat().st_mtime_ns, file.stat().st_size

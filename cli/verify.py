@@ -30,7 +30,6 @@ _EPILOG = """\
 examples:
   tfdist verify train.py --epochs 3           two processes, ten steps
   tfdist verify -np 3 --float64 train.py      a sharper comparison
-  tfdist verify --bits train.py               the same bits on 1, 2 and 4 processes?
   tfdist verify -m package.train              a module
 
 exit code:
@@ -39,9 +38,7 @@ exit code:
 
 
 _OPTIONS = {
-    "-np N": "how many processes are compared with one (default: 2); with --bits, 1, "
-    "2, 4, ... and N are compared (default: 4)",
-    "--bits": "compare bits, of the script as it is: dropout, seeds and all",
+    "-np N": "how many processes are compared with one",
     "--steps N": "stop the script after this many steps of training",
     "--collective tensorflow|horovod": "the library that connects the processes",
     "--timeout SECONDS": "give up after this time, with exit code 2",
@@ -50,7 +47,7 @@ _OPTIONS = {
     "rank; that of further runs to DIR/shuffled-1 and so on",
     "--float64": "let Keras compute in float64, where rounding hides nothing; a script "
     "that sets its own type keeps it",
-    "--seed N": "the seed of every process (default: 1; with --bits, none)",
+    "--seed N": "the seed of every process",
 }
 
 
@@ -65,7 +62,7 @@ def add_parser(commands: Commands) -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    add_options(parser, _OPTIONS, steps=10, collective="tensorflow")
+    add_options(parser, _OPTIONS, np=2, steps=10, collective="tensorflow", seed=1)
     add_program(parser, "the script; all that follows it belongs to it")
 
 
@@ -74,13 +71,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         orders = Orders(
             python_program(args, "verified"),
-            size=(4 if args.bits else 2) if args.np is None else args.np,
+            size=args.np,
             steps=args.steps,
             module=args.m,
             float64=args.float64,
-            seed=args.seed if args.bits or args.seed is not None else 1,
+            seed=args.seed,
             collective=args.collective,
-            bits=args.bits,
         )
         check_json(args.json)
         verdict = verify(
@@ -92,14 +88,10 @@ def run(args: argparse.Namespace) -> int:
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     # Imported late: NumPy would slow down every other command.
-    from tfdist.verify.bits_verdict import BitsVerdict, text_of_bits
     from tfdist.verify.verdict import json_of, text_of
 
-    name, steps = orders.command[0], orders.steps
-    if isinstance(verdict, BitsVerdict):
-        print(text_of_bits(verdict, name, steps=steps, table=format_table))
-    else:
-        print(text_of(verdict, name, steps=steps, table=format_table))
+    script = orders.command[0]
+    print(text_of(verdict, script, steps=orders.steps, table=format_table))
     if args.json is not None:
         args.json.write_text(f"{json_of(verdict)}\n")
     return 0 if verdict.passed else 1

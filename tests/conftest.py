@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfdist.cluster.hosts.gpus import count_gpus, may_use_gpu
+from tfdist.cluster.this_host import count_gpus, may_use_gpu
 
 # Before the first import of TensorFlow; the processes that tests start inherit it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -41,6 +41,9 @@ DEBIAN_PACKAGES = {
 # Those that come into the environment of Python, and what brings them.
 BUILT_COMMANDS = {"horovodrun": "tfdist horovod install"}
 
+# How the names of the modules of the equality matrix begin.
+MATRIX = "distributed/test_equality"
+
 # How the variables begin in which a launcher or a scheduler describes a cluster.
 OF_LAUNCHERS = (
     "TF_CONFIG",
@@ -65,6 +68,24 @@ WRITTEN_BY_LIBRARIES = (
     "TPU_ML_PLATFORM",
     "TPU_ML_PLATFORM_VERSION",
 )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):  # type: ignore[no-untyped-def]
+    """Give a worker of xdist whole files, and one of them the whole equality matrix."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return MATRIX if MATRIX in file else file
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the equality matrix, which takes the longest."""
+    items.sort(key=lambda item: MATRIX not in item.nodeid)
 
 
 def pytest_collection_finish() -> None:

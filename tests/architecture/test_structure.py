@@ -23,7 +23,6 @@ FILE_LIMIT, FUNCTION_LIMIT, FOLDER_LIMIT = 300, 40, 20
 ENVIRONMENT = (
     "tfdist/cluster/",
     "tfdist/launch/",
-    "tfdist/rendezvous/",
     "tfdist/testing/",
     # TensorFlow reads two variables while it connects to servers, as its own strategy
     # sets them.
@@ -293,7 +292,7 @@ def check(what):
 import tfdist
 assert not [name for name in sys.modules if name.startswith("tfdist.")]
 assert (tfdist.rank(), tfdist.size()) == (0, 1)
-for name in ("cluster", "horovod_build", "launch", "scaling"):
+for name in ("cluster", "horovod_build", "launch", "scaling.report"):
     importlib.import_module(f"tfdist.{name}")
     check(name)
 from tfdist_cli.main import main

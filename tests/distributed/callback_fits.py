@@ -27,7 +27,7 @@ from tfdist.callbacks import (
     RankZero,
     Throughput,
 )
-from tfdist.scaling import read_run
+from tfdist.scaling.throughput import read_run
 
 # Keras rounds the momentum to float32, which has this one.
 START, RATE, MOMENTUM = (0.5, -0.25), 0.01, 0.875

@@ -1,6 +1,8 @@
 """What all tests of several processes share, and the modules of the equality matrix."""
 
+import fcntl
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,17 +42,37 @@ def cells(request, matrix):
 
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory):
-    """The socket of a process from which others are forked; see `fork_server.py`."""
-    socket = tmp_path_factory.mktemp("fork_server") / "socket"
-    with subprocess.Popen(
-        [sys.executable, FORK_SERVER, socket],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
-        assert server.stdout.readline() == "ready\n"
-        yield str(socket)
-        server.stdin.close()
+    """The socket of a process from which others are forked; see `fork_server.py`.
+
+    The first worker of xdist that needs it starts it, for all.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    path = folder / "fork_server"
+    with open(folder / "fork_server.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = hold(path)
+        if held is None:
+            path.unlink(missing_ok=True)
+            subprocess.run([sys.executable, FORK_SERVER, path], check=True)
+            held = hold(path)
+    with held:
+        yield str(path)
+
+
+def hold(path):
+    """Return a connection, as long as which the fork server stays; None without one."""
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        held.connect(str(path))
+        held.send(b"hold")
+        if held.recv(16) == b"held":
+            return held
+    except OSError:
+        pass
+    held.close()
+    return None
 
 
 @pytest.fixture(scope="module", autouse=True)

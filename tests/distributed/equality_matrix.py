@@ -9,8 +9,8 @@ another than on one process; what stands under "by_rank" may be anything.
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
 `cells`. To add a row, add it there. In `make test` a row runs in one place: on two or
 three processes, on two devices of one, with central storage or on the devices of
-several processes, in turn. In `make test-all` it runs on two processes, on two devices,
-and in turn in the other places; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow, MPI and
+several processes, in turn. In `make test-all` it runs in two: on processes, and on
+devices or on more processes; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow, MPI and
 Horovod join the processes in turn; TensorFlow joins three in the order and by the types
 that it has on GPUs. Little of a row depends on what joins them, and that
 has tests of its own on two and three of each. Horovod has no turn if not installed.
@@ -58,8 +58,18 @@ DEVICES = {
 # On how many processes rows run in parts, by the name of the column.
 IN_PARTS = {f"{size} in parts": size for size in (1, 2, 4, 8)}
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
-# The column of each row in `make test`, in turn.
-USUAL_COLUMNS = (2, "mirrored", "workers", "central", 3, 2, 2, "mirrored")
+# The column of each row in `make test`, in turn, and the other one in `make test-all`.
+# Those of three are at a distance that no engine's turns divide.
+TURNS = (
+    (2, "mirrored"),
+    ("mirrored", 3),
+    ("workers", 2),
+    ("central", 2),
+    (3, "mirrored"),
+    (2, "mirrored"),
+    (2, "mirrored"),
+    ("mirrored", 2),
+)
 # Whether each row runs in every column.
 EVERY_ROW = "TFDIST_EVERY_ROW" in os.environ
 # Processes take seconds to start, and keep up to 5 MB of each row. Those of plain Keras
@@ -173,18 +183,19 @@ def everywhere(rows, *, variants=(), not_central=(), on_devices=()):
     """
     chosen = []
     for number, row in enumerate(rows):
-        columns = {2: True, "mirrored": True}
-        # In eight rows two, at a distance that no engine's turns divide.
-        columns[3] = EVERY_ROW or number % 8 in (1, 4)
-        columns["central"] = (EVERY_ROW or number % 4 == 3) and row not in not_central
-        columns["workers"] = EVERY_ROW or number % 8 == 2
-        usual = USUAL_COLUMNS[number % len(USUAL_COLUMNS)]
-        if not columns[usual]:
-            usual = 2
+        turn = TURNS[number % len(TURNS)]
         if row in on_devices:
-            usual = "mirrored"
-        for column in (column for column, is_chosen in columns.items() if is_chosen):
-            is_usual = column == usual and row not in variants
+            turn = ("mirrored", 2)
+        if row in not_central:
+            turn = tuple("mirrored" if it == "central" else it for it in turn)
+        columns = [*turn]
+        if EVERY_ROW:
+            others = (*COLUMNS, *DEVICES)
+            columns += [column for column in others if column not in turn]
+        for column in columns:
+            if column == "central" and row in not_central:
+                continue
+            is_usual = column == turn[0] and row not in variants
             marks = () if is_usual else SLOW
             chosen.append(pytest.param(row, column, marks=marks))
     return chosen

@@ -2,7 +2,8 @@
 
 It has imported TensorFlow, Keras and tfdist, and has run no operation: as long as
 TensorFlow has not started its devices, a fork is as good as a new process. It keeps one
-thread, forks for each request of `startup/fork_client.py`, and ends with its input.
+thread, forks for each request of `startup/fork_client.py`, and ends when no session of
+tests holds it any longer.
 
 A forked process shares what an interpreter draws when it starts: the seeds of `random`
 and NumPy are drawn again, the order of hashed strings is that of the server. What a new
@@ -31,7 +32,7 @@ NOT_FOR_KERAS = ("matplotlib", "sklearn")
 
 
 def main(socket_path):
-    """Serve until the input ends."""
+    """Serve, in the background once requests are answered, while sessions hold it."""
     for package in NOT_FOR_KERAS:
         sys.modules[package] = None
     for module in PRELOADED:
@@ -44,8 +45,8 @@ def main(socket_path):
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(socket_path)
     listener.listen(64)
-    print("ready", flush=True)
-    Server(listener).serve()
+    if os.fork() == 0:
+        Server(listener).serve()
 
 
 class Server:
@@ -54,6 +55,7 @@ class Server:
     def __init__(self, listener):
         self._listener = listener
         self._connections = {}
+        self._holders = 0
         self._selector = selectors.DefaultSelector()
         wake_up, woken = os.pipe()
         os.set_blocking(woken, False)
@@ -63,7 +65,6 @@ class Server:
         for source, handle in (
             (listener, self._accept),
             (wake_up, self._collect),
-            (sys.stdin, self._end),
         ):
             self._selector.register(source, selectors.EVENT_READ, handle)
         self._wake_up = wake_up
@@ -76,6 +77,11 @@ class Server:
     def _accept(self, listener):
         connection, _ = listener.accept()
         message, files, _, _ = socket.recv_fds(connection, 16, 4)
+        if message == b"hold":
+            connection.send(b"held")
+            self._holders += 1
+            self._selector.register(connection, selectors.EVENT_READ, self._let_go)
+            return
         if message != b"start":
             connection.close()
             return
@@ -113,9 +119,12 @@ class Server:
                 connection.send(b"%d" % status)
             connection.close()
 
-    def _end(self, stdin):
-        """End with the tests, and everything that they started with us."""
-        if not stdin.readline():
+    def _let_go(self, connection):
+        """End with the last session, and everything that they started with us."""
+        self._selector.unregister(connection)
+        connection.close()
+        self._holders -= 1
+        if not self._holders:
             for pid in self._connections:
                 os.kill(pid, signal.SIGKILL)
             os._exit(0)

@@ -6,11 +6,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from dataclasses import astuple
 from pathlib import Path
 
-from tfdist.testing.child import load_function
-from tfdist.testing.reference import reference_to
+from tfdist.testing.child import load_function, reference_to
 
 RUNNER = (sys.executable, "-m", "horovod.runner.launch", "--gloo")
 # mpirun refuses root, and more processes than cores, unless told otherwise.
@@ -37,7 +35,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="tfdist-horovod-") as name:
         folder = Path(name)
         with open(folder / "job.pickle", "wb") as job:
-            pickle.dump((sys.path, astuple(reference_to(function))), job)
+            pickle.dump((sys.path, reference_to(function)), job)
             pickle.dump(tuple(args), job)
         command = [*launcher, "-np", str(size), sys.executable, "-P", __file__, name]
         # The runner ends its ranks itself when it is asked to end.

@@ -10,15 +10,13 @@ import pickle
 import sys
 import tempfile
 import traceback
-from dataclasses import astuple
 from pathlib import Path
 
 import tfdist
 from tfdist.cluster import detect
 from tfdist.launch import Job, Output, plan_here
 from tfdist.launch import run as launch
-from tfdist.testing.child import load_function
-from tfdist.testing.reference import reference_to
+from tfdist.testing.child import load_function, reference_to
 
 # Each of these processes would take all cores, and wait for the others.
 ENVIRONMENT = {
@@ -48,7 +46,7 @@ def run(function, *args, workers=2, ps=1, timeout_seconds=150, restarts=3):
     with tempfile.TemporaryDirectory(prefix="tfdist-servers-") as name:
         folder = Path(name)
         with open(folder / "job.pickle", "wb") as job:
-            pickle.dump((sys.path, astuple(reference_to(function))), job)
+            pickle.dump((sys.path, reference_to(function)), job)
             pickle.dump(args, job)
         specs = plan_here(
             Job(

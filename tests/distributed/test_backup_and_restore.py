@@ -43,9 +43,9 @@ def ended(folder, processes, kills=0, precision="mixed_float16"):
 @pytest.mark.parametrize(
     ("processes", "kills"),
     [
-        pytest.param(1, 10, marks=pytest.mark.slow),
-        pytest.param(2, 10, marks=pytest.mark.slow),
-        (2, 3),
+        pytest.param(1, 3, marks=pytest.mark.slow),
+        pytest.param(2, 6, marks=pytest.mark.slow),
+        (2, 2),
     ],
 )
 def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(

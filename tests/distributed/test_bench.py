@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())")
+TINY = ("--batch-sizes", "4", "--steps", "2", "--repeats", "1")
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -56,9 +57,7 @@ def test_the_all_reduce():
 
 
 def test_training():
-    [column] = bench(
-        *("training", "--batch-sizes", "4", "--steps", "2", "--repeats", "1")
-    )
+    [column] = script("training.py", *TINY)
 
     assert (column["batch_size"], column["processes"]) == (4, 2)
     assert set(column["step_seconds"]) == {"plain", "alone", "apart", "weak", "strong"}
@@ -78,8 +77,7 @@ def test_the_all_reduce_of_all_that_is_installed():
 
 
 def test_training_over_mpi():
-    tiny = ("--batch-sizes", "4", "--steps", "2", "--repeats", "1")
-    [column] = bench("training", "--collective", "mpi", *tiny)
+    [column] = script("training.py", "--collective", "mpi", *TINY)
 
     assert column["weak_efficiency"]["median"] > 0
 
@@ -97,8 +95,7 @@ def test_the_all_reduce_on_horovod():
 
 @pytest.mark.requires("horovodrun")
 def test_training_on_horovod():
-    tiny = ("--batch-sizes", "4", "--steps", "2", "--repeats", "1")
-    [column] = bench("training", "--collective", "horovod", *tiny)
+    [column] = script("training.py", "--collective", "horovod", *TINY)
 
     assert (column["batch_size"], column["processes"]) == (4, 2)
     assert {"alone", "weak"} <= column["step_seconds"].keys()
@@ -124,11 +121,10 @@ def test_backups():
 
 def test_parameter_servers():
     tiny = ("--steps", "8", "--repeats", "1", "--steps-per-execution", "4")
-    [alone] = bench("parameter-server", *tiny, "--workers", "1")
     [column] = script("parameter_server.py", *tiny, "--workers", "1")
 
     assert {"tfdist", "loop", "reading_loop"} <= column["jobs"].keys()
-    for job in (alone, *column["jobs"].values()):
+    for job in column["jobs"].values():
         assert job["steps_per_second"]["median"] > 0
         assert job["processor_seconds_per_step"]["median"] > 0
         # Not counted without `ss`. Weights and gradients travel in every step.
@@ -137,7 +133,7 @@ def test_parameter_servers():
     for ratios in (column["speed_against"], column["thrift_against"]):
         assert min(ratio["median"] for ratio in ratios.values()) > 0
     # Two epochs to warm up, and one that counts.
-    assert sum(alone["staleness"]["histogram"].values()) == 3 * 8
+    assert sum(column["staleness"]["histogram"].values()) == 3 * 8
 
 
 def test_input():

@@ -70,7 +70,9 @@ def names_in(folder):
         2,
         pytest.param(3, marks=pytest.mark.slow),
         pytest.param(1, marks=pytest.mark.slow),
-        pytest.param(HOROVOD, marks=pytest.mark.requires("horovodrun")),
+        pytest.param(
+            HOROVOD, marks=[pytest.mark.requires("horovodrun"), pytest.mark.slow]
+        ),
     ]
 )
 def job(request):

@@ -164,7 +164,11 @@ def swapped(collective):
     eager = collective.all_to_all(rows, name="rows")
     halves = tf.cast(tf.range(size)[:, tf.newaxis] + 10 * rank, tf.bfloat16)
     traced = tf.function(lambda x: collective.all_to_all(x, name="halves"))(halves)
-    return {"swapped": (eager.numpy().tobytes(), traced.numpy().tolist())}
+    flat = collective.all_to_all(tf.range(size) + 10 * rank, name="flat")
+    return {
+        "swapped": (eager.numpy().tobytes(), traced.numpy().tolist()),
+        "swapped numbers": flat.numpy().tolist(),
+    }
 
 
 def summed_on_one(collective):
@@ -367,6 +371,7 @@ def test_each_rank_gets_the_rows_that_are_meant_for_it(found):
         rows, halves = its["swapped"]
         assert rows == np.array([special(10 * r + rank) for r in ranks]).tobytes()
         assert halves == [[10.0 * r + rank] for r in ranks]
+        assert its["swapped numbers"] == [10 * r + rank for r in ranks]
 
 
 def test_a_sum_reaches_the_rank_that_needs_it(found):
@@ -442,7 +447,7 @@ def quick(monkeypatched):
 
     for name, value in monkeypatched.items():
         module, _, constant = name.rpartition(".")
-        setattr(importlib.import_module(f"tfdist.rendezvous.{module}"), constant, value)
+        setattr(importlib.import_module(f"tfdist.liveness.{module}"), constant, value)
 
 
 QUICK = {
@@ -569,7 +574,7 @@ def too_late():
     quick(QUICK)
     collective = connect(timeout_seconds=2.0)
     if collective.rank == 1:
-        line = collective._lifeline
+        line = collective.control
         with line._arrived:
             line._arrived.wait_for(lambda: line.failure, SECONDS)
         return message_of(line.check)

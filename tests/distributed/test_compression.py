@@ -92,6 +92,7 @@ def types_sent(collective, name):
     """Return the types of the collective operations in a graph."""
     import tensorflow as tf
 
+    from tfdist.compat.keras.hooks import GradientPlan
     from tfdist.gradients import GradientReducer
 
     reducer = GradientReducer(collective, compression=name)
@@ -99,7 +100,8 @@ def types_sent(collective, name):
 
     @tf.function
     def reduce(gradient):
-        return reducer.reduce([gradient, double], "types", beside=[tf.ones([2])])
+        plan = GradientPlan([gradient, double])
+        return reducer.reduce(plan, "types", beside=[tf.ones([2])])
 
     operations = reduce.get_concrete_function(tf.TensorSpec([5])).graph.get_operations()
     return sorted(
@@ -111,6 +113,7 @@ def reduced(collective, name):
     """Sum gradients of several types, as they are."""
     import tensorflow as tf
 
+    from tfdist.compat.keras.hooks import GradientPlan
     from tfdist.gradients import GradientReducer
 
     rank = collective.rank
@@ -121,7 +124,7 @@ def reduced(collective, name):
         tf.IndexedSlices(random[:2], tf.constant([rank, 5], tf.int64), [9]),
     ]
     reducer = GradientReducer(collective, compression=name)
-    total, integers, rows = reducer.reduce(gradients, "several types")
+    total, integers, rows = reducer.reduce(GradientPlan(gradients), "several types")
     return {
         "total": total.numpy(),
         "integers": integers.numpy().tolist(),

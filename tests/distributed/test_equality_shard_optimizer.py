@@ -158,12 +158,25 @@ ROWS = {
 }
 
 
+# Weight by weight as Adam, and each a row of `test_equality_optimizers.py`.
+ELEMENTWISE = (
+    "Adadelta",
+    "Adagrad",
+    "Adamax",
+    "Ftrl",
+    "Lion",
+    "Nadam",
+    "RMSprop",
+    "SGD",
+)
+
+
 def cells_of(rows):
     """Return each row with its columns, which are processes only."""
     chosen = []
     for row in rows:
-        for column in COLUMNS:
-            is_usual = column == COLUMNS[0] and row not in VARIANTS
+        for column in COLUMNS if row not in ELEMENTWISE else COLUMNS[:1]:
+            is_usual = column == COLUMNS[0] and row not in (*VARIANTS, *ELEMENTWISE)
             marks = () if is_usual else SLOW
             chosen.append(pytest.param(row, column, marks=marks))
     return chosen

@@ -13,7 +13,7 @@ import pytest
 
 import tfdist
 from tfdist.launch.machine import free_ports
-from tfdist.rendezvous.record import read_record
+from tfdist.recorder.reader import read_record
 
 COMMAND = Path(sys.executable).with_name("tfdist")
 TRAIN = """
@@ -49,9 +49,9 @@ def is_alive(pid):
     ("collective", "number"),
     [
         ("tensorflow", signal.SIGKILL),
-        ("mpi", signal.SIGKILL),
+        pytest.param("mpi", signal.SIGKILL, marks=pytest.mark.slow),
         # Its watchdog kills it.
-        ("tensorflow", signal.SIGSTOP),
+        pytest.param("tensorflow", signal.SIGSTOP, marks=pytest.mark.slow),
         ("mpi", signal.SIGSTOP),
     ],
 )
@@ -114,7 +114,9 @@ model.fit(data.batch(4), verbose=0)
 """
 
 
-@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
+@pytest.mark.parametrize(
+    "collective", ["tensorflow", pytest.param("mpi", marks=pytest.mark.slow)]
+)
 def test_a_stall_is_explained_by_what_each_rank_does(tmp_path, collective):
     """First on demand, which ends nothing; then because the others wait too long."""
     program = tmp_path / "train.py"
@@ -274,10 +276,10 @@ WAITS = r"TimeoutError: rank 0 .* has waited \d+ s in train_step"
 @pytest.mark.parametrize(
     ("mistake", "collective", "error"),
     [
-        (evaluates_alone, "tensorflow", CALLS),
+        pytest.param(evaluates_alone, "tensorflow", CALLS, marks=pytest.mark.slow),
         (evaluates_alone, "mpi", CALLS),
         (steps_alone, "tensorflow", WAITS),
-        (steps_alone, "mpi", WAITS),
+        pytest.param(steps_alone, "mpi", WAITS, marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_elsewhere_is_named(mistake, collective, error):

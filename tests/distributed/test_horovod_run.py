@@ -1,15 +1,13 @@
 """`tfdist run --collective horovod` with real processes, from the outside."""
 
-import contextlib
 import json
 import os
 import re
-import select
 import signal
 import subprocess
-import sys
 
 import pytest
+from launcher import assert_end, run, started
 
 pytestmark = [
     pytest.mark.new_processes,
@@ -18,7 +16,6 @@ pytestmark = [
 ]
 
 SECONDS = 120
-TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
 HOROVOD = ("-np", "2", "--collective", "horovod")
 # Says who it is and what it has summed up, in one line.
 TALK = """
@@ -50,54 +47,15 @@ def script(tmp_path):
     return write
 
 
-@contextlib.contextmanager
-def started(*arguments):
-    """Start `tfdist run`, and kill it in the end if it is still there."""
-    process = subprocess.Popen(
-        [*TFDIST, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def run(*arguments, **env):
-    """Run `tfdist run` to its end."""
-    return subprocess.run(
-        [*TFDIST, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **env},
-        timeout=SECONDS,
-        check=False,
-    )
-
-
-def assert_end(pids):
-    """Wait until all of these processes have ended."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            ended = select.select([descriptor], [], [], SECONDS)[0]
-            os.close(descriptor)
-            assert ended, f"process {pid} was left behind"
-
-
 def test_the_processes_join_and_get_the_tuning(script, tmp_path):
     timeline = tmp_path / "timeline.json"
     tuning = ("--fusion-threshold-mb", "2", "--cycle-time-ms", "0.5")
 
     done = run(
         *(*HOROVOD, *tuning, "--timeline", str(timeline), script(TALK)),
-        HOROVOD_RANK="7",
-        HOROVOD_ELASTIC="1",
-        HOROVOD_CACHE_CAPACITY="9",
+        env=os.environ
+        | {"HOROVOD_RANK": "7", "HOROVOD_ELASTIC": "1", "HOROVOD_CACHE_CAPACITY": "9"},
+        timeout=SECONDS,
     )
 
     assert done.returncode == 0, done.stderr
@@ -118,7 +76,7 @@ def test_the_processes_join_and_get_the_tuning(script, tmp_path):
 
 @pytest.mark.requires("taskset")
 def test_a_dry_run_can_be_pasted(script):
-    done = run(*HOROVOD, "--dry-run", script(TALK))
+    done = run(*HOROVOD, "--dry-run", script(TALK), timeout=SECONDS)
     server, *ranks = done.stdout.splitlines()
 
     with subprocess.Popen(["bash", "-c", f"exec {server}"]) as serving:

@@ -172,7 +172,7 @@ def test_an_estimate_of_a_script_that_xla_compiles(tmp_path):
     )
 
     assert done.returncode == 0, done.stderr
-    is_of_gpu = "GPU memory of a rank" in done.stdout
+    is_of_gpu = "GPU memory, MiB" in done.stdout
     assert is_of_gpu == ("GPU_TESTS_ON_CPU" not in os.environ)
 
 

@@ -33,9 +33,8 @@ def run(tmp_path, collective, *words):
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
-@pytest.mark.parametrize(
-    "collective", ["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("collective", ["mpi"])
 def test_a_strategy_that_each_spawned_process_makes_again(tmp_path, collective):
     done = run(tmp_path, collective, "spawn", "top")
 

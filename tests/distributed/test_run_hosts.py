@@ -24,7 +24,6 @@ pytestmark = [
 ]
 
 A, B = ADDRESSES
-ENGINES = ["tensorflow", "mpi"]
 SECONDS = 240
 # What docs/clusters.md promises; the launcher hears nothing for 15 s first.
 LOST_SECONDS = 30
@@ -49,16 +48,6 @@ epochs = int(sys.argv[1])
 model.fit(x, x[:, :1], batch_size=16, epochs=epochs, verbose=0, callbacks=[Says()])
 total = sum(float(np.abs(weight).sum()) for weight in model.get_weights())
 print("size", tfdist.size(), "weights", total, "dir", os.getcwd(), flush=True)
-"""
-
-SUM = """
-import numpy as np
-from mpi4py import MPI
-
-world, total = MPI.COMM_WORLD, np.empty(1 << 20)
-world.Allreduce(np.full(1 << 20, world.rank + 1.0), total)
-beside = world.Split_type(MPI.COMM_TYPE_SHARED).size
-print("sum", total.max(), "beside", beside, flush=True)
 """
 
 
@@ -113,9 +102,8 @@ def processes_of(tmp_path):
     return lines
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_two_hosts_train_what_one_trains(start, tmp_path, engine):
-    words = ("-H", f"{A}:1,{B}:1", "--collective", engine, "train.py", "2")
+def test_two_hosts_train_what_one_trains(start, tmp_path):
+    words = ("-H", f"{A}:1,{B}:1", "train.py", "2")
     code, out, err = ended(start(*words))
     assert code == 0, err
     shown = dict(re.findall(r"^\[(\d [\d.]+)\] size (.*)$", out, re.MULTILINE))
@@ -128,16 +116,6 @@ def test_two_hosts_train_what_one_trains(start, tmp_path, engine):
     alone = re.search(r"size 1 weights (\S+)", out)
     assert (size, folder) == ("2", str(tmp_path))
     assert float(weights) == pytest.approx(float(alone[1]), rel=1e-5)
-
-
-def test_ranks_of_mpi_on_one_host_share_its_memory(start, tmp_path):
-    (tmp_path / "sum.py").write_text(SUM)
-    words = ("-H", f"{A}:1,{B}:2", "--collective", "mpi", "sum.py")
-    code, out, err = ended(start(*words))
-
-    assert code == 0, err
-    shown = dict(re.findall(r"^\[\d (\S+)\] sum (.*)$", out, re.MULTILINE))
-    assert shown == {A: "6.0 beside 1", B: "6.0 beside 2"}
 
 
 def test_what_each_process_is_given(start):
@@ -176,10 +154,9 @@ def test_a_rank_that_fails_ends_the_others(start, tmp_path):
     assert processes_of(tmp_path) == []
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_outlives_the_launcher(start, tmp_path, number, engine):
-    words = ("-H", f"{A}:1,{B}:1", "--collective", engine, "bash", "-c")
+def test_nothing_outlives_the_launcher(start, tmp_path, number):
+    words = ("-H", f"{A}:1,{B}:1", "bash", "-c")
     process = start(*words, "echo ready; exec sleep 1000")
     for _ in range(2):
         assert "ready" in process.stdout.readline()
@@ -193,9 +170,8 @@ def test_nothing_outlives_the_launcher(start, tmp_path, number, engine):
         assert time.monotonic() < deadline, processes_of(tmp_path)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_link_that_is_cut_in_mid_epoch_ends_the_run(start, hosts, tmp_path, engine):
-    words = ("-H", f"{A}:1,{B}:1", "--collective", engine, "train.py", "100000")
+def test_a_link_that_is_cut_in_mid_epoch_ends_the_run(start, hosts, tmp_path):
+    words = ("-H", f"{A}:1,{B}:1", "train.py", "100000")
     process = start(*words)
     while "in its midst" not in process.stdout.readline():
         assert process.poll() is None, process.stderr.read()
@@ -305,11 +281,12 @@ def test_a_spare_host_takes_the_place_of_one_that_stays_dead(start, hosts, tmp_p
     assert code == 0
     alone = float(re.search(r"weights (\S+)", out)[1])
     assert [float(total) for total in weights] == [pytest.approx(alone, rel=1e-5)] * 2
-    killed = f"rank 1 on {A} was killed by SIGKILL; started again on 2 processes; "
-    assert [line for line in err.splitlines() if "started again" in line] == [
-        f"tfdist run: restart {number}: {killed}the last saved step was 4."
-        for number in (1, 2)
-    ]
+    for number in (1, 2):
+        killed = f"tfdist run: restart {number} of 4: rank 1 on {A} was killed by SIGK"
+        restarts = [line for line in err.splitlines() if line.startswith(killed)]
+        # When it happens, and in the end.
+        assert len(restarts) == 2
+        assert all(" The last saved step was 4." in line for line in restarts)
     assert f" Host {A} stays dead and is left out: it goes on with 2 processes. " in err
     assert f"In its place: host {C}." in err
     assert processes_of(tmp_path) == []

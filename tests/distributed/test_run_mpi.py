@@ -13,11 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from launcher import SECONDS
+from launcher import run as run_to_end
 
 pytestmark = pytest.mark.new_processes
 
 BIN = Path(sys.executable).parent
-SECONDS = 60
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 SHOW = """
 import os
@@ -41,7 +42,7 @@ time.sleep(100)
 STOPPED = """
 import os, time
 import tfdist
-from tfdist.rendezvous import hub, lifeline
+from tfdist.liveness import hub, lifeline
 
 hub.SILENCE_SECONDS = lifeline.SILENCE_SECONDS = 3.0
 strategy = tfdist.strategies.AllReduceStrategy()
@@ -157,14 +158,7 @@ def left(folder):
 
 def run(*words, env=(), command=(BIN / "tfdist", "run")):
     """Run a job; return the exit code and both outputs."""
-    done = subprocess.run(
-        [*command, *words],
-        env={**os.environ, **dict(env)},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = run_to_end(*words, env={**os.environ, **dict(env)}, command=command)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -254,21 +248,6 @@ def remaining(files, pids):
     return [*files.glob("*"), *filter(psutil.pid_exists, pids.values())]
 
 
-def test_sigterm_and_ctrl_c_end_the_ranks(program):
-    words = [BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", program(WAIT)]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as launcher:
-            launcher.stdout.readline()
-            launcher.stdout.readline()
-            launcher.send_signal(number)
-            _, err = launcher.communicate(timeout=SECONDS)
-
-        assert launcher.returncode == 128 + number, err
-        assert signal.Signals(number).name in err
-
-
 @pytest.mark.requires("ss", "unshare")
 @pytest.mark.parametrize(
     ("before", "address_of_loopback"), [((), "127.0.0.1:"), (FORBIDDEN, "%lo:")]
@@ -328,7 +307,9 @@ def test_mpirun_alone_joins_ranks_of_the_strategy(program):
     )
 
 
-@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
+@pytest.mark.parametrize(
+    "collective", ["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
+)
 def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
     """As by Ctrl-Z."""
     with subprocess.Popen(
@@ -350,7 +331,9 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
     assert launcher.returncode == 0, err
 
 
-@pytest.mark.parametrize("collective", ["tensorflow", "mpi"])
+@pytest.mark.parametrize(
+    "collective", ["tensorflow", pytest.param("mpi", marks=pytest.mark.slow)]
+)
 def test_a_late_strategy_is_refused(program, collective):
     code, _, err = run("-np", "2", "--collective", collective, program(LATE))
 
@@ -372,6 +355,7 @@ def test_a_missing_rank_does_not_hang_the_others(program):
     ), err
 
 
+@pytest.mark.slow
 def test_two_mpis_are_named(program, tmp_path):
     """Without these variables mpi4py's MPI takes no notice of `mpirun`."""
     other = ("env", "-u", "PMIX_NAMESPACE", "-u", "PMIX_RANK")

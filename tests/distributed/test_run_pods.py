@@ -15,25 +15,25 @@ LAUNCH = """
 import json, sys
 from tfdist.cluster import Cluster, Task
 from tfdist.launch import Job, Pods, Restarts, run_job
-from tfdist_cli.run_report import report_end
+from tfdist_cli.run_report import end_lines, print_lines
 
 pod, addresses, command = json.loads(sys.argv[1])
 pods = Pods(Cluster(workers=tuple(addresses), task=Task("worker", pod)))
 attempts = run_job(Job(tuple(command), size=2), hosts=pods)
-report_end(Restarts(), attempts)
+print_lines(end_lines(Restarts(), attempts), is_json=False)
 sys.exit(attempts[-1].result.exit_code)
 """
 # What a strategy does first. TensorFlow itself would listen on all addresses of this
 # machine, at ports that are the same in both pods.
 MEET = """
 from tfdist.cluster import detect
-from tfdist.rendezvous.lifeline import part
+from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous.roll_call import call_roll
 
 cluster = detect()
-lifeline, hub = call_roll(cluster, print)
+lifeline = monitor(call_roll(cluster), print, 600.0)
 print(lifeline.exchange("ranks", cluster.rank))
-part(lifeline, hub)
+lifeline.leave()
 """
 
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tfdist.cluster.hosts.slurm import expand
+from tfdist.cluster.hosts import expand
 
 pytestmark = [pytest.mark.requires("scontrol"), pytest.mark.slow]
 

@@ -47,7 +47,9 @@ ELSEWHERE = {
         "test_parameter_server_example.py"
     ),
     "sbatch examples/slurm/train.sbatch": "test_slurm.py",
-    "tfdist bench training --batch-sizes 4 --steps 2 --repeats 1": "test_bench.py",
+    "python benchmarks/training.py --batch-sizes 4 --steps 2 --repeats 1": (
+        "test_bench.py"
+    ),
     "python benchmarks/input.py --examples 16 --image-size 64 --batch-size 4 "
     "--repeats 1 --cores 1": "test_bench.py",
     "tfdist run -np 2 examples/tfrecord_pipeline.py": "test_tfrecord_pipeline.py",
@@ -130,7 +132,7 @@ RUN = {
         (r"^ssh .*server1 .*TFDIST_SIZE=8 .*examples/digits_allreduce\.py",),
         (r"^ssh .*server2 .*TFDIST_LOCAL_RANK=(3) ", 3, 3),
     ],
-    "tfdist env": [(r"^\| horovod +\| value",)],
+    "tfdist env": [(r"^\| engines +\| value",)],
 }
 
 # What the courses name; each is in the first cell of a row.

@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 
 from tfdist.cluster import tf_config
 from tfdist.cluster.detect import (
-    PLACE_RESOLVERS,
+    RANK_RESOLVERS,
     RESOLVERS,
     detect,
     detect_membership,
     explain,
 )
-from tfdist.cluster.hosts.slots import number_ports, parse_hosts
-from tfdist.cluster.hosts.slurm import expand, expand_counts
-from tfdist.cluster.resolvers.launchers import GUARDS, LAUNCHERS, SLURM_REMNANTS
+from tfdist.cluster.hosts import expand, expand_counts, number_ports, parse_hosts
+from tfdist.cluster.resolvers.launchers import GUARDS
 from tfdist.cluster.tf_config import findings
 from tfdist.cluster.validation import EFFECTS, ERROR
 
@@ -108,13 +107,8 @@ VARIABLES = {
         each.name: dict(zip(each.variables, (RANKS, SIZES) * 2, strict=True))
         | dict.fromkeys({*each.signs} - {*each.variables}, ("none",))
         | dict.fromkeys({each.hosts}, ("2", "0", ""))
-        for each in (*LAUNCHERS, SLURM_REMNANTS)
-    },
-    **{
-        each.name: {each.rank: ("1", *RANKS), each.hosts: ("2", "x")}
-        | dict.fromkeys({each.sign}, ("prterun-a-1@1",))
-        | dict.fromkeys(each.denials, ("", "singleton"))
-        for each in GUARDS
+        | (dict.fromkeys(each.denials, ("", "singleton")) if each in GUARDS else {})
+        for each in RANK_RESOLVERS
     },
 }
 # Some launchers lack a variable that others have.
@@ -201,7 +195,7 @@ def test_tf_config():
 
 
 @pytest.mark.parametrize(
-    "resolver", [*RESOLVERS, *PLACE_RESOLVERS], ids=lambda resolver: resolver.name
+    "resolver", [*RESOLVERS, *RANK_RESOLVERS], ids=lambda resolver: resolver.name
 )
 def test_resolvers(resolver):
     outcomes = set()
@@ -218,7 +212,7 @@ def test_resolvers(resolver):
 
 
 def test_several_resolvers_at_once():
-    names = [resolver.name for resolver in (*RESOLVERS, *PLACE_RESOLVERS)]
+    names = [resolver.name for resolver in (*RESOLVERS, *RANK_RESOLVERS)]
     pairs = [(first, second) for first in names for second in names]
 
     def check(env):

@@ -8,11 +8,9 @@ from typing import Any
 
 from tfdist.benchmarks.figures import Calls, medians, ratio, seconds_by_call
 from tfdist.benchmarks.processes import Group, check_at_least, start
-from tfdist.benchmarks.training import HOROVOD_ENV
 from tfdist.launch import horovod, mpi
-from tfdist.scaling import bus_bandwidth
+from tfdist.scaling.laws import bus_bandwidth
 
-_ENV = {"horovod": HOROVOD_ENV, "torch": {"GLOO_SOCKET_IFNAME": "lo"}}
 # Horovod's own calls, which have a benchmark of their own.
 _HOROVOD_CALLS = ("graph", "eager")
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -78,7 +76,7 @@ def _group(collective: str, size: int, settings: dict[str, Any]) -> Group:
         {"collective": collective, **settings},
         size,
         collective=collective if is_engine else "tensorflow",
-        env=_ENV.get(collective, {}),
+        env={"GLOO_SOCKET_IFNAME": "lo"} if collective == "torch" else {},
     )
 
 

@@ -5,22 +5,27 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfdist.benchmarks.processes import run_program
-from tfdist.benchmarks.timers import Functions, time_sizes
 from tfdist.benchmarks.turns import Turn
 from tfdist.cluster import detect
 from tfdist.cluster.address import split_address
 from tfdist.collectives import Collective, TensorFlowCollective
 from tfdist.devices import pin
-from tfdist.scaling import bus_bandwidth
+from tfdist.scaling.laws import bus_bandwidth
+
+Functions = Mapping[str, Callable[[], object]]
 
 _FLOAT_BYTES = 4
+_CALLS_OF_A_TURN = 10
+# Warm-up calls compile, fill caches, and synchronize the ranks after their sleep.
+_WARM_UP_CALLS = 3
 # The baseline must not use the groups and keys of the collective.
 _BASELINE_GROUP = 1_000_000
 _BASELINE_KEY = 1
@@ -45,6 +50,39 @@ def measure(
         "limits": _with_limits,
     }[collective]
     return time_sizes(turn, sizes_bytes, repeats, make())
+
+
+def time_sizes(
+    turn: Turn,
+    sizes_bytes: Sequence[int],
+    repeats: int,
+    make_functions: Callable[[int], Functions],
+) -> list[dict[str, list[float]]]:
+    """Return the seconds of each call of functions by name, for each size."""
+    # Wait until the processes of all groups have started.
+    turn.take()
+    turn.pass_on()
+    return [_time_calls(turn, make_functions(size), repeats) for size in sizes_bytes]
+
+
+def _time_calls(
+    turn: Turn, functions: Functions, repeats: int
+) -> dict[str, list[float]]:
+    """Time functions alternately, forwards and backwards, a few calls per turn."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    order = [*functions]
+    for first in range(0, repeats, _CALLS_OF_A_TURN):
+        turn.take()
+        for call in range(-_WARM_UP_CALLS, min(_CALLS_OF_A_TURN, repeats - first)):
+            for name in order:
+                start = perf_counter()
+                functions[name]()
+                seconds = perf_counter() - start
+                if call >= 0:
+                    times[name].append(seconds)
+            order.reverse()
+        turn.pass_on()
+    return times
 
 
 def _with_tensorflow() -> Callable[[int], Functions]:

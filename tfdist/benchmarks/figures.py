@@ -3,8 +3,6 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-# The seconds of one process's steps, by block.
-Blocks = Sequence[Sequence[float]]
 # The seconds of each call on each rank, by function name.
 Calls = Sequence[Mapping[str, Sequence[float]]]
 
@@ -28,12 +26,6 @@ def ratio(
 def seconds_by_call(by_rank: Calls, name: str) -> list[float]:
     """Return the duration of each call on the slowest rank."""
     return [max(calls) for calls in zip(*(rank[name] for rank in by_rank), strict=True)]
-
-
-def seconds_by_round(ranks: Sequence[Blocks]) -> list[float]:
-    """Return the median step of each block, on the slowest rank."""
-    medians = [[statistics.median(block) for block in blocks] for blocks in ranks]
-    return [max(of_round) for of_round in zip(*medians, strict=True)]
 
 
 def medians(values: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -12,11 +12,15 @@ from typing import Any
 from tfdist.benchmarks.turns import Turn, TurnKeeper
 from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
 from tfdist.launch.machine import available_cores
-from tfdist.launch.mpi import places
+from tfdist.launch.mpi import joined_by_mpi
 
 _COULD_NOT_MEASURE = 2
 # Several processes share a GPU, of which the first would otherwise take all memory.
-_GROWING = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+# One that is stopped between turns does not answer its peers in Horovod's time.
+_ENV = {
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "3600",
+}
 
 
 @dataclass(frozen=True)
@@ -38,31 +42,24 @@ class Group:
     shares_cores: bool = False
     # True if each process gets a GPU of its own before it measures.
     pinned: bool = False
-    # In place of `size`: a chief, which measures, with workers and servers.
-    workers: int | None = None
-    ps: int | None = None
 
     @property
     def reporters(self) -> int:
         """The number of processes, from the first on, that take turns and report."""
-        return self.size if self.workers is None else 1
+        return self.size
 
     def plan(self) -> list[ProcessSpec]:
         """Return its processes, numbered from 0, without a command."""
         jobs = 1 if self.joined else self.size
         job = Job(
             (sys.executable,),
-            size=self.size // jobs if self.workers is None else None,
-            workers=self.workers,
-            ps=self.ps,
+            size=self.size // jobs,
             bind_to="none",
             threads_per_process=self.cores,
             env=self.env,
             collective=self.collective,
         )
         planned = [spec for _ in range(jobs) for spec in plan_here(job)]
-        if self.workers is not None:
-            return planned
         cores = available_cores()
         needed = self.size * self.cores
         if needed > len(cores) and not self.shares_cores:
@@ -81,7 +78,7 @@ class Group:
         """Plan its processes, with places in a job of MPI if that joins them."""
         specs = self.plan()
         is_mpi = self.collective == "mpi" and self.joined and self.size > 1
-        with places(specs) if is_mpi else nullcontext(specs) as placed:
+        with joined_by_mpi(specs) if is_mpi else nullcontext(specs) as placed:
             # The launcher must not hold places for the processes of all groups.
             yield [replace(spec, collective="") for spec in placed]
 
@@ -121,8 +118,10 @@ def start(
                 argv = _command(group, orders | {"process": len(specs)})
                 role = "" if planned.task is None else f", {planned.name}"
                 labels.append(f"{group.name}{role}")
-                planned = replace(planned, env={**planned.env, **_GROWING})
-                specs.append(replace(planned, rank=len(specs), argv=argv, task=None))
+                env = {**planned.env, **_ENV}
+                specs.append(
+                    replace(planned, rank=len(specs), argv=argv, task=None, env=env)
+                )
         ended = run(specs, output=Output(console=False), pass_signals_on=True)
         if ended.reason != "done":
             raise _failure(ended, labels)

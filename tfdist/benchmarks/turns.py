@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.rendezvous.watchdog import stops_are_expected
+from tfdist.liveness.watchdog import stops_are_expected
 
 _TURN = b"\1"
 # The group of a process, and its id if signals stop it between turns.

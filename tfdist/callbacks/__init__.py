@@ -2,8 +2,8 @@
 
 from tfdist.callbacks.backup.backup_and_restore import BackupAndRestore
 from tfdist.callbacks.broadcast_variables import BroadcastVariables
-from tfdist.callbacks.learning_rate.scale import LearningRateScale
-from tfdist.callbacks.learning_rate.schedule import (
+from tfdist.callbacks.learning_rate import (
+    LearningRateScale,
     LearningRateSchedule,
     LearningRateWarmup,
     PrintLearningRate,

@@ -85,14 +85,19 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
             {name: value.tolist() for name, value in own.items()},
             *self._own_weights(logs),
         ]
-        by_rank = collective_of(self.model).exchange("the logs of MetricAverage", mine)
-        check_equal_names("MetricAverage", [set(values) for values, *_ in by_rank])
+        by_rank = self._exchange(mine)
+        _check_equal_names(type(self).__name__, [set(values) for values, *_ in by_rank])
         for name in own:
             is_of_validation = name.startswith("val_")
             weights = [weights[is_of_validation] for _, *weights in by_rank]
             values = [np.asarray(values[name]) for values, *_ in by_rank]
             mean = _mean(values, weights)
             logs[name] = float(mean) if mean.ndim == 0 else mean
+
+    def _exchange(self, mine: list[Any]) -> list[list[Any]]:
+        """Return the logs and weights of all ranks."""
+        collective = collective_of(self.model)
+        return collective.exchange("the logs of MetricAverage", mine)
 
     def _own_weights(self, logs: dict[str, Any]) -> tuple[float, float]:
         """Return this rank's weights for training values and for validation values."""
@@ -134,7 +139,7 @@ def _mean(values: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     return np.asarray(np.average(np.stack(kept), axis=0, weights=weights))
 
 
-def check_equal_names(callback_name: str, by_rank: Sequence[set[str]]) -> None:
+def _check_equal_names(callback_name: str, by_rank: Sequence[set[str]]) -> None:
     """Refuse logs whose names differ between ranks."""
     every_name = set().union(*by_rank)
     lacks = [

@@ -8,7 +8,7 @@ import keras
 from tfdist.callbacks.ranks import collective_of, is_chief_of, is_on_its_own
 from tfdist.compat.keras.callbacks import Wraps
 from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
-from tfdist.compat.owned_variables import chief_alone
+from tfdist.compat.keras.saving import chief_alone
 
 # Hooks in which ranks without a strategy exchange decisions, except in the first, in
 # which a later BroadcastVariables may still send another learning rate.

@@ -10,7 +10,8 @@ from tfdist.cluster.detect import detect_membership
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.collectives.horovod.current import started_collective, started_rank
 from tfdist.compat.user_warnings import warn_user
-from tfdist.scaling import StepTimes, mean_times
+from tfdist.recorder.step_times import StepTimes, mean_times
+from tfdist.strategies.parameter_server import ParameterServerStrategy
 
 # TensorFlow compiles in them.
 _FIRST_STEPS = 2
@@ -40,20 +41,25 @@ def is_on_its_own(model: keras.Model) -> bool:
     return not has_strategy(model) and started_rank() is not None
 
 
+def servers_of(model: keras.Model) -> ParameterServerStrategy | None:
+    """Return the strategy of a model if it has parameter servers."""
+    strategy = model.distribute_strategy
+    return strategy if isinstance(strategy, ParameterServerStrategy) else None
+
+
 def processes_of(model: keras.Model) -> int:
     """Return how many processes train a model; all ranks must call it."""
+    servers = servers_of(model)
+    if servers is not None:
+        return servers.workers
     strategy = model.distribute_strategy
-    # With parameter servers, count the workers.
-    workers = getattr(strategy, "workers", None)
-    if workers is not None:
-        return int(workers)
     # TensorFlow's own strategies scale by replicas.
     return max(collective_of(model).size, int(strategy.num_replicas_in_sync))
 
 
 def times_since(model: keras.Model, seconds: float) -> list[float] | None:
     """Return this rank's mean times of a step since a time, if any; see `StepTimes`."""
-    times = collective_of(model).step_times(seconds)[_FIRST_STEPS:]
+    times = collective_of(model).recorder.step_times(seconds)[_FIRST_STEPS:]
     own = mean_times(times)
     return None if own is None else [own.step, own.input, own.collectives]
 
@@ -67,7 +73,8 @@ def times_of_ranks(by_rank: Sequence[list[float] | None]) -> list[StepTimes]:
 def _warn_if_apart(strategy: tf.distribute.Strategy) -> None:
     """Warn on the chief if each process of a job trains a model of its own."""
     # Other strategies of TensorFlow have replicas, or parameter servers.
-    if strategy.num_replicas_in_sync > 1 or hasattr(strategy, "workers"):
+    has_servers = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    if strategy.num_replicas_in_sync > 1 or has_servers:
         return
     place = detect_membership()
     if place.trains and place.is_chief and place.size > 1:

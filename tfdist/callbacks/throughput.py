@@ -12,27 +12,28 @@ import keras
 import tensorflow as tf
 
 from tfdist import __version__
+from tfdist.callbacks.metrics_files import EpochMetrics, MetricsFiles
 from tfdist.callbacks.ranks import (
     collective_of,
     is_chief_of,
     processes_of,
+    servers_of,
     times_of_ranks,
     times_since,
 )
+from tfdist.cluster.launcher import Launcher
 from tfdist.compat.keras.losses_and_metrics import mean_loss_of
 from tfdist.compat.keras.saving import write_atomically
 from tfdist.compat.user_warnings import warn_user
 from tfdist.devices.configuration import wait_for_gpus
 from tfdist.mixed_precision import loss_scale
-from tfdist.rendezvous.metrics_files import EpochMetrics, MetricsFiles
-from tfdist.scaling import (
+from tfdist.recorder.step_times import StepTimes, mean_waiting
+from tfdist.scaling.laws import efficiency
+from tfdist.scaling.throughput import (
     EpochRate,
     Rate,
     RateMeter,
     Run,
-    StepTimes,
-    efficiency,
-    mean_waiting,
     over_ranks,
     text_of_run,
 )
@@ -136,12 +137,10 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
             wait_for_gpus()
             examples = self._count_examples(batch)
             # With parameter servers, several steps are in flight.
-            counts_lag = hasattr(self.model.distribute_strategy, "workers")
-            if batch and not counts_lag:
+            if batch and servers_of(self.model) is None:
                 # Another step follows, so all earlier batches were full.
                 self._full_step = examples / batch
             self._meter.start(batch, examples=examples, seconds=perf_counter())
-            self._started = examples
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -158,9 +157,9 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
         """Add the rates of the epoch to the logs."""
         if self._examples is None:
             self._examples = self._count_at_end()
-        # Sentinel may have set the count back.
-        counted = max(self._examples, self._started)
-        own = self._meter.stop(self._steps, examples=counted, seconds=self._seconds)
+        own = self._meter.stop(
+            self._steps, examples=self._examples, seconds=self._seconds
+        )
         fields = [own.examples, own.seconds, own.skipped_steps, self._full_step]
         wanted = self._files.are_wanted
         times = times_since(self.model, self._began) if wanted else None
@@ -227,11 +226,11 @@ class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _reset(self) -> None:
         """Discard all measurements."""
-        self._files = MetricsFiles()
+        self._files = MetricsFiles(Launcher())
         self._meter = RateMeter(skip_steps=self.skip_steps)
         self._epochs: list[EpochRate] = []
         self._processes = 1
-        self._full_step = self._started = self._began = 0.0
+        self._full_step = self._began = 0.0
         self._global_batch_size = self.examples_per_step
         self._steps = 0
         self._seconds = 0.0

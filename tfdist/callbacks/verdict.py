@@ -15,8 +15,7 @@ from tfdist.callbacks.ranks import (
     times_of_ranks,
     times_since,
 )
-from tfdist.scaling import Shares, verdict
-from tfdist.scaling import Verdict as Found
+from tfdist.recorder.step_times import Finding, Shares, verdict
 
 # The mark of TensorBoard's page of scalars.
 _SCALARS = tf.compat.v1.SummaryMetadata(
@@ -48,7 +47,7 @@ class Verdict(EpochLine):
     """
 
     _since = 0.0
-    _found: Found | None = None
+    _found: Finding | None = None
 
     def __init__(self, *, log_dir: str | os.PathLike[str] | None = None) -> None:
         super().__init__()

@@ -13,10 +13,9 @@ _LOOPBACK_HOSTS = frozenset({"localhost", "0.0.0.0", "::", "::1"})
 LookUp = Callable[[str], frozenset[str]]
 
 
-def split_address(address: str, *, place: str = "address") -> tuple[str, int]:
+def split_address(address: str) -> tuple[str, int]:
     """Return the normalized host (lower case, compressed IPv6) and the port."""
-    check_string(address, place)
-    check_address(address, place)
+    check_address(address, "address")
     host, _, port = address.rpartition(":")
     if not host.startswith("["):
         return host.lower(), int(port)
@@ -24,15 +23,6 @@ def split_address(address: str, *, place: str = "address") -> tuple[str, int]:
     import ipaddress
 
     return str(ipaddress.IPv6Address(host[1:-1])), int(port)
-
-
-def check_string(address: object, place: str) -> None:
-    """Raise TypeError for an address that is not a string."""
-    if not isinstance(address, str):
-        raise TypeError(
-            f'{place} must be a string "host:port". Received: {address!r}. '
-            'Write it as "node1:2222".'
-        )
 
 
 def check_address(address: str, place: str) -> None:

@@ -2,55 +2,49 @@
 
 import os
 from collections import UserDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tfdist.cluster.membership import Membership, Place
-from tfdist.cluster.model import Cluster
-from tfdist.cluster.resolvers.base import Resolver
-from tfdist.cluster.resolvers.cluster_spec import TonyResolver, VertexResolver
-from tfdist.cluster.resolvers.kubernetes import KubernetesResolver, VolcanoResolver
+from tfdist.cluster.model import Cluster, Membership, Place
+from tfdist.cluster.resolvers.kubernetes import KUBERNETES, VOLCANO
 from tfdist.cluster.resolvers.launchers import (
     GUARDS,
     HOROVOD,
     LAUNCHERS,
-    SITES,
     SLURM_REMNANTS,
     SRUN,
-    Guard,
+    ClusterResolver,
+    RankResolver,
     mpi_launcher,
 )
-from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
-from tfdist.cluster.resolvers.slurm import SlurmResolver
-from tfdist.cluster.resolvers.tf_config import TFConfigResolver, TfdistResolver
+from tfdist.cluster.resolvers.services import (
+    SAGEMAKER,
+    TF_CONFIG,
+    TFDIST,
+    TONY,
+    VERTEX,
+)
+from tfdist.cluster.resolvers.slurm import SLURM
 
-Found = TypeVar("Found", Cluster, Place)
+Resolver = ClusterResolver | RankResolver
+SomeResolver = TypeVar("SomeResolver", bound=Resolver)
 
 # The first resolver that recognises the environment wins. `tfdist run` also sets
 # TF_CONFIG, so its resolver comes first. Variables that a user sets for one program
 # come before variables that services and schedulers set for all programs.
-RESOLVERS: tuple[Resolver[Cluster], ...] = (
-    TfdistResolver(),
-    TFConfigResolver(),
-    KubernetesResolver(),
-    VolcanoResolver(),
-    VertexResolver(),
-    TonyResolver(),
-    SageMakerResolver(),
-    SlurmResolver(),
-)
+RESOLVERS = (TFDIST, TF_CONFIG, KUBERNETES, VOLCANO, VERTEX, TONY, SAGEMAKER, SLURM)
 # The same for launchers that give no addresses, and last for those without a size.
-PLACE_RESOLVERS: tuple[Resolver[Place], ...] = (*LAUNCHERS, SLURM_REMNANTS, *GUARDS)
-_ALL: tuple[Resolver[Cluster] | Resolver[Place], ...] = (*RESOLVERS, *PLACE_RESOLVERS)
+RANK_RESOLVERS = (*LAUNCHERS, SLURM_REMNANTS, *GUARDS)
+_ALL: tuple[Resolver, ...] = (*RESOLVERS, *RANK_RESOLVERS)
 
 # The names in `--from`, each with that of its resolver. A guard has no job to read, and
 # Kubeflow's TFJob sets TF_CONFIG.
 _SOURCES = {
-    resolver.name.replace("open_mpi", "openmpi"): resolver.name
+    resolver.name.replace("open_mpi", "openmpi"): resolver
     for resolver in _ALL
-    if not isinstance(resolver, Guard)
-} | {"tfjob": TFConfigResolver.name}
+    if resolver not in GUARDS
+} | {"tfjob": TF_CONFIG}
 SOURCES = (*_SOURCES, "auto")
 
 
@@ -79,29 +73,28 @@ def detect(env: Mapping[str, str] | None = None) -> Cluster:
         >>> detect({"TF_CONFIG": tf_config}).rank
         1
     """
-    return _first(RESOLVERS, os.environ if env is None else env)[0] or Cluster()
+    env = os.environ if env is None else env
+    resolver = _first(RESOLVERS, env)
+    return Cluster() if resolver is None else resolver.resolve(env)
 
 
 def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
     """Return the rank, size and cluster of this process."""
-    environment = os.environ if env is None else env
-    found, launcher = _first(RESOLVERS, environment)
-    cluster = found or Cluster()
-    place = None
+    env = os.environ if env is None else env
+    cluster, place, resolver = _choose(env)
+    if resolver is None:
+        return Membership(cluster=cluster)
+    launcher = resolver.launcher
     if not cluster.task.trains:
         return Membership(cluster=cluster, launcher=launcher)
-    # A run_id marks a real run of one process. A TF_CONFIG with one address does not: a
-    # service may set it on a machine where another launcher starts several processes.
-    if cluster.run_id or cluster.is_distributed:
-        _check_ranks_agree(cluster, launcher, environment)
-    else:
-        place, launcher = _first(PLACE_RESOLVERS, environment)
+    if place is None:
+        _check_ranks_agree(cluster, launcher, env)
     return Membership(
         cluster=cluster,
         place=place,
         launcher=launcher,
-        horovod_launcher=_horovod_launcher(launcher, environment),
-        mpi_launcher=mpi_launcher(launcher, environment),
+        horovod_launcher=_horovod_launcher(resolver, env),
+        mpi_launcher=mpi_launcher(resolver, env),
     )
 
 
@@ -112,31 +105,28 @@ def tf_config_here() -> str | None:
 
 def is_elastic(env: Mapping[str, str] | None = None) -> bool:
     """Return whether `horovodrun` may add and remove ranks of this job."""
-    environment = os.environ if env is None else env
-    return environment.get("HOROVOD_ELASTIC") == "1"
+    env = os.environ if env is None else env
+    return env.get("HOROVOD_ELASTIC") == "1"
 
 
-def read_source(
-    name: str, env: Mapping[str, str] | None = None, *, place: str = "the environment"
-) -> Cluster | Place:
+def read_source(name: str, env: Mapping[str, str] | None = None) -> Cluster | Place:
     """Read the cluster or the ranks that a launcher of `SOURCES` has set."""
-    environment = os.environ if env is None else env
+    env = os.environ if env is None else env
     if name not in SOURCES:
         raise ValueError(
             f"--from must be one of {', '.join(SOURCES)}. Received: --from {name}. "
             "Use auto for the first of them that is there."
         )
-    wanted = _SOURCES.get(name)
-    for resolver in _ALL:
-        if wanted in (None, resolver.name) and resolver.recognises(environment):
-            found = resolver.resolve(environment)
+    for resolver in _ALL if name == "auto" else (_SOURCES[name],):
+        if resolver.recognises(env):
+            found = resolver.resolve(env)
             # A TF_CONFIG may describe a process without others.
             if isinstance(found, Place) or found.jobs:
                 return found
     raise ValueError(
-        f"--from {name} finds no job of several processes in {place}. "
-        f"Received: {len(environment)} variables, without those of such a job. Build "
-        "it where the program would run, or give its variables with --variables."
+        f"--from {name} finds no job of several processes in the environment. "
+        f"Received: {len(env)} variables without such a job. Run the command "
+        "where the program would run, as in `kubectl exec` or `srun`."
     )
 
 
@@ -155,18 +145,24 @@ class Explanation:
 
 def explain(env: Mapping[str, str] | None = None) -> Explanation:
     """Return the cluster that the environment describes, and its source."""
-    environment = os.environ if env is None else env
-    recognised = [each for each in _ALL if each.recognises(environment)]
-    if not recognised:
+    env = os.environ if env is None else env
+    cluster, place, resolver = _choose(env)
+    # A TF_CONFIG of a process alone has been read, too.
+    resolver = resolver or _first(RESOLVERS, env)
+    if resolver is None:
         return Explanation(Cluster())
-    first, *later = recognised
-    recorder = _Recorder(environment)
-    first.recognises(recorder)
-    found = first.resolve(recorder)
-    read, others = tuple(recorder.read), tuple(each.name for each in later)
-    if isinstance(found, Place):
-        return Explanation(Cluster(), "", found.launcher, read, others, place=found)
-    return Explanation(found, first.name, first.launcher, read, others)
+    later = _ALL[_ALL.index(resolver) + 1 :]
+    recorder = _Recorder(env)
+    resolver.recognises(recorder)
+    resolver.resolve(recorder)
+    return Explanation(
+        cluster if place is None else Cluster(),
+        resolver.name if place is None else "",
+        resolver.launcher,
+        tuple(recorder.read),
+        tuple(each.name for each in later if each.recognises(env)),
+        place or Place(),
+    )
 
 
 class LateTFConfig:
@@ -190,33 +186,40 @@ class LateTFConfig:
         )
 
 
+def _choose(env: Mapping[str, str]) -> tuple[Cluster, Place | None, Resolver | None]:
+    """Return the cluster, the ranks if it does not give them, and their source."""
+    by_addresses = _first(RESOLVERS, env)
+    cluster = Cluster() if by_addresses is None else by_addresses.resolve(env)
+    # A run_id marks a real run of one process. A TF_CONFIG with one address does not: a
+    # service may set it on a machine where another launcher starts several processes.
+    if cluster.run_id or cluster.is_distributed or not cluster.task.trains:
+        return cluster, None, by_addresses
+    by_rank = _first(RANK_RESOLVERS, env)
+    return cluster, None if by_rank is None else by_rank.resolve(env), by_rank
+
+
 def _first(
-    resolvers: tuple[Resolver[Found], ...], env: Mapping[str, str]
-) -> tuple[Found | None, str]:
-    """Return what the first resolver that recognises `env` finds, and its launcher."""
-    for resolver in resolvers:
-        if resolver.recognises(env):
-            return resolver.resolve(env), resolver.launcher
-    return None, ""
+    resolvers: Iterable[SomeResolver], env: Mapping[str, str]
+) -> SomeResolver | None:
+    """Return the first resolver that recognises `env`."""
+    return next((each for each in resolvers if each.recognises(env)), None)
 
 
-def _horovod_launcher(launcher: str, env: Mapping[str, str]) -> str | None:
+def _horovod_launcher(resolver: Resolver | None, env: Mapping[str, str]) -> str | None:
     """Return the launcher through which Horovod connects the processes, or None."""
     if env.get("HOROVOD_RANK") and env.get("HOROVOD_SIZE"):
         return "tfdist run" if env.get("TFDIST_RUN_ID") else "horovodrun"
     # A Horovod that is built with MPI.
-    of_mpi = {"mpirun", *(site.launcher for site in SITES)}
-    return launcher if launcher in of_mpi else None
+    is_of_mpi = isinstance(resolver, RankResolver) and resolver.mpi
+    return resolver.launcher if resolver and is_of_mpi else None
 
 
 def _check_ranks_agree(cluster: Cluster, launcher: str, env: Mapping[str, str]) -> None:
     """Raise if another launcher gives this process another rank or size."""
     # `horovodrun` passes the TF_CONFIG of its own machine to every process, and so do
     # `srun` and `mpirun` with one that was exported before: all would take one rank.
-    others = [HOROVOD]
-    if launcher == TFConfigResolver.launcher and not cluster.ps:
-        others += [*LAUNCHERS, SRUN]
-    other = next((each for each in others if each.recognises(env)), None)
+    is_given = launcher == TF_CONFIG.launcher and not cluster.ps
+    other = _first((*LAUNCHERS, SRUN) if is_given else (HOROVOD,), env)
     if other is None:
         return
     found = other.resolve(env)

@@ -1,6 +1,10 @@
 """Facts about this process: `tfdist.rank()` and its companions."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from tfdist.cluster.detect import detect_membership
+from tfdist.cluster.model import Membership
 
 
 def rank() -> int:
@@ -20,7 +24,7 @@ def rank() -> int:
         >>> tfdist.rank()
         0
     """
-    return detect_membership().rank
+    return _membership().rank
 
 
 def size() -> int:
@@ -40,7 +44,7 @@ def size() -> int:
         >>> import tfdist
         >>> global_batch_size = 64 * tfdist.size()
     """
-    member = detect_membership()
+    member = _membership()
     return len(member.cluster.workers) if member.cluster.ps else member.size
 
 
@@ -62,7 +66,7 @@ def local_rank() -> int:
         >>> tfdist.local_rank()
         0
     """
-    return detect_membership().local_rank
+    return _membership().local_rank
 
 
 def local_size() -> int:
@@ -81,7 +85,7 @@ def local_size() -> int:
         >>> tfdist.local_size()
         1
     """
-    return detect_membership().local_size
+    return _membership().local_size
 
 
 def is_chief() -> bool:
@@ -101,4 +105,25 @@ def is_chief() -> bool:
         ...     print("only once")
         only once
     """
-    return detect_membership().is_chief
+    return _membership().is_chief
+
+
+class _Process:
+    """The membership that this process takes for its own, if it simulates a rank."""
+
+    simulated: Callable[[], Membership] | None = None
+
+
+@contextmanager
+def simulating(membership: Callable[[], Membership]) -> Iterator[None]:
+    """Let the facts of a block be those of a simulated rank."""
+    before, _Process.simulated = _Process.simulated, membership
+    try:
+        yield
+    finally:
+        _Process.simulated = before
+
+
+def _membership() -> Membership:
+    """Return the membership of this process, or of the rank that it simulates."""
+    return (_Process.simulated or detect_membership)()

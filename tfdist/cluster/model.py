@@ -1,4 +1,4 @@
-"""Processes of a job: their addresses, and the task of this process."""
+"""Processes of a job: addresses, ranks, and the task of this process."""
 
 import functools
 from dataclasses import dataclass, field
@@ -7,8 +7,9 @@ from tfdist.cluster.address import split_address
 from tfdist.cluster.validation import (
     JOB_TYPES,
     Jobs,
-    check_addresses,
+    addresses_by_place,
     refuse_first,
+    wrong_addresses,
     wrong_index,
     wrong_task,
     wrong_type,
@@ -188,6 +189,82 @@ class Cluster:
         return [other for other, host in enumerate(hosts) if host == hosts[rank]]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Ranks and sizes of a training process, from a launcher without addresses."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launcher: str = ""  # The command, for errors.
+
+    def __post_init__(self) -> None:
+        """Check that the numbers agree."""
+        is_local = 0 <= self.local_rank < self.local_size <= self.size
+        if not (is_local and 0 <= self.rank < self.size):
+            raise ValueError(
+                "rank must be below size, local_rank below local_size, and local_size "
+                f"at most size. Received: rank={self.rank}, size={self.size}, "
+                f"local_rank={self.local_rank}, local_size={self.local_size} from "
+                f"{self.launcher or 'the program'}. Start all processes with one "
+                "launcher, and leave its variables alone."
+            )
+
+    @property
+    def is_chief(self) -> bool:
+        """Return whether this process is rank 0."""
+        return self.rank == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """Facts about this process from the environment, read once and handed down."""
+
+    # `Cluster()` if no addresses are known, as with horovodrun, mpirun and torchrun.
+    cluster: Cluster = field(default_factory=Cluster)
+    place: Place | None = None  # None: the cluster gives the ranks.
+    launcher: str = ""  # "" if the process is alone.
+    # None if Horovod cannot connect the processes.
+    horovod_launcher: str | None = None
+    mpi_launcher: str | None = None  # The same for MPI.
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process; ValueError if it does not train."""
+        return self._numbers.rank
+
+    @property
+    def size(self) -> int:
+        """The number of training processes, at least 1."""
+        return self._numbers.size
+
+    @property
+    def local_rank(self) -> int:
+        """The rank among the training processes on this host."""
+        return self._numbers.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """The number of training processes on this host."""
+        return self._numbers.local_size
+
+    @property
+    def is_chief(self) -> bool:
+        """Return whether this process is rank 0; False for a ps or an evaluator."""
+        return self._numbers.is_chief
+
+    @property
+    def trains(self) -> bool:
+        """Return whether this process has a rank."""
+        return self.cluster.task.trains
+
+    @property
+    def _numbers(self) -> Cluster | Place:
+        """The source of the ranks and sizes."""
+        return self.cluster if self.place is None else self.place
+
+
 def cluster_from_jobs(jobs: Jobs, task: Task) -> Cluster:
     """Build a cluster from addresses by job type."""
     return Cluster(
@@ -203,7 +280,7 @@ def cluster_from_jobs(jobs: Jobs, task: Task) -> Cluster:
 @functools.lru_cache(maxsize=1)
 def _check_jobs(jobs: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
     """Raise ValueError for wrong addresses, by job type."""
-    check_addresses(dict(jobs))
+    refuse_first(wrong_addresses(dict(jobs)))
 
 
 @functools.lru_cache(maxsize=1)
@@ -226,7 +303,9 @@ def _check_types(cluster: Cluster) -> None:
             f"task must be a Task. Received: task={cluster.task!r}. "
             'Write it as Task("worker", 0).'
         )
-    jobs = cluster.jobs
-    if not all(isinstance(address, str) for each in jobs.values() for address in each):
-        # What has no hash would fail in the cache, without a name.
-        check_addresses(jobs)
+    for place, address in addresses_by_place(cluster.jobs):
+        if not isinstance(address, str):
+            raise TypeError(
+                f'{place} must be a string "host:port". Received: {address!r}. '
+                'Write it as "node1:2222".'
+            )

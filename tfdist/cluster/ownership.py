@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from tfdist.cluster.hosts.processes import parent_of
+from tfdist.cluster.this_host import parent_of
 
 # The process that has taken the rank of its environment, its session, and that rank.
 OWNER_VARIABLE = "TFDIST_RANK_OWNER"

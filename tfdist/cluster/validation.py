@@ -8,7 +8,6 @@ from typing import Any
 from tfdist.cluster.address import (
     LookUp,
     address_problem,
-    check_string,
     is_loopback,
     split_address,
 )
@@ -67,17 +66,10 @@ def refuse_first(findings: Iterable[Finding], prefix: str = "") -> None:
         raise ValueError(f"{prefix}{finding.message}")
 
 
-def check_addresses(jobs: Jobs) -> None:
-    """Raise for malformed, repeated or unreachable addresses."""
-    for place, address in _addresses_by_place(jobs):
-        check_string(address, place)
-    refuse_first(wrong_addresses(jobs))
-
-
 def wrong_addresses(jobs: Jobs) -> Iterator[Finding]:
     """Yield the errors in the addresses of a cluster."""
     place_of: dict[tuple[str, int], str] = {}
-    for place, address in _addresses_by_place(jobs):
+    for place, address in addresses_by_place(jobs):
         problem = address_problem(address)
         if problem is not None:
             what, fix = problem
@@ -216,7 +208,7 @@ def cluster_warnings(jobs: Jobs) -> Iterator[Finding]:
             "keep its task.",
             "left out",
         )
-    for place, address in _addresses_by_place(jobs):
+    for place, address in addresses_by_place(jobs):
         if split_address(address)[1] in _EPHEMERAL:
             yield _warning(
                 place,
@@ -232,7 +224,7 @@ def cluster_warnings(jobs: Jobs) -> Iterator[Finding]:
 def lookup_warnings(jobs: Jobs, look_up: LookUp) -> Iterator[Finding]:
     """Yield warnings for host names that resolve nowhere or only to this machine."""
     places: dict[str, str] = {}
-    for place, address in _addresses_by_place(jobs):
+    for place, address in addresses_by_place(jobs):
         if address_problem(address) is None:
             places.setdefault(split_address(address)[0], place)
     for host, place in places.items():
@@ -260,7 +252,7 @@ def lookup_warnings(jobs: Jobs, look_up: LookUp) -> Iterator[Finding]:
         )
 
 
-def _addresses_by_place(jobs: Jobs) -> Iterator[tuple[str, str]]:
+def addresses_by_place(jobs: Jobs) -> Iterator[tuple[str, str]]:
     """Yield each address with its path, such as "cluster.worker[0]"."""
     for job, addresses in jobs.items():
         for index, address in enumerate(addresses):

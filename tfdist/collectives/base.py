@@ -3,20 +3,23 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat.tensorflow import number_of
-from tfdist.scaling import StepTimes
-
-_Result = TypeVar("_Result")
+from tfdist.liveness.lifeline import Lifeline
+from tfdist.recorder.graph import Recorder
+from tfdist.recorder.ring import Unrecorded
 
 REDUCTIONS = ("sum", "mean", "min", "max")
 
 
 class Collective(ABC):
     """Communication of tensors and small values between the ranks of a job.
+
+    A subclass must define `rank`, `size`, `all_reduce`, `all_gather`, `broadcast` and
+    `exchange`; it may override the other methods and attributes.
 
     All ranks must make the same calls in the same order, each with the same name and
     with equal shapes and types; only in `all_gather` may the number of rows differ. If
@@ -29,11 +32,19 @@ class Collective(ABC):
         size: The number of processes in the job.
         sends_at_once: Whether gradients are sent together, after the backward pass,
             unless the size of buckets is given.
+        control: The `ControlPlane`, by which ranks agree without tensors.
+        recorder: The record of collectives and steps; by default nothing is recorded.
     """
 
     rank: int
     size: int
     sends_at_once = False
+    recorder: Recorder | Unrecorded = Unrecorded()
+
+    @property
+    def control(self) -> "ControlPlane | Lifeline":
+        """The control plane; by default it exchanges values by this collective."""
+        return ControlPlane(self)
 
     @abstractmethod
     def all_reduce(
@@ -153,8 +164,41 @@ class Collective(ABC):
             The values by rank.
         """
 
-    def gather_values(self, name: str, value: Any) -> list[Any]:
-        """Gather a value of some KB from all ranks on rank 0, outside of any graph.
+    def barrier(self, name: str = "barrier") -> None:
+        """Wait until every rank has reached this call.
+
+        Args:
+            name: Name of the barrier, the same on every rank. Default "barrier".
+        """
+        self.exchange(f"barrier {name}", None)
+
+    def call(self, what: str) -> AbstractContextManager[None]:
+        """Mark a section of the program in which ranks may wait for each other.
+
+        Args:
+            what: Description of the section, the same on every rank; a `StepKind` if it
+                runs steps of Keras.
+
+        Returns:
+            A context. An error that a failed peer caused is replaced by one that
+            names the peer.
+        """
+        del what
+        return nullcontext()
+
+
+class ControlPlane:
+    """Agreements of ranks, by exchanges of their collective.
+
+    Tensors and graphs have no part in it. tfdist's own collectives have one that works
+    by the connections of the ranks to rank 0.
+    """
+
+    def __init__(self, collective: Collective) -> None:
+        self._collective = collective
+
+    def gather(self, name: str, value: Any) -> list[Any]:
+        """Gather a value of some KB from all ranks on rank 0.
 
         Args:
             name: Name of the exchange, the same on every rank.
@@ -163,29 +207,9 @@ class Collective(ABC):
         Returns:
             The values by rank on rank 0; on other ranks this list may be empty.
         """
-        return self.exchange(name, value)
+        return self._collective.exchange(name, value)
 
-    @abstractmethod
-    def barrier(self, name: str = "barrier") -> None:
-        """Wait until every rank has reached this call.
-
-        Args:
-            name: Name of the barrier, the same on every rank. Default "barrier".
-        """
-
-    @abstractmethod
-    def call(self, what: str) -> AbstractContextManager[None]:
-        """Mark a section of the program in which ranks may wait for each other.
-
-        Args:
-            what: Description of the section, the same on every rank.
-
-        Returns:
-            A context. An error that a failed peer caused is replaced by one that
-            names the peer.
-        """
-
-    def tell(self, what: str, value: Any = True) -> None:  # noqa: B027
+    def tell(self, what: str, value: Any = True) -> None:
         """Tell the ranks that wait for the chief that it has done something.
 
         Args:
@@ -216,50 +240,9 @@ class Collective(ABC):
         Returns:
             Whether all ranks stop at this point.
         """
-        return wishes if self.size == 1 else any(self.exchange("stop", wishes))
-
-    def traced(
-        self, what: str, inputs: Sequence[Any], op: Callable[[], _Result]
-    ) -> _Result:
-        """Add a collective to a graph, and record it.
-
-        Args:
-            what: Description of the collective, the same on every rank.
-            inputs: The tensors that it waits for.
-            op: A function that adds it.
-
-        Returns:
-            What `op` returns.
-        """
-        del what, inputs
-        return op()
-
-    def step(
-        self, what: str, data: Any
-    ) -> AbstractContextManager[Callable[[Any], None]]:
-        """Mark a step of Keras for the record.
-
-        Args:
-            what: "train_step", "test_step" or "predict_step".
-            data: The tensors that the step waits for.
-
-        Returns:
-            A context of a function that takes the outputs of the step.
-        """
-        del what, data
-        return nullcontext(lambda outputs: None)
-
-    def step_times(self, since: float) -> list[StepTimes]:
-        """Return the times of recent training steps of this rank, as far as recorded.
-
-        Args:
-            since: The time before which no step counts, in seconds since 1970.
-
-        Returns:
-            The times by step, without the last step; none in a single process.
-        """
-        del since
-        return []
+        if self._collective.size == 1:
+            return wishes
+        return any(self._collective.exchange("stop", wishes))
 
 
 class FusingCollective(Collective):

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.cluster.membership import Membership
+from tfdist.cluster.launcher import Launcher, start_timeout
+from tfdist.cluster.model import Membership
 from tfdist.cluster.ownership import take_rank
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.mpi_transfers import Transfers
 from tfdist.collectives.wire_format import from_move, to_move
 from tfdist.devices import pin
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.presence import start_timeout
-from tfdist.rendezvous.progress import note_meeting
+from tfdist.liveness.lifeline import Lifeline, monitor
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, introduce, meet
 
 
@@ -42,12 +40,12 @@ class MPICollective(MonitoredCollective):
     ) -> None:
         seconds = start_timeout(start_timeout_seconds)
         self._transfers = Transfers(load(seconds).COMM_WORLD)
-        lifeline, hub = _connect(self._transfers, seconds, timeout_seconds)
+        lifeline = _connect(self._transfers, seconds, timeout_seconds)
         self._transfers.check = lifeline.check
         self._raised: Exception | None = None
         rank, size = self._transfers.rank, self._transfers.size
-        super().__init__(rank, size, lifeline, hub)
-        self._transfers.record = self.recorder.entry
+        super().__init__(rank, size, lifeline)
+        self._transfers.recorder = self.recorder
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
@@ -66,103 +64,73 @@ class MPICollective(MonitoredCollective):
         """Leave the record to the transfer, which knows when all ranks agree."""
         return nullcontext()
 
-    def _leave(self, hub: Hub | None) -> None:
+    def _leave(self) -> None:
         has_failed = hasattr(sys, "last_value") or self._lifeline.failure is not None
-        super()._leave(hub)
+        super()._leave()
         # It waits for all ranks; after a failure, the launcher ends the others.
         if not has_failed:
             self._transfers.finalize()
 
     def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
         what = f"all_reduce {name!r} ({reduction}, {tensors[0].dtype.name})"
-
-        def reduce(*arrays: Any) -> list[Any]:
-            return self._transfers.reduce(what, arrays, reduction)
-
-        return self._run(what, reduce, tensors, [tensor.shape for tensor in tensors])
+        return self._run(what, self._transfers.reduce, tensors, reduction)
 
     def reduce(
         self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
     ) -> list[Any]:
         """Sum each tensor on one rank; see `Collective.reduce`."""
-        return self._move(
-            self._transfers.reduce_to, "reduce", tensors, root_ranks, name
-        )
+        what = f"reduce {name!r} ({tensors[0].dtype.name})"
+        return self._run(what, self._transfers.reduce_to, tensors, root_ranks)
 
     def share(
         self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
     ) -> list[Any]:
         """Send each tensor from one rank to all; see `Collective.share`."""
         moved = [to_move(tf.convert_to_tensor(tensor)) for tensor in tensors]
-        shared = self._move(self._transfers.share, "share", moved, root_ranks, name)
+        what = f"share {name!r} ({moved[0].dtype.name})"
+        shared = self._run(what, self._transfers.share, moved, root_ranks)
         return [from_move(s, t.dtype) for s, t in zip(shared, tensors, strict=True)]
-
-    def _move(
-        self,
-        transfer: Callable[[str, Sequence[Any], Sequence[int]], list[Any]],
-        kind: str,
-        tensors: Sequence[Any],
-        root_ranks: Sequence[int],
-        name: str,
-    ) -> list[Any]:
-        """Move tensors between ranks and those that own them."""
-        what = f"{kind} {name!r} ({tensors[0].dtype.name})"
-
-        def move(*arrays: Any) -> list[Any]:
-            return transfer(what, arrays, root_ranks)
-
-        return self._run(what, move, list(tensors), [t.shape for t in tensors])
 
     def _gather(self, tensor: Any, name: str) -> Any:
         what = f"all_gather {name!r} ({tensor.dtype.name})"
-
-        def gather(array: Any) -> list[Any]:
-            return [self._transfers.gather(what, array)]
-
-        return self._run(what, gather, [tensor], [[None, *tensor.shape[1:]]])[0]
+        shapes = [[None, *tensor.shape[1:]]]
+        return self._run(what, self._transfers.gather, [tensor], shapes=shapes)[0]
 
     def all_to_all(self, tensor: Any, *, name: str) -> Any:
         """Send each rank its row; see `Collective.all_to_all`."""
         what = f"all_to_all {name!r} ({tensor.dtype.name})"
-
-        def exchange(array: Any) -> list[Any]:
-            return [self._transfers.all_to_all(what, array)]
-
-        moved = to_move(tensor)
-        return from_move(
-            self._run(what, exchange, [moved], [moved.shape])[0], tensor.dtype
-        )
+        received = self._run(what, self._transfers.all_to_all, [to_move(tensor)])[0]
+        return from_move(received, tensor.dtype)
 
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
         what = f"broadcast {name!r} from rank {root_rank} ({tensors[0].dtype.name})"
-
-        def broadcast(*arrays: Any) -> list[Any]:
-            return self._transfers.broadcast(what, arrays, root_rank)
-
-        return self._run(what, broadcast, tensors, [tensor.shape for tensor in tensors])
+        return self._run(what, self._transfers.broadcast, tensors, root_rank)
 
     def _run(
         self,
         what: str,
         transfer: Callable[..., list[Any]],
-        tensors: list[Any],
-        shapes: Sequence[Any],
+        tensors: Sequence[Any],
+        *options: Any,
+        shapes: Sequence[Any] | None = None,
     ) -> list[Any]:
         """Run a transfer, or add it to the graph."""
+        before = [tensor.shape for tensor in tensors]
+        call = f"{what} of shapes {before}"
+        if tf.executing_eagerly():
+            with self.call(call), tf.device("CPU:0"):
+                arrays = [np.asarray(tensor.numpy()) for tensor in tensors]
+                results = transfer(what, arrays, *options)
+                return [tf.convert_to_tensor(result) for result in results]
 
         def run(*arrays: Any) -> list[Any]:
             try:
-                return transfer(*map(np.asarray, arrays[:-1]))
+                return transfer(what, [*map(np.asarray, arrays[:-1])], *options)
             except Exception as error:
                 self._raised = error
                 raise
 
-        what = f"{what} of shapes {[tensor.shape for tensor in tensors]}"
-        if tf.executing_eagerly():
-            with self.call(what), tf.device("CPU:0"):
-                results = transfer(*[np.asarray(each.numpy()) for each in tensors])
-                return [tf.convert_to_tensor(result) for result in results]
-        self._lifeline.traced(what)
+        self.recorder.plan.append(call)
         types = [tensor.dtype for tensor in tensors]
         # XLA cannot compile the operation. A `tf.function` runs it, like others with
         # side effects, in the order of tracing, which is the same on all ranks.
@@ -171,7 +139,8 @@ class MPICollective(MonitoredCollective):
             # The record has the number of the step before the transfer is recorded.
             waited_for = [*tensors, self.recorder.step_number]
             results = tf.numpy_function(run, waited_for, types)
-        return [tf.ensure_shape(*each) for each in zip(results, shapes, strict=True)]
+        after = before if shapes is None else shapes
+        return [tf.ensure_shape(*each) for each in zip(results, after, strict=True)]
 
 
 def load(timeout_seconds: float) -> Any:
@@ -236,8 +205,8 @@ def check_ranks(member: Membership, timeout_seconds: float | None = None) -> Non
 
 def _connect(
     transfers: Transfers, start_timeout_seconds: float, timeout_seconds: float
-) -> tuple[Lifeline, Hub | None]:
-    """Connect this rank to rank 0; on rank 0, return the hub, too."""
+) -> Lifeline:
+    """Connect this rank to rank 0."""
     transfers.wait_for_all(start_timeout_seconds)
     rank = transfers.rank
     guest, door = introduce(rank, rank, is_local=transfers.is_local())
@@ -245,10 +214,8 @@ def _connect(
         rank,
         transfers.gather_objects(guest),
         door,
-        transfers.stop,
         start_timeout_seconds=start_timeout_seconds,
-        timeout_seconds=timeout_seconds,
     )
     if rank == 0:
-        note_meeting()
-    return met
+        Launcher().note_saved(0)
+    return monitor(met, transfers.stop, timeout_seconds)

@@ -6,11 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import numpy as np
+
+from tfdist.recorder.ring import Flight, Unrecorded
 
 # Larger pieces leave the caches between being written and being read.
 _PIECE_BYTES = 2**20
@@ -44,8 +46,7 @@ class Transfers:
         self._world = self._comm = world
         self.rank, self.size = int(world.rank), int(world.size)
         self.check: Callable[[], None] = lambda: None
-        # As `Flight.entry`.
-        self.record: Callable[[str, int], AbstractContextManager[Any]] = _unrecorded
+        self.recorder: Flight | Unrecorded = Unrecorded()
         # One thread at a time, so that the order of transfers is one.
         self._lock = threading.Lock()
         self._is_idle = threading.Event()
@@ -189,8 +190,9 @@ class Transfers:
             self._comm.Irecv([part, self._mpi.BYTE], rank) for part in _messages(array)
         ]
 
-    def gather(self, what: str, array: Any) -> Any:
-        """Concatenate the rows of all ranks."""
+    def gather(self, what: str, arrays: Sequence[Any]) -> list[Any]:
+        """Concatenate the rows of all ranks, of one array."""
+        (array,) = arrays
         row = array.shape[1:]
         with self._agreed(what, [array], [row]):
             size = int(np.prod(row, dtype=np.int64)) * array.dtype.itemsize
@@ -203,18 +205,19 @@ class Transfers:
                 mine = [array, array.shape[0], kind]
                 self._comm.Allgatherv(mine, [gathered, counts.tolist(), kind])
             kind.Free()
-            return gathered
+            return [gathered]
 
-    def all_to_all(self, what: str, array: Any) -> Any:
+    def all_to_all(self, what: str, arrays: Sequence[Any]) -> list[Any]:
         """Send each rank its row, and return those that all ranks send to this one."""
-        with self._agreed(what, [array]):
+        (array,) = arrays
+        with self._agreed(what, arrays):
             received = _empty_like(array)
             requests = []
             for rank in range(self.size):
-                requests += self._receive(received[rank], rank)
-                requests += self._send(array[rank], [rank])
+                requests += self._receive(received[rank : rank + 1], rank)
+                requests += self._send(array[rank : rank + 1], [rank])
             self._mpi.Request.Waitall(requests)
-            return received
+            return [received]
 
     def broadcast(self, what: str, arrays: Sequence[Any], root_rank: int) -> list[Any]:
         """Send the arrays of one rank to all."""
@@ -264,7 +267,7 @@ class Transfers:
         size_bytes = sum(array.nbytes for array in arrays)
         digest = hashlib.blake2b(description.encode(), digest_size=7).digest()
         key = int.from_bytes(digest, "big")
-        with self._lock, self.record(description, size_bytes) as agreed:
+        with self._lock, self.recorder.entry(description, size_bytes) as agreed:
             self._mine[:] = key, -key
             # Blocking transfers could not be interrupted when a peer fails.
             request = self._comm.Iallreduce(self._mine, self._all, self._mpi.MIN)
@@ -287,13 +290,6 @@ class Transfers:
                 os.sched_yield()
             else:
                 time.sleep(_SLEEP_SECONDS)
-
-
-@contextmanager
-def _unrecorded(what: str, size_bytes: int) -> Iterator[Callable[[], None]]:
-    """Record nothing."""
-    del what, size_bytes
-    yield lambda: None
 
 
 class OutputBuffers:

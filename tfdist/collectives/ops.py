@@ -53,7 +53,7 @@ class FlatOps:
         self._rank, self._size = collective.rank, collective.size
         self._group_key, self._communication = group_key, communication
         self._device = device
-        self._call, self._traced = collective.call, collective.traced
+        self._call, self._traced = collective.call, collective.recorder.traced
         self._keys = InstanceKeys()
         self._throttle = Throttle()
         self._is_ordered = communication == "nccl" or "GPU" in device

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,8 +11,7 @@ from tfdist.collectives.base import Collective
 from tfdist.collectives.ops import FlatOps
 from tfdist.collectives.tensorflow import FlatCollective
 from tfdist.compat.mirrored import is_in_loop, may_meet
-
-_Result = TypeVar("_Result")
+from tfdist.recorder.ring import Unrecorded
 
 # Group 1 is the processes, group 2 the devices of several processes. Groups of
 # TensorFlow's own strategies start at `compat.mirrored.FIRST_GROUP_KEY`.
@@ -42,7 +41,9 @@ class ReplicaCollective(FlatCollective):
         communication: str = "nccl",
     ) -> None:
         self._meets = meets
-        self._processes, self._number = processes, number
+        self._processes = processes
+        # Branches of replicas that write to one record would wait for each other.
+        self.recorder = Unrecorded() if number else processes.recorder
         self.rank = processes.rank * len(devices) + number
         self.size = processes.size * len(devices)
         self._ops = FlatOps(
@@ -124,13 +125,6 @@ class ReplicaCollective(FlatCollective):
     def call(self, what: str) -> AbstractContextManager[None]:
         """Mark a section in which ranks may wait; see `Collective.call`."""
         return self._processes.call(what)
-
-    def traced(
-        self, what: str, inputs: Sequence[Any], op: Callable[[], _Result]
-    ) -> _Result:
-        """Add a collective to a graph, and record it; see `Collective.traced`."""
-        # Branches of replicas that write to one record would wait for each other.
-        return op() if self._number else self._processes.traced(what, inputs, op)
 
     def _reduce_by_ops(self, tensors: Sequence[Any]) -> list[Any]:
         """Sum tensors by the strategy's cross-device ops."""

@@ -1,7 +1,6 @@
 """The collective of a single process, which returns its inputs."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -49,10 +48,3 @@ class SingleCollective(Collective):
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
         """Return the value of this one process; see `Collective.exchange`."""
         return [value]
-
-    def barrier(self, name: str = "barrier") -> None:
-        """Return at once; see `Collective.barrier`."""
-
-    def call(self, what: str) -> AbstractContextManager[None]:
-        """Do nothing; see `Collective.call`."""
-        return nullcontext()

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfdist.cluster.launcher import start_timeout
 from tfdist.cluster.model import Cluster
 from tfdist.cluster.ownership import take_rank
 from tfdist.collectives.monitored import MonitoredCollective
 from tfdist.collectives.ops import FlatOps, try_nccl
-from tfdist.collectives.transport import choose_transport
 from tfdist.collectives.wire_format import (
     TypedCollective,
     from_move,
@@ -22,7 +22,7 @@ from tfdist.collectives.wire_format import (
 from tfdist.compat import tensorflow as compat
 from tfdist.devices import pin
 from tfdist.devices.cards import cards
-from tfdist.rendezvous.presence import start_timeout
+from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, call_roll
 
 
@@ -93,14 +93,10 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
         take_rank(cluster.rank, cluster.size)
         if not (takes_all_gpus and cluster.local_size == 1):
             pin(cluster.local_rank, cluster.local_size)
-        lifeline, hub = call_roll(
-            cluster,
-            compat.abort_collectives,
-            start_timeout_seconds=start_timeout_seconds,
-            timeout_seconds=timeout_seconds,
-        )
+        met = call_roll(cluster, start_timeout_seconds=start_timeout_seconds)
+        lifeline = monitor(met, compat.abort_collectives, timeout_seconds)
         compat.start_collectives(cluster.addresses, cluster.rank)
-        super().__init__(cluster.rank, cluster.size, lifeline, hub)
+        super().__init__(cluster.rank, cluster.size, lifeline)
         if communication == "auto":
             is_one_host = cluster.local_size == cluster.size
             seconds = start_timeout(start_timeout_seconds)
@@ -138,6 +134,28 @@ class TensorFlowCollective(FlatCollective, MonitoredCollective):
     def all_to_all(self, tensor: Any, *, name: str) -> Any:
         """Send each rank its row; see `Collective.all_to_all`."""
         return from_move(self._ops.all_to_all(to_move(tensor), name), tensor.dtype)
+
+
+def choose_transport(cards: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """Return "nccl" or "ring" for the GPUs of each rank, and why not NCCL.
+
+    NCCL joins GPUs if each logical GPU of each rank is a card of its own.
+
+    Args:
+        cards: For each rank, a name of the card of each of its logical GPUs.
+    """
+    owners: dict[str, int] = {}
+    for rank, of_rank in enumerate(cards):
+        for card in of_rank:
+            other = owners.setdefault(card, rank)
+            if other == rank and of_rank.count(card) > 1:
+                return "ring", f"rank {rank} has split a GPU"
+            if other != rank:
+                return "ring", f"ranks {other} and {rank} share a GPU"
+    without = [rank for rank, of_rank in enumerate(cards) if not of_rank]
+    if without and owners:
+        return "ring", f"rank {without[0]} has none"
+    return ("nccl" if owners else "ring"), ""
 
 
 def _try_nccl(size: int, seconds: float) -> str:

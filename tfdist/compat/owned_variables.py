@@ -1,8 +1,7 @@
 """Optimizers of Keras that keep variables only of the weights that this rank owns."""
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
@@ -12,66 +11,47 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.patching import holding, within
-from tfdist.compat.rows import RowBlock
-from tfdist.scaling.owners import DIVIDED
+from tfdist.sharding.assignment import DIVIDED
+from tfdist.sharding.optimizers import check_shardable, is_divisible
+from tfdist.sharding.rows import RowBlock
 
-# Optimizers that update each element of a weight without regard to others.
-ELEMENTWISE = (
-    *("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam"),
-    *("RMSprop", "SGD"),
-)
-# Optimizers that update each weight without regard to others. MultiOptimizer has
-# optimizers of its own, and ScheduleFreeAdamW starts from values of the weights.
-_PER_WEIGHT = sorted((*ELEMENTWISE, "Adafactor", "Lamb", "Muon"))
-# The attributes of an optimizer that hold the owners of its weights, and of a variable
-# that hold its own owner.
-_OWNERS, _OWNER = "_tfdist_owners", "_tfdist_owner"
-# The attribute that holds the owners of the weights that it updates now.
-_APPLIED = "_tfdist_applied"
 # Whether the variable that is created now is one that another rank keeps.
 _ELSEWHERE = ContextVar("elsewhere", default=False)
-_CHIEF_ALONE = ContextVar("chief alone", default=False)
 
 
-class _KeptByOwners(keras.Variable):  # type: ignore[misc]
-    """Variable of an optimizer that this rank does not keep whole."""
+class OwnedVariable(keras.Variable):  # type: ignore[misc]
+    """Variable of an optimizer that a rank keeps alone, or of which each keeps rows.
 
+    It has the shape of the whole. On the other ranks it is a stand-in without a value.
+    """
+
+    # The rank that keeps it, or `DIVIDED`.
+    owner: int
     # The `WeightOwners` that can read what other ranks keep.
     owners: Any
 
-    def numpy(self) -> np.ndarray:
-        """Return the value as an array, without a second copy."""
-        return np.asarray(self.value)
-
-
-class KeptElsewhere(_KeptByOwners):
-    """Stand-in for an optimizer's variable that another rank keeps."""
-
-    @property
-    def value(self) -> np.ndarray:
-        """Read the value from its owner, while that lends it."""
-        value: np.ndarray = self.owners.read(self)
-        return value
-
-    def assign(self, value: Any) -> Any:
-        """Leave the value to its owner."""
-        return value
-
-
-class KeptByRows(_KeptByOwners):
-    """Variable of the shape of a divided weight, with the rows that this rank owns."""
-
     @property
     def value(self) -> Any:
-        """This rank's rows; all rows while the other ranks lend theirs."""
-        return self.owners.read(self) if self.owners.is_lent(self) else self._value
+        """What this rank keeps; the whole while the other ranks lend their parts."""
+        is_lent = self.owner == DIVIDED and self.owners.is_lent(self)
+        if self._value is None or is_lent:
+            return self.owners.read(self)
+        return self._value if self.owner == DIVIDED else super().value
 
     def assign(self, value: Any) -> Any:
-        """Assign this rank's rows, alone or out of all."""
+        """Assign what this rank keeps; its rows come alone, or out of all."""
+        if self._value is None:
+            return value
+        if self.owner != DIVIDED:
+            return super().assign(value)
         is_whole = tuple(value.shape) == tuple(self.shape)
         part = value[self.owners.rows(self)] if is_whole else value
         self._value.assign(self._convert_to_tensor(part, self.dtype))
         return value
+
+    def numpy(self) -> np.ndarray:
+        """Return the value as an array, without a second copy."""
+        return np.asarray(self.value)
 
 
 def owners_of(strategy: Any) -> Any:
@@ -81,53 +61,12 @@ def owners_of(strategy: Any) -> Any:
 
 def owner_of(variable: Any) -> int | None:
     """Return the rank that keeps an optimizer's variable, `DIVIDED`; None if all do."""
-    owner: int | None = getattr(variable, _OWNER, None)
-    return owner
+    return variable.owner if isinstance(variable, OwnedVariable) else None
 
 
 def is_elsewhere(variable: Any) -> bool:
     """Return whether only another rank keeps a variable."""
-    return isinstance(variable, KeptElsewhere)
-
-
-def chief_alone() -> AbstractContextManager[None]:
-    """Mark a block that only the chief runs, so that no other rank can lend."""
-    return within(_CHIEF_ALONE, True)
-
-
-def check_not_alone(what: str) -> None:
-    """Raise `RuntimeError` if the chief saves alone what other ranks keep."""
-    if _CHIEF_ALONE.get():
-        raise RuntimeError(
-            "With shard_optimizer=True, all ranks must save a model together. "
-            f"Received: {what}, saved by a callback that only the chief runs. Give "
-            "fit tfdist.callbacks.ModelCheckpoint or BackupAndRestore, without "
-            "RankZero."
-        )
-
-
-def check_shardable(optimizer: Any) -> None:
-    """Raise `ValueError` if an optimizer's variables cannot be kept by owners only."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        check_shardable(inner)
-        return
-    kind = type(optimizer)
-    # Older versions of Keras lack some of them.
-    known = [getattr(keras.optimizers, name, None) for name in _PER_WEIGHT]
-    if kind not in known and not kind.__module__.startswith("tfdist.optimizers."):
-        raise ValueError(
-            "shard_optimizer=True needs an optimizer that updates each weight on its "
-            f"own. Received: {kind.__name__}. Use one of {', '.join(_PER_WEIGHT)}, "
-            "tfdist.optimizers, or loss scaling around it, or leave out "
-            "shard_optimizer."
-        )
-    if optimizer.built and _OWNERS not in vars(optimizer):
-        raise ValueError(
-            "shard_optimizer=True needs an optimizer that is built under the strategy. "
-            f"Received: {optimizer.name}, built before. Build it in strategy.scope(), "
-            "or leave that to fit."
-        )
+    return isinstance(variable, OwnedVariable) and variable._value is None
 
 
 def build_owned(original: Any, self: Any, variables: Sequence[Any]) -> None:
@@ -136,37 +75,17 @@ def build_owned(original: Any, self: Any, variables: Sequence[Any]) -> None:
         self._distribution_strategy
     )
     if owners is not None and not isinstance(self, keras.optimizers.LossScaleOptimizer):
-        check_shardable(self)
-        keys = [self._var_key(variable) for variable in variables]
-        sizes = [
-            tf.TensorShape(v.shape).num_elements() * tf.as_dtype(v.dtype).size
-            for v in variables
-        ]
-        divisible = [
-            i for i, v in enumerate(variables) if is_divisible(self, v, owners.size)
-        ]
-        # Unseen by Keras's tracking.
-        vars(self)[_OWNERS] = (
-            owners,
-            dict(zip(keys, owners.assign(sizes, divisible), strict=True)),
+        check_shardable(self, owners)
+        by_key = {self._var_key(variable): variable for variable in variables}
+        owners.assign(
+            self,
+            {
+                key: tf.TensorShape(v.shape).num_elements() * tf.as_dtype(v.dtype).size
+                for key, v in by_key.items()
+            },
+            {key for key, v in by_key.items() if is_divisible(self, v, owners.size)},
         )
     original(self, variables)
-
-
-def is_divisible(optimizer: Any, variable: Any, ranks: int) -> bool:
-    """Return whether each rank can update some rows of a weight."""
-    kinds = [getattr(keras.optimizers, name) for name in ELEMENTWISE]
-    return (
-        type(optimizer) in kinds
-        # A norm of the whole gradient.
-        and optimizer.clipnorm is None
-        # Older versions of Keras create some variables without the weight.
-        and hasattr(optimizer, "add_optimizer_variables")
-        and isinstance(variable, keras.Variable)
-        and variable.constraint is None
-        and len(variable.shape) > 0
-        and variable.shape[0] >= ranks
-    )
 
 
 def add_owned(
@@ -178,10 +97,11 @@ def add_owned(
     **kwargs: Any,
 ) -> Any:
     """Create a variable for a weight: its rows, or a stand-in if a rank owns none."""
-    owners, by_key = vars(self).get(_OWNERS, (None, {}))
+    sharding = _sharding_of(self)
     # Each rank accumulates the gradients of its rows, of all weights.
-    if owners is None or name == "gradient_accumulator":
+    if sharding is None or name == "gradient_accumulator":
         return original(self, reference_variable, name, *args, **kwargs)
+    owners, by_key = sharding
     owner = by_key[self._var_key(reference_variable)]
     like, whole = reference_variable, tuple(reference_variable.shape)
     if owner == DIVIDED:
@@ -189,8 +109,7 @@ def add_owned(
         like = SimpleNamespace(path=like.path, shape=block.shape, dtype=like.dtype)
     with within(_ELSEWHERE, owner not in (owners.rank, DIVIDED)):
         variable = original(self, like, name, *args, **kwargs)
-    if owner == DIVIDED:
-        variable.__class__, variable._shape = KeptByRows, whole
+    variable._shape = whole
     _leave_to(owner, variable, owners)
     return variable
 
@@ -203,20 +122,12 @@ def make_stand_in(variable: Any) -> bool:
     return True
 
 
-def apply_to_owned(
-    original: Any, self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any]
-) -> None:
-    """Apply gradients, and note the owner of each weight."""
-    _, by_key = vars(self).get(_OWNERS, (None, {}))
-    owners = [by_key[self._var_key(v)] for v in trainable_variables] if by_key else []
-    with holding(self, _APPLIED, owners):
-        original(self, grads, trainable_variables)
-
-
-def owners_applied(optimizer: Any) -> list[int]:
-    """Return the owners of the weights that an optimizer updates now, if it shards."""
-    owners: list[int] = vars(optimizer).get(_APPLIED, [])
-    return owners
+def owners_by_weight(optimizer: Any, variables: Sequence[Any]) -> list[int]:
+    """Return the owners of weights that an optimizer updates; none if all ranks do."""
+    sharding = _sharding_of(optimizer)
+    if sharding is None:
+        return []
+    return [sharding[1][optimizer._var_key(variable)] for variable in variables]
 
 
 def update_own(
@@ -249,17 +160,9 @@ def own_averages(optimizer: Any, variables: Sequence[Any]) -> Iterator[list[Any]
         yield [*own.values()]
 
 
-def kept_elements(variable: Any) -> int:
-    """Return how many numbers of a variable this rank keeps."""
-    if is_elsewhere(variable):
-        return 0
-    kept = variable._value if isinstance(variable, KeptByRows) else variable
-    return math.prod(map(int, kept.shape))
-
-
 def is_sharded(optimizer: Any) -> bool:
     """Return whether an optimizer keeps variables of owned weights only."""
-    return _OWNERS in vars(optimizer)
+    return _sharding_of(optimizer) is not None
 
 
 def finalize_and_share(original: Any, self: Any, var_list: Sequence[Any]) -> None:
@@ -271,12 +174,12 @@ def finalize_and_share(original: Any, self: Any, var_list: Sequence[Any]) -> Non
 
 def share_updates(optimizer: Any, variables: Sequence[Any]) -> None:
     """Send the weights that an optimizer has updated from their owners to all ranks."""
-    if owners_of(tf.distribute.get_strategy()) is None:
+    owners = owners_of(tf.distribute.get_strategy())
+    is_wrapper = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if owners is None or is_wrapper:
         return
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        return
-    check_shardable(optimizer)
-    _mark_slots(optimizer)
+    check_shardable(optimizer, owners)
+    _leave_slots(optimizer, owners)
     overwrites = optimizer.use_ema and optimizer.ema_overwrite_frequency
     steps = optimizer.gradient_accumulation_steps
     if overwrites:
@@ -291,53 +194,62 @@ def share_updates(optimizer: Any, variables: Sequence[Any]) -> None:
         _share(optimizer, variables)
 
 
+def _sharding_of(optimizer: Any) -> tuple[Any, Mapping[Any, int]] | None:
+    """Return the `WeightOwners` of an optimizer and its owners by key, if it shards."""
+    strategies = tf.distribute.get_strategy(), optimizer._distribution_strategy
+    for owners in map(owners_of, strategies):
+        by_key = None if owners is None else owners.of(optimizer)
+        if by_key is not None:
+            return owners, by_key
+    return None
+
+
 def _share(optimizer: Any, variables: Sequence[Any]) -> None:
     """Send weights from their owners to all ranks."""
-    owners, by_key = vars(optimizer)[_OWNERS]
+    owners, by_key = _sharding_of(optimizer)  # type: ignore[misc]
     ranks = [by_key[optimizer._var_key(variable)] for variable in variables]
-    owners.share([_value_of(variable) for variable in variables], ranks)
+    owners.share([value_of(variable) for variable in variables], ranks)
 
 
 def _owned_here(optimizer: Any, variables: Sequence[Any]) -> dict[int, Any]:
     """Return the weights and rows that this rank updates, by position."""
-    if not is_sharded(optimizer):
+    sharding = _sharding_of(optimizer)
+    if sharding is None:
         return dict(enumerate(variables))
-    owners, by_key = vars(optimizer)[_OWNERS]
+    owners, by_key = sharding
     own = {}
     for i, variable in enumerate(variables):
         owner = by_key[optimizer._var_key(variable)]
         if owner == DIVIDED:
-            own[i] = RowBlock(_value_of(variable), owners.rows(variable))
+            own[i] = RowBlock(value_of(variable), owners.rows(variable))
         elif owner == owners.rank:
             own[i] = variable
     return own
 
 
-def _value_of(variable: Any) -> Any:
+def value_of(variable: Any) -> Any:
     """Return the value of a Keras variable; anything else unchanged."""
     return variable._value if isinstance(variable, keras.Variable) else variable
 
 
-def _mark_slots(optimizer: Any) -> None:
+def _leave_slots(optimizer: Any, owners: Any) -> None:
     """Leave to owners what was created without reference to a weight."""
-    all_owners, by_key = vars(optimizer)[_OWNERS]
-    owners = [by_key[optimizer._var_key(v)] for v in optimizer._trainable_variables]
+    ranks = owners_by_weight(optimizer, optimizer._trainable_variables)
     tracked = {id(variable) for variable in optimizer.variables}
     for name, slots in vars(optimizer).items():
         # Such as the factors of Adafactor: lists by weight.
-        is_by_weight = isinstance(slots, list) and len(slots) == len(owners)
+        is_by_weight = isinstance(slots, list) and len(slots) == len(ranks)
         if not is_by_weight or name in ("_variables", "_accumulated_gradients"):
             continue
-        for slot, owner in zip(slots, owners, strict=True):
+        for slot, owner in zip(slots, ranks, strict=True):
             if id(slot) in tracked and owner_of(slot) is None:
-                _leave_to(owner, slot, all_owners)
+                _leave_to(owner, slot, owners)
 
 
 def _leave_to(owner: int, variable: Any, owners: Any) -> None:
     """Leave an optimizer's variable to an owner; elsewhere it becomes a stand-in."""
-    setattr(variable, _OWNER, owner)
     if variable._value is not None:
-        setattr(variable._value, _OWNER, owner)
+        owners.forget(variable._value)
+    variable.__class__, variable.owner, variable.owners = OwnedVariable, owner, owners
     if owner not in (owners.rank, DIVIDED):
-        variable.__class__, variable._value = KeptElsewhere, None
-    variable.owners = owners
+        variable._value = None

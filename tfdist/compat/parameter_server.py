@@ -4,7 +4,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,25 @@ from tfdist.compat.patching import holding
 
 # Deletable when tf.distribute publishes a base class for third-party strategies.
 ServerExtended = _strategy.ParameterServerStrategyV2Extended
+
+
+class PlacesVariables:
+    """Base of strategy implementations that place each variable by its size."""
+
+    # The device that holds what is on its way to the servers.
+    chief: str
+
+    def making(
+        self, path: str, size_bytes: int, beside: Any = None
+    ) -> AbstractContextManager[None]:
+        """Announce the name and size of the variable that a block creates."""
+        raise NotImplementedError
+
+    def sizes_of_shards(
+        self, path: str, shape: tf.TensorShape, dtype: tf.DType
+    ) -> list[int]:
+        """Return the number of rows in each shard of a new variable."""
+        raise NotImplementedError
 
 
 def schedule(coordinator: Any, work: Callable[[], Any]) -> None:

@@ -17,7 +17,8 @@ def wrap(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     original = getattr(owner, name)
     if isinstance(original, property):
         assert original.fget is not None, "it can be read"
-        setattr(owner, name, property(functools.partial(replacement, original.fget)))
+        read = functools.partial(replacement, original.fget)
+        setattr(owner, name, property(read, original.fset))
         return
 
     # With the module of the original, autograph converts neither of them.

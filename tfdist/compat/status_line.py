@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from tfdist.cluster.detect import detect_membership
+from tfdist.cluster.launcher import Launcher
 from tfdist.compat.keras.losses_and_metrics import mean_loss_of
-from tfdist.rendezvous.progress import is_asked_for_status, note_status
 
 _SECONDS = 1.0
 
@@ -21,7 +21,7 @@ class StatusLine(keras.callbacks.Callback):  # type: ignore[misc]
         self,
         size: int,
         *,
-        show: Callable[[str], None] = note_status,
+        show: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -87,10 +87,11 @@ class StatusLine(keras.callbacks.Callback):  # type: ignore[misc]
 def status_lines() -> list[StatusLine]:
     """Return the callback that the launcher asks this chief for, if it does."""
     member = detect_membership()
+    launcher = Launcher()
     # With parameter servers, steps are in flight.
-    if member.cluster.ps or not is_asked_for_status():
+    if member.cluster.ps or not launcher.asks_for_status():
         return []
-    return [StatusLine(member.size)]
+    return [StatusLine(member.size, show=launcher.note_status)]
 
 
 def _short(rate: float) -> str:

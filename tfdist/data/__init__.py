@@ -2,7 +2,6 @@
 
 from tfdist.data.sharding import shard
 from tfdist.data.tfds import read_tfds
-from tfdist.data.tfrecord import tfrecord_dataset
-from tfdist.data.writing import write_tfrecords
+from tfdist.data.tfrecord import tfrecord_dataset, write_tfrecords
 
 __all__ = ["read_tfds", "shard", "tfrecord_dataset", "write_tfrecords"]

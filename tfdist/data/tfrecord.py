@@ -1,9 +1,16 @@
-"""`tfdist.data.tfrecord_dataset`: TFRecord files for the ranks of a job."""
+"""TFRecord files: reading by the ranks of a job, and writing.
 
+A record is an 8-byte length and its 4-byte checksum, the data and its 4-byte checksum.
+"""
+
+import contextlib
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.data.pipeline import (
@@ -13,7 +20,6 @@ from tfdist.data.pipeline import (
     check_options,
     part_of,
 )
-from tfdist.data.records import index_files, pieces_of, read
 from tfdist.data.sharding import rank_and_size
 
 # Pieces per rank; shuffling them mixes records that lie next to each other.
@@ -107,3 +113,213 @@ def _listed(files: str | Sequence[str]) -> list[str]:
             "the folder there on this host."
         )
     return found
+
+
+_LENGTH_BYTES = 8
+# The bytes of a record in addition to its data.
+_FRAME_BYTES = 16
+# More than cores, because they mostly wait for a disk or a network.
+_THREADS = 16
+# TensorFlow's own buffer size for local files; larger is no faster.
+_BUFFER_BYTES = 256 * 1024
+
+
+class RecordFile(NamedTuple):
+    """A file, and the byte offsets of its records."""
+
+    path: str
+    offsets: Sequence[int]
+
+
+class Piece(NamedTuple):
+    """Consecutive records of a file: `records` of them, from a byte offset."""
+
+    path: str
+    offset: int
+    records: int
+
+
+def index_files(paths: Sequence[str]) -> list[RecordFile]:
+    """Find the records of uncompressed files, which may be remote, as "gs://..."."""
+    with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
+        return list(pool.map(_index, paths))
+
+
+def _index(path: str) -> RecordFile:
+    """Follow the lengths from record to record to the end of a file."""
+    file: Any
+    if "://" in path:
+        file = tf.io.gfile.GFile(path, "rb")
+        size = file.size()
+    else:
+        file = open(path, "rb", buffering=0)  # noqa: SIM115
+        size = os.fstat(file.fileno()).st_size
+        # Otherwise read-ahead would read the data between the lengths, too.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+    offsets = array("Q")
+    offset = 0
+    with file:
+        while offset < size:
+            offsets.append(offset)
+            file.seek(offset)
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            offset += _FRAME_BYTES + length
+    if offset != size:
+        raise ValueError(
+            "A TFRecord file must hold whole, uncompressed records. Received: "
+            f"{path!r}, whose record {len(offsets) - 1} at byte offset {offsets[-1]} "
+            "is truncated or corrupt. Write or copy the file again."
+        )
+    return RecordFile(path, offsets)
+
+
+def pieces_of(part: range, files: Sequence[RecordFile], most: int) -> list[Piece]:
+    """Return the pieces of a part of all records, none longer than `most`."""
+    pieces = []
+    begin = 0
+    for file in files:
+        length = len(file.offsets)
+        start = max(part.start, begin) - begin
+        stop = min(part.stop, begin + length) - begin
+        pieces += [
+            Piece(file.path, file.offsets[first], min(most, stop - first))
+            for first in range(start, stop, most)
+        ]
+        begin += length
+    return pieces
+
+
+def read(
+    pieces: Sequence[Piece], *, at_a_time: int, seed: int | None
+) -> tf.data.Dataset:
+    """Read pieces of files, `at_a_time` in parallel, shuffled if there is a seed."""
+    paths, offsets, counts = zip(*pieces, strict=True)
+    where = tf.data.Dataset.from_tensor_slices(
+        ([*paths], np.array(offsets, np.int64), np.array(counts, np.int64))
+    )
+    if seed is not None:
+        where = where.shuffle(len(pieces), seed=seed)
+
+    def read_one(path: Any, offset: Any, count: Any) -> tf.data.Dataset:
+        # TensorFlow's error for corrupt data names the byte offset only: it is logged,
+        # and ends the piece early. `lost` is read only then.
+        found = _open(path, offset).ignore_errors(log_warning=True)
+        lost = tf.data.Dataset.from_tensors(path).map(_raise_lost)
+        return found.concatenate(lost).take(count)
+
+    records = where.interleave(
+        read_one,
+        cycle_length=at_a_time,
+        num_parallel_calls=tf.data.AUTOTUNE if at_a_time > 1 else None,
+    )
+    return records.apply(tf.data.experimental.assert_cardinality(sum(counts)))
+
+
+def _open(path: Any, offset: Any) -> tf.data.Dataset:
+    """Read a file from a byte offset, which `tf.data.TFRecordDataset` cannot."""
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path],
+        compression_type="",
+        buffer_size=_BUFFER_BYTES,
+        byte_offsets=[offset],
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+
+def _raise_lost(path: Any) -> Any:
+    """Raise the error for a file with a damaged record."""
+    what = "A TFRecord file must hold whole records with their checksums. Received:"
+    failed = tf.debugging.Assert(False, [what, path, "Write or copy the file again."])
+    with tf.control_dependencies([failed]):
+        return tf.identity(path)
+
+
+def write_tfrecords(
+    examples: Iterable[Mapping[str, Any] | bytes],
+    path: str | os.PathLike[str],
+    num_shards: int = 1,
+) -> list[str]:
+    """Write examples to TFRecord files in rotation, one by one.
+
+    Files appear under their final names only once all are complete. In a job, call this
+    on the chief only.
+
+    Args:
+        examples: Each a mapping of features by name, or a serialized record. A feature
+            is a number, a string, bytes, or an array of them, which is flattened.
+            Integers and booleans become int64, other numbers float32. Encode images,
+            for instance with `tf.io.encode_jpeg(image).numpy()`, to save space.
+        path: The prefix of the file names, such as "data/train" for
+            "data/train-00000-of-00004.tfrecord". Missing folders are created.
+        num_shards: Number of files. Default 1.
+
+    Returns:
+        The file names.
+
+    Raises:
+        TypeError: If a record cannot hold a feature.
+        ValueError: If `num_shards` is not positive.
+
+    Example:
+        >>> import tempfile, tfdist
+        >>> examples = [{"x": [1.5, 2.5], "label": 1}, {"x": [0.0, 0.5], "label": 0}]
+        >>> folder = tempfile.mkdtemp()
+        >>> files = tfdist.data.write_tfrecords(examples, f"{folder}/train", 2)
+        >>> [file.removeprefix(folder) for file in files]
+        ['/train-00000-of-00002.tfrecord', '/train-00001-of-00002.tfrecord']
+    """
+    if num_shards < 1:
+        raise ValueError(
+            "num_shards must be positive. Received: "
+            f"num_shards={num_shards}. It is the number of files: a few for each "
+            "process that will read them."
+        )
+    begin = os.fspath(path)
+    names = [
+        f"{begin}-{number:05}-of-{num_shards:05}.tfrecord"
+        for number in range(num_shards)
+    ]
+    tf.io.gfile.makedirs(os.path.dirname(begin) or ".")
+    unfinished = [f"{name}.unfinished-{os.getpid()}" for name in names]
+    try:
+        with contextlib.ExitStack() as stack:
+            writers = [
+                stack.enter_context(tf.io.TFRecordWriter(name)) for name in unfinished
+            ]
+            for number, example in enumerate(examples):
+                writers[number % num_shards].write(_serialized(example))
+        for old, new in zip(unfinished, names, strict=True):
+            tf.io.gfile.rename(old, new, overwrite=True)
+    finally:
+        for name in filter(tf.io.gfile.exists, unfinished):
+            tf.io.gfile.remove(name)
+    return names
+
+
+def _serialized(example: Mapping[str, Any] | bytes) -> bytes:
+    """Return the record of an example."""
+    if isinstance(example, bytes):
+        return example
+    features = {name: _feature(name, value) for name, value in example.items()}
+    proto = tf.train.Example(features=tf.train.Features(feature=features))
+    return bytes(proto.SerializeToString())
+
+
+def _feature(name: str, value: Any) -> Any:
+    """Convert a value to the feature list of its type."""
+    array = np.asarray(value)
+    kind = array.dtype.kind
+    if kind in "biu":
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=array.ravel()))
+    if kind == "f":
+        return tf.train.Feature(float_list=tf.train.FloatList(value=array.ravel()))
+    # A NumPy array of bytes would strip trailing zeros.
+    texts = np.asarray(value, object).ravel()
+    if kind in "OSU" and all(isinstance(text, bytes | str) for text in texts):
+        encoded = [text.encode() if isinstance(text, str) else text for text in texts]
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=encoded))
+    raise TypeError(
+        "A feature must be a number, a string, bytes, or an array of them. Received: "
+        f"{name!r}, a {type(value).__name__} of {kind!r}. Serialize it first, for "
+        "instance with tf.io.serialize_tensor(value).numpy()."
+    )

@@ -4,10 +4,11 @@ from tfdist.devices.configuration import (
     grow_memory,
     limit_memory,
     log_placement,
+    logical,
+    physical,
     pin,
     split,
 )
-from tfdist.devices.listing import logical, physical
 
 __all__ = [
     "grow_memory",

@@ -1,14 +1,7 @@
-"""Prediction of time and memory of training on more ranks than this machine has."""
+"""Prediction of the speed of training on more ranks than this machine has."""
 
 from tfdist.estimate.costs import Link
-from tfdist.estimate.prediction import Measured, Variant, predict
-from tfdist.estimate.start import Orders, measure
+from tfdist.estimate.measurement import Scenario, measure
+from tfdist.estimate.prediction import Measured, predict
 
-__all__ = [
-    "Link",
-    "Measured",
-    "Orders",
-    "Variant",
-    "measure",
-    "predict",
-]
+__all__ = ["Link", "Measured", "Scenario", "measure", "predict"]

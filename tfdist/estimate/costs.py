@@ -6,12 +6,9 @@ Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
 Operations in MPICH".
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import ceil
 
 
 @dataclass(frozen=True)
@@ -76,23 +73,23 @@ def halving_and_doubling(size_bytes: float, ranks: int, link: Link) -> float:
     return messages * link.latency_seconds + bytes_sent * link.seconds_per_byte
 
 
-def two_levels(
-    size_bytes: float, ranks: int, per_host: int, inner: Link, outer: Link
-) -> float:
-    """Return the seconds of sums within each host, then between hosts, then back.
-
-    Between hosts, one rank of each host sends, by halving and doubling (Goyal et al.
-    2017, "Accurate, Large Minibatch SGD", section 4).
-    """
-    hosts = ceil(ranks / per_host)
-    within = ring(size_bytes, min(ranks, per_host), inner)
-    return within + halving_and_doubling(size_bytes, hosts, outer)
-
-
 def exchanges_of(ranks: int) -> int:
     """Return how many exchanges give each rank what all have, in doubling groups."""
     pairs = ranks.bit_length() - 1
     return pairs if ranks == 2**pairs else pairs + 2
+
+
+def hops_of(engine: str, ranks: int) -> int:
+    """Return how many messages follow each other in an all-reduce of few bytes."""
+    return exchanges_of(ranks) if engine == "mpi" else 2 * (ranks - 1)
+
+
+def all_reduce_seconds(engine: str, size_bytes: float, ranks: int, link: Link) -> float:
+    """Return the seconds of the all-reduce that an engine chooses."""
+    algorithms = [ring]
+    if engine == "mpi":
+        algorithms += [recursive_doubling, halving_and_doubling]
+    return min(algorithm(size_bytes, ranks, link) for algorithm in algorithms)
 
 
 def step_seconds(
@@ -127,24 +124,8 @@ def slowest(samples: Sequence[float], ranks: int) -> float:
     All of n independent ranks are done by a time with the n-th power of the probability
     of one. Beyond the samples nothing is known, so the largest one is the limit.
     """
-    return quantile(samples, 0.5 ** (1 / ranks))
-
-
-def quantile(samples: Sequence[float], share: float) -> float:
-    """Return the value below which a share of the samples lies, interpolated."""
     ordered = sorted(samples)
-    position = share * (len(ordered) - 1)
+    position = float(0.5 ** (1 / ranks)) * (len(ordered) - 1)
     low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
-
-
-def interpolated(points: Sequence[tuple[float, float]], x: float) -> float:
-    """Return the value at x of lines through points, extended beyond both ends."""
-    points = sorted({key: (key, value) for key, value in points}.values())
-    if len(points) == 1:
-        return points[0][1]
-    lines = [*pairwise(points)]
-    number = bisect_left([key for key, _ in points], x) - 1
-    (x0, y0), (x1, y1) = lines[min(max(number, 0), len(lines) - 1)]
-    return y0 + (x - x0) * (y1 - y0) / (x1 - x0)
+    above = ordered[min(low + 1, len(ordered) - 1)] - ordered[low]
+    return ordered[low] + (position - low) * above

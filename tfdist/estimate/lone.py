@@ -1,4 +1,4 @@
-"""The collective of a process that is alone, and takes itself for one of many."""
+"""The collective of a simulated rank, which records what it would send."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,22 +7,26 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import FusingCollective
-from tfdist.collectives.recorder import Recorder
 from tfdist.collectives.wire_format import TypedCollective
+from tfdist.recorder.graph import Recorder
 
 
 class LoneCollective(TypedCollective):
-    """A collective that records what it would send, and gets its own values back.
+    """A collective that sends nothing, and gets its own values back.
 
     The sums lack the other ranks' parts, so that the weights are of no use; sizes,
     order and time of what is computed are those of a rank.
+
+    Attributes:
+        is_updating: Whether an optimizer applies gradients.
+        sent: The kind of each entry of the record, and whether it sends gradients.
     """
 
-    def __init__(
-        self, rank: int, size: int, recorder: Recorder, *, sends_at_once: bool
-    ) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, size: int, recorder: Recorder, *, sends_at_once: bool) -> None:
+        self.rank, self.size = 0, size
         self.sends_at_once = sends_at_once
+        self.is_updating = False
+        self.sent: dict[str, tuple[str, bool]] = {}
         self._recorder = recorder
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
@@ -44,29 +48,32 @@ class LoneCollective(TypedCollective):
     ) -> list[Any]:
         """Return the tensors; see `Collective.reduce`."""
         del root_ranks
-        return self._send(f"reduce {name!r}", list(tensors))
+        return self._send("reduce", name, list(tensors))
 
     def share(
         self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
     ) -> list[Any]:
         """Return the tensors; see `Collective.share`."""
         del root_ranks
-        return self._send(f"share {name!r}", list(map(tf.convert_to_tensor, tensors)))
+        return self._send("share", name, list(map(tf.convert_to_tensor, tensors)))
 
     def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
         del reduction
-        return self._send(f"all_reduce {name!r}", tensors)
+        return self._send("all_reduce", name, tensors)
 
     def _gather(self, tensor: Any, name: str) -> Any:
-        (sent,) = self._send(f"all_gather {name!r}", [tensor])
+        (sent,) = self._send("all_gather", name, [tensor])
         return tf.tile(sent, [self.size] + [1] * (tensor.shape.rank - 1))
 
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
         del root_rank
-        return self._send(f"broadcast {name!r}", tensors)
+        return self._send("broadcast", name, tensors)
 
-    def _send(self, what: str, tensors: list[Any]) -> list[Any]:
+    def _send(self, kind: str, name: str, tensors: list[Any]) -> list[Any]:
         """Record that tensors are sent, once they are computed."""
+        what = f"{kind} {name!r}"
+        # The update sends gradients, and then the weights.
+        self.sent[what] = kind, self.is_updating and kind != "share"
         if tf.executing_eagerly():
             size_bytes = sum(int(tf.size(t)) * t.dtype.size for t in tensors)
             with self._recorder.entry(what, size_bytes):
@@ -92,4 +99,4 @@ class LoneFusingCollective(LoneCollective, FusingCollective):
     ) -> list[Any]:
         """Return the tensors; see `FusingCollective.all_reduce_as`."""
         del op, factors
-        return self._send(f"all_reduce {name!r}", list(tensors))
+        return self._send("all_reduce", name, list(tensors))

@@ -11,22 +11,27 @@ import keras
 import tensorflow as tf
 
 from tfdist.cluster import facts
-from tfdist.cluster.membership import Membership, Place
+from tfdist.cluster.model import Membership, Place
 from tfdist.collectives import Collective
-from tfdist.compat.patching import holding
 from tfdist.compat.undo import random_states, set_random_states, undone
 from tfdist.first_step.comparison import (
-    TOLERANCES,
+    Cause,
     Difference,
     differences,
+    explained,
+    least_precise,
     without_rounding,
 )
-from tfdist.first_step.explanation import Cause, explained
 from tfdist.first_step.observation import Observer, Value, observing
 from tfdist.first_step.rows import FirstRows, Rows
-from tfdist.first_step.simulated_hooks import AsTraced, Current, SimulatedHooks
-from tfdist.first_step.simulation import SimulatedRanks
+from tfdist.first_step.simulation import (
+    AsTraced,
+    Current,
+    SimulatedHooks,
+    SimulatedRanks,
+)
 from tfdist.gradients.sparse import SPARSE
+from tfdist.observing import current_observer
 from tfdist.training.hooks import StrategyKerasHooks
 
 CHOICES = ("warn", "raise", "off")
@@ -69,7 +74,10 @@ class FirstStepCheck:
             if reason is None:
                 with _eagerly(), _put_back(trainer):
                     cause = self._compare(trainer, rows)
-                return None if cause is None else cause.as_warning()
+                if cause is None:
+                    return None
+                current_observer().see_cause(cause)
+                return cause.as_warning()
         # Whatever a script does, it must not stop the training.
         except Exception as error:  # noqa: BLE001
             reason = f"{type(error).__name__}: {error}"
@@ -156,7 +164,7 @@ class FirstStepCheck:
             current = [Current(each, rank) for each in (hooks, collectives)]
             stack.enter_context(self._extended.standing_in(*current))
             if self._extended.collective.size > 1:
-                stack.enter_context(holding(facts, "detect_membership", member))
+                stack.enter_context(facts.simulating(member))
             yield
 
     @contextmanager
@@ -214,7 +222,7 @@ def _least_precise(trainer: Any) -> str:
     """Return the least precise type that a model computes in."""
     found = {str(layer.compute_dtype) for layer in trainer._flatten_layers()}
     found |= {str(v.dtype) for v in trainer.trainable_variables}
-    return next((dtype for dtype in TOLERANCES if dtype in found), "float64")
+    return least_precise(found, "float64")
 
 
 def _left_out(trainer: Any, rows: Rows) -> str | None:

@@ -1,7 +1,8 @@
-"""The comparison of a step on simulated ranks with that of one process."""
+"""Comparison of a step on simulated ranks with that of one process, and its causes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -12,8 +13,8 @@ from tfdist.first_step.observation import Value
 TOLERANCES = {"bfloat16": 0.15, "float16": 0.15, "float32": 2e-3, "float64": 1e-6}
 # Gradients whose norm is smaller than that of the largest by this are rounding.
 _NOISE = {"bfloat16": 1e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-11}
-# How much more than its own rounding a gradient may differ, and the most that is one.
-_MEASURED, _MOST = 10, 0.1
+# How many times its measured rounding a value may differ, and the most that is one.
+MEASURED, MOST = 10, 0.1
 _ORDER = ("gradient", "squared gradient", "new value", "result")
 
 
@@ -47,6 +48,11 @@ def differences(
     return sorted(found, key=lambda d: (_ORDER.index(d.kind), -d.amount))
 
 
+def least_precise(found: Collection[str], default: str) -> str:
+    """Return the least precise of some types."""
+    return next((dtype for dtype in TOLERANCES if dtype in found), default)
+
+
 def without_rounding(
     found: Sequence[Difference], own: Sequence[Difference]
 ) -> list[Difference]:
@@ -58,7 +64,7 @@ def without_rounding(
     return [
         one
         for one in found
-        if one.amount > min(_MEASURED * changes.get(one[:2], 0.0), _MOST)
+        if one.amount > min(MEASURED * changes.get(one[:2], 0.0), MOST)
     ]
 
 
@@ -98,3 +104,69 @@ def _difference(
     return Difference(
         value.kind, value.name, apart / size, factor if is_factor else None
     )
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Likely cause of a difference, its evidence, and the fix in the script."""
+
+    name: str
+    evidence: str
+    fix: str
+
+    def as_warning(self) -> str:
+        """Return it in three parts."""
+        return f"{self.evidence} Received: {self.name}. {self.fix}"
+
+
+# A name and a fix.
+BETWEEN_ROWS = (
+    "something computed over all rows of a batch, or from gradients before they are "
+    "summed over the ranks",
+    "A mean over rows is the same however the rows are shared out; a sum, a ratio, a "
+    "maximum or pairs of rows are not. Let the optimizer clip: "
+    "keras.optimizers.Adam(clipnorm=..., global_clipnorm=... or clipvalue=...).",
+)
+# Names and fixes by kind; of a gradient, by how many times it is that of one process.
+_CAUSES: dict[Any, tuple[str, str]] = {
+    "squared gradient": (
+        "a table that all ranks look up alike",
+        "Give the strategy sparse_as_dense=True.",
+    ),
+    "new value": (
+        "state of a layer that is not a mean over rows",
+        "Give a queue the rows of all ranks: "
+        "tf.distribute.get_replica_context().all_gather(rows, axis=0). Keep a count in "
+        "a metric.",
+    ),
+    "result": (
+        "a metric that is not a sum over rows",
+        "Add up sums over rows in the metric, such as a total and the number of rows, "
+        "or use keras.metrics.Mean; give keras.metrics.Sum a count as an integer. A "
+        "maximum, or a mean added once a step, cannot be added up over ranks: compute "
+        "it from what predict returns.",
+    ),
+    0.5: (
+        "0.5 times on two ranks: the loss is a sum over rows, not a mean",
+        "Return one loss for each row, or their mean, never their sum, and do not "
+        "divide by the number of processes: the strategy weighs the ranks.",
+    ),
+}
+
+
+def explained(found: Sequence[Difference], *, is_even: bool) -> Cause:
+    """Describe the largest difference, its likely cause, and the remedy."""
+    first = found[0]
+    factor = None if first.factor is None else round(first.factor, 1)
+    amount = f"differs by {first.amount:.2g} of its norm"
+    if first.factor is not None:
+        amount = f"is {first.factor:.3g} times that of one process"
+    others = len({difference.name for difference in found}) - 1
+    more = f", and {others} more differ" if others else ""
+    where = "" if is_even else " where ranks have unequal numbers of rows"
+    name, fix = _CAUSES.get(first.kind) or _CAUSES.get(factor, BETWEEN_ROWS)
+    evidence = (
+        f"The first step differs from that of one process{where}: the {first.kind} "
+        f"of {first.name!r} {amount}{more}."
+    )
+    return Cause(name, evidence, fix)

@@ -8,8 +8,6 @@ from tfdist.gradients.buckets import (
 )
 from tfdist.gradients.compression import POWERSGD_RANKS, check_compression
 from tfdist.gradients.horovod import HorovodReducer, check_horovod_options
-from tfdist.gradients.owners import WeightOwners
-from tfdist.gradients.powersgd import PowerSGDReducer
 from tfdist.gradients.reducer import GradientReducer, weigh
 from tfdist.gradients.sparse import with_sums_dense
 from tfdist.gradients.tree import TreeReducer, sum_parts
@@ -20,9 +18,7 @@ __all__ = [
     "Groups",
     "HorovodReducer",
     "POWERSGD_RANKS",
-    "PowerSGDReducer",
     "TreeReducer",
-    "WeightOwners",
     "check_bucket_bytes",
     "check_compression",
     "check_horovod_options",

@@ -8,14 +8,16 @@ import tensorflow as tf
 
 from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.wire_format import by_dtype
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.gradients.buckets import (
     Groups,
     check_groups,
     plan_groups,
     plan_neighbours,
 )
-from tfdist.gradients.reducer import GradientReducer, size_bytes, weigh
-from tfdist.gradients.sparse import DENSE, MIXED, SPARSE, kind_of
+from tfdist.gradients.reducer import GradientReducer, path_of, size_bytes, weigh
+from tfdist.gradients.sparse import MIXED, SPARSE, kind_of
+from tfdist.sharding.rows import Part
 
 OPS = ("average", "sum", "adasum")
 
@@ -46,7 +48,6 @@ class HorovodReducer(GradientReducer):
         self._fusing = collective
         self._op = op
         self._groups = groups
-        self._dense_paths: list[str] = []
         size = float(collective.size)
         self._factors = (1.0, 1.0)
         if gradient_predivide_factor != 1.0:
@@ -60,36 +61,26 @@ class HorovodReducer(GradientReducer):
 
     def complete(
         self, gradients: Sequence[Any], variables: Sequence[Any], name: str
-    ) -> list[Any]:
+    ) -> GradientPlan:
         """Agree on the kinds of gradients; see `GradientReducer.complete`."""
-        completed = super().complete(gradients, variables, name)
-        kinds = [kind_of(gradient) for gradient in completed]
-        paths = [getattr(v, "path", v.name) for v in variables]
+        plan = super().complete(gradients, variables, name)
+        paths = [*map(path_of, variables)]
         _check_paths(self._groups, paths)
-        self._dense_paths = [
-            path for path, kind in zip(paths, kinds, strict=True) if kind == DENSE
-        ]
-        for path, kind in zip(paths, kinds, strict=True):
-            if self._op == "adasum" and kind in (SPARSE, MIXED):
+        for path, gradient in zip(paths, plan.gradients, strict=True):
+            if self._op == "adasum" and kind_of(gradient) in (SPARSE, MIXED):
                 raise ValueError(
                     "op='adasum' cannot combine sparse gradients. Received: that of "
                     f"{path!r}. Use sparse_as_dense=True."
                 )
-        return completed
+        return plan
 
     def reduce(
-        self,
-        gradients: Sequence[Any],
-        name: str,
-        *,
-        beside: Sequence[Any] = (),
-        are_shares: bool = False,
-        owners: Sequence[int] = (),
+        self, plan: GradientPlan, name: str, *, beside: Sequence[Any] = ()
     ) -> list[Any]:
         """Combine gradients on all ranks; see `GradientReducer.reduce`."""
         # Adasum combines whole gradients.
-        are_shares = are_shares and self._op != "adasum"
-        results = super().reduce(gradients, name, are_shares=are_shares, owners=owners)
+        are_shares = plan.are_shares and self._op != "adasum"
+        results = super().reduce(plan._replace(are_shares=are_shares), name)
         if self._op == "sum":
             # Only after decompression: float16 may not hold the product.
             results = weigh(results, self._fusing.size, is_positive=True)
@@ -97,18 +88,19 @@ class HorovodReducer(GradientReducer):
             results += self._fusing.all_reduce(beside, name=f"{name}/beside")
         return results
 
-    def _plan(
-        self, tensors: list[Any], ranks: list[int | None], beside: int
-    ) -> list[list[int]]:
+    def _buckets(self, plan: GradientPlan, parts: list[Part]) -> list[list[int]]:
         """Plan the groups of dense gradients, or of those that their owners get."""
-        if any(rank is not None for rank in ranks):
+        tensors = [part.tensor for part in parts]
+        if plan.owners:
             # Horovod does not fuse these.
             last = len(tensors) - 1
             sizes = [size_bytes(tensor) for tensor in reversed(tensors)]
             dtypes = [tensor.dtype for tensor in reversed(tensors)]
             buckets = plan_neighbours(sizes, dtypes, self._fusing.size)
             return [[last - i for i in bucket] for bucket in buckets]
-        groups = plan_groups(self._groups, self._dense_paths, len(tensors))
+        paths = [*map(path_of, plan.variables)]
+        keys = [paths[part.position] for part in parts] if paths else []
+        groups = plan_groups(self._groups, keys, len(tensors))
         return [
             alike
             for group in groups

@@ -6,15 +6,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, map_values
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.sparse_updates import add_slices
 from tfdist.gradients.buckets import (
+    ALONE_BYTES,
     BUCKET_BYTES,
     add_to_buckets,
     check_bucket_bytes,
     plan_buckets,
 )
 from tfdist.gradients.compression import Compression
-from tfdist.gradients.owners import join_divided, split_divided
 from tfdist.gradients.sparse import (
     ALIGNED,
     DENSE,
@@ -28,7 +29,8 @@ from tfdist.gradients.sparse import (
     split_by_origin,
     told_kind,
 )
-from tfdist.scaling.owners import DIVIDED
+from tfdist.sharding.assignment import DIVIDED
+from tfdist.sharding.rows import Part, join_divided, split_divided
 
 
 class GradientReducer:
@@ -59,7 +61,7 @@ class GradientReducer:
 
     def complete(
         self, gradients: Sequence[Any], variables: Sequence[Any], name: str
-    ) -> list[Any]:
+    ) -> GradientPlan:
         """Fill in missing gradients, so that all ranks have the same kinds.
 
         None becomes zeros, and sparse becomes dense, where another rank needs it.
@@ -67,7 +69,7 @@ class GradientReducer:
         agree once per graph, and in each eager step.
         """
         kinds = tuple(self._told_kind(gradient) for gradient in gradients)
-        paths = tuple(getattr(v, "path", v.name) for v in variables)
+        paths = tuple(map(path_of, variables))
         key = (name, paths, kinds)
         agreed = None if tf.executing_eagerly() else self._agreed.get(key)
         if agreed is None:
@@ -78,12 +80,8 @@ class GradientReducer:
                 agreed = [kind if kind == NONE else DENSE for kind in agreed]
             if not tf.executing_eagerly():
                 self._agreed[key] = agreed
-        return [
-            convert(gradient, kind, variable)
-            for gradient, kind, variable in zip(
-                gradients, agreed, variables, strict=True
-            )
-        ]
+        each = zip(gradients, agreed, variables, strict=True)
+        return GradientPlan([convert(*one) for one in each], variables)
 
     def traced_kinds(self) -> dict[str, str]:
         """Return the kind of each gradient in the steps traced so far, by path."""
@@ -98,42 +96,30 @@ class GradientReducer:
         return share
 
     def reduce(
-        self,
-        gradients: Sequence[Any],
-        name: str,
-        *,
-        beside: Sequence[Any] = (),
-        are_shares: bool = False,
-        owners: Sequence[int] = (),
+        self, plan: GradientPlan, name: str, *, beside: Sequence[Any] = ()
     ) -> list[Any]:
         """Return the sums of gradients and `beside` tensors, identical on all ranks.
 
         All ranks must have the same kinds of gradients, see `complete`. `beside` are
-        small float tensors, sent uncompressed in buckets of their type. `are_shares`
-        tells that the gradients are multiplied by shares of the batch, see
-        `Compression`. With `owners`, only these ranks need the sums of dense gradients,
-        or each rank those of its rows.
+        small float tensors, sent uncompressed in buckets of their type.
         """
-        compression = self._compression
-        sent = [compression.compress(g, are_shares=are_shares) for g in gradients]
-        ranks: list[int | None] = [*owners] or [None] * len(sent)
-        ranks += [None] * len(beside)
-        positions, parts, roots = split_divided(
-            [*sent, *beside], ranks, self._collective.size
-        )
-        sums = self._reduce(parts, roots, len(beside), name)
+        compression, are_shares = self._compression, plan.are_shares
+        sent = [compression.compress(g, are_shares=are_shares) for g in plan.gradients]
+        owners: list[int | None] = [*plan.owners] or [None] * len(sent)
+        owners += [None] * len(beside)
+        size, rank = self._collective.size, self._collective.rank
+        parts = split_divided([*sent, *beside], owners, size, ALONE_BYTES)
         # Of a divided gradient, this rank's rows.
-        needed = [
-            n
-            for n, i in enumerate(positions)
-            if ranks[i] != DIVIDED or roots[n] in (None, self._collective.rank)
-        ]
         sums = join_divided(
-            *([of[n] for n in needed] for of in (positions, sums, roots))
+            [
+                part
+                for part in self._reduce(plan, parts, name)
+                if owners[part.position] != DIVIDED or part.owner in (None, rank)
+            ]
         )
         return [
             compression.decompress(total, gradient, are_shares=are_shares)
-            for total, gradient in zip(sums, [*gradients, *beside], strict=True)
+            for total, gradient in zip(sums, [*plan.gradients, *beside], strict=True)
         ]
 
     def state(self, variables: Sequence[Any]) -> list[Any]:
@@ -141,21 +127,17 @@ class GradientReducer:
         del variables
         return []
 
-    def _reduce(
-        self, tensors: list[Any], ranks: list[int | None], beside: int, name: str
-    ) -> list[Any]:
-        """Sum tensors uncompressed; the last `beside` of them are not gradients."""
-        results = list(tensors)
-        kinds = [kind_of(tensor) for tensor in tensors]
+    def _reduce(self, plan: GradientPlan, parts: list[Part], name: str) -> list[Part]:
+        """Sum the parts of gradients and of what is beside them."""
+        results = list(parts)
+        kinds = [kind_of(part.tensor) for part in parts]
         sparse = [[i] for i, kind in enumerate(kinds) if kind not in (NONE, DENSE)]
         dense = [i for i, kind in enumerate(kinds) if kind == DENSE]
-        buckets = self._plan(
-            [tensors[i] for i in dense], [ranks[i] for i in dense], beside
-        )
+        buckets = self._buckets(plan, [parts[i] for i in dense])
         messages = sparse + [[dense[n] for n in bucket] for bucket in buckets]
         for number, positions in enumerate(messages):
-            group = [tensors[i] for i in positions]
-            roots = [rank for i in positions if (rank := ranks[i]) is not None]
+            group = [parts[i].tensor for i in positions]
+            roots = [rank for i in positions if (rank := parts[i].owner) is not None]
             if positions in sparse:
                 sums = [self._sum_sparse(group[0], f"{name}/b{number}")]
             elif not roots:
@@ -163,24 +145,23 @@ class GradientReducer:
             else:
                 sums = self._collective.reduce(group, roots, name=f"{name}/b{number}")
             for i, total in zip(positions, sums, strict=True):
-                results[i] = total
+                results[i] = parts[i]._replace(tensor=total)
         return results
 
-    def _plan(
-        self, tensors: list[Any], ranks: list[int | None], beside: int
-    ) -> list[list[int]]:
-        """Plan the messages of dense tensors; the last `beside` are not gradients."""
+    def _buckets(self, plan: GradientPlan, parts: list[Part]) -> list[list[int]]:
+        """Plan the messages of dense parts; the last ones are not gradients."""
         if self._bucket_bytes is None:
             # What all ranks need goes apart from what one needs.
             groups: dict[Any, list[int]] = {}
-            for i, tensor in enumerate(tensors):
-                groups.setdefault((tensor.dtype, ranks[i] is None), []).append(i)
+            for i, part in enumerate(parts):
+                key = part.tensor.dtype, part.owner is None
+                groups.setdefault(key, []).append(i)
             return list(groups.values())
-        types = [(t.dtype, rank) for t, rank in zip(tensors, ranks, strict=True)]
-        sizes = [size_bytes(tensor) for tensor in tensors]
-        count = len(tensors) - beside
-        buckets = plan_buckets(sizes[:count], types[:count], self._bucket_bytes)
-        return add_to_buckets(buckets, sizes, types)
+        kinds = [(part.tensor.dtype, part.owner) for part in parts]
+        sizes = [size_bytes(part.tensor) for part in parts]
+        count = sum(part.position < len(plan.gradients) for part in parts)
+        buckets = plan_buckets(sizes[:count], kinds[:count], self._bucket_bytes)
+        return add_to_buckets(buckets, sizes, kinds)
 
     def _sum_sparse(self, gradient: Any, name: str) -> Any:
         """Gather the slices of a gradient, or sum those that are parts of sums."""
@@ -230,6 +211,11 @@ def _check_equal_counts(by_rank: list[list[str]], name: str) -> None:
             f"The ranks have different numbers of variables for {name}. Received: "
             f"{counts} by rank. Build the same model on every rank."
         )
+
+
+def path_of(variable: Any) -> str:
+    """Return the path of a Keras variable, or the name of one of TensorFlow."""
+    return str(getattr(variable, "path", variable.name))
 
 
 def size_bytes(gradient: Any) -> int:

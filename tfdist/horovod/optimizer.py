@@ -1,5 +1,6 @@
 """Wrapping a new or loaded optimizer so that it averages gradients over ranks."""
 
+import itertools
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -8,15 +9,13 @@ from typing import Any
 import keras
 
 from tfdist.compat.keras import install
-from tfdist.compat.keras.own_reduction import remake
-from tfdist.horovod.native import native
-from tfdist.horovod.options import (
-    ReductionOptions,
-    check_optimizer,
-    check_passes,
-    local_variables,
+from tfdist.compat.keras.own_reduction import (
+    optimizers_in,
+    reduces_by_itself,
+    remake,
 )
-from tfdist.horovod.reduction import Reduction
+from tfdist.horovod.native import native
+from tfdist.horovod.reduction import Reduction, ReductionOptions, local_variables
 from tfdist.horovod.wrapped_optimizer import wrapped_class
 
 
@@ -90,8 +89,8 @@ def DistributedOptimizer(
         True
     """
     arguments = locals()
-    check_optimizer(optimizer)
-    check_passes(backward_passes_per_step, optimizer)
+    _check_optimizer(optimizer)
+    _check_passes(backward_passes_per_step, optimizer)
     name = name or f"Distributed{type(optimizer).__name__}"
     options = ReductionOptions.of(arguments, name=name, ties_ranks=True)
     install(is_alone=True)
@@ -237,3 +236,39 @@ def _distributed(optimizer: Any, model: keras.Model, compression: Any) -> Any:
         for variable, loaded in pairs:
             variable.assign(loaded)
     return wrapped
+
+
+def _check_passes(passes: int, optimizer: Any) -> None:
+    """Refuse a number of passes that is invalid, or conflicts with the optimizer."""
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError(
+            "backward_passes_per_step must be a positive number. Received: "
+            f"backward_passes_per_step={passes!r}. Use 1 to update in every pass."
+        )
+    counting = ("gradient_accumulation_steps", "use_ema")
+    for one, name in itertools.product(optimizers_in(optimizer), counting):
+        value = getattr(one, name, None)
+        if passes > 1 and value:
+            raise ValueError(
+                f"backward_passes_per_step does not go with {name} of the optimizer, "
+                "which counts steps as it is applied. Received: "
+                f"backward_passes_per_step={passes} and {name}={value}. Leave "
+                "backward_passes_per_step out and give the optimizer "
+                f"gradient_accumulation_steps={passes}, which averages."
+            )
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    """Refuse an optimizer that cannot be wrapped."""
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            "optimizer must be an optimizer of Keras 3; those of TensorFlow 1 and of "
+            f"legacy Keras are gone. Received: optimizer={optimizer!r}. "
+            "Pass for example keras.optimizers.SGD(0.01)."
+        )
+    if reduces_by_itself(optimizer):
+        raise ValueError(
+            "optimizer must not be wrapped twice: its gradients would be averaged "
+            f"twice. Received: {optimizer.name}, which is a distributed optimizer. "
+            "Use it as it is."
+        )

@@ -1,19 +1,87 @@
-"""Reduction of gradients over ranks, for wrapped optimizers and tapes."""
+"""Reduction of gradients over ranks, and its options, for optimizers and tapes."""
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.collectives.base import to_tensor
+from tfdist.collectives.horovod.collective import check_adasum, check_process_set
 from tfdist.collectives.wire_format import by_dtype, without_bfloat16
 from tfdist.gradients.buckets import plan_groups
 from tfdist.gradients.reducer import weigh
-from tfdist.horovod.joint import joint_call, tie
-from tfdist.horovod.native import native
-from tfdist.horovod.options import ReductionOptions
+from tfdist.horovod.native import joint_call, native, tie
 from tfdist.horovod.variables import key_of
+
+
+@dataclass(frozen=True)
+class ReductionOptions:
+    """The arguments of `DistributedOptimizer`, with variable keys in `groups`."""
+
+    name: str
+    device_dense: str
+    device_sparse: str
+    compression: Any
+    sparse_as_dense: bool
+    gradient_predivide_factor: float
+    op: Any
+    groups: int | tuple[tuple[Hashable, ...], ...] | None
+    process_set: Any
+    scale_local_gradients: bool
+    # Whether all ranks surely make their first reduction together, to connect then.
+    ties_ranks: bool
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], **more: Any) -> "ReductionOptions":
+        """Select the options among the arguments of a wrapper, and check them."""
+        groups = arguments["groups"]
+        if groups is None:
+            groups = arguments["num_groups"] or None
+        given = {**arguments, **more, "groups": _keys_of_groups(groups)}
+        names = {field.name for field in fields(cls)} & given.keys()
+        options = cls(**{name: given[name] for name in names})
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Refuse options that Horovod does not have, or that conflict."""
+        check_process_set(self.process_set)
+        self._check_op()
+        factor = self.gradient_predivide_factor
+        is_average = self.op == native.Average
+        if factor != 1.0 and (not is_average or native.rocm_built() or factor <= 0):
+            raise ValueError(
+                "gradient_predivide_factor must be positive, goes with op=Average "
+                "only, and not with ROCm. Received: "
+                f"gradient_predivide_factor={factor!r}, op={self.op!r}. Leave it out."
+            )
+        functions = ("compress", "decompress")
+        if not all(hasattr(self.compression, name) for name in functions):
+            raise ValueError(
+                "compression must be Compression.none or Compression.fp16, or have "
+                f"their functions. Received: compression={self.compression!r}. Leave "
+                "it out for none."
+            )
+
+    def _check_op(self) -> None:
+        """Refuse an operation that this Horovod cannot apply to gradients."""
+        if self.op not in (native.Average, native.Sum, native.Adasum):
+            raise ValueError(
+                "op must be Average, Sum or Adasum. Received: "
+                f"op={self.op!r}. Min, Max and Product make no gradients."
+            )
+        if self.op == native.Adasum:
+            check_adasum(self.process_set)
+            if self.groups is not None:
+                raise ValueError(
+                    "Adasum goes without groups. Received: "
+                    f"groups={self.groups!r}. Leave them out, or use op=Average."
+                )
 
 
 class Reduction:
@@ -152,3 +220,29 @@ class Reduction:
                 size = native.size_op(self._process_set.process_set_id)
                 values = values / tf.cast(size, values.dtype)
         return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def local_variables(local_layers: Any) -> list[Any]:
+    """Return the trainable variables of one layer, of several, or of None."""
+    variables: list[Any] = []
+    for layer in [] if local_layers is None else tf.nest.flatten(local_layers):
+        if not isinstance(layer, keras.Layer) or not layer.built:
+            raise ValueError(
+                "local_layers must be Keras layers that have been built. Received: "
+                f"{layer!r}. Build the model first: give it a keras.Input, or call it "
+                "once."
+            )
+        variables.extend(layer.trainable_weights)
+    return variables
+
+
+def _keys_of_groups(groups: Any) -> int | tuple[tuple[Hashable, ...], ...] | None:
+    """Replace the variables in groups by their keys."""
+    if groups is None or (isinstance(groups, int) and groups > 0):
+        return groups
+    if isinstance(groups, list) and all(isinstance(g, Sequence) for g in groups):
+        return tuple(tuple(map(key_of, group)) for group in groups)
+    raise ValueError(
+        "groups must be a positive number, or a list of lists of variables. Received: "
+        f"groups={groups!r}. Leave it out for no groups."
+    )

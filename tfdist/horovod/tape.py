@@ -7,8 +7,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from tfdist.horovod.native import native
-from tfdist.horovod.options import ReductionOptions, local_variables
-from tfdist.horovod.reduction import Reduction
+from tfdist.horovod.reduction import Reduction, ReductionOptions, local_variables
 from tfdist.horovod.variables import key_of
 
 

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tfdist.collectives.wire_format import from_move, to_move
 from tfdist.compat.keras.learning_rates import optimizers_of
-from tfdist.horovod.joint import joint_call
-from tfdist.horovod.native import native
+from tfdist.horovod.native import joint_call, native
 
 _BROADCAST = "a broadcast of variables"
 

@@ -16,8 +16,10 @@ from tfdist.horovod_build.installed import (
     COULD_NOT_START,
     BuildError,
     TensorFlow,
+    check_fit,
     find_installed,
     find_tensorflow,
+    try_all_reduce,
 )
 from tfdist.horovod_build.recipe import (
     HOROVOD_VERSION,
@@ -28,7 +30,6 @@ from tfdist.horovod_build.recipe import (
     wheel_command,
     write_headers,
 )
-from tfdist.horovod_build.trial import check_fit, try_all_reduce
 
 _COMPILER = (
     "Debian and Ubuntu: apt-get install g++ make; Fedora: dnf install gcc-c++ make; "

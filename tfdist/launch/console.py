@@ -52,6 +52,24 @@ _NOT_OF_USER = re.compile(
 _HOLD_SECONDS, _LONGEST_HOLD_SECONDS = 1.0, 3.0
 
 
+class Throttle:
+    """A limit of one event in some seconds, the first of which begin now."""
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._due = clock() + seconds
+
+    def is_due(self) -> bool:
+        """Return whether the event may happen now; then the seconds begin anew."""
+        now = self._clock()
+        if now < self._due:
+            return False
+        self._due = now + self._seconds
+        return True
+
+
 class Console:
     """Printer of the ranks' lines on stdout and stderr, with tags or unchanged."""
 
@@ -65,8 +83,7 @@ class Console:
         # shows the state until the next line; elsewhere one state is printed every ten
         # seconds.
         self._tag = tag
-        self._clock = clock
-        self._state_is_due = clock() + _STATE_SECONDS
+        self._states = Throttle(_STATE_SECONDS, clock)
         # The terminal whose current line is a progress bar.
         self._unfinished: int | None = None
         self._errors = Errors(clock)
@@ -140,25 +157,15 @@ class Console:
     def _tagged(self, descriptor: int, tag: str, line: bytes) -> bytes:
         """Return the bytes to print for a line."""
         text = _text(line)
-        is_state = line.endswith(b"\r")
+        is_state, is_terminal = line.endswith(b"\r"), os.isatty(descriptor)
         tagged = b"[%s] %s" % (tag.encode(), text) if tag else text
-        if is_state and (not text or not self._shows_state(descriptor)):
+        if is_state and not (text and (is_terminal or self._states.is_due())):
             return b""
         erase = b"" if self._unfinished is None else _ERASE_LINE
-        if not os.isatty(descriptor):
+        if not is_terminal:
             return tagged + b"\n"
         self._unfinished = descriptor if is_state else None
         return erase + (_NO_WRAP + tagged + _WRAP if is_state else tagged + b"\n")
-
-    def _shows_state(self, descriptor: int) -> bool:
-        """Return whether to print the state of a progress bar now."""
-        if os.isatty(descriptor):
-            return True
-        now = self._clock()
-        if now < self._state_is_due:
-            return False
-        self._state_is_due = now + _STATE_SECONDS
-        return True
 
 
 class Records:
@@ -171,8 +178,10 @@ class Records:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock
-        self._states_are_due = dict.fromkeys((STDOUT, STDERR), clock() + _STATE_SECONDS)
+        self._states = {
+            descriptor: Throttle(_STATE_SECONDS, clock)
+            for descriptor in (STDOUT, STDERR)
+        }
         self._names = {STDOUT: "stdout", STDERR: "stderr"}
         self._place: dict[str, object] = {"rank": None, "host": platform.node()}
         if spec is None:
@@ -196,13 +205,8 @@ class Records:
 
     def _is_kept(self, descriptor: int, line: bytes) -> bool:
         """Return whether a line is none of the many states of a progress bar."""
-        if not line.endswith(b"\r"):
-            return True
-        now = self._clock()
-        if not _text(line) or now < self._states_are_due[descriptor]:
-            return False
-        self._states_are_due[descriptor] = now + _STATE_SECONDS
-        return True
+        is_state = line.endswith(b"\r")
+        return not is_state or bool(_text(line)) and self._states[descriptor].is_due()
 
 
 def print_line(line: str, *, is_json: bool) -> None:
@@ -337,6 +341,15 @@ class LineSplitter:
         """Return the unfinished line at the end of the stream."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
+
+
+def has_terminal() -> bool:
+    """Return whether stdout and stderr are one terminal that can erase a line."""
+    try:
+        is_one = os.ttyname(STDOUT) == os.ttyname(STDERR)
+    except OSError:
+        return False
+    return is_one and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def write_all(descriptor: int, data: bytes) -> None:

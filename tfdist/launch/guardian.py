@@ -36,7 +36,7 @@ _LINGER_SECONDS = 1.0
 # is not in argv, where `pkill -f train.py` would match the guardian. Each further byte
 # is a signal for the rank's process group. End of file, as when the launcher is killed,
 # kills everything. When the rank exits, the guardian writes its exit code (or minus the
-# signal), the time and whether it dumped core to CONTROL.
+# signal) and the time to CONTROL.
 #
 # It kills direct children only: their process ids cannot be reused before it reaps
 # them. As a subreaper it adopts every orphan, daemons included. If the guardian itself
@@ -104,8 +104,7 @@ class Guardian:
         assert ended is not None
         was_killed = ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
         code = -ended.si_status if was_killed else ended.si_status
-        has_dumped = ended.si_code == os.CLD_DUMPED
-        report = b"%d %d %d\n" % (code, time.monotonic_ns(), has_dumped)
+        report = b"%d %d\n" % (code, time.monotonic_ns())
         # The launcher may be gone.
         with contextlib.suppress(OSError):
             os.write(self._control, report)

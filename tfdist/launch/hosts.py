@@ -3,8 +3,8 @@
 import concurrent.futures
 import contextlib
 import os
-import platform
 import select
+import shlex
 import socket
 import sys
 import time
@@ -14,18 +14,16 @@ from dataclasses import dataclass, replace
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.address import is_loopback, split_address
-from tfdist.cluster.hosts.gpus import cores_of_gpus
-from tfdist.cluster.hosts.slots import HostSlots, number_ports
+from tfdist.cluster.hosts import HostSlots, number_ports
 from tfdist.launch.job import SLOT_VARIABLE, Job, ProcessSpec
 from tfdist.launch.machine import (
     Machine,
-    available_cores,
     free_ports,
     installed_versions,
     is_this_machine,
 )
 from tfdist.launch.plan import new_run_id, plan
-from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, is_srun, split_ssh
+from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost
 from tfdist.launch.restarts import Restarts
 from tfdist.rendezvous.wire import Message
 
@@ -44,7 +42,7 @@ class Hosts:
     start_timeout_seconds: float = 60.0
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def host_of_slots(self) -> tuple[str, ...]:
         """The host of each slot."""
         return tuple(one.host for one in self.slots for _ in range(one.slots))
 
@@ -53,28 +51,14 @@ class Hosts:
         fill(self, range(job.process_count))
         if restarts.max_restarts and job.process_count > 1:
             # A restart may have ranks on any of the hosts.
-            _check_names(self.places)
-        if job.collective == "horovod":
+            _check_names(self.host_of_slots)
+        if job.collective in ("mpi", "horovod"):
+            names = ",".join(f"{one.host}:{one.slots}" for one in self.slots)
             raise ValueError(
-                "--collective horovod starts its processes on this machine only. "
-                "Received: other hosts. Start them with horovodrun or mpirun."
-            )
-        if job.collective == "mpi":
-            self._check_mpi()
-
-    def _check_mpi(self) -> None:
-        """Refuse hosts that the `mpirun` of Open MPI does not reach."""
-        numbers = [one.host for one in self.slots if one.host.startswith("[")]
-        if numbers:
-            raise ValueError(
-                "mpirun, which --collective mpi needs, takes no IPv6 address. "
-                f"Received: {numbers[0]}. Give the name of the host."
-            )
-        if len(self.slots) > 1 and is_srun(split_ssh(self.ssh)):
-            raise ValueError(
-                "--collective mpi does not reach the nodes of Slurm. "
-                f"Received: --ssh {self.ssh}. Start the program without tfdist run, "
-                "by srun --mpi=pmix."
+                f"--collective {job.collective} joins processes of this machine only. "
+                f"Received: the hosts {names}. Let mpirun start them: mpirun -np "
+                f"{job.process_count} -H {names} {shlex.join(job.command)}; under "
+                "Slurm: srun --mpi=pmix."
             )
 
 
@@ -117,7 +101,7 @@ class UnusableHosts(OSError):
 
 def fill(hosts: Hosts, slots: Sequence[int]) -> tuple[HostSlots, ...]:
     """Return the hosts of some slots, with the number of those on each."""
-    places = hosts.places
+    places = hosts.host_of_slots
     if len(slots) > len(places):
         raise ValueError(
             "The hosts have too few slots for the processes of the job. "
@@ -143,7 +127,7 @@ def _check_names(hosts: Collection[str]) -> None:
 
 
 @contextlib.contextmanager
-def placed(
+def planned_on_hosts(
     job: Job,
     hosts: Hosts,
     slots: Sequence[int],
@@ -162,9 +146,6 @@ def placed(
                 )
                 stack.callback(remote[one.host].close)
         hellos = _hellos(remote, hosts.python, deadline, signals)
-        if job.collective == "mpi":
-            here = [one.host for one in taken if one.host not in remote]
-            _check_own_names(here, hellos)
         machines = [_machine_of(one, hellos.get(one.host)) for one in taken]
         specs = plan(
             job,
@@ -188,36 +169,28 @@ def _numbered(specs: Sequence[ProcessSpec], slots: Sequence[int]) -> list[Proces
 def plan_unconnected(job: Job, hosts: Hosts) -> list[ProcessSpec]:
     """Plan a job as if all hosts had this machine's cores and free ports."""
     slots = fill(hosts, range(job.process_count))
-    cores = available_cores()
-    gpus = cores_of_gpus(cores)
+    here = Machine.here("", ())
     machines = [
-        Machine(one.host, tuple(free_ports(one.slots)), cores, gpus) for one in slots
+        replace(here, host=one.host, ports=tuple(free_ports(one.slots)))
+        for one in slots
     ]
     return plan(job, machines, run_id=new_run_id(), environ=os.environ)
 
 
-def plan_in_pod(
-    job: Job,
-    pods: Pods,
-    *,
-    cores: Sequence[int] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> list[ProcessSpec]:
+def plan_in_pod(job: Job, pods: Pods) -> list[ProcessSpec]:
     """Plan the processes of this pod, with their ranks in the whole job."""
     assert job.size is not None
-    cores = available_cores() if cores is None else cores
-    gpus = cores_of_gpus(cores)
-    machines = []
+    here, machines = Machine.here("", ()), []
     for address in pods.cluster.workers:
         host, _, port = address.rpartition(":")
         addresses = number_ports((HostSlots(host, job.size),), int(port))
         ports = tuple(split_address(one)[1] for one in addresses)
-        machines.append(Machine(host, ports, tuple(cores), gpus))
+        machines.append(replace(here, host=host, ports=ports))
     specs = plan(
         replace(job, size=job.size * len(machines)),
         machines,
         run_id=_RUN_ID_OF_PODS,
-        environ=os.environ if environ is None else environ,
+        environ=os.environ,
     )
     first = pods.cluster.task.index * job.size
     own = specs[first : first + job.size]
@@ -227,8 +200,7 @@ def plan_in_pod(
 def _machine_of(one: HostSlots, hello: Message | None) -> Machine:
     """Return a host as its agent has introduced it, or this one without an agent."""
     if hello is None:
-        ports, cores = free_ports(one.slots, host=""), available_cores()
-        return Machine(one.host, tuple(ports), cores, cores_of_gpus(cores))
+        return Machine.here(one.host, free_ports(one.slots, host=""))
     return Machine(
         one.host,
         tuple(hello["ports"]),
@@ -236,29 +208,6 @@ def _machine_of(one: HostSlots, hello: Message | None) -> Machine:
         tuple(map(tuple, hello["gpus"])),
         hello["visible"],
     )
-
-
-def _check_own_names(here: Sequence[str], hellos: Mapping[str, Message]) -> None:
-    """Refuse hosts that Open MPI takes for one host."""
-    names = {_short(platform.node()): host for host in here}
-    failures = {}
-    for host, hello in hellos.items():
-        name = _short(hello["name"])
-        other = names.setdefault(name, host)
-        if other != host:
-            failures[host] = (
-                "--collective mpi needs hosts whose own names differ before the first "
-                f"dot: Open MPI shares memory where they do not. Received: {name} for "
-                f"{other} and {host}. Rename one (hostnamectl hostname NAME), or use "
-                "--collective tensorflow."
-            )
-    if failures:
-        raise UnusableHosts(failures)
-
-
-def _short(name: str) -> str:
-    """Return the first part of a host's name."""
-    return name.partition(".")[0]
 
 
 def _hellos(

@@ -1,14 +1,18 @@
-"""A job of the launcher, its limits and its processes."""
+"""A job of the launcher, its program, its limits and its processes."""
 
+import os
 import shlex
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 
 from tfdist.cluster import Task
+from tfdist.cluster.launcher import PROGRESS_VARIABLE, RESTARTS_VARIABLE
 from tfdist.cluster.ownership import OWNER_VARIABLE
 from tfdist.launch.horovod import IDENTITY_VARIABLES
-from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 DEFAULT_RESTARTS = 3
 LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
@@ -40,6 +44,7 @@ _COUNTS = {
     "ps": "--ps",
     "threads_per_process": "--threads-per-process",
 }
+
 _CHOICES = {
     "bind_to": (None, "core", "none"),
     "collective": ("auto", "tensorflow", "mpi", "horovod"),
@@ -108,7 +113,7 @@ class Job:
                 "--workers and --ps for a chief with parameter servers."
             )
         if self.size is None and (self.workers is None or self.ps is None):
-            advice = "Say how many processes, as in -np 2."
+            advice = "Say it before the program: tfdist run -np 2 train.py"
             if has_roles:
                 advice = "Give both, as in --workers 2 --ps 1."
             raise ValueError(
@@ -152,7 +157,7 @@ class Limits:
     # Restarts of single workers, with parameter servers, within one attempt.
     worker_restarts: int = DEFAULT_RESTARTS
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse a timeout that is not positive, and negative restarts."""
         if self.timeout_seconds is not None and not self.timeout_seconds > 0:
             raise ValueError(
@@ -221,3 +226,46 @@ def name_of(rank: int, task: Task | None) -> str:
     if task is None:
         return f"rank {rank}"
     return task.type if task.type == "chief" else str(task)
+
+
+def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[str, ...]:
+    """Return the program's path and its arguments; run `.py` files with this Python."""
+    if not command:
+        raise ValueError(
+            "The command is missing. Received: no program to run. "
+            "Put it last: tfdist run -np 2 train.py"
+        )
+    name, *arguments = command
+    if module:
+        package = name.partition(".")[0]
+        # Only the top-level package is looked up, which imports nothing.
+        if not package or not (
+            find_spec(package) or PathFinder.find_spec(package, [os.getcwd()])
+        ):
+            raise FileNotFoundError(
+                f"The module to run does not exist. Received: -m {name}. Install the "
+                f"package {package!r}, or run this in the folder that holds it."
+            )
+        return (sys.executable, "-m", name, *arguments)
+    if name.endswith(".ipynb"):
+        script = shlex.quote(name.removesuffix(".ipynb") + ".py")
+        raise ValueError(
+            f"A notebook cannot be started as a program. Received: {name}. Make a "
+            f"script of it, and start {script}: jupyter nbconvert --to script "
+            f"{shlex.quote(name)}"
+        )
+    if name.endswith(".py"):
+        if not os.path.isfile(name):
+            raise FileNotFoundError(
+                f"The script to run does not exist. Received: {name}. "
+                f"Give its path from {os.getcwd()}, or the whole path."
+            )
+        return (sys.executable, name, *arguments)
+    program = shutil.which(name)
+    if program is None:
+        raise FileNotFoundError(
+            "The program to run does not exist, or is not executable. "
+            f"Received: {name}. Give a .py file, -m and a module, a program on PATH, "
+            "or the path of an executable file, as in ./program."
+        )
+    return (program, *arguments)

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfdist.cluster.launcher import PROGRESS_VARIABLE, read_status
 from tfdist.launch.console import (
     STDERR,
     STDOUT,
     Console,
     LineSplitter,
     Records,
+    Throttle,
     error_lines,
     is_noise,
     print_line,
@@ -25,13 +27,13 @@ from tfdist.launch.console import (
     write_all,
 )
 from tfdist.launch.job import ProcessSpec
-from tfdist.launch.live_line import READ_SECONDS, LiveLine
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE
 
 _CHUNK_BYTES = 65_536
 _TAIL_LINES = 10
 _TRACEBACK_LINES = 1000
 _JOIN_SECONDS = 1.0
+# The interval between looks at how far the chief is.
+_READ_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,12 @@ class Output:
     is_of_chief: bool = False
     # An existing directory for one log file per process and attempt.
     directory: Path | None = None
-    # It holds nothing else, and none of it is kept if the job ends well.
-    is_temporary: bool = False
     # Say below all lines how far the chief is: needs a terminal, and tags.
     is_live: bool = False
     # How many restarts of the job came before.
     attempt: int = 0
     # Write JSON objects, all to stdout, instead of lines.
     is_json: bool = False
-    # Size from which a log file is rotated; None is never.
-    log_bytes: int | None = None
 
 
 class OutputPump:
@@ -75,7 +73,9 @@ class OutputPump:
         self._console = Console(tag=output.tag)
         self._on_end = on_end
         self._on_error = on_error
-        self._live: LiveLine | None = None
+        # The chief's file, where a line says how far it is, and what it said last.
+        self._live: Path | None = None
+        self._status, self._status_reads = "", Throttle(_READ_SECONDS)
         self._ranks: dict[int, _RankOutput] = {}
         self._launcher = _RankOutput(output)
         self._selector = selectors.DefaultSelector()
@@ -90,7 +90,7 @@ class OutputPump:
         self._ranks[spec.rank] = rank
         progress = spec.env.get(PROGRESS_VARIABLE)
         if self._output.is_live and self._live is None and progress:
-            self._live = LiveLine(Path(progress))
+            self._live = Path(progress)
         self._console.is_verbose |= not spec.log_level
         for console in (STDOUT, STDERR):
             self._add_pipe(rank, console)
@@ -162,10 +162,9 @@ class OutputPump:
             for key, _ in self._selector.select(self._seconds_to_next()):
                 self._move(key.fd, *key.data)
             self._print(self._console.show_errors)
-            if self._live is not None:
-                self._print(
-                    functools.partial(self._console.show_live, self._live.read())
-                )
+            if self._live is not None and self._status_reads.is_due():
+                self._status = read_status(self._live, self._status)
+                self._print(functools.partial(self._console.show_live, self._status))
         self._print(functools.partial(self._console.show_errors, now=True))
         self._print(self._console.finish)
         self._on_end()
@@ -175,7 +174,7 @@ class OutputPump:
         seconds = self._console.seconds_to_next()
         if self._live is None:
             return seconds
-        return READ_SECONDS if seconds is None else min(seconds, READ_SECONDS)
+        return _READ_SECONDS if seconds is None else min(seconds, _READ_SECONDS)
 
     def _move(
         self,
@@ -195,7 +194,7 @@ class OutputPump:
         if self._output.is_json:
             lines = rank.records.select(console, lines)
             written = rank.records.format(console, lines)
-        self._keep(rank.log, b"".join(written))
+        self._keep(rank, b"".join(written))
         if not self._output.console:
             return
         pairs = zip(lines, written, strict=True)
@@ -209,14 +208,15 @@ class OutputPump:
         elif not rank.is_hidden:
             self._print(lambda: write_all(STDOUT, b"".join(shown)))
 
-    def _keep(self, log: "_LogFile", data: bytes) -> None:
+    def _keep(self, rank: "_RankOutput", data: bytes) -> None:
         """Write to a log file; a disk that is full must not end the job."""
         try:
-            log.write(data)
+            write_all(rank.log.fileno(), data)
         except OSError as error:
-            if not log.lacks_lines:
+            if not rank.log_lacks_lines:
+                path = os.fsdecode(rank.log.name)
                 line = (
-                    f"tfdist run: cannot write {log.path}: {error.strerror}. The job "
+                    f"tfdist run: cannot write {path}: {error.strerror}. The job "
                     "goes on; until there is space, the file lacks what is printed."
                 )
                 if self._output.is_json:
@@ -224,7 +224,7 @@ class OutputPump:
                 else:
                     shown = [f"{line}\n".encode()]
                     self._print(lambda: self._console.show(STDERR, "", shown))
-            log.lacks_lines = True
+            rank.log_lacks_lines = True
 
     def _print(self, write: Callable[[], None]) -> None:
         """Write to a destination, until one has failed."""
@@ -251,11 +251,10 @@ class _RankOutput:
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self.traceback: list[bytes] = []
         self.traceback_seconds = float("inf")
-        if spec is None or output.directory is None:
-            self.log = _LogFile(Path(os.devnull))
-        else:
+        path = Path(os.devnull)
+        if spec is not None and output.directory is not None:
             path = _log_path(output.directory, spec, output.attempt)
-            self.log = _LogFile(path, output.log_bytes)
+        self.log, self.log_lacks_lines = _open_locked(path), False
 
     def remember(self, lines: list[bytes], *, is_error: bool) -> None:
         """Keep the last lines, and the last traceback with its time."""
@@ -279,35 +278,6 @@ class _RankOutput:
         """Close the write ends of the pipes."""
         while self.write_ends:
             os.close(self.write_ends.pop())
-
-
-class _LogFile:
-    """A log file that makes way for a new one at the end of a line."""
-
-    def __init__(self, path: Path, limit_bytes: int | None = None) -> None:
-        self.path, self._limit_bytes = path, limit_bytes
-        self.lacks_lines = False
-        self._file = _open_locked(path)
-        self._bytes, self._is_in_line = 0, False
-
-    def write(self, data: bytes) -> None:
-        """Write lines, after a rotation if the file is full."""
-        limit = self._limit_bytes
-        is_full = limit is not None and self._bytes >= limit and not self._is_in_line
-        if data and is_full:
-            self._file.close()
-            os.replace(self.path, f"{self.path}.1")
-            self._file = _open_locked(self.path)
-            self._bytes = 0
-        if data:
-            write_all(self._file.fileno(), data)
-            self._bytes += len(data)
-            # A very long line comes in pieces.
-            self._is_in_line = not data.endswith((b"\n", b"\r"))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def _open_locked(path: Path) -> io.FileIO:
@@ -334,9 +304,8 @@ def _log_path(folder: Path, spec: ProcessSpec, attempt: int) -> Path:
     if attempt:
         return folder / f"{spec.log_stem}.restart{attempt}.log"
     path = folder / f"{spec.log_stem}.log"
-    for old in folder.glob(f"{spec.log_stem}.restart*.log*"):
+    for old in folder.glob(f"{spec.log_stem}.restart*.log"):
         old.unlink()
-    path.with_name(f"{path.name}.1").unlink(missing_ok=True)
     return path
 
 

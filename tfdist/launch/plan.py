@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tfdist.cluster import Cluster, Task, tf_config
-from tfdist.cluster.hosts.gpus import VISIBLE_VARIABLE, cores_of_gpus, visible_gpus
+from tfdist.cluster.this_host import VISIBLE_VARIABLE, visible_gpus
 from tfdist.launch.horovod import identity_of
 from tfdist.launch.job import (
     ERRORS_ONLY,
@@ -17,7 +17,6 @@ from tfdist.launch.job import (
 )
 from tfdist.launch.machine import (
     Machine,
-    available_cores,
     free_ports,
     share_near_gpu,
     share_of_cores,
@@ -34,8 +33,8 @@ _THREAD_VARIABLES = (
 _OF_COLLECTIVES = {
     # NCCL might choose an interface that the processes do not share.
     "horovod": {"NCCL_SOCKET_IFNAME": "lo"},
-    # A rank that waits lets other threads have the core, and with shared memory alone,
-    # on one host, it listens at no port.
+    # A rank that waits lets other threads have the core, and with shared memory alone
+    # it listens at no port.
     "mpi": {
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_pml": "ob1",
@@ -48,11 +47,9 @@ def plan_here(job: Job, *, slots: Sequence[int] | None = None) -> list[ProcessSp
     """Plan the processes of a job on this machine, in the given slots or in all."""
     count = job.process_count
     ports = free_ports(count + (job.collective == "horovod"))
-    cores = available_cores()
-    machine = Machine(_HOST, tuple(ports[:count]), cores, cores_of_gpus(cores))
     specs = plan(
         job,
-        [machine],
+        [Machine.here(_HOST, ports[:count])],
         run_id=new_run_id(),
         environ=os.environ,
         slots=slots,
@@ -92,8 +89,6 @@ def plan(
             threads = _threads_of_worker(machine, cluster)
         defaults = {"PYTHONUNBUFFERED": "1"} | _threads(max(1, threads))
         defaults |= _OF_COLLECTIVES.get(job.collective, {})
-        if job.collective == "mpi" and len(machines) > 1:
-            defaults["OMPI_MCA_btl"] = "self,sm,tcp"
         env = {name: text for name, text in defaults.items() if name not in environ}
         if not job.verbose:
             env[LEVEL_VARIABLE] = environ.get(LEVEL_VARIABLE) or ERRORS_ONLY

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from tfdist.cluster.hosts.processes import members_of
+from tfdist.cluster.this_host import members_of
 from tfdist.launch.job import ProcessSpec
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
@@ -27,7 +27,6 @@ class RankProcess(ABC):
         self.rank = spec.rank
         self.exit_code: int | None = None
         self.ended_seconds = float("inf")
-        self.has_dumped = False
         self.is_gone = False
         # Whether the launcher itself sent SIGKILL.
         self.is_to_be_killed = False
@@ -45,8 +44,7 @@ class RankProcess(ABC):
         with contextlib.suppress(ConnectionResetError):
             report = self._control.recv(4096)
         if report:
-            code, nanoseconds, has_dumped = map(int, report.split())
-            self.exit_code, self.has_dumped = code, bool(has_dumped)
+            self.exit_code, nanoseconds = map(int, report.split())
             self.ended_seconds = nanoseconds / 1e9
             return
         self.is_gone = True

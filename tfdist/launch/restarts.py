@@ -1,9 +1,11 @@
-"""Restarts of a job after a failure: decision, slots and report."""
+"""Decisions after failures: which processes restart, and whether the whole job does."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
-from tfdist.launch.job import Job
+from tfdist.cluster import Task
+from tfdist.launch.job import Job, name_of
 from tfdist.launch.result import RunResult, how_it_ended
 
 # The first restart is at once; what fails again may need others to recover.
@@ -122,14 +124,14 @@ class Restarts:
         last = attempts[-1]
         line = f"restart {len(attempts)} of {self.max_restarts}: "
         line += last.result.headline()
+        count = "1 process" if len(slots) == 1 else f"{len(slots)} processes"
         for name in self._names(last.slots, slots):
-            count = _processes(slots)
             line += f" {name[0].upper()}{name[1:]} stays dead and is left out: "
             line += f"it goes on with {count}."
         if new := self._names(slots, last.slots):
             line += f" In its place: {' and '.join(new)}."
-        if pause := self.pause_seconds(attempts):
-            line += f" It starts in {pause:g} s."
+        if last.saved_step:
+            line += f" The last saved step was {last.saved_step}."
         return line
 
     def _names(self, slots: Sequence[int], others: Collection[int]) -> list[str]:
@@ -146,13 +148,15 @@ class Restarts:
 
     def report(self, attempts: Sequence[Attempt]) -> list[str]:
         """Return lines that describe all restarts of a job, empty without any."""
-        restarts = [*enumerate(zip(attempts, attempts[1:], strict=False), start=1)]
-        lines = [f"restart {number}: {_restart(*pair)}" for number, pair in restarts]
+        lines = [
+            self.notice(attempts[:count], attempts[count].slots)
+            for count in range(1, len(attempts))
+        ]
         error = _recurring_error(attempts[-1])
         if error and len(attempts) <= self.max_restarts:
             lines.append(f"not started again: {error} before a state was saved.")
-        if restarts:
-            lines.append(f"{len(restarts)} of {self.max_restarts} restarts used.")
+        if len(attempts) > 1:
+            lines.append(f"{len(attempts) - 1} of {self.max_restarts} restarts used.")
         return lines
 
 
@@ -169,27 +173,76 @@ def _step(attempt: Attempt) -> int:
     return attempt.saved_step or 0
 
 
-def _restart(failed: Attempt, after: Attempt) -> str:
-    """Describe which process failed first, and the restart."""
-    line = f"{_cause(failed)}; started again on {_processes(after.slots)}"
-    if failed.saved_step:
-        line += f"; the last saved step was {failed.saved_step}"
-    return f"{line}."
+class Action(Enum):
+    """A reaction to the exit of a process."""
+
+    GO_ON = "go on"
+    START_AGAIN = "start it again"
+    FINISH = "let the others end, as the job is done"
+    FAIL = "end the others, as the job has failed"
 
 
-def _cause(failed: Attempt) -> str:
-    """Describe which process failed first, or which hosts did not answer."""
-    if failed.result.unusable:
-        return f"{' and '.join(failed.result.unusable)} could not be used"
-    rank, slot = failed.result.failed_rank, failed.failed_slot
-    assert rank is not None
-    exit_ = failed.result.exit_of(rank)
-    name = exit_.name if exit_.host is None else f"{exit_.name} on {exit_.host}"
-    name = name if slot == rank else f"{name} (slot {slot})"
-    is_held_up = failed.result.is_held_up
-    return f"{name} {'held up the others' if is_held_up else how_it_ended(exit_.code)}"
+# A reaction to the exit of a process, and a notice for the user or nothing.
+Decision = tuple[Action, str]
 
 
-def _processes(slots: Sequence[int]) -> str:
-    """Return a count of processes in words."""
-    return "1 process" if len(slots) == 1 else f"{len(slots)} processes"
+class Policy:
+    """Decisions on what the exit of each process means for the job."""
+
+    # Without parameter servers any failure fails the job. With them, the job ends with
+    # its chief. A worker has no state, so it restarts; a server holds variables, so its
+    # failure fails the job; an evaluator's exit never matters.
+    def __init__(self, tasks: Mapping[int, Task | None], *, restarts: int) -> None:
+        self._tasks = dict(tasks)
+        self._restarts = restarts
+        self._restarts_used = 0
+        self.is_done = False
+        self._workers = {
+            rank for rank, task in tasks.items() if task and task.type == "worker"
+        }
+
+    def judge(self, rank: int, code: int) -> Decision:
+        """Decide what the exit of a process means; call it once per exit."""
+        task = self._tasks[rank]
+        if task is None:
+            return (Action.GO_ON if code == 0 else Action.FAIL), ""
+        if task.type == "chief" and code == 0:
+            self.is_done = True
+            return Action.FINISH, ""
+        if self.is_done:
+            return Action.GO_ON, ""
+        if task.type == "worker" and code != 0:
+            return self._judge_failed_worker(rank, code)
+        self._workers.discard(rank)
+        if code != 0 and task.type != "evaluator":
+            return Action.FAIL, ""
+        what = "it is not started again, and the chief goes on without it"
+        return self._decide(Action.GO_ON, rank, code, what)
+
+    def suspects(self, failed: Collection[int]) -> set[int]:
+        """Return the failed ranks that may have caused the others to fail."""
+        # A chief fails soon after a server or its last worker, and may be reported
+        # first. Workers and servers do not fail because of the chief.
+        tasks = {rank: self._tasks[rank] for rank in failed}
+        others = {
+            rank for rank, task in tasks.items() if not task or task.type != "chief"
+        }
+        return others or set(failed)
+
+    def _judge_failed_worker(self, rank: int, code: int) -> Decision:
+        """Restart a worker, or go on without it while others are left."""
+        if self._restarts_used < self._restarts:
+            self._restarts_used += 1
+            what = f"it is started again ({self._restarts_used} of {self._restarts})"
+            return self._decide(Action.START_AGAIN, rank, code, what)
+        self._workers.discard(rank)
+        if not self._workers:
+            return Action.FAIL, ""
+        used = f"{self._restarts_used} of {self._restarts} restarts are used"
+        what = f"it is not started again ({used}), and the run goes on without it"
+        return self._decide(Action.GO_ON, rank, code, what)
+
+    def _decide(self, action: Action, rank: int, code: int, what: str) -> Decision:
+        """Return a decision with its notice."""
+        how = how_it_ended(code) + (f" (signal {-code})" if code < 0 else "")
+        return action, f"{name_of(rank, self._tasks[rank])} {how}; {what}."

@@ -12,6 +12,25 @@ EXIT_CODE_OF_SIGNAL = 128
 EXIT_CODE_OF_TIMEOUT = 124
 # That of ssh when the connection breaks.
 EXIT_CODE_OF_LOST_HOST = 255
+# A traceback older than this at the exit did not cause the failure.
+TEARDOWN_SECONDS = 10.0
+# The kernel closes the connections of a killed process before its exit is reported. On
+# a busy machine peers fail in between.
+_UNNOTICED_SECONDS = 1.0
+_EXIT_CODES = {
+    "done": 0,
+    "failed": 1,
+    "timeout": EXIT_CODE_OF_TIMEOUT,
+    "signal": EXIT_CODE_OF_SIGNAL,
+    "output": EXIT_CODE_OF_SIGNAL + signal.SIGPIPE,
+    "hosts": EXIT_CODE_OF_LOST_HOST,
+}
+_HEADLINES = {
+    "failed": "held up the others, and was ended",
+    "timeout": "the run did not end within {} s",
+    "signal": "{} ended the run",
+    "output": "the output of the ranks could not be written: {}",
+}
 # Errors of a program, not of a machine.
 _RECURRING = (
     "AttributeError",
@@ -37,7 +56,6 @@ class Exit:
     tail: tuple[str, ...] = ()
     task: Task | None = None
     host: str | None = None
-    has_dumped: bool = False
 
     @property
     def recurring_error(self) -> str:
@@ -61,9 +79,7 @@ class Exit:
         """Return a short description of the exit."""
         how = how_it_ended(self.code)
         if self.code == -signal.SIGKILL:
-            how += " (by the kernel, if by nobody else: memory ran out)"
-        elif self.has_dumped:
-            how += " (core dumped: `sysctl kernel.core_pattern` there says where)"
+            how += " (possibly by the kernel: out of memory)"
         where = "" if self.host is None else f" on {self.host}"
         return f"{self.name}{where} {how} after {self.seconds:.1f} s"
 
@@ -95,18 +111,8 @@ class RunResult:
         if self.failed_rank is not None and not self.is_held_up:
             code = self.exit_of(self.failed_rank).code
             return code if code >= 0 else EXIT_CODE_OF_SIGNAL - code
-        match self.reason:
-            case "failed":
-                return 1
-            case "timeout":
-                return EXIT_CODE_OF_TIMEOUT
-            case "signal":
-                return EXIT_CODE_OF_SIGNAL + signal.Signals[self.detail]
-            case "output":
-                return EXIT_CODE_OF_SIGNAL + signal.SIGPIPE
-            case "hosts":
-                return EXIT_CODE_OF_LOST_HOST
-        return 0
+        number = signal.Signals[self.detail] if self.reason == "signal" else 0
+        return _EXIT_CODES[self.reason] + number
 
     def exit_of(self, rank: int) -> Exit:
         """Return the exit of a process; processes of other pods have none here."""
@@ -114,26 +120,32 @@ class RunResult:
 
     def headline(self) -> str:
         """Return one line on why the run ended, empty after success."""
-        match self.reason:
-            case "failed":
-                assert self.failed_rank is not None
-                failed = self.exit_of(self.failed_rank)
-                what = failed.describe()
-                if self.is_held_up:
-                    what = f"{failed.name} held up the others, and was ended"
-            case "timeout":
-                what = f"the run did not end within {self.detail} s"
-            case "signal":
-                what = f"{self.detail} ended the run"
-            case "output":
-                what = f"the output of the ranks could not be written: {self.detail}"
-            case "hosts":
-                return self.detail
-            case _:
-                return ""
+        if self.reason in ("done", "hosts"):
+            return self.detail
+        what = _HEADLINES[self.reason].format(self.detail)
+        if self.failed_rank is not None:
+            failed = self.exit_of(self.failed_rank)
+            what = f"{failed.name} {what}" if self.is_held_up else failed.describe()
         ranks = (rank for rank in self.ended_ranks if rank != self.failed_rank)
         ended = [self.exit_of(rank) for rank in ranks]
         return f"{what}; {_were_ended(ended)}." if ended else f"{what}."
+
+
+def failed_seconds(
+    ended_seconds: float,
+    traceback_seconds: float = float("inf"),
+    *,
+    was_killed: bool = False,
+) -> float:
+    """Return the time of a failure from those of the exit and of the last traceback."""
+    # Python prints the traceback before it cleans up, and TensorFlow's cleanup can
+    # outlast the time in which a peer notices the failure and aborts. No failure of a
+    # peer causes a SIGKILL from outside the launcher.
+    if was_killed:
+        return ended_seconds - _UNNOTICED_SECONDS
+    if ended_seconds - TEARDOWN_SECONDS < traceback_seconds < ended_seconds:
+        return traceback_seconds
+    return ended_seconds
 
 
 def how_it_ended(code: int) -> str:

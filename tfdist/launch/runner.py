@@ -10,10 +10,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from tfdist.cluster.launcher import (
+    FLIGHT_VARIABLE,
+    PROGRESS_VARIABLE,
+    RESTARTS_VARIABLE,
+    SECRET_VARIABLE,
+    Launcher,
+    ask_for_status,
+    new_progress,
+    read_saved_step,
+)
 from tfdist.launch.console import print_line
 from tfdist.launch.events import PASSED_ON, received_signals
 from tfdist.launch.horovod import PORT_VARIABLE, rendezvous
@@ -22,29 +31,19 @@ from tfdist.launch.hosts import (
     Placement,
     Pods,
     UnusableHosts,
-    placed,
     plan_in_pod,
+    planned_on_hosts,
 )
 from tfdist.launch.job import DEFAULT_RESTARTS, Job, Limits, ProcessSpec
 from tfdist.launch.machine import held_folder, is_this_machine
-from tfdist.launch.mpi import MPIStartError, places, shell_line, with_engine
+from tfdist.launch.mpi import MPIStartError, joined_by_mpi, shell_line, with_engine
 from tfdist.launch.output import Output
 from tfdist.launch.plan import plan_here
-from tfdist.launch.remote.host import DEFAULT_SSH, RemoteHost, ssh_command
+from tfdist.launch.remote.host import RemoteHost, ssh_command
 from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
-from tfdist.rendezvous.flight import FLIGHT_VARIABLE
-from tfdist.rendezvous.metrics_files import RESTARTS_VARIABLE
-from tfdist.rendezvous.progress import (
-    PROGRESS_VARIABLE,
-    ask_for_status,
-    new_progress,
-    read_saved_step,
-)
-from tfdist.rendezvous.secret import SECRET_VARIABLE, new_nonce, shared_secret
-
-_LOOK_UPS_AT_A_TIME = 32
+from tfdist.rendezvous.secret import new_nonce
 
 
 def run(
@@ -52,19 +51,24 @@ def run(
     *,
     output: Output | None = None,
     timeout_seconds: float | None = None,
-    grace_seconds: float = 5.0,
     pass_signals_on: bool = False,
     restarts: int = DEFAULT_RESTARTS,
 ) -> RunResult:
     """Run processes until all have exited, and leave none behind."""
-    limits = Limits(timeout_seconds, grace_seconds, restarts)
-    limits.check()
+    limits = Limits(timeout_seconds, worker_restarts=restarts)
     with contextlib.ExitStack() as stack:
         signals = None
         if pass_signals_on:
             # Python receives signals in the main thread only.
             signals = stack.enter_context(received_signals(PASSED_ON))
         return run_once(specs, output or Output(), limits, signals)
+
+
+def check_job(job: Job, restarts: Restarts, hosts: Hosts | Pods | None) -> None:
+    """Refuse a job that cannot run with these restarts, or on these hosts."""
+    restarts.check(job)
+    if hosts is not None:
+        hosts.check(job, restarts)
 
 
 def run_job(
@@ -76,10 +80,8 @@ def run_job(
     hosts: Hosts | Pods | None = None,
     on_restart: Callable[[RunResult, str], None] = lambda result, line: None,
 ) -> tuple[Attempt, ...]:
-    """Run a job with restarts, in the main thread only; return all attempts."""
+    """Run a checked job with restarts, in the main thread only; return all attempts."""
     restarts, limits = restarts or Restarts(), limits or Limits()
-    needs_engine = job.collective != "auto"
-    _check(job, restarts, limits, hosts)
     deadline = time.monotonic() + (limits.timeout_seconds or math.inf)
     slots: tuple[int, ...] | None = tuple(range(job.process_count))
     attempts: list[Attempt] = []
@@ -88,22 +90,25 @@ def run_job(
         folder = stack.enter_context(held_folder("tfdist-run-"))
         while slots and (time.monotonic() < deadline or not attempts):
             if attempts:
-                on_restart(attempts[-1].result, restarts.notice(attempts, slots))
-                _pause(signals, restarts.pause_seconds(attempts), deadline)
+                pause = restarts.pause_seconds(attempts)
+                when = f" It starts in {pause:g} s." if pause else ""
+                notice = restarts.notice(attempts, slots) + when
+                on_restart(attempts[-1].result, notice)
+                # A signal ends the wait, and the next attempt.
+                select.select([signals], [], [], min(pause, _seconds_to(deadline)))
             # The log of an earlier attempt explains the restart.
             out = replace(output or Output(), attempt=len(attempts))
-            limit = _what_is_left(limits, deadline)
-            progress = _progress_in(folder, out)
+            left = limits
+            if limits.timeout_seconds is not None:
+                left = replace(limits, timeout_seconds=_seconds_to(deadline))
+            progress = new_progress(Path(folder, str(out.attempt)))
+            if out.is_live:
+                ask_for_status(progress)
             # Each attempt has its own ports and run id, so leftovers cannot join.
-            try:
-                with _placed(job, hosts, slots, signals) as (specs, remote):
-                    facts = _facts_of(progress, out)
-                    specs = _with_variables(specs, facts | secret_of(hosts))
-                    result = run_once(specs, out, limit, signals, remote, needs_engine)
-            except UnusableHosts as error:
-                if not attempts:
-                    raise
-                result = RunResult((), "hosts", error.text, unusable=error.names)
+            placement = _placed(job, hosts, slots, signals)
+            added = _facts_of(progress, out) | secret_of(hosts)
+            is_auto = job.collective == "auto"
+            result = _run_attempt(placement, added, out, left, signals, is_auto)
             if result.reason == "timeout":  # Report the limit that the user set.
                 result = replace(result, detail=f"{limits.timeout_seconds:g}")
             attempts.append(Attempt(result, slots, read_saved_step(progress)))
@@ -111,60 +116,42 @@ def run_job(
     return tuple(attempts)
 
 
-def _check(
-    job: Job, restarts: Restarts, limits: Limits, hosts: Hosts | Pods | None
-) -> None:
-    """Refuse what cannot run."""
-    restarts.check(job)
-    if hosts is not None:
-        hosts.check(job, restarts)
-    limits.check()
-
-
-def _pause(signals: socket.socket, seconds: float, deadline: float) -> None:
-    """Wait, but not beyond a deadline; a signal ends the wait, and the next attempt."""
-    select.select([signals], [], [], min(seconds, _seconds_to(deadline)))
-
-
-def _what_is_left(limits: Limits, deadline: float) -> Limits:
-    """Return limits with the time until a deadline."""
-    if limits.timeout_seconds is None:
-        return limits
-    return replace(limits, timeout_seconds=_seconds_to(deadline))
-
-
 def _seconds_to(deadline: float) -> float:
-    """Return the time that is left."""
-    return max(0.0, deadline - time.monotonic())
+    """Return the time that is left, at least a moment."""
+    return max(1e-3, deadline - time.monotonic())
 
 
-def _progress_in(folder: str, output: Output) -> Path:
-    """Make the file of an attempt, and ask for its status if a terminal shows it."""
-    progress = new_progress(Path(folder, str(output.attempt)))
-    if output.is_live:
-        ask_for_status(progress)
-    return progress
+def _run_attempt(
+    placement: contextlib.AbstractContextManager[Placement],
+    added: Mapping[str, str],
+    output: Output,
+    limits: Limits,
+    signals: socket.socket,
+    is_auto: bool,
+) -> RunResult:
+    """Connect to the hosts of a job, and run it once."""
+    try:
+        with placement as (specs, remote):
+            specs = [replace(spec, env={**added, **spec.env}) for spec in specs]
+            return run_once(specs, output, limits, signals, remote, is_auto)
+    except UnusableHosts as error:
+        if not output.attempt:
+            raise
+        return RunResult((), "hosts", error.text, unusable=error.names)
 
 
 def _facts_of(progress: Path, output: Output) -> dict[str, str]:
     """Return the facts of an attempt, whose number is the name of its progress file."""
     facts = {PROGRESS_VARIABLE: str(progress), RESTARTS_VARIABLE: progress.name}
-    if output.directory is not None and not output.is_temporary:
+    if output.directory is not None:
         restart = "" if progress.name == "0" else f"restart{progress.name}"
         facts[FLIGHT_VARIABLE] = str(output.directory.absolute() / restart)
     return facts
 
 
-def _with_variables(
-    specs: Sequence[ProcessSpec], variables: Mapping[str, str]
-) -> list[ProcessSpec]:
-    """Add variables to processes that do not set them."""
-    return [replace(spec, env={**variables, **spec.env}) for spec in specs]
-
-
 def secret_of(hosts: Hosts | Pods | None) -> dict[str, str]:
     """Return a new secret for a job, unless it has one or other launchers share it."""
-    if isinstance(hosts, Pods) or shared_secret():
+    if isinstance(hosts, Pods) or Launcher().secret():
         return {}
     return {SECRET_VARIABLE: new_nonce()}
 
@@ -175,7 +162,7 @@ def run_once(
     limits: Limits,
     signals: socket.socket | None = None,
     remote: Mapping[str, RemoteHost] | None = None,
-    needs_engine: bool = True,
+    is_auto: bool = False,
 ) -> RunResult:
     """Run processes as `run` does, reading signals from a socket."""
     with contextlib.ExitStack() as stack:
@@ -183,10 +170,10 @@ def run_once(
             stack.enter_context(rendezvous(size, port))
         if specs[0].collective == "mpi":
             try:
-                held = places(specs, signals, remote, is_json=output.is_json)
+                held = joined_by_mpi(specs, signals, is_json=output.is_json)
                 specs = stack.enter_context(held)
             except MPIStartError as error:
-                if needs_engine:
+                if not is_auto:
                     raise
                 line = f"tfdist run: TensorFlow joins the ranks: {error}"
                 print_line(line, is_json=output.is_json)
@@ -203,12 +190,10 @@ def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> lis
         shlex.join([sys.executable, "-c", code.format(size, port)])
         for port, size in _rendezvous_sizes(specs).items()
     ]
-    names = [*{spec.host for spec in specs if hosts is not None and spec.host}]
-    with ThreadPoolExecutor(_LOOK_UPS_AT_A_TIME) as pool:
-        are_here = [*pool.map(is_this_machine, names)]
-    remote = {name for name, here in zip(names, are_here, strict=True) if not here}
     if specs[0].collective == "mpi":
-        return [shell_line(specs, remote, DEFAULT_SSH if hosts is None else hosts.ssh)]
+        return [shell_line(specs)]
+    names = {spec.host for spec in specs if hosts is not None and spec.host}
+    remote = {name for name in names if not is_this_machine(name)}
     return servers + [_shell_line(spec, hosts, remote) for spec in specs]
 
 
@@ -217,7 +202,7 @@ def _placed(
 ) -> contextlib.AbstractContextManager[Placement]:
     """Plan an attempt, and connect to its hosts."""
     if isinstance(hosts, Hosts):
-        return placed(job, hosts, slots, signals)
+        return planned_on_hosts(job, hosts, slots, signals)
     if hosts is None:
         specs = plan_here(with_engine(job), slots=slots)
     else:

@@ -10,19 +10,20 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfdist.launch.events import ENDING_SIGNALS, Timers, WakeUp
-from tfdist.launch.job import Limits, ProcessSpec, name_of
-from tfdist.launch.output import Output, OutputPump
-from tfdist.launch.policy import Action, Policy
-from tfdist.launch.process import GuardedProcess, RankProcess
-from tfdist.launch.remote.host import RemoteHost, RemoteProcess
-from tfdist.launch.result import Exit, RunResult
-from tfdist.rendezvous.progress import (
+from tfdist.cluster.launcher import (
     PROGRESS_VARIABLE,
     ask_for_stacks,
     read_culprit,
     read_saved_step,
 )
+from tfdist.launch.console import print_line
+from tfdist.launch.events import ENDING_SIGNALS, Timers, WakeUp
+from tfdist.launch.job import Limits, ProcessSpec
+from tfdist.launch.output import Output, OutputPump
+from tfdist.launch.process import GuardedProcess, RankProcess
+from tfdist.launch.remote.host import RemoteHost, RemoteProcess
+from tfdist.launch.restarts import Action, Policy
+from tfdist.launch.result import TEARDOWN_SECONDS, Exit, RunResult, failed_seconds
 
 # Output events share a socket with signals; neither number is a signal that we catch.
 _OUTPUT_ENDED = 0
@@ -39,13 +40,12 @@ _NOTICE_SECONDS = 5.0
 _STACKS_SECONDS = 5.0
 # Kubernetes and Slurm allow this long for a checkpoint after SIGTERM.
 _PREEMPTION_SECONDS = 30.0
-# A traceback older than this at the exit did not cause the failure.
-_TEARDOWN_SECONDS = 10.0
-# The kernel closes the connections of a killed process before its exit is reported. On
-# a busy machine peers fail in between.
-_UNNOTICED_SECONDS = 1.0
 # Ranks that make a strategy have met by then, unless the machine is slow.
 _MEETING_SECONDS = 60.0
+_NOT_MET = (
+    "tfdist run: the {} processes {}. If none of them makes a strategy of tfdist, each "
+    "runs by itself. Put this first: strategy = tfdist.strategies.AllReduceStrategy()"
+)
 
 
 class Supervisor:
@@ -61,7 +61,7 @@ class Supervisor:
         signals: socket.socket | None = None,
         remote: Mapping[str, RemoteHost] | None = None,
     ) -> None:
-        self._limits = limits
+        self._limits, self._is_json = limits, output.is_json
         self._started = time.monotonic()
         self._timers = Timers()
         self._reason, self._detail = "done", ""
@@ -94,9 +94,8 @@ class Supervisor:
         self._pump.start()
         if self._limits.timeout_seconds is not None:
             self._timers.set_stage(self._limits.timeout_seconds, self._time_out)
-        if may_stay_apart(specs):
-            notice = functools.partial(self._announce_no_meeting, specs)
-            self._timers.add(_MEETING_SECONDS, notice)
+        self._may_stay_apart = may_stay_apart(specs)
+        self._timers.add(_MEETING_SECONDS, self._announce_no_meeting)
 
     def wait(self) -> RunResult:
         """Wait until all processes are gone and their output is passed on."""
@@ -105,6 +104,9 @@ class Supervisor:
                 key.data()
             self._timers.run_due()
         self._pump.join()
+        if self._reason == "done" and self._stays_apart():
+            line = _NOT_MET.format(len(self._processes), "never met")
+            print_line(line, is_json=self._is_json)
         return self._result()
 
     def close(self) -> None:
@@ -172,8 +174,8 @@ class Supervisor:
         def check() -> None:
             if question is None or question.exists():
                 self._announce(
-                    "no rank has answered SIGUSR2. Ranks do so once all have made "
-                    "their strategy, without parameter servers."
+                    "tfdist run: no rank has answered SIGUSR2. Ranks do so once all "
+                    "have made their strategy, without parameter servers."
                 )
 
         self._timers.add(_STACKS_SECONDS, check)
@@ -209,7 +211,7 @@ class Supervisor:
             return
         if notice:
             seconds = 0.0 if process.exit_code else _NOTICE_SECONDS
-            announce = functools.partial(self._announce, notice)
+            announce = functools.partial(self._announce, f"tfdist run: {notice}")
             self._timers.add(seconds, announce)
         if action is Action.FAIL:
             self._reason = "failed"
@@ -223,16 +225,18 @@ class Supervisor:
     def _announce(self, notice: str) -> None:
         """Print a notice, unless the run is ending."""
         if self._reason == "done" and not self._policy.is_done:
-            self._pump.announce(f"tfdist run: {notice}")
+            self._pump.announce(notice)
 
-    def _announce_no_meeting(self, specs: Sequence[ProcessSpec]) -> None:
+    def _announce_no_meeting(self) -> None:
         """Print a notice if no rank has made a strategy until now."""
-        if read_saved_step(Path(specs[0].env[PROGRESS_VARIABLE])) is None:
-            self._announce(
-                f"the {len(specs)} processes have not met after {_MEETING_SECONDS:.0f} "
-                "s. If none of them makes a strategy of tfdist, each runs by itself. "
-                "Put this first: strategy = tfdist.strategies.AllReduceStrategy()"
-            )
+        if self._stays_apart():
+            what = f"have not met after {_MEETING_SECONDS:.0f} s"
+            self._announce(_NOT_MET.format(len(self._processes), what))
+
+    def _stays_apart(self) -> bool:
+        """Return whether no rank of a Python program has made a strategy until now."""
+        progress = self._progress() if self._may_stay_apart else None
+        return progress is not None and read_saved_step(progress) is None
 
     def _interrupt(self, number: signal.Signals) -> None:
         """Forward a signal that ends the run; kill everything at the second Ctrl-C."""
@@ -270,9 +274,9 @@ class Supervisor:
         """Ask the remaining ranks to end, once one that failed earlier has ended."""
         first = min(map(self._failed_seconds, self._culprits))
         raised = (self._pump.traceback_seconds(rank) for rank in self._running())
-        earliest = first - _TEARDOWN_SECONDS
+        earliest = first - TEARDOWN_SECONDS
         is_ending = any(earliest < seconds < first for seconds in raised)
-        if is_ending and time.monotonic() < first + _TEARDOWN_SECONDS:
+        if is_ending and time.monotonic() < first + TEARDOWN_SECONDS:
             self._timers.set_stage(_SETTLE_SECONDS, self._settle)
         else:
             self._end_peers()
@@ -321,7 +325,6 @@ class Supervisor:
                 self._last_lines(process),
                 process.spec.task,
                 process.spec.host,
-                process.has_dumped,
             )
             for process in self._processes.values()
         ]
@@ -337,10 +340,9 @@ class Supervisor:
     def _failed_rank(self) -> int:
         """Return the rank that failed first or held up the others; they followed."""
         progress = self._progress()
-        culprit = "" if progress is None else read_culprit(progress)
-        for rank, process in self._processes.items():
-            if name_of(rank, process.spec.task) == culprit and process.exit_code:
-                return rank
+        culprit = None if progress is None else read_culprit(progress)
+        if culprit in self._processes and self._processes[culprit].exit_code:
+            return culprit
         suspects = self._policy.suspects(self._culprits)
         return min(sorted(suspects), key=self._failed_seconds)
 
@@ -360,25 +362,8 @@ class Supervisor:
 
 
 def may_stay_apart(specs: Sequence[ProcessSpec]) -> bool:
-    """Return whether ranks may run a Python program without a strategy unnoticed."""
+    """Return whether ranks here may run a Python program without a strategy."""
     first = specs[0]
     is_for_tfdist = first.argv[0] == sys.executable and first.collective != "horovod"
-    is_watched = PROGRESS_VARIABLE in first.env and first.host is None
-    return len(specs) > 1 and first.task is None and is_for_tfdist and is_watched
-
-
-def failed_seconds(
-    ended_seconds: float,
-    traceback_seconds: float = float("inf"),
-    *,
-    was_killed: bool = False,
-) -> float:
-    """Return the time of a failure from those of the exit and of the last traceback."""
-    # Python prints the traceback before it cleans up, and TensorFlow's cleanup can
-    # outlast the time in which a peer notices the failure and aborts. No failure of a
-    # peer causes a SIGKILL from outside the launcher.
-    if was_killed:
-        return ended_seconds - _UNNOTICED_SECONDS
-    if ended_seconds - _TEARDOWN_SECONDS < traceback_seconds < ended_seconds:
-        return traceback_seconds
-    return ended_seconds
+    is_alike = first.task is None and first.host is None and first.rank == 0
+    return len(specs) > 1 and is_alike and is_for_tfdist

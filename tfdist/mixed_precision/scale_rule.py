@@ -1,13 +1,39 @@
 """Arithmetic of a dynamic loss scale, and its options."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypedDict
 
 from keras import ops
 
 GROWTH_STEPS = 2000
+
+_COUNT = (
+    "a positive integer",
+    lambda value: isinstance(value, int) and value > 0,
+    "Use 1 to act at once.",
+)
+_SCALE = (
+    "positive and finite in float32",
+    lambda value: 0 < value < 2.0**127,
+    "Give a power of two, such as 2.0**15, with which scaling is exact.",
+)
+# What each number must be, how to tell, and what to do about it.
+_RANGES: dict[str, tuple[str, Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("dynamic_growth_steps", "hysteresis"), _COUNT),
+    **dict.fromkeys(("initial_scale", "minimum_scale", "maximum_scale"), _SCALE),
+    "growth_factor": (
+        "finite and greater than 1",
+        lambda value: 1 < value < math.inf,
+        "Use 2.0; for a constant scale use dynamic=False.",
+    ),
+    "backoff_factor": (
+        "between 0 and 1",
+        lambda value: 0 < value < 1,
+        "Use 0.5; for a constant scale use dynamic=False.",
+    ),
+}
 
 
 class LossScaleOptions(TypedDict, total=False):
@@ -54,40 +80,13 @@ class ScaleRule:
                 f"dynamic must be True or False. Received: dynamic={self.dynamic!r}. "
                 "Use False for a constant scale."
             )
-        for name in ("dynamic_growth_steps", "hysteresis"):
-            _check(
-                name,
-                getattr(self, name),
-                "a positive integer",
-                lambda value: isinstance(value, int) and value > 0,
-                "Use 1 to act at once.",
-            )
-        for name in ("initial_scale", "minimum_scale", "maximum_scale"):
-            _check(
-                name,
-                getattr(self, name),
-                "positive and finite in float32",
-                lambda value: 0 < value < 2.0**127,
-                "Give a power of two, such as 2.0**15, with which scaling is exact.",
-            )
-        _check(
-            "growth_factor",
-            self.growth_factor,
-            "finite and greater than 1",
-            lambda value: 1 < value < math.inf,
-            "Use 2.0; for a constant scale use dynamic=False.",
-        )
-        _check(
-            "backoff_factor",
-            self.backoff_factor,
-            "between 0 and 1",
-            lambda value: 0 < value < 1,
-            "Use 0.5; for a constant scale use dynamic=False.",
-        )
-        self._check_order()
-
-    def _check_order(self) -> None:
-        """Reject an initial scale outside of its limits."""
+        for name, (kind, is_valid, advice) in _RANGES.items():
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and is_valid(value)):
+                raise ValueError(
+                    f"{name} must be {kind}. Received: {name}={value!r}. {advice}"
+                )
         scales = (self.minimum_scale, self.initial_scale, self.maximum_scale)
         if self.dynamic and list(scales) != sorted(scales):
             raise ValueError(
@@ -153,10 +152,3 @@ def config_of(rule: ScaleRule) -> dict[str, Any]:
     if not rule.dynamic:
         return {"initial_scale": rule.initial_scale, "dynamic": False}
     return asdict(rule)
-
-
-def _check(name: str, value: Any, kind: str, is_valid: Any, advice: str) -> None:
-    """Reject a value that is not a number, or out of range."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and is_valid(value)):
-        raise ValueError(f"{name} must be {kind}. Received: {name}={value!r}. {advice}")

@@ -5,25 +5,15 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tfdist.cluster.address import split_address
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.presence import (
-    RETRY_SECONDS,
-    allow_open_files,
-    retry,
-)
-from tfdist.rendezvous.secret import (
-    SECRET_VARIABLE,
-    is_proof,
-    new_nonce,
-    proof_of,
-)
+from tfdist.cluster.launcher import SECRET_VARIABLE
+from tfdist.rendezvous.presence import RETRY_SECONDS, allow_open_files, retry
+from tfdist.rendezvous.secret import is_proof, new_nonce, proof_of
 from tfdist.rendezvous.wire import (
     CHUNK_BYTES,
     MAX_BYTES,
@@ -64,12 +54,39 @@ class _Caller:
     is_proven: bool = False
 
 
+@dataclass(frozen=True)
+class RankName:
+    """The name of a rank in errors: its number in the whole job, and its place."""
+
+    rank: int
+    place: str = ""
+
+    def __str__(self) -> str:
+        """Return "rank 3 (worker 3, node1:2222)"."""
+        return f"{self.short} ({self.place})"
+
+    @property
+    def short(self) -> str:
+        """The name without the place: "rank 3"."""
+        return f"rank {self.rank}"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Connections between ranks: rank 0 has one to each other rank, these one to it."""
+
+    rank: int
+    names: Mapping[int, RankName]
+    connections: Mapping[int, socket.socket]
+
+
 @dataclass
 class Handshake:
     """Handshake of all ranks with rank 0, whose connections stay open."""
 
     rank: int
-    names: Mapping[int, str]  # Of all ranks on rank 0, elsewhere of 0 and this one.
+    # Of all ranks on rank 0, elsewhere of rank 0 and this one.
+    names: Mapping[int, RankName]
     secret: str = field(repr=False)
     seconds: float
     remedy: str
@@ -85,20 +102,15 @@ class Handshake:
         self,
         listener: socket.socket | None,
         places: Sequence[_Place],
-        on_failure: Callable[[str], None],
-        timeout_seconds: float,
-    ) -> tuple[Lifeline, Hub | None]:
-        """Connect this rank; only rank 0 has a listener, and returns a hub."""
-        hub = None
+    ) -> Meeting:
+        """Connect this rank; only rank 0 has a listener."""
         if listener is None:
-            connection = self._join(places)
+            connections = {0: self._join(places)}
         else:
             allow_open_files(len(self.names) + 2 * _UNPROVEN)
             with listener:
                 connections = self._gather(listener)
-            connection, connections[0] = socket.socketpair()
-            hub = Hub(connections, self.names, timeout_seconds)
-        return Lifeline(connection, self.rank, self.names[0], on_failure), hub
+        return Meeting(self.rank, self.names, connections)
 
     def _gather(self, listener: socket.socket) -> dict[int, socket.socket]:
         """Wait on rank 0 for all other ranks; return their connections."""
@@ -117,7 +129,7 @@ class Handshake:
         for caller in self._unproven.values():
             caller.connection.close()
         if len(self._present) < len(self.names) - 1:
-            present = [self.names[rank] for rank in [0, *sorted(self._present)]]
+            present = [str(self.names[rank]) for rank in [0, *sorted(self._present)]]
             text = (
                 f"Only {len(present)} of {len(self.names)} processes have answered the "
                 f"roll-call after {self.seconds:g} s. Present: {'; '.join(present)}. "
@@ -287,7 +299,7 @@ class Handshake:
         thread.join(_LOOK_UP_SECONDS)
         missing = []
         for rank in ranks:
-            name, host = self.names[rank], hosts.get(rank, "")
+            name, host = str(self.names[rank]), hosts.get(rank, "")
             why = self._unknown.get(host)
             text = f"{name}: the name {host!r} is not known ({why})"
             missing.append(text if why else name)

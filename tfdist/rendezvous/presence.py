@@ -1,8 +1,6 @@
 """Presence of processes, observed through the open ports of their addresses."""
 
 import logging
-import math
-import os
 import resource
 import socket
 import threading
@@ -21,7 +19,6 @@ from tfdist.cluster.model import Cluster, Task
 
 _log = logging.getLogger(__name__)
 
-START_TIMEOUT_VARIABLE = "TFDIST_START_TIMEOUT"
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
 # Consecutive refusals that prove a process gone; they take three seconds.
@@ -32,26 +29,6 @@ _FIRST_NOTICE_SECONDS = 10.0
 _NOTICE_SECONDS = 30.0
 _ANSWER_SECONDS = 5.0
 _PROBES_AT_A_TIME = 32
-
-
-def start_timeout(
-    seconds: float | None = None, env: Mapping[str, str] | None = None
-) -> float:
-    """Return the start timeout: the argument, the launcher's value, or 300 s."""
-    if seconds is not None:
-        return seconds
-    text = (os.environ if env is None else env).get(START_TIMEOUT_VARIABLE) or "300"
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ValueError(
-            f"{START_TIMEOUT_VARIABLE} must be a positive number of seconds. "
-            f"Received: {START_TIMEOUT_VARIABLE}={text!r}. "
-            "Give it to `tfdist run --start-timeout`, or unset it."
-        )
-    return seconds
 
 
 def retry(seconds: float, waiting_for: Callable[[], str]) -> Iterator[float]:

@@ -2,46 +2,33 @@
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from tfdist.cluster.address import split_address
+from tfdist.cluster.launcher import Launcher, start_timeout
 from tfdist.cluster.model import Cluster
-from tfdist.rendezvous.handshake import Handshake
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline
-from tfdist.rendezvous.presence import (
-    check_own_port,
-    listen,
-    start_timeout,
-)
-from tfdist.rendezvous.progress import note_meeting
-from tfdist.rendezvous.secret import (
-    new_nonce,
-    shared_secret,
-    warn_without_secret,
-)
+from tfdist.rendezvous.handshake import Handshake, Meeting, RankName
+from tfdist.rendezvous.presence import check_own_port, listen
+from tfdist.rendezvous.secret import new_nonce, warn_without_secret
 
 TIMEOUT_SECONDS = 600.0
 
 
 def call_roll(
-    cluster: Cluster,
-    on_failure: Callable[[str], None],
-    *,
-    start_timeout_seconds: float | None = None,
-    timeout_seconds: float = TIMEOUT_SECONDS,
-) -> tuple[Lifeline, Hub | None]:
-    """Wait for every rank; return the lifeline and, on rank 0, the hub."""
+    cluster: Cluster, *, start_timeout_seconds: float | None = None
+) -> Meeting:
+    """Wait for every rank, and connect it with rank 0."""
     # Rank 0 listens at its own address, which is free again for TensorFlow afterwards:
     # the connections stay open as lifelines, so no second port is needed.
     ranks = range(cluster.size) if cluster.rank == 0 else (0, cluster.rank)
     names = {rank: name_of(cluster, rank) for rank in ranks}
-    check_own_port(cluster, names[cluster.rank])
+    check_own_port(cluster, str(names[cluster.rank]))
     zero = cluster.addresses[0]
-    secret = shared_secret()
+    launcher = Launcher()
+    secret = launcher.secret()
     if cluster.rank == 0:
         warn_without_secret(secret, cluster.addresses)
     handshake = Handshake(
@@ -55,9 +42,9 @@ def call_roll(
     )
     listener = None if cluster.rank > 0 else listen(cluster)
     places = [split_address(zero)]
-    met = handshake.connect(listener, places, on_failure, timeout_seconds)
+    met = handshake.connect(listener, places)
     if cluster.rank == 0:
-        note_meeting()
+        launcher.note_saved(0)
     return met
 
 
@@ -108,13 +95,11 @@ def meet(
     rank: int,
     guests: Sequence[Guest],
     door: socket.socket | None,
-    on_failure: Callable[[str], None],
     *,
     start_timeout_seconds: float,
-    timeout_seconds: float,
-) -> tuple[Lifeline, Hub | None]:
+) -> Meeting:
     """Connect ranks that know the address of rank 0; return as `call_roll` does."""
-    names = [f"rank {its.rank} (process {its.pid} on {its.host})" for its in guests]
+    names = [RankName(g.rank, f"process {g.pid} on {g.host}") for g in guests]
     zero = guests[0]
     handshake = Handshake(
         rank,
@@ -124,12 +109,12 @@ def meet(
         remedy=f"Let all hosts reach {zero.host} by TCP, on any port.",
     )
     places = [(host, zero.port) for host in zero.addresses]
-    return handshake.connect(door, places, on_failure, timeout_seconds)
+    return handshake.connect(door, places)
 
 
-def name_of(cluster: Cluster, rank: int) -> str:
+def name_of(cluster: Cluster, rank: int) -> RankName:
     """Return the name of a rank in errors: its number, task and address."""
-    return f"rank {rank} ({cluster.task_of(rank)}, {cluster.addresses[rank]})"
+    return RankName(rank, f"{cluster.task_of(rank)}, {cluster.addresses[rank]}")
 
 
 def _own_addresses() -> list[str]:

@@ -3,16 +3,12 @@
 import hmac
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 
 from tfdist.cluster.address import is_loopback, split_address
+from tfdist.cluster.launcher import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 
 _log = logging.getLogger(__name__)
-
-SECRET_VARIABLE = "TFDIST_SECRET"
-SECRET_FILE_VARIABLE = "TFDIST_SECRET_FILE"
-
 
 _WITHOUT_SECRET = (
     f"The ranks know each other by their addresses only, as {SECRET_VARIABLE} is not "
@@ -24,27 +20,6 @@ _WITHOUT_SECRET = (
 def new_nonce() -> str:
     """Return a random text that proofs are made from, and that is also a secret."""
     return os.urandom(16).hex()
-
-
-def shared_secret(env: Mapping[str, str] | None = None) -> str:
-    """Return the secret of the job, from a variable or a file; "" without one."""
-    env = os.environ if env is None else env
-    name = env.get(SECRET_FILE_VARIABLE)
-    if not name:
-        return env.get(SECRET_VARIABLE, "")
-    try:
-        secret = Path(name).read_text().strip()
-    except (OSError, ValueError) as error:
-        raise OSError(
-            f"{SECRET_FILE_VARIABLE} must name a file that this process can read. "
-            f"Received: {name} ({error}). Put the same file on every host."
-        ) from error
-    if not secret:
-        raise ValueError(
-            f"{SECRET_FILE_VARIABLE} must name a file with a secret. Received: {name}, "
-            "which is empty. Write one line into it: openssl rand -hex 16"
-        )
-    return secret
 
 
 def warn_without_secret(secret: str, addresses: Iterable[str]) -> None:

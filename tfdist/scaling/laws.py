@@ -11,8 +11,7 @@ def efficiency(
 ) -> float:
     """Return the fraction of perfect speed-up that several processes reach.
 
-    Expressed in rates, it is the same for weak and strong scaling. For step times, use
-    `weak_scaling_efficiency` or `strong_scaling_efficiency`.
+    Expressed in rates, it is the same for weak and strong scaling.
 
     Args:
         examples_per_second: Rate of all processes together.
@@ -33,74 +32,6 @@ def efficiency(
     _check_positive("examples_per_second", examples_per_second)
     _check_positive("alone_examples_per_second", alone_examples_per_second)
     return examples_per_second / alone_examples_per_second / size
-
-
-def weak_scaling_efficiency(step_seconds: float, alone_step_seconds: float) -> float:
-    """Return the efficiency if each process keeps its batch size (weak scaling).
-
-    Args:
-        step_seconds: Time of a step on all processes.
-        alone_step_seconds: Time of a step of one process, with the same batch per
-            process.
-
-    Returns:
-        1.0 if a step takes no longer than alone.
-
-    Raises:
-        ValueError: If a time is not positive.
-
-    Example:
-        >>> weak_scaling_efficiency(0.040, alone_step_seconds=0.030)
-        0.75
-    """
-    _check_positive("step_seconds", step_seconds)
-    _check_positive("alone_step_seconds", alone_step_seconds)
-    return alone_step_seconds / step_seconds
-
-
-def strong_scaling_efficiency(
-    step_seconds: float, alone_step_seconds: float, size: int
-) -> float:
-    """Return the efficiency if the processes share one batch (strong scaling).
-
-    Args:
-        step_seconds: Time of a step on all processes.
-        alone_step_seconds: Time of a step of one process, with the whole batch.
-        size: Number of processes.
-
-    Returns:
-        1.0 if a step is `size` times as fast as alone.
-
-    Raises:
-        ValueError: If a time is not positive or the size below 1.
-
-    Example:
-        >>> strong_scaling_efficiency(0.020, alone_step_seconds=0.030, size=2)
-        0.75
-    """
-    _check_size(size)
-    return weak_scaling_efficiency(step_seconds, alone_step_seconds) / size
-
-
-def waiting_share(step_seconds: float, alone_step_seconds: float) -> float:
-    """Return the fraction of a step spent on the collective and on waiting for peers.
-
-    Args:
-        step_seconds: Time of a step on all processes.
-        alone_step_seconds: Time of the same step on one process, with the same batch
-            per process and no collective.
-
-    Returns:
-        A number from 0.0 to below 1.0; 0.0 also if noise makes the step alone slower.
-
-    Raises:
-        ValueError: If a time is not positive.
-
-    Example:
-        >>> waiting_share(0.040, alone_step_seconds=0.030)
-        0.25
-    """
-    return max(0.0, 1.0 - weak_scaling_efficiency(step_seconds, alone_step_seconds))
 
 
 def bus_bandwidth(tensor_bytes: int, size: int, seconds: float) -> float:

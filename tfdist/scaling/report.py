@@ -10,7 +10,7 @@ from tfdist.scaling.laws import (
     fit_gustafson,
     gustafson_speedup,
 )
-from tfdist.scaling.throughput_file import Run
+from tfdist.scaling.throughput import Run
 
 _Speedup = Callable[[float, float], float]
 # The numbers of processes for which the laws predict speed-ups.
@@ -107,7 +107,7 @@ def scaling_report(runs: Mapping[str, Run]) -> ScalingReport:
             processes have different global batches.
 
     Example:
-        >>> from tfdist.scaling import EpochRate
+        >>> from tfdist.scaling.throughput import EpochRate
         >>> one = Run(1, (EpochRate(100.0),), global_batch_size=64)
         >>> two = Run(2, (EpochRate(160.0),), global_batch_size=64)
         >>> report = scaling_report({"one.json": one, "two.json": two})

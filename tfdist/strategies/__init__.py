@@ -5,11 +5,11 @@ from tfdist.strategies.allreduce import AllReduceStrategy
 from tfdist.strategies.builtin import (
     CentralStorageStrategy,
     MirroredStrategy,
+    MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
     TPUStrategy,
 )
 from tfdist.strategies.horovod import HorovodStrategy
-from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 from tfdist.strategies.parameter_server import ParameterServerStrategy
 from tfdist.strategies.registry import create
 

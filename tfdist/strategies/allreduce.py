@@ -2,34 +2,35 @@
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tfdist.cluster.launcher import start_timeout
 from tfdist.collectives import Collective, FusingCollective
-from tfdist.first_step import check_choice
-from tfdist.gradients import (
-    POWERSGD_RANKS,
-    GradientReducer,
-    HorovodReducer,
-    PowerSGDReducer,
-    TreeReducer,
-    WeightOwners,
-    check_bucket_bytes,
-    check_compression,
-    check_horovod_options,
-)
-from tfdist.rendezvous.presence import start_timeout
-from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
-from tfdist.strategies.base import StepRunner
-from tfdist.strategies.connecting import connect
-from tfdist.strategies.process_replica import ProcessReplicaExtended
-from tfdist.training.virtual_ranks import (
+from tfdist.experimental.powersgd import PowerSGDReducer
+from tfdist.experimental.virtual_ranks import (
     Arithmetic,
     VirtualRankHooks,
     check_ranks,
     check_virtual_ranks,
     fix_threads,
 )
+from tfdist.first_step import check_choice
+from tfdist.gradients import (
+    POWERSGD_RANKS,
+    GradientReducer,
+    HorovodReducer,
+    TreeReducer,
+    check_bucket_bytes,
+    check_compression,
+    check_horovod_options,
+)
+from tfdist.observing import current_observer
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
+from tfdist.sharding.owners import WeightOwners
+from tfdist.strategies.base import StepRunner
+from tfdist.strategies.connecting import connect
+from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 
 class AllReduceStrategy(StepRunner):
@@ -61,11 +62,11 @@ class AllReduceStrategy(StepRunner):
         compression: The form in which float32 and float64 gradients are sent. "none"
             keeps their own type; "fp16" and "bf16" use two bytes per element, but
             "bf16" four on GPUs over TensorFlow's collectives.
-            "powersgd-1", "powersgd" and "powersgd-4" send matrices of at least 128 KiB
-            as two factors of 1, 2 or 4 columns, which pays on networks below about 1
-            Gbit/s; each rank keeps what they lack for its next step, as many bytes as
-            the gradients. With loss scaling, use a constant scale. Horovod has "none"
-            and "fp16". Default "none".
+            "powersgd-1", "powersgd" and "powersgd-4", which are experimental, send
+            matrices of at least 128 KiB as two factors of 1, 2 or 4 columns, which pays
+            on networks below about 1 Gbit/s; each rank keeps what they lack for its
+            next step, as many bytes as the gradients. With loss scaling, use a constant
+            scale. Horovod has "none" and "fp16". Default "none".
         shard_optimizer: Whether each rank keeps the optimizer's variables, and the
             moving averages of weights, only of those weights that it owns, about the
             same bytes on each rank (ZeRO, stage 1). A rank updates its own weights and
@@ -151,8 +152,30 @@ class AllReduceStrategy(StepRunner):
         reducer = _reducer(collective, bucket_bytes, how)
         extended = ProcessReplicaExtended(self, collective, reducer)
         if shard_optimizer and collective.size > 1:
-            extended.owners = WeightOwners(collective)
+            extended.owners = WeightOwners(
+                collective, extended.process_hooks.created.forget
+            )
         self._start(extended, check_first_step)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Call a function in each replica; see `tf.distribute.Strategy.run`."""
+        with current_observer().step(fn, args) as seen:
+            return super().run(fn, seen, kwargs, options)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[..., Any], options: Any = None
+    ) -> Any:
+        """Distribute a function's datasets; see `tf.distribute.Strategy`."""
+        distribute = super().distribute_datasets_from_function
+        return current_observer().datasets(
+            lambda function: distribute(function, options), dataset_fn
+        )
 
 
 def _reducer(

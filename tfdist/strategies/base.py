@@ -15,8 +15,9 @@ from tfdist.compat.random_pipelines import draw_alike, drawing_apart
 from tfdist.compat.sparse_updates import sum_segments_in_order
 from tfdist.data.sharding import Shard
 from tfdist.first_step import FirstStepCheck, check_choice
+from tfdist.observing import current_observer
 from tfdist.training.hooks import StrategyKerasHooks
-from tfdist.training.seeds import agree_on_seeds
+from tfdist.training.state import agree_on_seeds
 from tfdist.training.step import WeighingReplicaContext
 
 
@@ -36,7 +37,7 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
         has_one_device = (
             len({*extended.worker_devices, *extended.parameter_devices}) == 1
         )
-        return has_one_device and extended.process_hooks.arithmetic is None
+        return has_one_device and extended.process_hooks.can_compile
 
     def _start(
         self, extended: "CollectiveExtended", check_first_step: str = "warn"
@@ -120,7 +121,9 @@ class CollectiveExtended(tf.distribute.StrategyExtended):  # type: ignore[misc]
     @property
     def _num_replicas_in_sync(self) -> int:
         """All replicas; 1 in a Keras step, so that Keras does not scale losses."""
-        return 1 if self.keras_hooks.in_step else self.joined.size
+        if self.keras_hooks.step is not None:
+            return 1
+        return current_observer().replicas(self.joined.size)
 
     def step(
         self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]

@@ -9,12 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.detect import detect, detect_membership, explain
-from tfdist.cluster.membership import Membership
-from tfdist.cluster.model import Cluster
+from tfdist.cluster.model import Cluster, Membership
 from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
 from tfdist.collectives.horovod.current import started_rank
 from tfdist.compat.tensorflow import check_not_started, has_started
 from tfdist.devices import pin
+from tfdist.observing import current_observer
 
 COLLECTIVES = ("auto", "tensorflow", "mpi", "horovod")
 _NAMES = {
@@ -36,6 +36,9 @@ def connect(name: str, **options: Any) -> Collective:
         )
     member = detect_membership()
     check_trains(member.cluster)
+    simulated: Collective | None = current_observer().connect(name)
+    if simulated is not None:
+        return simulated
     engine = _choose(member) if name == "auto" else name
     if engine == "horovod":
         collective = _connect_horovod(member, **options)
@@ -113,6 +116,9 @@ def cluster_of(resolver: Any) -> Cluster:
 
 def connect_horovod(process_set: Any = None, **timeouts: float) -> Collective:
     """Return Horovod's collective, or one without overhead for a single process."""
+    simulated: Collective | None = current_observer().connect("horovod")
+    if simulated is not None:
+        return simulated
     return _connect_horovod(detect_membership(), process_set, **timeouts)
 
 

@@ -7,10 +7,12 @@ import tensorflow as tf
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_devices
-from tfdist.gradients import GradientReducer, WeightOwners
+from tfdist.data.sharding import mark
+from tfdist.gradients import GradientReducer
+from tfdist.sharding.owners import WeightOwners
 from tfdist.strategies.base import CollectiveExtended
 from tfdist.training.hooks import StrategyKerasHooks
-from tfdist.training.input import RankDataset, shard_plain
+from tfdist.training.input import shard_plain
 from tfdist.training.step import WeighingReplicaContext
 
 
@@ -45,16 +47,6 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
         """The device of the variables."""
         return (self._variable_device,)
 
-    @property
-    def experimental_between_graph(self) -> bool:
-        """True: each process has its own graph."""
-        return True
-
-    @property
-    def experimental_should_init(self) -> bool:
-        """True: each process has its own variables."""
-        return True
-
     def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
         """Return the device of optimizer variables that belong to no weight."""
         del var_list
@@ -63,10 +55,6 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
     def value_container(self, value: Any) -> Any:
         """Return the variable itself, which has no container."""
         return value
-
-    def read_var(self, variable: Any) -> Any:
-        """Read a variable."""
-        return tf.identity(variable)
 
     def _use_merge_call(self) -> bool:
         """False: there are no replicas to merge."""
@@ -112,9 +100,9 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         check_options(options, "experimental_fetch_to_device")
-        if self.collective.size == 1 or isinstance(dataset, RankDataset):
+        if self.collective.size == 1:
             return dataset
-        return RankDataset(shard_plain(dataset, self.collective))
+        return mark(shard_plain(dataset, self.collective))
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         # A process has one replica.
@@ -128,7 +116,7 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
             num_replicas_in_sync=size,
         )
         dataset = dataset_fn(context)
-        return dataset if size == 1 else RankDataset(dataset)
+        return dataset if size == 1 else mark(dataset)
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
         context = tf.distribute.experimental.ValueContext(

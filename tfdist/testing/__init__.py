@@ -1,6 +1,10 @@
 """Real clusters of processes inside a test."""
 
-from tfdist.testing.processes import cluster
-from tfdist.testing.result import ClusterError, ClusterResult, RankError
+from tfdist.testing.processes import (
+    ClusterError,
+    ClusterResult,
+    RankError,
+    cluster,
+)
 
 __all__ = ["ClusterError", "ClusterResult", "RankError", "cluster"]

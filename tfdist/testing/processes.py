@@ -1,18 +1,72 @@
-"""A function or script run in real processes inside a test."""
+"""A function or script run in real processes inside a test, and its results."""
 
 import os
 import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfdist.launch import Job, Output, RunResult, plan_here, resolve_command, run
 from tfdist.testing import child
-from tfdist.testing.reference import reference_to
-from tfdist.testing.result import ClusterError, ClusterResult, RankError
+
+_TAIL_LINES = 40
+
+
+@dataclass(frozen=True)
+class RankError:
+    """The exception that the function raised on one rank.
+
+    Args:
+        type: The name of its class.
+        message: Its message.
+        traceback: The traceback, as Python prints it.
+    """
+
+    type: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class ClusterResult:
+    """Results of a cluster; each tuple is indexed by rank.
+
+    Args:
+        values: The return values of the function; None for a script or without a value.
+        logs: The output on stdout and stderr.
+        exit_codes: The exit codes, or minus the signal that ended the process.
+        errors: The exception that the function raised, or None.
+        failed_rank: The rank that failed first, or None.
+        problem: The failure in one line; empty on success.
+    """
+
+    values: tuple[Any, ...]
+    logs: tuple[str, ...]
+    exit_codes: tuple[int, ...]
+    errors: tuple[RankError | None, ...]
+    failed_rank: int | None = None
+    problem: str = ""
+
+
+class ClusterError(RuntimeError):
+    """Failure of a cluster of processes.
+
+    The message names the rank that failed first, with its traceback and last output.
+
+    Args:
+        result: The available results, with all logs.
+    """
+
+    def __init__(self, result: ClusterResult) -> None:
+        super().__init__(_message(result))
+        self.result = result
+
+    def __reduce__(self) -> tuple[type["ClusterError"], tuple[ClusterResult]]:
+        """Support pickling."""
+        return type(self), (self.result,)
 
 
 def cluster(
@@ -85,12 +139,12 @@ def _command(
     """Return the command of each process, and write its input to the folder."""
     if isinstance(target, str | os.PathLike):
         return resolve_command([os.fspath(target), *map(str, args)])
-    reference = reference_to(target)
-    if reference.module == "__main__":
+    reference = child.reference_to(target)
+    if reference[0] == "__main__":
         # Lets unpickled results find the classes of that file.
         sys.modules[child.MAIN_OF_PARENT] = sys.modules["__main__"]
     with open(folder / child.JOB_FILE, "wb") as job:
-        pickle.dump((sys.path, astuple(reference)), job)
+        pickle.dump((sys.path, reference), job)
         pickle.dump(tuple(args), job)
     # -P keeps the folder of child.py out of sys.path.
     return (sys.executable, "-P", child.__file__, str(folder))
@@ -131,3 +185,26 @@ def _problem(ended: RunResult, errors: Sequence[RankError | None]) -> str:
 def _log(folder: Path, rank: int) -> str:
     """Return the output of a rank."""
     return (folder / f"rank.{rank}.log").read_text(errors="replace")
+
+
+def _message(result: ClusterResult) -> str:
+    """Return the problem, the traceback of the first failure, and the ends of logs."""
+    rank = result.failed_rank
+    if rank is None:
+        # After a timeout, any rank may be the one that blocked the others.
+        ranks = range(len(result.logs))
+        return "\n\n".join([result.problem, *(_tail(result, rank) for rank in ranks)])
+    error = result.errors[rank]
+    parts = [result.problem, "" if error is None else error.traceback.rstrip()]
+    return "\n\n".join(filter(None, [*parts, _tail(result, rank)]))
+
+
+def _tail(result: ClusterResult, rank: int) -> str:
+    """Return the last lines of a log, without the traceback shown separately."""
+    log, error = result.logs[rank], result.errors[rank]
+    if error is not None:
+        log = log.replace(error.traceback, "")
+    lines = log.splitlines()[-_TAIL_LINES:]
+    if not lines:
+        return f"Rank {rank} printed nothing."
+    return "\n".join([f"The last lines of rank {rank}:", *lines])

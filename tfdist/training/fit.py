@@ -15,7 +15,7 @@ from tfdist.compat.keras.compile_checks import caveats, check_stateless
 from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
 from tfdist.compat.user_warnings import warn_user
 from tfdist.training.metrics import MetricsOfRanks
-from tfdist.training.state import average_state, start_equal
+from tfdist.training.state import NotedState, average_state, start_equal
 from tfdist.training.step import state_of_layers
 
 _LONGEST_TEXT = 2000
@@ -24,11 +24,9 @@ _LONGEST_TEXT = 2000
 class RankFits:
     """The `FitHooks` of a strategy whose processes communicate by a collective."""
 
-    # The layer state that may differ between ranks, by model and by id.
-    _apart: WeakKeyDictionary[Any, Any]
-
-    def __init__(self, collective: Collective) -> None:
+    def __init__(self, collective: Collective, noted: NotedState) -> None:
         self._collective = collective
+        self._noted = noted
         self._metrics = MetricsOfRanks(collective)
         self._late_tf_config = LateTFConfig()
         self._started: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -81,18 +79,18 @@ class RankFits:
         if trainer in self._fits:
             self._fits[trainer] = Decisions(trainer, self._collective, watched)
 
-    def restored(self, trainer: Any, *, restores: bool) -> bool:
-        """Synchronize and return True if a callback of any rank restores variables."""
+    def restored(
+        self, trainer: Any, epoch: int | None, *, restores: bool
+    ) -> int | None:
+        """Take rank 0's variables and first epoch if any rank restores variables."""
         if trainer not in self._fits:
-            return False
-        if not any(self._collective.exchange("callbacks that restore", restores)):
-            return False
+            return epoch
+        given = [restores, epoch]
+        by_rank = self._collective.exchange("callbacks that restore", given)
+        if not any(restores for restores, _ in by_rank):
+            return epoch
         self.synchronize(trainer)
-        return True
-
-    def first_epoch(self, epoch: int | None) -> int | None:
-        """Return rank 0's first epoch."""
-        first: int | None = self._collective.exchange("the first epoch", epoch)[0]
+        first: int | None = by_rank[0][1]
         return first
 
     def callbacks_called(self, trainer: Any, event: str) -> None:
@@ -104,11 +102,11 @@ class RankFits:
     def has_written(self, file: str, error: Exception | None = None) -> None:
         """Tell the other ranks that the chief has written a file, or why not."""
         outcome = True if error is None else _described(error)
-        self._collective.tell(f"the file {file}", outcome)
+        self._collective.control.tell(f"the file {file}", outcome)
 
     def wait_for_file(self, file: str) -> bool:
         """Wait for the chief, and raise its error; see `FitHooks.wait_for_file`."""
-        outcome = self._collective.wait_for_chief(f"the file {file}")
+        outcome = self._collective.control.wait_for_chief(f"the file {file}")
         if not isinstance(outcome, bool):
             raise _error_of(*outcome)
         return outcome
@@ -119,8 +117,7 @@ class RankFits:
         variables = state_of_layers(trainer)
         if not variables:
             return
-        known = self._apart.get(trainer, {})
-        mine = [i for i, variable in enumerate(variables) if id(variable) in known]
+        mine = self._noted.apart_in(trainer, variables)
         by_rank = self._collective.exchange("state that differs", mine)
         apart = sorted({i for positions in by_rank for i in positions})
         if apart:

@@ -1,6 +1,5 @@
 """Preparation of one rank's gradients, and their sum over ranks."""
 
-import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,8 +8,10 @@ import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import name_in_graph, to_tensor
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.patching import holding
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
+from tfdist.training.state import NotedState
 from tfdist.training.step import LoopStep, Step, state_of_layers
 
 
@@ -20,24 +21,24 @@ class RankGradients:
     # Whether the devices of this process share the optimizer's variables.
     updates_once = False
 
-    def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
+    def __init__(
+        self, collective: Collective, reducer: GradientReducer, noted: NotedState
+    ) -> None:
         self._collective = collective
         self._reducer = reducer
+        self._noted = noted
         # The step that is being traced, or run eagerly.
         self.step: Step | None = None
         # The same in a custom loop.
         self.loop_step: LoopStep | None = None
         self.are_reduced = self.is_applying = False
-        # Indices of the layer state that the ranks agreed to reduce, by model, and by
-        # its state, the number of the agreement in a step, and what this rank assigns.
-        self._agreed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def prepare_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
-    ) -> list[Any]:
+    ) -> GradientPlan:
         """Fill in gradients that only other ranks have, and weigh all by rows."""
         if self.are_reduced:
-            return list(gradients)
+            return GradientPlan(gradients, variables)
         # Eager code cannot see where a gradient comes from.
         is_summed = self.step is not None and self.step.has_sparse_data()
         is_summed &= tf.executing_eagerly()
@@ -45,19 +46,18 @@ class RankGradients:
             None if g is None else with_sums_dense(to_tensor(g), is_summed=is_summed)
             for g in gradients
         ]
-        gradients = self._reducer.complete(gradients, variables, "the optimizer")
+        plan = self._reducer.complete(gradients, variables, "the optimizer")
         if self.step is None:
             # A custom loop divides its loss by the global batch size itself.
-            return gradients
+            return plan
         weight = self._reducer.weight(self.step.share())
-        return weigh(gradients, weight, is_positive=self.step.has_rows)
+        weighed = weigh(plan.gradients, weight, is_positive=self.step.has_rows)
+        return plan._replace(gradients=weighed, are_shares=True)
 
-    def reduce_gradients(
-        self, gradients: Sequence[Any], owners: Sequence[int] = ()
-    ) -> list[Any]:
+    def reduce_gradients(self, plan: GradientPlan) -> list[Any]:
         """Sum prepared gradients over ranks or on owners, and layer state with them."""
         if self.are_reduced:
-            return list(gradients)
+            return list(plan.gradients)
         step, loop_step = self.step, self.loop_step
         state, values = [], []
         if step is not None:
@@ -69,19 +69,14 @@ class RankGradients:
             values = loop_step.weighed(state) if state else []
         if step is not None and step.trainer is not None and step.trainer.jit_compile:
             # XLA would join what ranks wait for in different orders.
-            owners = ()
-        results = self._reducer.reduce(
-            gradients,
-            name_in_graph("gradients"),
-            beside=values,
-            are_shares=step is not None,
-            owners=owners,
-        )
+            plan = plan._replace(owners=())
+        name, count = name_in_graph("gradients"), len(plan.gradients)
+        results = self._reducer.reduce(plan, name, beside=values)
         if step is not None:
-            step.reduced_state(state, results[len(gradients) :])
+            step.reduced_state(state, results[count:])
         elif loop_step is not None and state:
-            loop_step.assign_mean(state, results[len(gradients) :])
-        return results[: len(gradients)]
+            loop_step.assign_mean(state, results[count:])
+        return results[:count]
 
     def gradient_state(self, variables: Sequence[Any]) -> list[Any]:
         """Return what the reduction of these variables' gradients remembers."""
@@ -114,7 +109,7 @@ class RankGradients:
         ids = [id(variable) for variable in variables]
         mine = tuple(i for i, key in enumerate(ids) if key in step.assigned)
         step.agreements += 1
-        known = self._agreed.setdefault(step.trainer, {})
+        known = self._noted.agreed.setdefault(step.trainer, {})
         key = (*ids, step.agreements, mine)
         # As with gradients, the ranks agree once per graph.
         if tf.executing_eagerly() or key not in known:

@@ -1,8 +1,7 @@
 """Keras hooks of strategies with one replica per process."""
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import keras
@@ -16,17 +15,22 @@ from tfdist.compat.keras.hooks import StepHooks
 from tfdist.compat.keras.learning_rates import accumulates
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.keras.variables import note_raw
-from tfdist.compat.origins import needs_data
 from tfdist.compat.patching import holding
 from tfdist.compat.user_warnings import warn_user
-from tfdist.data.sharding import Shard, has_rows, of_any_length, shard_of
+from tfdist.data.sharding import Shard, of_any_length, shard_of
 from tfdist.gradients import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
+from tfdist.recorder.ring import StepKind
 from tfdist.training.fit import RankFits
 from tfdist.training.gradients import RankGradients
 from tfdist.training.input import Feed
 from tfdist.training.metrics import gather_rows, is_custom, join_rows, own_rows
-from tfdist.training.state import CreatedVariables, follow_rows, put_back
+from tfdist.training.state import (
+    CreatedVariables,
+    NotedState,
+    follow_rows,
+    put_back,
+)
 from tfdist.training.step import LoopStep, Step
 
 # Steps with their outputs.
@@ -36,26 +40,21 @@ Made = list[tuple[Step, Any]]
 class ReplicaHooks(RankGradients, StepHooks):
     """The step and gradient hooks of one replica."""
 
-    def __init__(self, collective: Collective, reducer: GradientReducer) -> None:
-        super().__init__(collective, reducer)
-        # What `is_by_row` has said in the last step that was traced.
+    step: Step | None = None
+
+    def __init__(
+        self, collective: Collective, reducer: GradientReducer, noted: NotedState
+    ) -> None:
+        super().__init__(collective, reducer, noted)
+        # What `Step.is_by_row` has said in the last step that was traced, and is to say
+        # in the simulation of that step.
         self.by_row: list[bool] = []
-        # The layer state that may differ between ranks, by model and by id.
-        self._apart: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        # The Keras variables that custom loops assign, by id.
-        self._in_loops: weakref.WeakValueDictionary[int, Any] = (
-            weakref.WeakValueDictionary()
-        )
+        self.by_row_in_graph: Iterator[bool] | None = None
 
     @property
     def is_alone(self) -> bool:
         """True if there is no other replica."""
         return self._collective.size == 1
-
-    @property
-    def in_step(self) -> bool:
-        """True if a step of Keras is being traced, or run eagerly."""
-        return self.step is not None
 
     def make_step(
         self, call: Callable[[Any], Any], shard: Shard, trainer: Any, *, is_joint: bool
@@ -72,7 +71,8 @@ class ReplicaHooks(RankGradients, StepHooks):
             if is_joint:
                 shard, is_uneven = self._count_rows(shard, trainer)
         collective = self._collective if is_joint else None
-        step = Step(shard, trainer, collective, has_rows=has_rows)
+        by_row = self.by_row_in_graph
+        step = Step(shard, trainer, collective, has_rows=has_rows, by_row=by_row)
         with ExitStack() as stack:
             stack.enter_context(holding(self, "step", step))
             if trainer is not None and is_joint and not self.is_alone:
@@ -86,9 +86,7 @@ class ReplicaHooks(RankGradients, StepHooks):
                 outputs = call(data)
         if not tf.executing_eagerly():
             self.by_row = step.by_row
-        apart = {id(variable): variable for variable in step.state()}
-        if apart:
-            self._apart.setdefault(trainer, {}).update(apart)
+        self._noted.add_apart(trainer, step.state())
         return step, outputs
 
     def _count_rows(self, shard: Shard, trainer: Any) -> tuple[Shard, Any]:
@@ -103,33 +101,9 @@ class ReplicaHooks(RankGradients, StepHooks):
             is_uneven = rows % size != 0
         return shard, is_uneven if size > 1 and accumulates(trainer) else False
 
-    @contextmanager
-    def looping(self, args: Any) -> Iterator[None]:
+    def looping(self, args: Any) -> AbstractContextManager[None]:
         """Mark a call of `Strategy.run` in a custom loop."""
-        with holding(self, "loop_step", LoopStep(args)):
-            yield
-
-    def share(self) -> Any:
-        """Return this rank's share of the step's global batch, a float64 scalar."""
-        assert self.step is not None
-        return self.step.share()
-
-    def is_by_row(self, value: Any) -> bool:
-        """Return whether the first dimension of a value is this rank's rows."""
-        assert self.step is not None
-        if tf.executing_eagerly():
-            return bool(value.shape.rank) and value.shape[0] == int(self.step.shard.own)
-        leaves = filter(has_rows, tf.nest.flatten(self.step.shard.data))
-        length = value.shape[0] if value.shape.rank else 0
-        # Not a regularizer's vector that happens to be as long.
-        found = length in {leaf.shape[0] for leaf in leaves} and needs_data(value)
-        self.step.by_row.append(found)
-        return found
-
-    def sum_over_ranks(self, value: Any, what: str) -> Any:
-        """Sum a value of the step over the ranks that have rows."""
-        assert self.step is not None
-        return self.step.sum(value, what)
+        return holding(self, "loop_step", LoopStep(args))
 
     def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Note that a step, or a loop of the user's own, assigns a variable."""
@@ -139,24 +113,28 @@ class ReplicaHooks(RankGradients, StepHooks):
             self.step.note_assigned(variable, value)
         elif self.loop_step is not None and isinstance(variable, keras.Variable):
             self.loop_step.note_assigned(variable)
-            self._in_loops[id(variable)] = variable
+            self._noted.in_loops[id(variable)] = variable
 
-    def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed differ between ranks in their replicas; rank 0's stays."""
-        if self._collective.rank == 0 or tf.distribute.in_cross_replica_context():
+    def draw_seed(self, draw: Callable[[], Any], state: Any) -> Any:
+        """Draw seeds that differ between ranks in their replicas; rank 0's stays."""
+        seed, rank = draw(), self._collective.rank
+        if state is None or rank == 0 or tf.distribute.in_cross_replica_context():
             return seed
-        spread = (self._collective.rank * SPREAD) & 0xFFFFFFFF
+        spread = (rank * SPREAD) & 0xFFFFFFFF
         return tf.bitwise.bitwise_xor(seed, tf.constant([spread, 0], seed.dtype))
 
 
 class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
     """The `KerasHooks` of strategies whose processes communicate by a collective."""
 
+    # True if XLA may compile steps.
+    can_compile = True
+
     def __init__(
         self, collective: Collective, reducer: GradientReducer, devices: int = 1
     ) -> None:
-        ReplicaHooks.__init__(self, collective, reducer)
-        RankFits.__init__(self, collective)
+        ReplicaHooks.__init__(self, collective, reducer, NotedState())
+        RankFits.__init__(self, collective, self._noted)
         self._feed = Feed(collective, devices)
         self.created = CreatedVariables(collective)
         # What checks the first step after each `compile`, if anything.
@@ -184,29 +162,35 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         """Return this rank's `Shard`s of a Keras data adapter's batches."""
         return self._feed.distribute(adapter)
 
-    @contextmanager
-    def predicting(self, trainer: Any) -> Iterator[None]:
+    def predicting(self, trainer: Any) -> AbstractContextManager[None]:
         """Mark a `predict` of a model, which starts from equal variables."""
         self.synchronize(trainer)
-        yield
+        return nullcontext()
 
-    @contextmanager
-    def call_of(self, trainer: Any, what: str, *, is_joint: bool) -> Iterator[None]:
-        """Mark a call of a model's function, made by all ranks if `is_joint`."""
+    def run_function(
+        self,
+        trainer: Any,
+        what: str,
+        call: Callable[[], Any],
+        *,
+        is_joint: bool,
+        is_first: bool = False,
+    ) -> Any:
+        """Call a model's function, on all ranks together if `is_joint`."""
         with holding(self, "_call", (trainer, what, is_joint)):
-            with self.joint_call(what) if is_joint else nullcontext():
-                yield
-            if is_joint:
-                self.created.start_late_equal()
-
-    @contextmanager
-    def joint_call(self, what: str) -> Iterator[None]:
-        """Mark a call that all ranks make together."""
-        with self._collective.call(what):
-            try:
-                yield
-            except tf.errors.OpError as error:
-                raise self._feed.explained(error) from None
+            if not is_joint:
+                return call()
+            with self._collective.call(StepKind(what)):
+                try:
+                    logs = call()
+                except tf.errors.OpError as error:
+                    raise self._feed.explained(error) from None
+            self.created.start_late_equal()
+        if trainer is not None:
+            self.step_returned(trainer, what, logs)
+        if is_first:
+            self._check_first_step(trainer)
+        return logs
 
     def check_by(self, check: Any) -> None:
         """Let a `FirstStepCheck` check the first step after each `compile`."""
@@ -214,7 +198,7 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         if self.rank == 0:
             self._feed.first_rows = check.rows
 
-    def first_step_returned(self, trainer: Any) -> None:
+    def _check_first_step(self, trainer: Any) -> None:
         """Check the first step of a `fit`, on the chief."""
         check = self._first_step
         if check is None:
@@ -227,9 +211,10 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         elif text:
             warn_user(text)
 
-    def is_of_loop(self, variables: Sequence[Any]) -> bool:
-        """Return whether a custom loop has assigned one of these variables."""
-        return any(id(variable) in self._in_loops for variable in variables)
+    def states_of_loop(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return metric variables of a custom loop with their values over all ranks."""
+        is_of_loop = any(id(variable) in self._noted.in_loops for variable in variables)
+        return self.states_of_all(variables) if is_of_loop else []
 
     def scale_loss_of(self, optimizer: Any) -> Any:
         """Wrap the optimizer of a float16 model in loss scaling."""
@@ -241,7 +226,7 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         shard = shard_of(data, is_joint=is_joint)
         if not is_joint:
             return self._run_step(call, shard)
-        with self._collective.step(what, shard) as ended:
+        with self._collective.recorder.step(what, shard) as ended:
             outputs = self._run_step(call, shard)
             ended(outputs)
         return outputs

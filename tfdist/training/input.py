@@ -2,7 +2,7 @@
 
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,8 @@ from tfdist.data.sharding import (
 )
 from tfdist.training.unequal_data import check_sizes, other_rows
 
+# For `liveness.stacks`: what runs in this file reads input.
+READS_INPUT = True
 _POLICY = tf.data.experimental.AutoShardPolicy
 # The attribute of a distributed dataset that returns this rank's part of it.
 _OWN_PART = "_tfdist_own_part"
@@ -113,31 +115,6 @@ class Feed:
         if len(set(fingerprints)) > 1:
             self.error = other_rows(given, fingerprints)
             raise self.error
-
-
-class RankDataset(tf.distribute.DistributedDataset):  # type: ignore[misc]
-    """A dataset that holds only one rank's part, and is not sharded again."""
-
-    def __init__(self, dataset: tf.data.Dataset) -> None:
-        self.dataset = dataset
-
-    def __iter__(self) -> Iterator[Any]:
-        iterator: Iterator[Any] = iter(self.dataset)
-        return iterator
-
-    @property
-    def element_spec(self) -> Any:
-        """The spec of an element."""
-        return self.dataset.element_spec
-
-    @property
-    def cardinality(self) -> Any:
-        """The number of elements; negative if unknown or infinite."""
-        return self.dataset.cardinality()
-
-    def reduce(self, initial_state: Any, reduce_fn: Callable[..., Any]) -> Any:
-        """Reduce all elements; AutoGraph turns loops in a `tf.function` into this."""
-        return self.dataset.reduce(initial_state, reduce_fn)
 
 
 def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dataset:
@@ -260,8 +237,6 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def own_part(dataset: tf.data.Dataset, collective: Collective) -> Any:
     """Return this rank's part if the user chose the sharding, or else None."""
-    if isinstance(dataset, RankDataset):
-        return dataset.dataset
     if (part := kept_part(dataset)) is not None:
         return part
     if collective.size == 1:

@@ -1,9 +1,9 @@
 """Metrics over all ranks, computed once per epoch from each rank's states."""
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -26,8 +26,8 @@ class MetricsOfRanks:
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
         # By model, and by the name of the step.
-        self._steps: weakref.WeakKeyDictionary[Any, dict[str, _CustomStep]] = (
-            weakref.WeakKeyDictionary()
+        self._steps: WeakKeyDictionary[Any, dict[str, _CustomStep]] = (
+            WeakKeyDictionary()
         )
 
     def note_step(

@@ -1,12 +1,17 @@
-"""Variables of a model: equal on all ranks at the start, and kept equal."""
+"""Variables and random generators: equal on all ranks at the start, and kept equal."""
 
 import gc
 import itertools
+import pickle
+import random
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives import Collective
@@ -15,6 +20,11 @@ from tfdist.compat.keras.learning_rates import (
     accumulates,
     state_of_losses,
     variables_of,
+)
+from tfdist.compat.keras.positions import (
+    global_seed_state,
+    has_random_seed,
+    set_global_seed_state,
 )
 from tfdist.compat.mirrored import assign_here, value_here, values_here
 from tfdist.compat.owned_variables import owner_of
@@ -68,6 +78,30 @@ def average_state(variables: list[Any], collective: Collective) -> None:
     means = collective.all_reduce(values, "mean", name="state of the model")
     for variable, mean in zip(variables, means, strict=True):
         variable.assign(mean)
+
+
+class NotedState:
+    """What the steps of a process have assigned, on all of its devices."""
+
+    def __init__(self) -> None:
+        # The layer state that may differ between ranks, by model and by id.
+        self._apart: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
+        # Indices of the layer state that the ranks agreed to reduce, by model, and by
+        # its state, the number of the agreement in a step, and what this rank assigns.
+        self.agreed: WeakKeyDictionary[Any, dict[Any, list[int]]] = WeakKeyDictionary()
+        # The Keras variables that custom loops assign, by id.
+        self.in_loops: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+    def add_apart(self, trainer: Any, variables: Sequence[Any]) -> None:
+        """Record layer state that a step has left different between ranks."""
+        if variables:
+            known = self._apart.setdefault(trainer, {})
+            known.update((id(variable), variable) for variable in variables)
+
+    def apart_in(self, trainer: Any, variables: Sequence[Any]) -> list[int]:
+        """Return the positions of what was recorded of a model in its variables."""
+        known = self._apart.get(trainer, {})
+        return [i for i, variable in enumerate(variables) if id(variable) in known]
 
 
 @contextmanager
@@ -163,7 +197,7 @@ class CreatedVariables:
 
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
-        self._created: list[weakref.ref[Any]] = []
+        self._created: list[Callable[[], Any]] = []
         self._late: list[Any] = []
 
     @property
@@ -174,6 +208,13 @@ class CreatedVariables:
     def add(self, variable: Any) -> None:
         """Record a new variable."""
         self._created.append(weakref.ref(variable))
+
+    def forget(self, variable: Any) -> None:
+        """Leave out a variable that not every rank keeps; the others keep numbers."""
+        for number in reversed(range(self.count)):
+            if self._created[number]() is variable:
+                self._created[number] = lambda: None
+                return
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def start_equal(self) -> None:
@@ -216,5 +257,35 @@ class CreatedVariables:
     def _alive(self, known: int) -> dict[int, Any]:
         """Return the new variables after the first `known` that exist, by number."""
         created = enumerate(self._created[known:], known)
-        alive = {number: v for number, ref in created if (v := ref()) is not None}
-        return {number: v for number, v in alive.items() if owner_of(v) is None}
+        return {number: v for number, ref in created if (v := ref()) is not None}
+
+
+def agree_on_seeds(collective: Collective) -> int:
+    """Seed Python's, NumPy's and Keras's generators alike; return an agreed seed.
+
+    Generators whose states are equal on all ranks stay as they are, and all do after
+    `keras.utils.set_random_seed` on any rank.
+    """
+    drawn = random.SystemRandom().getrandbits(31)
+    mine = [drawn, has_random_seed(), _states()]
+    seeds, are_set, states = zip(*collective.exchange("seeds", mine), strict=True)
+    seed: int = seeds[0]
+    if any(are_set):
+        return seed
+    of_python, of_numpy, of_keras = (
+        any(state != given[0] for state in given) for given in zip(*states, strict=True)
+    )
+    # Keras's first: creating its generator draws from Python's.
+    if of_keras:
+        set_global_seed_state([seed, 0])
+    if of_python:
+        random.seed(seed)
+    if of_numpy:
+        np.random.seed(seed)
+    return seed
+
+
+def _states() -> list[int]:
+    """Return checksums of the states of Python's, NumPy's and Keras's generators."""
+    states = (random.getstate(), np.random.get_state(), global_seed_state())
+    return [zlib.crc32(pickle.dumps(state)) for state in states]

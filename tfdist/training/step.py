@@ -1,6 +1,6 @@
 """The Keras step that is being traced, or run eagerly, on one rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ from tfdist.compat.keras.variables import raw_variables_of
 from tfdist.compat.mirrored import assign_here, copies_here
 from tfdist.compat.origins import needs_data
 from tfdist.compat.tensorflow import number_of
-from tfdist.data.sharding import Shard, rows_of
+from tfdist.data.sharding import Shard, has_rows, rows_of
 from tfdist.gradients import weigh
 
 
@@ -22,7 +22,8 @@ class Step:
 
     Each rank computes the mean over its own rows, weighted by its share of the rows of
     the global batch. `collective` is None in a step that only this rank runs.
-    `has_rows` tells that this rank certainly has rows.
+    `has_rows` tells that this rank certainly has rows. `by_row` has what `is_by_row` of
+    the same step has said in a graph.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Step:
         collective: Collective | None,
         *,
         has_rows: bool = False,
+        by_row: Iterator[bool] | None = None,
     ) -> None:
         self.shard = shard
         self.trainer = trainer
@@ -39,6 +41,7 @@ class Step:
         self.has_rows = has_rows
         # Variables whose new values come from this rank's rows only, by id.
         self.assigned: dict[int, Any] = {}
+        self._by_row_in_graph = by_row
         # What `is_by_row` has said.
         self.by_row: list[bool] = []
         # How often the ranks have agreed on layer state in this step.
@@ -74,6 +77,20 @@ class Step:
         """Return this rank's share of the global batch, a float64; 0 if it is empty."""
         own, rows = (tf.cast(n, tf.float64) for n in (self.shard.own, self.shard.rows))
         return tf.math.divide_no_nan(own, rows)
+
+    def is_by_row(self, value: Any) -> bool:
+        """Return whether the first dimension of a value is this rank's rows."""
+        if self._by_row_in_graph is not None:
+            # Eager code cannot see it.
+            return next(self._by_row_in_graph, False)
+        if tf.executing_eagerly():
+            return bool(value.shape.rank) and value.shape[0] == int(self.shard.own)
+        leaves = filter(has_rows, tf.nest.flatten(self.shard.data))
+        length = value.shape[0] if value.shape.rank else 0
+        # Not a regularizer's vector that happens to be as long.
+        found = length in {leaf.shape[0] for leaf in leaves} and needs_data(value)
+        self.by_row.append(found)
+        return found
 
     def sum(self, value: Any, what: str) -> Any:
         """Sum a float tensor over the ranks that have rows, without a gradient."""

@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
+from tfdist.cluster.launcher import Launcher
 from tfdist.compat.keras.input import Given
-from tfdist.rendezvous.progress import note_culprit
 
 # What ranks have that read other rows, and its remedy.
 _REMEDIES = {
@@ -48,7 +48,7 @@ def other_rows(given: Given, fingerprints: Sequence[int]) -> RuntimeError:
     usual = statistics.mode(fingerprints)
     others = [r for r, its in enumerate(fingerprints) if its != usual]
     if len(others) == 1 and len(fingerprints) > 2:
-        note_culprit(f"rank {others[0]}")
+        Launcher().note_culprit(others[0])
     received, remedy = _REMEDIES[given]
     return RuntimeError(
         "The ranks do not see the same data: the first batch of rank "

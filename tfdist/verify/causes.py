@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 
-from tfdist.first_step.explanation import BETWEEN_ROWS, Cause
-from tfdist.verify.compare import combined, ratio
+from tfdist.first_step.comparison import BETWEEN_ROWS, MEASURED, Cause
+from tfdist.verify.compare import (
+    Rounding,
+    combined,
+    ratio,
+    relative_difference,
+)
 from tfdist.verify.recording import Batch, Recording, joined
-from tfdist.verify.rounding import MEASURED, Rounding, relative_difference
 
 # The largest relative difference of two gradients that rounding explains.
 _SAME_GRADIENTS = {"float64": 1e-7, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
@@ -58,8 +62,7 @@ def _cause_of_batch(
             f"{whole.rows} ({' + '.join(str(part.rows) for part in parts)}).",
             "Give fit, or strategy.experimental_distribute_dataset, the whole dataset "
             "in global batches, on every rank the same, and leave the sharding to the "
-            "strategy. With --bits, their size must not depend on the number of "
-            "processes.",
+            "strategy.",
         )
     if is_same:
         return None

@@ -1,62 +1,52 @@
-"""Child process of a verification, with the arguments ORDERS FOLDER [options]."""
+"""Child process of a verification, which gets its orders as JSON."""
 
+import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdist.cluster import detect
-from tfdist.compat import watching
-from tfdist.compat.keras import install
-from tfdist.verify.bits import BitsWatch
-from tfdist.verify.lone import stand_for
-from tfdist.verify.script import leave_if_threads_would_stay, run_script
-from tfdist.verify.shuffled import shuffle_steps
-from tfdist.verify.start import LONE_OPTION, SHUFFLED_OPTION, Orders
+from tfdist.cluster import detect, facts
+from tfdist.compat.keras.install import install_for_observers
+from tfdist.compat.patching import holding
+from tfdist.observing import leave_if_threads_would_stay, run_observed
+from tfdist.verify.lone import LoneWatch
+from tfdist.verify.start import Orders
 from tfdist.verify.watch import Watch
 
 
-def main(
-    orders: Orders, folder: Path, *, lone: bool, shuffled: int | None = None
-) -> None:
+def main(orders: Orders, folder: Path, *, lone: bool, order: int | None) -> None:
     """Run the script under a watch, and write the recording."""
-    watch = _prepare(orders, lone=lone)
-    if shuffled is not None:
-        shuffle_steps(shuffled)
-    run_script(orders.command, module=orders.module)
+    install_for_observers()
+    keras.utils.set_random_seed(orders.seed)
+    if orders.float64:
+        keras.config.set_floatx("float64")
+    # TensorFloat-32 rounds more than float32 explains.
+    config = tf.config.experimental
+    config.enable_tensor_float_32_execution(False)
+    with ExitStack() as stack:
+        stack.enter_context(
+            holding(config, "enable_tensor_float_32_execution", _ignore)
+        )
+        watch = Watch(0 if lone else detect().rank, orders.steps)
+        if lone:
+            watch = alone = LoneWatch(orders.steps, size=orders.size, order=order)
+            stack.enter_context(facts.simulating(alone.membership))
+        watch.recording.is_float64_wanted = orders.float64
+        run_observed(watch, orders.command, module=orders.module)
     watch.recording.write(folder)
     leave_if_threads_would_stay()
 
 
-def _prepare(orders: Orders, *, lone: bool) -> Watch:
-    """Seed this process and install the watch."""
-    # tfdist's own patches come first, so that the watch wraps them.
-    install(is_alone=True)
-    kind = BitsWatch if orders.bits else Watch
-    watch = kind(0 if lone else detect().rank, orders.steps)
-    watch.install()
-    if lone:
-        stand_for(orders.size)
-    if orders.seed is not None:
-        keras.utils.set_random_seed(orders.seed)
-    watch.recording.is_float64_wanted = orders.float64
-    if orders.float64:
-        keras.config.set_floatx("float64")
-    if not orders.bits:
-        _keep_float32()
-    return watch
-
-
-def _keep_float32() -> None:
-    """Turn TensorFloat-32 off for good: it rounds more than float32 explains."""
-    config = tf.config.experimental
-    config.enable_tensor_float_32_execution(False)
-    watching.replace(config, "enable_tensor_float_32_execution", lambda enabled: None)
+def _ignore(enabled: Any) -> None:
+    """Leave TensorFloat-32 off, whatever the script asks for."""
 
 
 if __name__ == "__main__":
-    given, name, *options = sys.argv[1:]
-    order = int(options[-1]) if SHUFFLED_OPTION in options else None
-    lone = LONE_OPTION in options
-    main(Orders.read(given), Path(name), lone=lone, shuffled=order)
+    given = json.loads(sys.argv[1])
+    own = {name: given.pop(name) for name in ("folder", "lone", "order")}
+    given["command"] = tuple(given["command"])
+    main(Orders(**given), Path(own.pop("folder")), **own)

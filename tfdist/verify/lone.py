@@ -1,53 +1,66 @@
-"""Lone process of a verification: the script sees N processes, and one trains."""
+"""The simulated rank of a verification: the script sees N processes, and one trains."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster import facts
+from tfdist.cluster.detect import detect_membership
+from tfdist.cluster.model import Membership, Place
 from tfdist.collectives import SingleCollective
-from tfdist.compat.watching import replace
-from tfdist.data.sharding import rows_of
-from tfdist.strategies import AllReduceStrategy, connecting, horovod
+from tfdist.compat.watching import unseen
+from tfdist.data.sharding import Shard, count_rows, has_rows, rows_of, shuffle_rows
+from tfdist.verify.watch import Watch
 
 
-def stand_for(size: int) -> None:
-    """Train alone in this process, while the script sees `size` processes."""
-    # A script may derive its global batch size from the number of replicas, so it must
-    # see N. Inside a step it sees one, because it may divide sums over replicas by the
-    # number of replicas.
-    replace(connecting, "TensorFlowCollective", connect_alone)
-    for module in (connecting, horovod):
-        replace(module, "connect_horovod", connect_alone)
-    rank_of_pipeline = [0]
+class LoneWatch(Watch):
+    """Watch of a process that trains alone, while the script sees several.
 
-    def size_now(strategy: Any = None) -> int:
-        del strategy
-        return 1 if _runs_step() else size
+    `order` numbers an order of the rows of each step, which changes rounding alone.
+    """
 
-    def distribute(
-        strategy: Any, dataset_fn: Callable[[Any], Any], options: Any = None
+    def __init__(self, steps: int, *, size: int, order: int | None = None) -> None:
+        super().__init__(0, steps)
+        self._size, self._order = size, order
+        # The rank for which the script makes a dataset.
+        self._rank = 0
+
+    def connect(self, engine: str) -> SingleCollective:
+        """Return the collective of one process, in place of that of N."""
+        return SingleCollective()
+
+    def replicas(self, number: int) -> int:
+        """Return N, from which a script may derive its global batch size; 1 in a step.
+
+        There it may divide sums over replicas by the number of replicas.
+        """
+        return 1 if _runs_step() else self._size
+
+    def membership(self) -> Membership:
+        """Return the membership that the script sees."""
+        size = self.replicas(1)
+        return replace(detect_membership(), place=Place(self._rank, size, 0, size))
+
+    def datasets(
+        self, distribute: Callable[[Any], Any], dataset_fn: Callable[[Any], Any]
     ) -> Any:
-        del strategy, options
-        parts = []
-        for rank in range(size):
-            rank_of_pipeline[0] = rank
-            parts.append(dataset_fn(tf.distribute.InputContext(size, rank, size)))
-        rank_of_pipeline[0] = 0
+        """Return the datasets of all ranks as one."""
+        self.recording.own_datasets = True
+        size, parts = self._size, []
+        for self._rank in range(size):
+            parts.append(dataset_fn(tf.distribute.InputContext(size, self._rank, size)))
+        self._rank = 0
         return join(parts)
 
-    replace(AllReduceStrategy, "num_replicas_in_sync", property(size_now))
-    replace(AllReduceStrategy, "distribute_datasets_from_function", distribute)
-    for name, fact in (("size", size_now), ("rank", lambda: rank_of_pipeline[0])):
-        replace(facts, name, functools.wraps(getattr(facts, name))(fact))
-
-
-def connect_alone(processes: Any = None, **timeouts: float) -> SingleCollective:
-    """Return the collective of one process, in place of that of N."""
-    del processes, timeouts
-    return SingleCollective()
+    @contextmanager
+    def step(self, fn: Any, args: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """Watch a step, with its rows in another order if there is one."""
+        if self._order is not None:
+            args = _shuffled(args, self._order)
+        with super().step(fn, args) as seen:
+            yield seen
 
 
 def join(parts: list[Any]) -> Any:
@@ -79,3 +92,20 @@ def _runs_step() -> bool:
     return bool(
         tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
     )
+
+
+@unseen
+def _shuffled(args: Any, number: int) -> Any:
+    """Return the arguments of a step with their rows in another order."""
+    if args and isinstance(args[0], Shard):
+        shard, *rest = args
+        with_rows = shard.with_rows
+        if isinstance(with_rows, tuple):
+            with_rows = count_rows(shard.data)[1]
+        else:
+            with_rows = tf.unstack(with_rows)
+        data = shuffle_rows(shard.data, shard.own, with_rows, number)
+        return (shard._replace(data=data), *rest)
+    if not any(map(has_rows, tf.nest.flatten(args))):
+        return args
+    return shuffle_rows(args, *count_rows(args), number)

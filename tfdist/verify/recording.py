@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,14 +46,6 @@ class Batch:
     distinct: int  # The number of different rows.
 
 
-class Value(NamedTuple):
-    """One result of a step."""
-
-    kind: str  # "output", "gradient", or the kind of a variable.
-    name: str  # The path of a layer or variable.
-    part: int = -1  # The part of the batch that an output belongs to.
-
-
 @dataclass
 class Recording:
     """Data of one process for a comparison."""
@@ -76,10 +68,6 @@ class Recording:
     first_step: Cause | None = None
     # After each step; digests on ranks other than 0, except for metrics.
     states: dict[int, Arrays] = field(default_factory=dict)
-    # In a comparison of bits only: digests by step, in the order of computation. Step 0
-    # holds the variables before the first update.
-    bits: dict[int, dict[Value, bytes]] = field(default_factory=dict)
-    arithmetic: str | None = None  # None without virtual ranks.
 
     @property
     def steps(self) -> int:

@@ -15,12 +15,9 @@ from tfdist.launch.horovod import check_installed
 from tfdist.launch.job import RESERVED_VARIABLES
 
 if TYPE_CHECKING:
-    from tfdist.verify.bits_verdict import BitsVerdict
     from tfdist.verify.recording import Recording
     from tfdist.verify.verdict import Verdict
 
-# Shared with the child, which imports TensorFlow and so is not imported here.
-LONE_OPTION, SHUFFLED_OPTION = "--lone", "--shuffled"
 _CHILD = "tfdist.verify.child"
 _COULD_NOT_RUN = 2
 # The most runs that measure rounding. One may miss what happens in few steps.
@@ -38,9 +35,8 @@ class Orders:
     steps: int = 10  # The script is stopped after this many.
     module: bool = False  # Whether the command begins with a module.
     float64: bool = False  # Whether it is the default dtype of Keras.
-    seed: int | None = 1  # Of every process, before the script; None for no seed.
+    seed: int = 1  # Of every process, before the script.
     collective: str = "tensorflow"
-    bits: bool = False  # Whether to compare bits, on 1, 2, 4, ... and `size` processes.
 
     def __post_init__(self) -> None:
         """Refuse numbers that would verify nothing."""
@@ -54,18 +50,6 @@ class Orders:
                 f"steps must be at least 1. Received: steps={self.steps}. "
                 "Leave it out for the default."
             )
-
-    @property
-    def sizes(self) -> list[int]:
-        """The numbers of processes of each run that compares bits."""
-        powers = [2**n for n in range(self.size.bit_length())]
-        return sorted({*powers, self.size})
-
-    @classmethod
-    def read(cls, text: str) -> "Orders":
-        """Read orders from JSON."""
-        fields = json.loads(text)
-        return cls(**fields | {"command": tuple(fields["command"])})
 
 
 class VerifyError(RuntimeError):
@@ -81,7 +65,7 @@ def verify(
     *,
     timeout_seconds: float | None = None,
     output_directory: Path | None = None,
-) -> "Verdict | BitsVerdict":
+) -> "Verdict":
     """Train a script with one process and with several, and compare the results."""
     if timeout_seconds is not None and timeout_seconds <= 0:
         raise ValueError(
@@ -93,23 +77,32 @@ def verify(
         # Before the run of one process, which would otherwise be wasted.
         check_installed()
     # Imported late: NumPy would slow down every command of `tfdist`.
-    from tfdist.verify.bits_verdict import judge_bits
     from tfdist.verify.verdict import judge
 
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    alone, several = _plan(orders)
+    with tempfile.TemporaryDirectory(prefix="tfdist-") as parent:
 
-    def record(folder: Path, specs: Sequence[ProcessSpec]) -> "list[Recording]":
-        folder.mkdir()
-        logs = None if output_directory is None else output_directory / folder.name
-        return _record(folder, specs, deadline, logs)
+        def record(
+            name: str, *, lone: bool = True, order: int | None = None
+        ) -> "list[Recording]":
+            folder = Path(parent, name)
+            folder.mkdir()
+            logs = None if output_directory is None else output_directory / name
+            own = {"folder": str(folder), "lone": lone, "order": order}
+            argv = (sys.executable, "-m", _CHILD, json.dumps(asdict(orders) | own))
+            specs = [
+                replace(spec, argv=argv) for spec in ([alone] if lone else several)
+            ]
+            return _record(folder, specs, deadline, logs)
 
-    with tempfile.TemporaryDirectory(prefix="tfdist-") as name:
-        runs = [*_plan(orders, Path(name)).items()]
-        if orders.bits:
-            return judge_bits([record(*run) for run in runs])
-        one, many, *shuffled = runs
-        [alone] = record(*one)
-        return judge(alone, record(*many), (record(*run)[0] for run in shuffled))
+        [one], many = record("one"), record("all", lone=False)
+        orders_of_rows = range(_SHUFFLED_RUNS)
+        return judge(
+            one,
+            many,
+            (record(f"shuffled-{n + 1}", order=n)[0] for n in orders_of_rows),
+        )
 
 
 def _refuse_horovod_script(orders: Orders) -> None:
@@ -132,41 +125,19 @@ def _refuse_horovod_script(orders: Orders) -> None:
             )
 
 
-def _plan(orders: Orders, folder: Path) -> dict[Path, list[ProcessSpec]]:
-    """Plan the processes of all runs, by folder."""
-    text = json.dumps(asdict(orders))
-    command = (sys.executable, "-m", _CHILD, text)
-
-    def plan(size: int) -> list[ProcessSpec]:
-        return plan_here(Job(command, size=size, collective=orders.collective))
-
-    if orders.bits:
-        folders = {folder / str(size): plan(size) for size in orders.sizes}
-        return {
-            own: [replace(spec, argv=(*command, str(own))) for spec in specs]
-            for own, specs in folders.items()
-        }
-    several = plan(orders.size)
+def _plan(orders: Orders) -> tuple[ProcessSpec, list[ProcessSpec]]:
+    """Plan the lone process and those of the other run."""
+    command = (sys.executable,)
+    several = plan_here(Job(command, size=orders.size, collective=orders.collective))
     [alone] = plan_here(Job(command, size=1))
-    # The lone process gets rank 0's environment, except Horovod's variables: with them
-    # it would wait for the other ranks.
+    # It gets rank 0's environment, except Horovod's variables: with them it would wait
+    # for the other ranks.
     identity = {
         name: value
         for name, value in several[0].env.items()
         if name in RESERVED_VARIABLES and not name.startswith("HOROVOD_")
     }
-    alone = replace(alone, env={**alone.env, **identity})
-
-    def lone(own: Path, *options: str) -> list[ProcessSpec]:
-        return [replace(alone, argv=(*command, str(own), LONE_OPTION, *options))]
-
-    one, many = folder / "one", folder / "all"
-    shuffled = {folder / f"shuffled-{n + 1}": str(n) for n in range(_SHUFFLED_RUNS)}
-    return {
-        one: lone(one),
-        many: [replace(spec, argv=(*command, str(many))) for spec in several],
-        **{own: lone(own, SHUFFLED_OPTION, n) for own, n in shuffled.items()},
-    }
+    return replace(alone, env={**alone.env, **identity}), several
 
 
 def _record(

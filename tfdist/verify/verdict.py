@@ -7,17 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfdist.first_step import Cause
+from tfdist.first_step.comparison import MEASURED
 from tfdist.verify.causes import cause_of_data, cause_of_difference, named, some
 from tfdist.verify.compare import (
     KINDS,
+    TOLERANCES,
     Difference,
+    Rounding,
     common_steps,
     differences,
     ordered,
     unequal_on_ranks,
 )
 from tfdist.verify.recording import Recording
-from tfdist.verify.rounding import MEASURED, TOLERANCES, Rounding
 
 _WIDTH = 88
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]

@@ -3,8 +3,8 @@
 import hashlib
 import random
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,81 +12,69 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat import watching
 from tfdist.compat.draws import alike_in_all_rows
-from tfdist.compat.keras.hooks import any_hooks_of_model
+from tfdist.compat.owned_variables import owner_of
 from tfdist.compat.tensorflow import global_seed
 from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard
-from tfdist.first_step import Cause, check
-from tfdist.first_step.explanation import explained
-from tfdist.strategies import AllReduceStrategy
-from tfdist.verify.recording import Layer, Recording, batch_of
-from tfdist.verify.script import StopTraining
-from tfdist.verify.variables import Names, entries_of, path_of, to_array, to_tensor
+from tfdist.experimental.virtual_ranks import arithmetic_of
+from tfdist.first_step import Cause
+from tfdist.observing import Observer, StopTraining
+from tfdist.verify.recording import Entry, Layer, Recording, batch_of
 
 
 def check_watchable(model: Any) -> None:
     """Raise `ValueError` for a model whose steps run in parts, out of sight."""
-    hooks = any_hooks_of_model(model)
-    if hooks is not None and hooks.arithmetic is not None:
+    arithmetic = arithmetic_of(model)
+    if arithmetic is not None:
         raise ValueError(
             "tfdist verify cannot look into the parts of a step, and compares up to "
-            f"rounding. Received: a strategy with {hooks.arithmetic}. Add --bits, "
-            "which compares bits."
+            f"rounding. Received: a strategy with {arithmetic}. Leave "
+            "virtual_ranks out while you verify."
         )
 
 
-class Watch:
-    """Observer of the script, of Keras and of the strategy in one process."""
+class Watch(Observer):
+    """Observer that records the inputs and results of each step."""
+
+    allows_xla = False
 
     def __init__(self, rank: int, steps: int) -> None:
         self.recording = Recording(rank)
         self._wanted_steps = steps
         self._names = Names()
         self._step: _Step | None = None
-        # What holds during a step.
-        self._during_step = ExitStack()
 
-    def install(self) -> None:
-        """Patch Keras, TensorFlow and the strategy."""
-        self._watch_steps()
-        watching.replace(check, "explained", self._explained)
-        watching.switch_jit_off()
-        name = "distribute_datasets_from_function"
-        distribute = getattr(AllReduceStrategy, name)
+    def datasets(
+        self, distribute: Callable[[Any], Any], dataset_fn: Callable[[Any], Any]
+    ) -> Any:
+        """Record that the script shards its data itself."""
+        self.recording.own_datasets = True
+        return distribute(dataset_fn)
 
-        def note_own_datasets(*args: Any, **kwargs: Any) -> Any:
-            self.recording.own_datasets = True
-            return distribute(*args, **kwargs)
-
-        watching.replace(AllReduceStrategy, name, note_own_datasets)
-
-    def _watch_steps(self) -> None:
-        """Patch what runs the layers and updates of a step."""
-        watching.watch_layers(self._leave)
-        watching.watch_run(AllReduceStrategy, self._begin, self._end)
-        watching.watch_updates(self._see_update)
-        watching.watch_functions(self._stop_if_enough)
-
-    @property
-    def _has_enough(self) -> bool:
-        return self.recording.steps >= self._wanted_steps
+    @contextmanager
+    def step(self, fn: Any, args: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """Watch a step, and have its results recorded once computed."""
+        trainer = getattr(fn, "__self__", None)
+        model = trainer if isinstance(trainer, keras.Model) else None
+        check_watchable(model)
+        self._step = _Step(model, args[0] if args else None)
+        with alike_in_all_rows():
+            yield args
+        self._end()
 
     @unseen
-    def _leave(self, layer: Any, outputs: Any) -> None:
-        """Record that the call of a layer ends."""
-        del outputs
+    def see_layer(self, layer: Any) -> None:
+        """Record a layer of the step."""
         step = self._step
         if step is not None and not any(layer is other for other in step.layers):
             step.layers.append(layer)
 
-    def _explained(self, *found: Any, **options: Any) -> Cause:
+    def see_cause(self, cause: Cause) -> None:
         """Record what the check of the first step has found."""
-        self.recording.first_step = cause = explained(*found, **options)
-        return cause
+        self.recording.first_step = cause
 
-    def _see_update(self, optimizer: Any, gradients: Any, variables: list[Any]) -> None:
+    def see_update(self, optimizer: Any, gradients: Any, variables: list[Any]) -> None:
         """Record the outermost update of a step, and the optimizers inside of it."""
         step = self._step
         if step is None:
@@ -99,34 +87,17 @@ class Watch:
                 self.recording.seeds = current_seeds()
                 # Read eagerly, even while a function is being traced.
                 with tf.init_scope():
-                    self._take_initial(optimizer, variables)
+                    self.recording.initial = {
+                        self._names.of(v): to_array(v) for v in variables
+                    }
             step.variables += variables
             step.gradients = self._by_name(variables, gradients)
         if not any(optimizer is other for other in step.optimizers):
             step.optimizers.append(optimizer)
 
-    def _take_initial(self, optimizer: Any, variables: list[Any]) -> None:
-        """Record the weights before the first update."""
-        del optimizer
-        self.recording.initial = {self._names.of(v): to_array(v) for v in variables}
-
-    @unseen
-    def _begin(self, fn: Any, args: Sequence[Any]) -> None:
-        """Start watching a step."""
-        trainer = getattr(fn, "__self__", None)
-        model = trainer if isinstance(trainer, keras.Model) else None
-        self._check(model)
-        self._step = _Step(model, args[0] if args else None)
-
-    def _check(self, model: Any) -> None:
-        """Refuse a model whose steps this watch cannot observe, else prepare a step."""
-        check_watchable(model)
-        self._during_step.enter_context(alike_in_all_rows())
-
     @unseen
     def _end(self) -> None:
         """Stop watching a step, and have its results recorded once computed."""
-        self._during_step.close()
         step, self._step = self._step, None
         if step is None or not step.optimizers:
             return
@@ -145,7 +116,7 @@ class Watch:
             self._take(tf.nest.pack_sequence_as(parts, list(arrays)), entries)
 
         tf.numpy_function(take, tf.nest.flatten(parts), [])
-        self._stop_if_enough()
+        self.see_return()
 
     def _add_forward_pass(self, step: "_Step") -> None:
         """Record the layers that a step has called."""
@@ -165,7 +136,7 @@ class Watch:
 
     def _take(self, parts: Any, entries: Any) -> None:
         """Record the arrays of a step, unless there are enough steps."""
-        if self._has_enough:
+        if self.recording.steps >= self._wanted_steps:
             return
         leaves, own, gradients, values = parts
         if not self.recording.gradients:
@@ -178,11 +149,12 @@ class Watch:
         batch = batch_of(leaves, int(own[0]) if own else None)
         self.recording.end_step(batch, state, self._wanted_steps)
 
-    def _stop_if_enough(self) -> None:
+    def see_return(self) -> None:
         """Stop the script between two of its calls, after enough steps."""
         is_between = tf.executing_eagerly() and self._step is None
         is_script = threading.current_thread() is threading.main_thread()
-        if is_between and is_script and self._has_enough:
+        has_enough = self.recording.steps >= self._wanted_steps
+        if is_between and is_script and has_enough:
             raise StopTraining
 
     def _by_name(self, variables: Any, gradients: Any) -> dict[str, Any]:
@@ -232,3 +204,79 @@ def _is_here(tensor: Any) -> bool:
         return True
     part = tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
     return getattr(part, "graph", None) is tf.compat.v1.get_default_graph()
+
+
+_SHORT_FLOATS = (tf.float16, tf.bfloat16)
+
+
+class Names:
+    """Unique names of variables, assigned at first use."""
+
+    def __init__(self) -> None:
+        # Keeps the variables alive, so that no other gets the id of one.
+        self._names: dict[int, tuple[Any, str]] = {}
+        self._taken: dict[str, int] = {}
+
+    def of(self, variable: Any, name: str | None = None) -> str:
+        """Return the unique name of a variable, derived from `name` or its path."""
+        known = self._names.get(id(variable))
+        if known is not None:
+            return known[1]
+        name = name or path_of(variable)
+        count = self._taken[name] = self._taken.get(name, 0) + 1
+        unique = name if count == 1 else f"{name}#{count}"
+        self._names[id(variable)] = (variable, unique)
+        return unique
+
+
+def path_of(variable: Any) -> str:
+    """Return the name that Keras or TensorFlow gives to a variable."""
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def entries_of(
+    model: Any, layers: Sequence[Any], optimizers: Sequence[Any], applied: Sequence[Any]
+) -> Iterator[tuple[str, Entry, Any]]:
+    """Yield each variable of a step once, with its path and its entry."""
+    # `model` is None in a custom loop; the optimizers update the variables `applied`.
+    seen: set[int] = set()
+    groups: list[tuple[str, Sequence[Any]]] = []
+    if model is not None:
+        groups.append(("metrics", model.metrics_variables))
+        if model.optimizer is not None:
+            groups.append(("optimizer", model.optimizer.variables))
+    groups += [("optimizer", optimizer.variables) for optimizer in optimizers]
+    groups.append(("weights", applied))
+    for owner in [*([] if model is None else [model]), *layers]:
+        groups.append(("weights", owner.trainable_variables))
+        groups.append(("state", owner.variables))
+    for kind, variables in groups:
+        for variable in variables:
+            if id(variable) in seen or not _is_comparable(variable):
+                continue
+            seen.add(id(variable))
+            aggregation = str(getattr(variable, "aggregation", "none"))
+            dtype = tf.as_dtype(variable.dtype).name
+            yield path_of(variable), Entry(kind, dtype, aggregation), variable
+
+
+def to_tensor(value: Any) -> Any:
+    """Return a dense tensor of a dtype that NumPy has."""
+    tensor = tf.convert_to_tensor(value)
+    short = tensor.dtype in _SHORT_FLOATS
+    return tf.cast(tensor, tf.float32) if short else tensor
+
+
+def to_array(variable: Any) -> Any:
+    """Return the current value of a variable."""
+    return np.array(to_tensor(variable))
+
+
+def _is_comparable(variable: Any) -> bool:
+    """Return whether a variable holds numbers that should agree on all ranks."""
+    if owner_of(variable) is not None:
+        return False
+    dtype = tf.as_dtype(variable.dtype)
+    is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
+    # A gradient accumulator holds each rank's own part of a sum.
+    return is_number and "gradient_accumulator" not in path_of(variable)

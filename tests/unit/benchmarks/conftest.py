@@ -1,4 +1,9 @@
+from importlib import import_module
+from pathlib import Path
+
 import pytest
+
+FOLDER = Path(__file__).parents[3] / "benchmarks"
 
 
 class NotedTurn:
@@ -17,3 +22,10 @@ class NotedTurn:
 @pytest.fixture
 def turn():
     return NotedTurn()
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Return the function that imports a script of the folder benchmarks/."""
+    monkeypatch.syspath_prepend(FOLDER)
+    return import_module

@@ -4,8 +4,6 @@ import pytest
 
 from tfdist.benchmarks.allreduce import allreduce_figures, format_size, parse_size
 from tfdist.benchmarks.figures import spread
-from tfdist.benchmarks.parameter_server import job_figures, staleness_figures
-from tfdist.benchmarks.training import training_figures
 
 
 def even(median):
@@ -34,49 +32,6 @@ def test_an_all_reduce_ends_when_the_last_rank_has_its_result():
             "single_ring": {"median": 1.5, "low": 1.25, "high": 1.75}
         },
     }
-
-
-def test_training_ratios_are_taken_within_each_round_on_the_slowest_rank():
-    # The machine is twice as slow in the second round; all are slow alike.
-    figures = training_figures(
-        64,
-        2,
-        {
-            "plain": [[[0.03, 0.03], [0.06, 0.06]]],
-            "alone": [[[0.03, 0.03, 9.9], [0.06, 0.06]]],
-            "apart": [[[0.032, 0.032], [0.064, 0.064]]] * 2,
-            "weak": [[[0.04, 0.04], [0.08, 0.08]], [[0.03, 0.03], [0.07, 0.07]]],
-            "strong": [[[0.02, 0.02], [0.04, 0.04]]] * 2,
-        },
-    )
-
-    assert (figures["batch_size"], figures["processes"]) == (64, 2)
-    assert figures["step_seconds"]["weak"] == pytest.approx(0.06)
-    assert figures["speed_against_plain"] == even(1.0)
-    assert figures["weak_efficiency"] == even(0.75)
-    assert figures["strong_efficiency"] == even(0.75)
-    assert figures["waiting_share"] == even(0.2)
-
-
-def test_speed_and_cost_of_a_job():
-    epoch = {"seconds": 2.0, "processor_seconds": 1.0, "sent_bytes": 100}
-
-    figures = job_figures(10, [epoch, epoch | {"seconds": 4.0}])
-
-    assert figures["steps_per_second"]["median"] == 3.75
-    assert figures["processor_seconds_per_step"]["median"] == 0.1
-    assert figures["bytes_per_step"]["median"] == 10.0
-    uncounted = job_figures(10, [epoch, epoch | {"sent_bytes": None}])
-    assert uncounted["bytes_per_step"] is None
-
-
-def test_the_histogram_of_the_staleness():
-    figures = staleness_figures({"0": 50, "1": 30, "2": 19, "12": 1})
-
-    assert figures["histogram"] == {0: 50, 1: 30, 2: 19, 12: 1}
-    assert (figures["median"], figures["percentile_99"]) == (0, 2)
-    assert figures["largest"] == 12
-    assert staleness_figures({})["largest"] == staleness_figures({})["median"] == 0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfdist import devices
-from tfdist.benchmarks import processes, servers
+from tfdist.benchmarks import processes
 from tfdist.benchmarks.processes import (
     BenchmarkError,
     Group,
@@ -18,9 +17,8 @@ from tfdist.benchmarks.processes import (
     run_program,
     start,
 )
-from tfdist.benchmarks.servers import pid_file, run_task, warm_file
 from tfdist.benchmarks.turns import TurnKeeper
-from tfdist.cluster import Cluster, Task, tf_config
+from tfdist.cluster import tf_config
 from tfdist.launch import Exit, RunResult
 
 GROUPS = [
@@ -28,10 +26,16 @@ GROUPS = [
     Group("two", "a/script.py", {"batch_size": 8}, size=2),
     Group("apart", "a.module", {"batch_size": 4}, size=2, joined=False),
 ]
-JOBS = [
-    Group("one", "a.module", {"batch_size": 4}, workers=1, ps=1),
-    Group("two", "a.module", {"batch_size": 8}, workers=2, ps=1, env={"OF_ALL": "two"}),
-]
+
+
+@pytest.fixture
+def jobs(script):
+    """Return two groups with parameter servers."""
+    group = script("server_jobs").ServerGroup
+    return [
+        group("one", "a.module", {"batch_size": 4}),
+        group("two", "a.module", {"batch_size": 8}, workers=2, env={"OF_ALL": "two"}),
+    ]
 
 
 class FakeLauncher:
@@ -121,12 +125,12 @@ def test_ranks_joined_by_mpi_have_places_in_a_job_of_its_own(launcher, monkeypat
     held = []
 
     @contextlib.contextmanager
-    def places(specs):
+    def joined_by_mpi(specs):
         held.append([spec.rank for spec in specs])
         yield [replace(spec, env={**spec.env, "PLACE": "mpi"}) for spec in specs]
         held.append([spec.rank for spec in launcher.specs])
 
-    monkeypatch.setattr(processes, "places", places)
+    monkeypatch.setattr(processes, "joined_by_mpi", joined_by_mpi)
     names = ("one", "two", "apart")
     settings = {"batch_size": 2}
     groups = [
@@ -145,8 +149,8 @@ def test_ranks_joined_by_mpi_have_places_in_a_job_of_its_own(launcher, monkeypat
     assert not any(spec.collective for spec in launcher.specs)
 
 
-def test_each_job_with_servers_is_a_cluster_of_its_own(launcher):
-    assert start(JOBS) == [[[0, 4]], [[3, 8]]]
+def test_each_job_with_servers_is_a_cluster_of_its_own(launcher, jobs):
+    assert start(jobs) == [[[0, 4]], [[3, 8]]]
 
     found = clusters(launcher)
     assert [str(cluster.task) for cluster in found] == [
@@ -187,11 +191,12 @@ def test_more_processes_than_cores_where_only_memory_counts(launcher):
 
 
 @pytest.mark.parametrize(
-    ("groups", "failed", "name"), [(GROUPS, 2, "two"), (JOBS, 5, "two, worker 1")]
+    ("has_servers", "failed", "name"), [(False, 2, "two"), (True, 5, "two, worker 1")]
 )
 def test_a_failure_names_the_process_and_shows_its_last_lines(
-    launcher, groups, failed, name
+    launcher, jobs, has_servers, failed, name
 ):
+    groups = jobs if has_servers else GROUPS
     launcher.fail(failed, 7)
 
     error = f"{name}: rank {failed} failed with exit code 3.*\n    first line"
@@ -249,47 +254,3 @@ def test_a_program_takes_its_gpu_before_it_measures(ordered, monkeypatch):
         run_program(lambda turn, *, steps: done.append(steps))
 
     assert done == [(1, 2), 3]
-
-
-def task(kind):
-    addresses = {"chief": "h:1", "workers": ("h:2",), "ps": ("h:3",)}
-    return lambda: Cluster(task=Task(kind, 0), **addresses)
-
-
-def test_the_chief_measures_all_processes_of_its_job(monkeypatch, ordered, tmp_path):
-    monkeypatch.setattr(servers, "detect", task("chief"))
-    monkeypatch.setattr(servers, "processor_seconds", list)
-    monkeypatch.setattr(servers, "sent_bytes", sorted)
-    for process in (6, 7):
-        pid_file(tmp_path, process).write_text(str(process))
-
-    def measure(make_meter, *, steps):
-        turn, read, on_warm = make_meter(lambda *given: given)
-        turn.take()
-        on_warm()
-        turn.pass_on()
-        return [steps, *read()]
-
-    with TurnKeeper([1]) as keeper:
-        ordered(keeper.port, 5)
-        run_task(measure)
-
-    report = json.loads(report_file(tmp_path, 5).read_text())
-    assert report == [3, [os.getpid(), 6, 7], [1, 2, 3]]
-    assert warm_file(tmp_path, 5).exists()
-
-
-def test_the_other_processes_serve(monkeypatch, ordered, tmp_path):
-    from tfdist.strategies.parameter_server import servers as strategy_servers
-
-    def serve(cluster):
-        raise SystemExit(str(cluster.task))
-
-    monkeypatch.setattr(strategy_servers, "serve", serve)
-    monkeypatch.setattr(servers, "detect", task("worker"))
-    ordered(0, 6)
-
-    with pytest.raises(SystemExit, match="worker 0"):
-        run_task(pytest.fail)
-
-    assert pid_file(tmp_path, 6).read_text() == str(os.getpid())

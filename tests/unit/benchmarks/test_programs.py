@@ -1,51 +1,12 @@
-"""The programs that measure, in this process."""
+"""The program that measures the all-reduce, in this process."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
-import keras
-import numpy as np
 import pytest
 
+from tfdist.benchmarks import allreduce_program
 from tfdist.benchmarks.allreduce_program import exchange
-from tfdist.benchmarks.models import build_cnn, build_dense, make_images, make_rows
-from tfdist.benchmarks.training_program import measure
-
-
-@pytest.mark.parametrize("collective", [None, "tensorflow"])
-def test_training_leaves_out_the_block_that_compiles(collective, turn):
-    blocks = measure(
-        turn,
-        collective=collective,
-        batch_size=4,
-        steps=2,
-        repeats=3,
-        compression="none",
-    )
-
-    assert [len(block) for block in blocks] == [1, 1, 1]
-    assert min(min(block) for block in blocks) > 0
-    assert turn.events == ["take", "pass on"] * 4
-
-
-@pytest.mark.parametrize(
-    ("build", "make", "weights"),
-    [
-        # 3x3x1x32+32, 3x3x32x64+64, 12x12x64x128+128, 128x10+10.
-        (build_cnn, make_images, 320 + 18_496 + 1_179_776 + 1_290),
-        (build_dense, make_rows, 235_146),
-    ],
-)
-def test_models_and_their_data(build, make, weights):
-    model = build(keras)
-    batches = [*make(3000).take(3).as_numpy_iterator()]
-
-    assert model.count_params() == weights
-    assert model.input_shape[1:] == batches[2][0].shape[1:]
-    assert [len(labels) for _, labels in batches] == [3000] * 3
-    # Every process draws the same.
-    again, _ = next(make(3000).as_numpy_iterator())
-    np.testing.assert_array_equal(batches[0][0], again)
 
 
 def test_both_sides_send_more_than_the_system_buffers():
@@ -57,3 +18,27 @@ def test_both_sides_send_more_than_the_system_buffers():
             other.result()
         with pytest.raises(BlockingIOError):
             left.recv(1)
+
+
+def test_calls_alternate_and_warm_up_in_each_turn(monkeypatch, turn):
+    now = [0.0]
+
+    def function(name, seconds):
+        def call():
+            turn.events.append(name)
+            now[0] += seconds
+
+        return call
+
+    monkeypatch.setattr(allreduce_program, "perf_counter", lambda: now[0])
+    times = allreduce_program.time_sizes(
+        turn,
+        [4],
+        12,
+        lambda size: {"a": function("a", size / 8), "b": function("b", 2.0)},
+    )
+
+    assert times == [{"a": [0.5] * 12, "b": [2.0] * 12}]
+    first = ["take", *(["a", "b", "b", "a"] * 6), "a", "b", "pass on"]
+    rest = ["take", *(["b", "a", "a", "b"] * 2), "b", "a", "pass on"]
+    assert turn.events == ["take", "pass on", *first, *rest]

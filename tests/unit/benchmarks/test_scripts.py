@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from importlib import import_module
+from argparse import Namespace
 from pathlib import Path
 
 import keras
@@ -14,16 +14,11 @@ import pytest
 import tensorflow as tf
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
-SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py") if file.stem != "script")
+IMPORTED = {"models", "script", "server_jobs", "timers"}
+SCRIPTS = sorted({file.stem for file in FOLDER.glob("*.py")} - IMPORTED)
 
 
-@pytest.fixture
-def script(monkeypatch):
-    """Return the function that imports a script."""
-    monkeypatch.syspath_prepend(FOLDER)
-    return import_module
-
-
+@pytest.mark.slow
 def test_every_script_has_a_help():
     # They run at the same time: each one imports tfdist.
     started = {
@@ -243,3 +238,123 @@ def test_adam_of_the_loop_is_the_same_as_in_keras(script):
 
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     assert count.numpy() == 2
+
+
+def even(median):
+    return dict.fromkeys(("median", "low", "high"), median)
+
+
+def test_training_ratios_are_taken_within_each_round_on_the_slowest_rank(script):
+    # The machine is twice as slow in the second round; all are slow alike.
+    figures = script("training").training_figures(
+        64,
+        2,
+        {
+            "plain": [[[0.03, 0.03], [0.06, 0.06]]],
+            "alone": [[[0.03, 0.03, 9.9], [0.06, 0.06]]],
+            "apart": [[[0.032, 0.032], [0.064, 0.064]]] * 2,
+            "weak": [[[0.04, 0.04], [0.08, 0.08]], [[0.03, 0.03], [0.07, 0.07]]],
+            "strong": [[[0.02, 0.02], [0.04, 0.04]]] * 2,
+        },
+    )
+
+    assert (figures["batch_size"], figures["processes"]) == (64, 2)
+    assert figures["step_seconds"]["weak"] == pytest.approx(0.06)
+    assert figures["speed_against_plain"] == pytest.approx(even(1.0))
+    assert figures["weak_efficiency"] == pytest.approx(even(0.75))
+    assert figures["strong_efficiency"] == pytest.approx(even(0.75))
+    assert figures["waiting_share"] == pytest.approx(even(0.2))
+
+
+def args(**options):
+    defaults = {"np": 2, "batch_sizes": "64", "steps": 5, "repeats": 1}
+    defaults |= {"collective": "tensorflow", "compression": "none"}
+    return Namespace(**defaults | options)
+
+
+@pytest.mark.parametrize("collective", ["tensorflow", "horovod"])
+def test_the_five_groups_of_training(collective, script, monkeypatch):
+    groups = []
+
+    def start(of_call):
+        groups.extend(of_call)
+        return [[[[0.1 + (each.name == "weak") / 10]]] for each in of_call]
+
+    training = script("training")
+    monkeypatch.setattr(training, "start", start)
+
+    [figures], table = training.measure_all(
+        args(np=3, collective=collective, compression="fp16")
+    )
+
+    assert figures["compression"] == "fp16"
+    assert {group.settings["compression"] for group in groups} == {"fp16"}
+    assert all(group.pinned for group in groups)
+    assert figures["weak_efficiency"]["median"] == pytest.approx(0.5)
+    assert [
+        (group.name, group.size, group.joined, group.settings["batch_size"])
+        for group in groups
+    ] == [
+        ("plain", 1, True, 64),
+        ("alone", 1, True, 64),
+        ("apart", 3, False, 64),
+        ("weak", 3, True, 192),
+        ("strong", 3, True, 64),
+    ]
+    assert [group.settings["collective"] for group in groups] == [None] + [
+        collective
+    ] * 4
+    assert [group.collective for group in groups] == ["tensorflow"] + [collective] * 4
+    assert "efficiency, this batch each (weak scaling)" in table
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"steps": 1}, "steps must be at least 2"),
+        (
+            {"collective": "horovod", "compression": "bf16"},
+            "Horovod has no compression but 'fp16'. Received: --compression bf16",
+        ),
+    ],
+)
+def test_arguments_of_training_that_are_rejected(options, error, script):
+    with pytest.raises(ValueError, match=error):
+        script("training").measure_all(args(**options))
+
+
+@pytest.mark.parametrize("collective", [None, "tensorflow"])
+def test_training_leaves_out_the_block_that_compiles(collective, turn, script):
+    blocks = script("training").measure(
+        turn,
+        collective=collective,
+        batch_size=4,
+        steps=2,
+        repeats=3,
+        compression="none",
+    )
+
+    assert [len(block) for block in blocks] == [1, 1, 1]
+    assert min(min(block) for block in blocks) > 0
+    assert turn.events == ["take", "pass on"] * 4
+
+
+@pytest.mark.parametrize(
+    ("build", "make", "weights"),
+    [
+        # 3x3x1x32+32, 3x3x32x64+64, 12x12x64x128+128, 128x10+10.
+        ("build_cnn", "make_images", 320 + 18_496 + 1_179_776 + 1_290),
+        ("build_dense", "make_rows", 235_146),
+    ],
+)
+def test_models_and_their_data(build, make, weights, script):
+    models = script("models")
+    model, make = getattr(models, build)(keras), getattr(models, make)
+    batches = [*make(3000).take(3).as_numpy_iterator()]
+
+    assert model.count_params() == weights
+    assert model.input_shape[1:] == batches[2][0].shape[1:]
+    assert [len(labels) for _, labels in batches] == [3000] * 3
+    # Every process draws the same.
+    again, _ = next(make(3000).as_numpy_iterator())
+    np.testing.assert_array_equal(batches[0][0], again)

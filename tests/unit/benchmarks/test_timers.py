@@ -2,14 +2,16 @@
 
 import pytest
 
-from tfdist.benchmarks import timers
-from tfdist.benchmarks.timers import EpochMeter, StepTimer, time_sizes
+
+@pytest.fixture
+def timers(script):
+    return script("timers")
 
 
-def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch, turn):
+def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch, turn, timers):
     clock = iter([1.0, 1.5, 2.0, 10.0, 10.25, 11.0])
     monkeypatch.setattr(timers, "perf_counter", lambda: next(clock))
-    timer = StepTimer(turn, steps=3)
+    timer = timers.StepTimer(turn, steps=3)
 
     for batch in range(6):
         timer.on_train_batch_begin(batch)
@@ -20,8 +22,8 @@ def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch, turn):
     assert turn.events == ["take", 0, 1, 2, "pass on", "take", 3, 4, 5, "pass on"]
 
 
-def test_steps_on_a_gpu_take_the_mean_of_their_block(monkeypatch, turn):
-    class OnGPU(StepTimer):
+def test_steps_on_a_gpu_take_the_mean_of_their_block(monkeypatch, turn, timers):
+    class OnGPU(timers.StepTimer):
         def wait_for_gpus(self):
             next(clock)
             return True
@@ -39,11 +41,13 @@ def test_steps_on_a_gpu_take_the_mean_of_their_block(monkeypatch, turn):
 
 
 @pytest.mark.parametrize(("last", "sent"), [(1010, 10), (None, None)])
-def test_epochs_of_the_warm_up_do_not_count(last, sent, turn):
+def test_epochs_of_the_warm_up_do_not_count(last, sent, turn, timers):
     readings = iter(
         [(0.0, 0), (9.0, 900), (9.0, 900), (19.0, 999), (20.0, 1000), (22.5, last)]
     )
-    meter = EpochMeter(turn, lambda: next(readings), lambda: turn.events.append("warm"))
+    meter = timers.EpochMeter(
+        turn, lambda: next(readings), lambda: turn.events.append("warm")
+    )
 
     for epoch in range(3):
         meter.on_epoch_begin(epoch)
@@ -54,27 +58,3 @@ def test_epochs_of_the_warm_up_do_not_count(last, sent, turn):
     assert measured["seconds"] > 0
     both = ["take", "pass on"]
     assert turn.events == [*both, *both, "warm", *both]
-
-
-def test_calls_alternate_and_warm_up_in_each_turn(monkeypatch, turn):
-    now = [0.0]
-
-    def function(name, seconds):
-        def call():
-            turn.events.append(name)
-            now[0] += seconds
-
-        return call
-
-    monkeypatch.setattr(timers, "perf_counter", lambda: now[0])
-    times = time_sizes(
-        turn,
-        [4],
-        12,
-        lambda size: {"a": function("a", size / 8), "b": function("b", 2.0)},
-    )
-
-    assert times == [{"a": [0.5] * 12, "b": [2.0] * 12}]
-    first = ["take", *(["a", "b", "b", "a"] * 6), "a", "b", "pass on"]
-    rest = ["take", *(["b", "a", "a", "b"] * 2), "b", "a", "pass on"]
-    assert turn.events == ["take", "pass on", *first, *rest]

@@ -49,7 +49,7 @@ def test_a_group_that_has_ended_is_left_out():
 MEMBER = """
 import sys
 from tfdist.benchmarks.turns import Turn
-from tfdist.rendezvous.watchdog import start_watchdog
+from tfdist.liveness.watchdog import start_watchdog
 with Turn(int(sys.argv[1]), group=0, is_stopped=True) as turn:
     start_watchdog("rank 0", 1.0, if_stopped=True)
     for _ in range(3):

@@ -12,7 +12,7 @@ from keras.src.callbacks.callback_list import CallbackList
 
 from tfdist.callbacks import BackupAndRestore, ModelCheckpoint
 from tfdist.callbacks.backup.snapshots import Snapshot
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, read_saved_step
+from tfdist.cluster.launcher import PROGRESS_VARIABLE, read_saved_step
 
 STEPS, EPOCHS = 5, 3
 

@@ -12,10 +12,11 @@ from tfdist.callbacks import (
     LearningRateSchedule,
     LearningRateWarmup,
 )
-from tfdist.callbacks.learning_rate.rates import RateCallback, correct_momentum
-from tfdist.callbacks.learning_rate.scale import batch_growth_of
+from tfdist.callbacks.learning_rate import batch_growth_of
+from tfdist.callbacks.rates import RateCallback, correct_momentum
 from tfdist.compat.keras.learning_rates import leaf_optimizers
 from tfdist.optimizers import Lars
+from tfdist.strategies import ParameterServerStrategy
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,8 @@ def test_optimizers_inside_of_one_have_their_own_rates(compiled, fit):
 
 
 def test_with_asynchronous_servers_a_batch_does_not_grow():
-    strategy = SimpleNamespace(consistency="async", workers=2)
+    strategy = object.__new__(ParameterServerStrategy)
+    strategy.consistency, strategy.workers = "async", 2
     model = SimpleNamespace(distribute_strategy=strategy)
     with pytest.raises(
         ValueError,

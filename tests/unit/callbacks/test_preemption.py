@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 
-from tfdist.callbacks.backup.preemption import received_stop_signals
+from tfdist.callbacks.backup.backup_and_restore import received_stop_signals
 
 SECONDS = 10
 # Enough that some are ended before they have run a line of Python.

@@ -17,6 +17,7 @@ from tfdist.callbacks.ranks import (
     processes_of,
 )
 from tfdist.collectives import SingleCollective
+from tfdist.strategies import ParameterServerStrategy
 
 
 @pytest.fixture
@@ -88,8 +89,6 @@ def test_a_fit_without_a_strategy_is_told_once_at_its_line(fit, monkeypatch):
     [
         ({}, 1),
         ({"collective": SimpleNamespace(size=3)}, 3),
-        # With parameter servers the chief, which calls `fit`, does not train.
-        ({"workers": 2}, 2),
         # TensorFlow's own: devices of one process, or of several.
         ({"num_replicas_in_sync": 8}, 8),
     ],
@@ -99,6 +98,14 @@ def test_the_processes_that_train(strategy, expected):
     model = SimpleNamespace(distribute_strategy=strategy)
 
     assert processes_of(model) == expected
+
+
+def test_the_workers_of_parameter_servers_train():
+    """The chief, which calls `fit`, does not."""
+    strategy = object.__new__(ParameterServerStrategy)
+    strategy.workers = 2
+
+    assert processes_of(SimpleNamespace(distribute_strategy=strategy)) == 2
 
 
 class Counting(EpochLine):

@@ -87,16 +87,12 @@ def test_a_state_of_another_arithmetic_is_refused(models):
 
 
 def test_with_virtual_ranks_all_ranks_hold_all_sums(models, monkeypatch):
-    hooks = SimpleNamespace(
-        arithmetic="virtual_ranks=2 and 1 intra-op thread",
-        gradient_state=lambda variables: [],
-        metrics_reset=lambda model: None,
-    )
+    arithmetic = "virtual_ranks=2 and 1 intra-op thread"
     for module in (snapshots, state_module):
-        monkeypatch.setattr(module, "any_hooks_of_model", lambda model: hooks)
+        monkeypatch.setattr(module, "arithmetic_of", lambda model: arithmetic)
     state = Snapshot.from_bytes(taken(models[0])())
 
-    assert state.facts["arithmetic"] == hooks.arithmetic
+    assert state.facts["arithmetic"] == arithmetic
     assert {kind for *_, kind in state.variables.specs} == {"equal"}
 
 

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from tfdist.rendezvous.flight import RING_BYTES, Flight, create_file
+from tfdist.cluster.launcher import Launcher
+from tfdist.recorder.ring import RING_BYTES, Flight, create_file
 from tfdist_cli.main import main
 
 
@@ -13,7 +14,9 @@ from tfdist_cli.main import main
 def folder(tmp_path):
     """A folder with the records of two ranks, of which the first has one entry more."""
     for rank, count in ((0, 3), (1, 2)):
-        descriptor = create_file(rank, 2, {"TFDIST_FLIGHT_DIR": str(tmp_path)})
+        descriptor = create_file(
+            rank, 2, Launcher({"TFDIST_FLIGHT_DIR": str(tmp_path)})
+        )
         memory = memoryview(bytearray(RING_BYTES))
         flight = Flight(memory, descriptor)
         for _ in range(count):
@@ -33,7 +36,7 @@ def test_a_sentence_and_a_table(folder, capsys):
     )
     assert "all ranks made the same 2 collectives. Rank 1 was last in" in text
     assert "of 2 collectives, " in text
-    assert "Times are those of the clock of rank 0" in text
+    assert "Times are by the clock of rank 0" in text
     assert "| rank | collective | bytes | began | took ms |" in text
     assert text.count("| the exchange of logs | 1,500 |") == 5
 

@@ -50,6 +50,17 @@ def file(tmp_path, monkeypatch):
     return (tmp_path / "given").write_text
 
 
+@pytest.fixture
+def variables_of(monkeypatch):
+    """Return the function that sets the variables in lines of NAME=VALUE."""
+
+    def variables_of(lines):
+        for line in lines.splitlines():
+            monkeypatch.setenv(*line.split("=", 1))
+
+    return variables_of
+
+
 def test_all_jobs(build):
     options = "--chief c:1 --worker a:1 --workers b:1,d:1 --ps p:1 --ps q:1"
     (line,) = build(f"{options} --task ps --index 1")
@@ -229,17 +240,16 @@ def test_ports_are_picked_on_this_machine_only(build, monkeypatch):
     )
 
 
-def test_a_cluster_from_variables(build, file, monkeypatch):
-    file(SAGEMAKER)
-    stdin = io.TextIOWrapper(io.BytesIO(SAGEMAKER.encode()))
-    monkeypatch.setattr(sys, "stdin", stdin)
-    monkeypatch.setenv("TF_CONFIG", dumps(ON_A_AND_B))
-
-    for source in ("sagemaker --variables given", "sagemaker --variables -", "tfjob"):
-        (line,) = build(f"--from {source}")
-        assert loads(line) == ON_A_AND_B
-    (line,) = build("--from auto --variables given --index 0 --to dotenv")
+def test_a_cluster_from_variables(build, variables_of, monkeypatch):
+    variables_of(SAGEMAKER)
+    (line,) = build("--from sagemaker")
+    assert loads(line) == ON_A_AND_B
+    (line,) = build("--from auto --index 0 --to dotenv")
     assert loads(line.removeprefix("TF_CONFIG=")).task == Task("worker", 0)
+
+    monkeypatch.setenv("TF_CONFIG", dumps(ON_A_AND_B))
+    (line,) = build("--from tfjob")
+    assert loads(line) == ON_A_AND_B
     assert build("--from auto --to hostfile") == ["a slots=1", "b slots=1"]
 
 
@@ -270,10 +280,10 @@ def test_a_cluster_from_variables(build, file, monkeypatch):
         ),
     ],
 )
-def test_a_rank_with_hosts(build, file, variables, options, task):
-    file(variables)
+def test_a_rank_with_hosts(build, variables_of, variables, options, task):
+    variables_of(variables)
 
-    (line,) = build(f"{options} --variables given")
+    (line,) = build(options)
 
     assert loads(line).task == task
 
@@ -367,14 +377,6 @@ def test_a_rank_with_hosts(build, file, variables, options, task):
             "--nodes 2 --ntasks-per-node 3 --port 65534 --to sbatch",
             "--port has too few ports for the workers of each node. Received: 65534-65",
         ),
-        (
-            "--variables given",
-            "--variables has no effect without --from. Received: --variables given. N",
-        ),
-        (
-            "--from slurm --variables given",
-            "line 1 of --variables given must be a variable and its value. Received: ",
-        ),
     ],
 )
 def test_errors(options, error, file, capsys):
@@ -418,9 +420,9 @@ def test_errors(options, error, file, capsys):
         ),
     ],
 )
-def test_errors_in_variables(variables, options, error, file, capsys):
-    file(variables)
+def test_errors_in_variables(variables, options, error, variables_of, capsys):
+    variables_of(variables)
     with pytest.raises(SystemExit, match="2"):
-        main(["config", "build", *f"--variables given --from {options}".split()])
+        main(["config", "build", *f"--from {options}".split()])
 
     assert capsys.readouterr().err.startswith(f"tfdist config build: error: {error}")

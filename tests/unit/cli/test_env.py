@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import tfdist
-from tfdist.horovod_build.installed import Installed
+from tfdist.horovod_build.installed import Installed, tensorflow_version
 from tfdist_cli import env as env_module
 from tfdist_cli.main import main
 
@@ -20,10 +20,7 @@ TF_CONFIG = json.dumps(
         "task": {"type": "worker", "index": 1},
     }
 )
-SECTIONS = [
-    *("versions", "platform", "horovod", "cores", "memory", "limits", "network"),
-    *("gpus", "variables"),
-]
+SECTIONS = ["versions", "system", "engines", "variables"]
 
 
 @pytest.fixture
@@ -48,21 +45,18 @@ def test_every_section_is_a_table(show):
 
 
 def test_json(show):
-    env = {"TF_CONFIG": TF_CONFIG, "TF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "-1"}
+    env = {"TF_CONFIG": TF_CONFIG, "NCCL_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "-1"}
 
     facts = json.loads(show(env, "--json"))
 
     assert [*facts] == [*SECTIONS, "cluster"]
     assert facts["versions"]["tfdist"] == tfdist.__version__
     assert facts["versions"]["Python"] == platform.python_version()
-    assert facts["platform"]["python"] == sys.executable
-    assert facts["cores"]["cores_allowed"] == len(os.sched_getaffinity(0))
-    assert facts["memory"]["total_bytes"] > facts["memory"]["available_bytes"] > 0
-    assert facts["limits"]["open_files"] is not None
-    assert facts["gpus"] == {"nvidia_smi": "not installed", "visible": "-1"}
-    assert facts["network"]["host_name"] == socket.gethostname()
-    assert "lo 127.0.0.1" in facts["network"]["addresses"]
-    assert facts["variables"] == env | {"TF_TOKEN": "(hidden)"}
+    assert facts["system"]["python"] == sys.executable
+    assert facts["system"]["host"] == socket.gethostname()
+    assert facts["system"]["cores"].endswith(f" of {os.cpu_count()}")
+    assert facts["system"]["gpus"] == "nvidia-smi is not installed"
+    assert facts["variables"] == env | {"NCCL_TOKEN": "(hidden)"}
     assert facts["cluster"]["rank"] == 1
     assert facts["cluster"]["variables"] == ["TF_CONFIG"]
 
@@ -95,7 +89,7 @@ def test_gpus(show, tmp_path, script, expected):
 
     facts = json.loads(show({"PATH": str(tmp_path)}, "--json"))
 
-    assert facts["gpus"] == {"nvidia_smi": expected, "visible": "all"}
+    assert facts["system"]["gpus"] == expected
 
 
 @pytest.fixture
@@ -127,18 +121,31 @@ def test_a_tensorflow_that_does_not_load(show, python):
     }
 
 
-def test_horovod(show, monkeypatch, tmp_path):
-    installed = Installed("0.28.1", tmp_path, "2.21.0")
-    monkeypatch.setattr(env_module, "parts_in", lambda folder: ("Gloo", "MPI"))
+@pytest.mark.parametrize(
+    ("built_for", "parts", "said"),
+    [
+        ("2.21.0", ("Gloo", "MPI"), "built for TensorFlow 2.21.0, with Gloo, MPI"),
+        (None, (), "built for TensorFlow unknown, with nothing"),
+        ("2.21.0", None, "{} has no library for TensorFlow"),
+    ],
+)
+def test_horovod(show, monkeypatch, tmp_path, built_for, parts, said):
+    installed = Installed("0.28.1", tmp_path, built_for)
+    monkeypatch.setattr(env_module, "parts_in", lambda folder: parts)
     monkeypatch.setattr(env_module, "find_installed", lambda: installed)
 
-    assert json.loads(show({}, "--json"))["horovod"] == {
-        "folder": str(tmp_path),
-        "built_for": "TensorFlow 2.21.0",
-        "built_in": ["Gloo", "MPI"],
-    }
+    engines = json.loads(show({}, "--json"))["engines"]
+    assert engines["horovod"] == said.format(tmp_path)
+
+
+def test_why_an_engine_cannot_join_ranks(show, monkeypatch):
     monkeypatch.setattr(env_module, "find_installed", lambda: None)
-    assert json.loads(show({}, "--json"))["horovod"]["folder"] == "not installed"
+    monkeypatch.setattr(sys, "prefix", "/nowhere")
+
+    engines = json.loads(show({}, "--json"))["engines"]
+    assert engines["tensorflow"] == f"TensorFlow {tensorflow_version()}"
+    assert "Received: no mpirun. Run pip install" in engines["mpi"]
+    assert engines["horovod"].startswith("not installed; ")
 
 
 def test_cells(show):
@@ -146,4 +153,4 @@ def test_cells(show):
 
     assert r"| a\|b\nc " in out
     assert f"| {'x' * 300} ... |" in out
-    assert re.search(r"^\| total +\| [0-9.]+ GiB", out, re.MULTILINE)
+    assert re.search(r"^\| memory +\| [0-9.]+ GiB", out, re.MULTILINE)

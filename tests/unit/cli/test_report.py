@@ -6,7 +6,7 @@ import sys
 import pytest
 from matplotlib.figure import Figure
 
-from tfdist.scaling import EpochRate, Run, text_of_run
+from tfdist.scaling.throughput import EpochRate, Run, text_of_run
 from tfdist_cli.main import main
 
 

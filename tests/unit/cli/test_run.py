@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.cluster.hosts.slots import HostSlots
+from tfdist.cluster.hosts import HostSlots
 from tfdist.launch import (
     Attempt,
     Exit,
@@ -21,7 +21,7 @@ from tfdist.launch import (
 )
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main
-from tfdist_cli.run import report_end, report_restart
+from tfdist_cli.run_report import end_lines, print_lines, restart_lines
 
 DONE = RunResult((Exit(0, 0, 1.0),))
 FAILED = RunResult((Exit(0, 3, 1.0, ("one", "two")),), "failed", failed_rank=0)
@@ -70,40 +70,12 @@ def test_the_shortest_call(launcher):
     assert launcher.job.size == 2
     assert launcher.job.command == (sys.executable, "train.py")
     assert launcher.restarts == Restarts(0)
-    on_restart = launcher.options.pop("on_restart")
-    assert (on_restart.func, on_restart.keywords) == (
-        report_restart,
-        {"is_json": False},
-    )
+    launcher.options.pop("on_restart")
     assert launcher.options == {
         "output": Output(console=True, tag=True, directory=None),
         "limits": Limits(timeout_seconds=None, worker_restarts=3),
         "hosts": None,
     }
-
-
-@pytest.mark.parametrize(
-    ("size", "saved_step", "options", "is_told"),
-    [
-        (2, None, [], True),
-        (2, 0, [], False),
-        (1, None, [], False),
-        (2, None, ["--collective", "horovod"], False),
-    ],
-)
-def test_processes_without_a_strategy_are_told(
-    size, saved_step, options, is_told, launcher, capsys
-):
-    launcher.saved_step = saved_step
-
-    assert main(["run", "-np", str(size), *options, "train.py"]) == 0
-
-    text = (
-        "tfdist run: the 2 processes never met: none of them made a strategy of "
-        "tfdist, so each has run by itself. Put this first: strategy = "
-        "tfdist.strategies.AllReduceStrategy()\n"
-    )
-    assert capsys.readouterr().err == (text if is_told else "")
 
 
 def test_files_of_metrics_are_named_to_all_processes(launcher, tmp_path, capsys):
@@ -142,9 +114,9 @@ def test_files_of_metrics_that_cannot_be_written(option, file, message, capsys):
 
 
 def test_every_option_arrives(launcher, monkeypatch):
-    monkeypatch.setattr("tfdist.launch.plan.available_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr("tfdist.launch.machine.available_cores", lambda: (0, 1, 2, 3))
     line = "-np 2 --output-dir a/b --no-tag-output --timeout 1.5 --bind-to core "
-    line += "--log-size-mb 7 --log-format json --output chief "
+    line += "--log-format json --output chief "
     line += "--threads-per-process 3 --max-restarts 5 --min-np 1 "
     line += "--env A=1 --env B=x=y --env C= train.py"
 
@@ -154,7 +126,6 @@ def test_every_option_arrives(launcher, monkeypatch):
         tag=False,
         is_of_chief=True,
         directory=Path("a/b"),
-        log_bytes=7_000_000,
         is_json=True,
     )
     assert Path("a/b").is_dir()
@@ -185,9 +156,9 @@ def test_all_after_the_command_belongs_to_it(launcher, words, command):
     ("arguments", "error"),
     [
         (
-            "train.py",
+            "train.py -np 2",
             "A job needs size (-np), or both workers and ps (--workers, --ps). "
-            "Received: none of them. Say how many processes, as in -np 2.\n",
+            "Received: none of them. Say it before the program: tfdist run -np 2 ",
         ),
         (
             "--ps 1 train.py",
@@ -198,54 +169,16 @@ def test_all_after_the_command_belongs_to_it(launcher, words, command):
             "A notebook cannot be started as a program. Received: my.ipynb. Make a "
             "script of it, and start my.py: jupyter nbconvert --to script my.ipynb\n",
         ),
-        ("-np 2 --", "The command is missing"),
-        (
-            "train.py --epochs 3 -np 2 -x",
-            "The options of tfdist run stand before the program; what follows it is "
-            "for the program. Received: tfdist run train.py --epochs 3 -np 2 -x. "
-            "Write: tfdist run -np 2 train.py --epochs 3 -x",
-        ),
-        ("-np 0 train.py", "size (-np) must be from 1 to"),
         ("-np 2 --env A train.py", "Received: A. Write it as A=VALUE"),
         ("-np 2 --output-dir train.py/x train.py", "Received: train.py/x (Not a dir"),
-        (
-            "-np 2 --log-size-mb 1 train.py",
-            "--log-size-mb must be at least 1, and limits the files of --output-dir. "
-            "Received: --log-size-mb 1, without --output-dir. Leave it out for no",
-        ),
-        (
-            "-np 2 --output-dir a --log-size-mb 0 train.py",
-            "Received: --log-size-mb 0. Leave it out",
-        ),
-        (
-            "-np 2 --restarts 1 train.py",
-            "--restarts has no effect on ranks, none of which can be missed. Received: "
-            "--restarts 1 without --workers. Leave it out",
-        ),
-        ("-np 2 --min-np 1 train.py", "Received: min_size=1, max_restarts=0. Give"),
         (
             "-np 2 --cycle-time-ms 0 --autotune train.py",
             "Horovod's tuning has no effect on other collectives. Received: "
             "--cycle-time-ms, --autotune. Add --collective horovod",
         ),
         (
-            "-np 2 --collective horovod --cycle-time-ms 2 --env HOROVOD_CYCLE_TIME=3 x",
-            "HOROVOD_CYCLE_TIME is set twice. Received: --env HOROVOD_CYCLE_TIME=3, and"
-            " an option that sets it to 2.0. Leave one of them out.",
-        ),
-        (
             "-np 2 --timeline no/a.json train.py",
             "it must be a file in a folder that can be written. Received: 'no/a.json'.",
-        ),
-        (
-            "-np 2 --ssh rsh train.py",
-            "--ssh has no effect without hosts. Received: --ssh rsh without -H and "
-            "--hostfile. Leave it out",
-        ),
-        (
-            f"-np 4 -H {A}:2,{B} true",
-            "The hosts have too few slots for the processes of the job. "
-            "Received: 4 processes, 3 slots.",
         ),
     ],
 )
@@ -290,10 +223,9 @@ def test_the_reader_of_a_dry_run_may_leave(tmp_path):
 
 @pytest.mark.parametrize("options", [["-np", "2"], ["-H", f"{A}:2"]])
 def test_a_dry_run_pins_ranks_near_their_gpus(options, capsys, monkeypatch):
-    for module in "plan", "hosts":
-        place = f"tfdist.launch.{module}"
-        monkeypatch.setattr(f"{place}.available_cores", lambda: (0, 1, 2, 3))
-        monkeypatch.setattr(f"{place}.cores_of_gpus", lambda cores: ((2, 3), (0, 1)))
+    place = "tfdist.launch.machine"
+    monkeypatch.setattr(f"{place}.available_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr(f"{place}.cores_of_gpus", lambda cores: ((2, 3), (0, 1)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     options += ["--collective", "tensorflow"]
 
@@ -335,14 +267,6 @@ def test_a_horovod_job(launcher, tmp_path):
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4",
     }
-
-
-def test_a_dry_run_of_a_horovod_job_begins_with_its_rendezvous(capsys):
-    main(["run", "-np", "2", "--collective", "horovod", "--dry-run", "train.py"])
-
-    server, *ranks = capsys.readouterr().out.splitlines()
-    assert "tfdist.launch.horovod" in server
-    assert [f"HOROVOD_RANK={rank} " in ranks[rank] for rank in (0, 1)] == [True, True]
 
 
 def test_horovod_must_be_installed(monkeypatch, capsys):
@@ -448,20 +372,6 @@ def test_a_dry_run_names_spare_slots(capsys):
     assert f"# spare slots for restarts: {A}:1, {B}:2\n" in capsys.readouterr().out
 
 
-def test_a_dry_run_over_mpi_names_the_hosts(capsys, monkeypatch):
-    monkeypatch.setattr("tfdist.launch.runner.is_this_machine", lambda host: host == A)
-    line = f"run --dry-run -H {A},{B} --collective mpi --ssh"
-
-    assert main([*line.split(), "ssh -p 2222", "true"]) == 0
-
-    _, mpirun = capsys.readouterr().out.splitlines()
-    assert "mpirun --prtemca plm_ssh_agent 'ssh -p 2222' " in mpirun
-    assert " --host localhost:1 -np 1 env " in mpirun
-    there = mpirun.partition(f" : --host {B}:1 -np 1 ")[2]
-    assert "OMPI_MCA_btl=self,sm,tcp " in there
-    assert f"OMPI_MCA_btl_tcp_if_include={B}/31 " in there
-
-
 def test_ctrl_c_before_a_process_has_started(launcher):
     launcher.result = KeyboardInterrupt()
 
@@ -486,7 +396,8 @@ def said(capsys):
     """Return the function that reports the end of a job of some starts."""
 
     def said(*results):
-        report_end(Restarts(2), [Attempt(result, (0,)) for result in results])
+        attempts = [Attempt(result, (0,)) for result in results]
+        print_lines(end_lines(Restarts(2), attempts), is_json=False)
         return capsys.readouterr().err.splitlines()
 
     return said
@@ -520,31 +431,23 @@ def test_a_rank_that_wanted_a_terminal_gets_a_hint(said, error, is_hinted):
     assert last.startswith(hint) == is_hinted
 
 
-def test_a_timeout_is_reported_in_one_line(said):
-    exits = (Exit(0, -15, 2.0, ("text",)),)
-
-    assert said(RunResult(exits, "timeout", "2", ended_ranks=(0,))) == [
-        "tfdist run: the run did not end within 2 s; "
-        "rank 0 was still running and was ended."
-    ]
-
-
 def test_restarts_are_reported_when_they_happen(capfd):
-    report_restart(FAILED, "restart 1 of 2: rank 0 failed.")
+    lines = restart_lines(FAILED, "restart 1 of 2: rank 0 failed.")
+    print_lines(lines, is_json=False)
     assert capfd.readouterr().err.splitlines()[-2:] == [
         "    two",
         "tfdist run: restart 1 of 2: rank 0 failed.",
     ]
 
-    report_restart(FAILED, "restart 1 of 2", is_json=True)
+    print_lines(lines, is_json=True)
     objects = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     texts = ["tfdist run: the last lines of rank 0:", "    one", "    two"]
-    texts.append("tfdist run: restart 1 of 2")
+    texts.append("tfdist run: restart 1 of 2: rank 0 failed.")
     assert [one["text"] for one in objects] == texts
     assert {(one["rank"], one["stream"]) for one in objects} == {(None, "launcher")}
 
 
 def test_the_end_of_a_job_has_the_number_of_restarts(said):
     first, total = said(FAILED, DONE)
-    assert first.startswith("tfdist run: restart 1: rank 0 failed with exit code 3")
+    assert first.startswith("tfdist run: restart 1 of 2: rank 0 failed with exit code")
     assert total.startswith("tfdist run: 1 of 2 restarts used.")

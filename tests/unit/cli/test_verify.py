@@ -7,7 +7,6 @@ import pytest
 
 from tfdist.first_step import Cause
 from tfdist.verify import Orders, VerifyError
-from tfdist.verify.bits_verdict import BitsVerdict, Run
 from tfdist.verify.verdict import Group, Verdict
 from tfdist_cli import verify as verify_module
 from tfdist_cli.main import main
@@ -74,22 +73,6 @@ def test_every_option_arrives(verify):
     assert verify.calls == [(orders, options)]
 
 
-@pytest.mark.parametrize(
-    ("line", "size", "seed"), [("--bits", 4, None), ("--bits -np 8 --seed 3", 8, 3)]
-)
-def test_bits(verify, capsys, line, size, seed):
-    runs = (Run(1, "12ab"), Run(2, "12ab"), Run(4, "12ab"))
-    verify.answer = BitsVerdict(True, 10, "virtual_ranks=8", runs, 9, 2, None, None)
-
-    assert main(["verify", *line.split(), "train.py"]) == 0
-
-    orders = Orders(("train.py",), size=size, seed=seed, bits=True)
-    assert [orders for orders, _ in verify.calls] == [orders]
-    assert capsys.readouterr().out.startswith(
-        "PASS: 1, 2 and 4 processes train train.py with the same bits (10 steps).\n"
-    )
-
-
 def test_a_module(verify):
     main(["verify", "-m", "json.tool", "-x"])
     main(["verify", "--", "train.py", "--"])
@@ -146,7 +129,7 @@ def test_a_script_that_could_not_be_run(verify, capsys):
             "Only a Python script or module can be verified. Received: bash. Give",
         ),
         (
-            "--bits train.py --epochs 3 -np 2",
+            "--float64 train.py --epochs 3 -np 2",
             "The options of tfdist verify stand before the script; what follows it is "
             "for the script. Received: train.py --epochs 3 -np 2. Write -np before "
             "train.py; or -- before train.py, if the script has an option of this name",

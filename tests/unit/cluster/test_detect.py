@@ -10,7 +10,7 @@ import pytest
 import tfdist
 from tfdist.cluster import Cluster, Task, detect
 from tfdist.cluster.detect import (
-    PLACE_RESOLVERS,
+    RANK_RESOLVERS,
     RESOLVERS,
     SOURCES,
     Explanation,
@@ -19,7 +19,7 @@ from tfdist.cluster.detect import (
     explain,
     read_source,
 )
-from tfdist.cluster.membership import Place
+from tfdist.cluster.model import Place
 from tfdist.cluster.resolvers.launchers import GUARDS
 from tfdist.cluster.tf_config import dumps
 
@@ -268,6 +268,10 @@ def test_an_explanation_names_the_variables_and_the_later_resolvers():
     found = explain(UNDER_MPICH)
     assert (found.resolver, found.launcher, found.place.rank) == ("", "mpirun", 2)
     assert {*found.variables} == {*UNDER_MPICH}
+    # The ranks are those that `detect_membership` reads.
+    found = explain(ONE | UNDER_MPICH)
+    assert (found.launcher, found.place.rank) == ("mpirun", 2)
+    assert explain(ONE).resolver == "tf_config"
 
 
 @pytest.mark.parametrize("before", [{}, ALONE])
@@ -317,14 +321,14 @@ def test_each_source_is_read_and_no_other(name):
 
     assert found == (place_of(env) if isinstance(found, Place) else detect(env))
     assert found == read_source("auto", env)
-    message = f"--from {name} finds no job of several processes in --variables file. "
+    message = f"--from {name} finds no job of several processes in the environment. "
     with pytest.raises(ValueError, match=f"^{re.escape(message)}Received: 1 variables"):
-        read_source(name, {"PATH": "/bin"}, place="--variables file")
+        read_source(name, {"PATH": "/bin"})
 
 
 def test_the_sources_are_the_tested_ones():
     assert (*CASES, "auto") == SOURCES
-    resolvers = (*RESOLVERS, *PLACE_RESOLVERS)
+    resolvers = (*RESOLVERS, *RANK_RESOLVERS)
     assert len({resolver.name for resolver in resolvers}) == len(resolvers)
     # All but those that refuse the process, and Kubeflow's name of TF_CONFIG.
     assert len(SOURCES) == len(resolvers) - len(GUARDS) + len(("tfjob", "auto"))

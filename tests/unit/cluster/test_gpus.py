@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tfdist.cluster.hosts.gpus import (
+from tfdist.cluster.this_host import (
     cores_of_gpus,
     count_gpus,
     may_use_gpu,

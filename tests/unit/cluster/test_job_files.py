@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.address import split_address
-from tfdist.cluster.hosts.slots import HostSlots, number_ports, parse_hostfile
-from tfdist.cluster.resolvers.kubernetes import KubernetesResolver
-from tfdist.cluster.resolvers.slurm import SlurmResolver
+from tfdist.cluster.hosts import HostSlots, number_ports, parse_hostfile
+from tfdist.cluster.resolvers.kubernetes import KUBERNETES
+from tfdist.cluster.resolvers.slurm import SLURM
 from tfdist.cluster.templates import JOB_FILES, Nodes, Program, format_job_file
 from tfdist.cluster.tf_config import loads
 
@@ -135,9 +135,9 @@ def test_a_cluster_survives_sbatch(hosts, first_port):
     without = format_job_file(cluster, "sbatch", Program())
 
     for rank in range(cluster.size):
-        seen = SlurmResolver().resolve(variables_of_task(with_port, rank))
+        seen = SLURM.resolve(variables_of_task(with_port, rank))
         assert (seen.workers, seen.rank) == (cluster.workers, rank)
-        free = SlurmResolver().resolve(variables_of_task(without, rank))
+        free = SLURM.resolve(variables_of_task(without, rank))
         assert [hosts_of(free), free.rank] == [hosts_of(cluster), rank]
 
 
@@ -149,9 +149,9 @@ def test_jobs_of_one_script_have_ports_of_their_own():
     script = format_job_file(Nodes(2, 4), "sbatch", Program())
 
     assert "--nodelist" not in script
-    first = SlurmResolver().resolve(variables_of_task(script, 0))
+    first = SLURM.resolve(variables_of_task(script, 0))
     next_job = variables_of_task(script, 0) | {"SLURM_JOB_ID": "8"}
-    second = SlurmResolver().resolve(next_job)
+    second = SLURM.resolve(next_job)
     assert hosts_of(first) == ["n0"] * 4 + ["n1"] * 4
     assert {*first.workers}.isdisjoint(second.workers)
 
@@ -358,7 +358,7 @@ def test_a_cluster_survives_kubernetes(hosts, first_port):
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     for index in range(cluster.size):
-        seen = KubernetesResolver().resolve(env | {"JOB_COMPLETION_INDEX": str(index)})
+        seen = KUBERNETES.resolve(env | {"JOB_COMPLETION_INDEX": str(index)})
         assert (seen.rank, seen.size) == (index, cluster.size)
         assert seen.workers == tuple(
             f"mine-{pod}.mine:{port}" for pod in range(cluster.size)

@@ -1,12 +1,13 @@
+import re
 import socket
 
 import pytest
 
 from tfdist.cluster.address import look_up
 from tfdist.cluster.validation import (
-    check_addresses,
     cluster_warnings,
     lookup_warnings,
+    wrong_addresses,
     wrong_task,
 )
 
@@ -16,7 +17,7 @@ JOBS = {"chief": ("c:1",), "worker": WORKERS, "ps": ("p:1",)}
 
 @pytest.mark.parametrize("jobs", [{}, JOBS, {"worker": ("localhost:1", "[::1]:3")}])
 def test_possible_addresses_are_accepted(jobs):
-    assert check_addresses(jobs) is None
+    assert [*wrong_addresses(jobs)] == []
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,9 @@ def test_possible_addresses_are_accepted(jobs):
     ],
 )
 def test_impossible_addresses_are_refused_with_their_place(jobs, message):
-    with pytest.raises(ValueError, match=rf"^cluster\.{message}.* Received: "):
-        check_addresses(jobs)
+    (finding,) = wrong_addresses(jobs)
+
+    assert re.match(rf"cluster\.{message}.* Received: ", finding.message)
 
 
 @pytest.mark.parametrize(

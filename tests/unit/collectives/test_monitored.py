@@ -39,11 +39,8 @@ class Line:
     def report_error(self, what, error):
         self.told.append(f"{type(error).__name__} in {what}")
 
-    def wait_for_all(self, timeout_seconds):
-        self.told.append("wait for all")
-
-    def close(self):
-        self.told.append("close")
+    def leave(self):
+        self.told.append("leave")
 
     def exchange(self, name, value, *, joint=True, to_chief=False):
         self.told.append(f"exchange {name} {joint}{to_chief * ' to the chief'}")
@@ -73,7 +70,7 @@ def line():
 
 @pytest.fixture
 def engine(at_exit, line):
-    return Engine(1, 2, line, None)
+    return Engine(1, 2, line)
 
 
 def raising(engine, error):
@@ -114,13 +111,8 @@ def test_the_end_of_the_data_is_no_failure(error, engine, line):
 
 
 def test_it_says_goodbye(engine, line, at_exit):
-    ((leave, hub),) = at_exit
+    ((leave,),) = at_exit
 
-    leave(hub)
+    leave()
 
-    assert line.told == ["wait for all", "close"]
-
-
-def test_values_for_the_chief_go_nowhere_else(engine, line):
-    assert engine.gather_values("a", 1) == [1, 1]
-    assert line.told == ["exchange a True to the chief"]
+    assert line.told == ["leave"]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tfdist.collectives.transport import choose_transport
+from tfdist.collectives.tensorflow import choose_transport
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,12 @@ import tensorflow as tf
 
 from tfdist.collectives import SingleCollective
 from tfdist.compat.keras import install
-from tfdist.compat.owned_variables import (
-    ELEMENTWISE,
-    is_elsewhere,
-    owner_of,
-)
-from tfdist.gradients import GradientReducer, WeightOwners
+from tfdist.compat.owned_variables import is_elsewhere, owner_of
+from tfdist.gradients import GradientReducer
 from tfdist.optimizers import Lars
-from tfdist.scaling.owners import DIVIDED
+from tfdist.sharding.assignment import DIVIDED
+from tfdist.sharding.optimizers import ELEMENTWISE
+from tfdist.sharding.owners import WeightOwners
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 
@@ -56,7 +54,7 @@ def strategy():
     strategy = StepRunner.__new__(StepRunner)
     reducer = GradientReducer(collective)
     extended = ProcessReplicaExtended(strategy, collective, reducer)
-    extended.owners = WeightOwners(collective)
+    extended.owners = WeightOwners(collective, extended.process_hooks.created.forget)
     tf.distribute.Strategy.__init__(strategy, extended)
     return strategy
 

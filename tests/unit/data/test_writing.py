@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.data.writing import write_tfrecords
+from tfdist.data import write_tfrecords
 
 
 def read(files):

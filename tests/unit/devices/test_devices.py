@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.devices import grow_memory, limit_memory, logical, physical, pin, split
 from tfdist.devices.cards import cards, pci_address
-from tfdist.devices.listing import find
+from tfdist.devices.configuration import find
 
 
 def device(kind, number):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tfdist.estimate.prediction import Calibration, Measured
-from tfdist.estimate.profile import Memory, Message, Profile
+from tfdist.estimate import Link, Measured
+from tfdist.estimate.prediction import Calibration, Message, Profile
 
 MIB = 2**20
 
@@ -15,31 +15,21 @@ def _profile(ranks=1, rows=64, seconds=0.1, **changes):
         "ranks": ranks,
         "rows": rows,
         "step_seconds": [seconds] * 10,
-        "memory": Memory(500 * MIB, 8 * MIB, 16 * MIB, 8 * MIB, 632 * MIB),
         "messages": messages if ranks > 1 else [],
-        "steps_of_epoch": 100,
-        "weight_bytes": [2_000_000] * 4,
+        "gradient_bytes": 8 * MIB,
+        "peak_bytes": 600 * MIB,
     }
     return Profile(**fields | changes)
 
 
 def _measured(**changes):
-    """Return the measurements on 1 and 2 ranks, on which 8 MB take 10 ms."""
+    """Return the measurements on 1 and 2 ranks, on which 8 MB take 9 ms."""
     fields = {
-        "profiles": {1: [_profile()], 2: [_profile(2), _profile(2)]},
-        "calibrations": {
-            2: Calibration(
-                ranks=2,
-                size_bytes=8_000_000,
-                messages=2,
-                small_seconds=1e-3,
-                seconds=10e-3,
-                fp16_seconds=6e-3,
-                runtime=50 * MIB,
-                kept=8 * MIB,
-                most=24 * MIB,
-            )
-        },
+        "alone": _profile(),
+        "largest": _profile(2),
+        "calibration": Calibration(2, 1e-3, 8_000_000, 9e-3),
+        # 1 Gbit/s, 100 us.
+        "network": Link(1e-4, 8e-9),
     }
     return Measured(**fields | changes)
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 from tfdist.first_step.comparison import (
     Difference,
     differences,
+    explained,
     without_rounding,
 )
-from tfdist.first_step.explanation import explained
 from tfdist.first_step.observation import Value
 
 

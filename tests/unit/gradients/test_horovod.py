@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives import FusingCollective, SingleCollective
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.gradients import HorovodReducer
 
 
@@ -69,7 +70,7 @@ def test_groups_of_one_type_are_sent_the_last_layers_first():
     collective = Fusing()
     gradients = [tf.ones([1]), tf.ones([1]), tf.ones([1], tf.float64), tf.ones([2])]
 
-    found = reducer_on(collective, groups=2).reduce(gradients, "g")
+    found = reducer_on(collective, groups=2).reduce(GradientPlan(gradients), "g")
 
     assert [types for _, _, types, _ in collective.groups] == [
         ["float32"],
@@ -88,21 +89,22 @@ def test_groups_are_those_of_the_paths_where_some_have_no_gradient(drops_missing
     reducer = reducer_on(collective, groups=[["b", "e"]])
     gradients = [None, tf.ones([1]), tf.ones([1]), slices(1.0, rows=2), tf.ones([1])]
 
-    completed = reducer.complete(gradients, variables(*"abcde"), "opt")
+    plan = reducer.complete(gradients, variables(*"abcde"), "opt")
     if drops_missing:
-        completed = [gradient for gradient in completed if gradient is not None]
-    found = reducer.reduce(completed, "g")
+        plan = GradientPlan(plan.gradients[1:], plan.variables[1:])
+    found = reducer.reduce(plan, "g")
 
     assert [len(types) for _, _, types, _ in collective.groups] == [2, 1]
     assert len(collective.sums) == 1
-    assert [total is None for total in found] == [g is None for g in completed]
+    assert [total is None for total in found] == [g is None for g in plan.gradients]
 
 
 def test_owners_get_gradients_of_one_type_together_the_last_layers_first():
     collective = Fusing()
     gradients = [tf.ones([2]), tf.ones([3]), slices(1.0), tf.ones([4], tf.float64)]
 
-    found = reducer_on(collective).reduce(gradients, "g", owners=[3, 1, 0, 2])
+    plan = GradientPlan(gradients, owners=[3, 1, 0, 2])
+    found = reducer_on(collective).reduce(plan, "g")
 
     assert collective.owned == [("g/b1", [(4,)], [2]), ("g/b2", [(3,), (2,)], [1, 3])]
     assert len(collective.sums) == 1
@@ -137,7 +139,7 @@ def test_factors_are_those_of_shares(options, factors, total):
     collective = Fusing(size=4)
 
     found, beside = reducer_on(collective, **options).reduce(
-        [tf.constant(3.0)], "g", beside=[tf.constant([1, 2])]
+        GradientPlan([tf.constant(3.0)]), "g", beside=[tf.constant([1, 2])]
     )
 
     [(_, *sent)] = collective.groups
@@ -155,7 +157,9 @@ def test_factors_are_those_of_shares(options, factors, total):
 def test_sparse_gradients_are_gathered_and_mean_the_same_as_dense(options, each):
     collective = Fusing(size=2)
 
-    found = reducer_on(collective, **options).reduce([slices(1.0), None], "g")
+    found = reducer_on(collective, **options).reduce(
+        GradientPlan([slices(1.0), None]), "g"
+    )
 
     assert collective.groups == []
     assert found[0].values.numpy().tolist() == [[each, each]] * 2
@@ -180,7 +184,8 @@ def test_gradients_travel_small_and_within_their_range(op, sent):
     collective.all_reduce_as = noting
     reducer = reducer_on(collective, op=op, compression="fp16")
 
-    found = reducer.reduce([tf.constant(4096.0)], "g", are_shares=True)
+    plan = GradientPlan([tf.constant(4096.0)], are_shares=True)
+    found = reducer.reduce(plan, "g")
 
     assert seen == [sent]
     assert collective.groups[0][2] == ["float16"]

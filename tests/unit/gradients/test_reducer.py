@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.gradients import GradientReducer, weigh
 from tfdist.gradients.sparse import kind_of
 
@@ -28,7 +29,7 @@ def test_sums_are_those_of_all_ranks_last_layer_first(on_ranks):
             tf.fill([2, 2], tf.constant(10.0 * (rank + 1), tf.float64)),
         ]
         reducer = GradientReducer(collective, bucket_bytes=8)
-        return reducer.reduce(gradients, "g"), collective.calls
+        return reducer.reduce(GradientPlan(gradients), "g"), collective.calls
 
     for (first, missing, sparse, last), calls in on_ranks(3, reduce):
         assert calls == ["all_reduce g/b0", "all_reduce g/b1", "all_reduce g/b2"]
@@ -61,7 +62,7 @@ def test_what_travels_beside_needs_no_journey_of_its_own(
         tensors = [tf.ones([2], dtype) for dtype in gradients]
         beside = [tf.fill([3], collective.rank + 0.5), tf.constant(2.0)]
         reducer = GradientReducer(collective, bucket_bytes=bucket_bytes)
-        sums = reducer.reduce([*tensors, None], "g", beside=beside)
+        sums = reducer.reduce(GradientPlan([*tensors, None]), "g", beside=beside)
         return len(collective.calls), [s if s is None else s.numpy() for s in sums]
 
     for calls, sums in on_ranks(2, reduce):
@@ -90,7 +91,9 @@ def test_compressed_gradients_travel_small_and_what_is_beside_as_it_is(on_ranks)
             tf.constant([2**24 + 1]),
         ]
         reducer = GradientReducer(collective, compression="fp16")
-        found = reducer.reduce(gradients, "g", beside=[tf.constant([1 / 3])])
+        found = reducer.reduce(
+            GradientPlan(gradients), "g", beside=[tf.constant([1 / 3])]
+        )
         return sent, found
 
     third = float(np.float16(1 / 3))
@@ -120,7 +123,7 @@ def test_compressed_gradients_travel_small_and_what_is_beside_as_it_is(on_ranks)
 def test_buckets_count_the_bytes_that_travel(on_ranks, compression, journeys):
     def reduce(collective):
         reducer = GradientReducer(collective, bucket_bytes=8, compression=compression)
-        reducer.reduce([tf.ones([2])] * 4, "g", are_shares=True)
+        reducer.reduce(GradientPlan([tf.ones([2])] * 4, are_shares=True), "g")
         return len(collective.calls)
 
     assert on_ranks(2, reduce) == [journeys] * 2
@@ -133,7 +136,7 @@ def test_what_one_rank_lacks_is_filled_in(on_ranks):
             1: [tf.ones([3, 2]), tf.ones([3, 2]), None, slices([[3, 4]], [0]), None],
         }[collective.rank]
         reducer = GradientReducer(collective)
-        return reducer.complete(gradients, variables(5), "g")
+        return reducer.complete(gradients, variables(5), "g").gradients
 
     zero, one = on_ranks(2, complete)
 
@@ -149,7 +152,7 @@ def test_sparse_may_be_sent_as_dense(on_ranks):
     def complete(collective):
         reducer = GradientReducer(collective, sparse_as_dense=True)
         gradients = [None if collective.rank else slices([[1, 2]], [1])]
-        return reducer.complete(gradients, variables(1), "g")[0]
+        return reducer.complete(gradients, variables(1), "g").gradients[0]
 
     zero, one = on_ranks(2, complete)
 
@@ -202,7 +205,8 @@ def test_each_model_s_variables_are_asked_about(on_ranks):
             gradient = [tf.ones([3, 2]) if is_used else None]
 
             def run(gradient=gradient, made=made):
-                found.append(kind_of(reducer.complete(gradient, made, "g")[0]))
+                (completed,) = reducer.complete(gradient, made, "g").gradients
+                found.append(kind_of(completed))
 
             tf.function(run)()
         return found

@@ -36,7 +36,7 @@ def test_the_path_is_set_before_fit(hvd, compiled, fit, tmp_path):
 
 def test_other_ranks_write_nothing(hvd, compiled, fit, tmp_path, monkeypatch):
     native = type("Native", (), {"rank": lambda: 1})
-    module = "tfdist.horovod.callbacks.consistency"
+    module = "tfdist.horovod.callbacks"
     monkeypatch.setattr(f"{module}.native", native)
     path = tmp_path / "best.keras"
     every_batch = {"monitor": "loss", "save_freq": 1}

@@ -64,7 +64,7 @@ def test_a_schedule_of_keras_is_refused(hvd, model, fit):
 @pytest.fixture
 def four_ranks(hvd, monkeypatch):
     """A warm-up that believes to be one of four ranks."""
-    module = "tfdist.horovod.callbacks.learning_rate"
+    module = "tfdist.horovod.callbacks"
     native = type("Native", (), {"size": lambda: 4, "rank": lambda: 0})
     monkeypatch.setattr(f"{module}.native", native)
 

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.horovod_build import trial as module
-from tfdist.horovod_build.installed import BuildError, Installed, TensorFlow
-from tfdist.horovod_build.trial import check, check_fit, run_child, try_all_reduce
+from tfdist.horovod_build import installed as module
+from tfdist.horovod_build.installed import (
+    BuildError,
+    Installed,
+    TensorFlow,
+    check,
+    check_fit,
+    run_child,
+    try_all_reduce,
+)
 
 FOLDER = Path("/site/horovod")
 HOROVOD = Installed("0.28.1", FOLDER, "2.21.0")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tfdist.launch.command import resolve_command
+from tfdist.launch.job import resolve_command
 
 
 @pytest.fixture(autouse=True)

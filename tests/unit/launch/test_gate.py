@@ -9,8 +9,7 @@ import threading
 
 import pytest
 
-from tfdist.launch.mpi.gate import is_own
-from tfdist.launch.mpi.ports import Gate
+from tfdist.launch.mpi.gate import Gate, is_own
 
 SECONDS = 20
 NOBODY = 65534
@@ -60,7 +59,7 @@ def server(port=0):
             gate = Gate(process.pid)
             try:
                 uri = f"job.0;tcp4://127.0.0.1:{inner}"
-                led = gate.lead({"PMIX_SERVER_URI4": uri, "PMIX_RANK": inner})
+                led = gate.redirect({"PMIX_SERVER_URI4": uri, "PMIX_RANK": inner})
                 assert led["PMIX_RANK"] == inner
                 start, _, outer = led["PMIX_SERVER_URI4"].rpartition(":")
                 assert start == "job.0;tcp4://127.0.0.1"

@@ -1,19 +1,16 @@
 """Where the processes of a job are placed."""
 
-import platform
-import re
 import socket
 import sys
 from concurrent.futures import Future
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from tfdist.cluster import Cluster, Task, detect
-from tfdist.cluster.hosts.slots import HostSlots
+from tfdist.cluster.hosts import HostSlots
 from tfdist.launch import hosts as hosts_module
-from tfdist.launch.hosts import Hosts, Pods, fill, placed, plan_in_pod
+from tfdist.launch.hosts import Hosts, Pods, fill, plan_in_pod, planned_on_hosts
 from tfdist.launch.job import Job, Limits
 from tfdist.launch.machine import installed_versions
 from tfdist.launch.output import Output
@@ -49,9 +46,9 @@ def test_a_name_that_means_each_host_itself_is_refused_among_several(name):
 ADDRESSES = ("train-0.peers:2222", "train-1.peers:2222")
 
 
-def specs_of(pod, *, size=2, cores=(0, 1), addresses=ADDRESSES):
-    pods = Pods(Cluster(workers=addresses, task=Task("worker", pod)))
-    return plan_in_pod(Job(("/bin/prog",), size=size), pods, cores=cores, environ={})
+def specs_of(pod):
+    pods = Pods(Cluster(workers=ADDRESSES, task=Task("worker", pod)))
+    return plan_in_pod(Job(("/bin/prog",), size=2), pods)
 
 
 def test_pods_have_one_job_and_each_its_ranks():
@@ -78,7 +75,10 @@ def test_pods_have_one_job_and_each_its_ranks():
 
 
 def test_ranks_of_a_pod_are_pinned_near_its_gpus(monkeypatch):
-    monkeypatch.setattr(hosts_module, "cores_of_gpus", lambda cores: ((1,), (0,)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("tfdist.launch.machine.available_cores", lambda: (0, 1))
+    gpus = "tfdist.launch.machine.cores_of_gpus"
+    monkeypatch.setattr(gpus, lambda cores: ((1,), (0,)))
 
     assert [spec.cores for spec in specs_of(1)] == [(1,), (0,)]
 
@@ -128,7 +128,7 @@ def hosts(ssh):
 
 
 def test_ranks_are_started_on_their_hosts(hosts, capfd):
-    with placed(job_of(), hosts, range(3)) as (specs, remote):
+    with planned_on_hosts(job_of(), hosts, range(3)) as (specs, remote):
         assert set(remote) == {A, B}
         result = run_once(
             specs,
@@ -149,57 +149,23 @@ def test_ranks_are_started_on_their_hosts(hosts, capfd):
     ]
 
 
-def test_hosts_of_one_name_are_refused_with_mpi(hosts):
-    """Both are this machine, whose memory Open MPI would share between them."""
-    job = replace(job_of(), collective="mpi")
-    name = platform.node().partition(".")[0]
-    message = (
-        "^--collective mpi needs hosts whose own names differ before the first dot.*"
-        f" Received: {re.escape(name)} for {A} and {B}. Rename one "
-    )
+@pytest.mark.parametrize("collective", ["mpi", "horovod"])
+def test_what_joins_processes_of_one_machine_is_refused(collective):
+    job = Job(("python", "train.py"), size=3, collective=collective)
 
-    with pytest.raises(OSError, match=message), placed(job, hosts, range(3)):
-        pass
-
-
-def test_ranks_of_mpi_are_started_on_their_host(hosts, capfd):
-    hosts = replace(hosts, slots=(HostSlots(A, 3),))
-    script = 'echo "$TFDIST_RANK is $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"'
-    job = replace(job_of(f'{script} "$PMIX_NAMESPACE"'), collective="mpi")
-    limits = Limits(timeout_seconds=60)
-    with placed(job, hosts, range(3)) as (specs, remote):
-        result = run_once(specs, Output(), limits, remote=remote)
-
-    assert {exit_.code for exit_ in result.exits} == {0}
-    lines = [line.rpartition(" ") for line in capfd.readouterr().out.splitlines()]
-    assert sorted(line[0] for line in lines) == [
-        f"[0 {A}] 0 is 0 of 3",
-        f"[1 {A}] 1 is 1 of 3",
-        f"[2 {A}] 2 is 2 of 3",
-    ]
-    assert len({line[2] for line in lines}) == 1
-
-
-def test_a_host_that_mpirun_cannot_use_is_shown(hosts, tmp_path):
-    program = tmp_path / "ssh"
-    refused = 'case "$line" in *prted*) echo no such luck >&2; exit 1;; esac'
-    text = program.read_text().replace("exec", f"{refused}\nexec")
-    program.write_text(text)
-    job = replace(job_of(), collective="mpi")
-    hosts = replace(hosts, slots=(HostSlots(A, 3),))
-
-    message = r"mpirun does not start a job of Open MPI\. .* no such luck\. Use --coll"
-    with (
-        placed(job, hosts, range(3)) as (specs, remote),
-        pytest.raises(OSError, match=message),
+    with pytest.raises(
+        ValueError,
+        match=f"^--collective {collective} joins processes of this machine only. "
+        "Received: the hosts a:2,b:2. Let mpirun start them: mpirun -np 3 -H a:2,b:2 "
+        "python train.py; under Slurm: srun --mpi=pmix.",
     ):
-        run_once(specs, Output(), Limits(timeout_seconds=60), remote=remote)
+        TWO.check(job, Restarts())
 
 
 def test_this_machine_needs_no_connection(hosts, monkeypatch):
     monkeypatch.setattr(hosts_module, "is_this_machine", lambda host: host == A)
 
-    with placed(job_of(), hosts, range(3)) as (specs, remote):
+    with planned_on_hosts(job_of(), hosts, range(3)) as (specs, remote):
         assert set(remote) == {B}
         assert [spec.host for spec in specs] == [A, A, B]
 
@@ -212,7 +178,7 @@ def test_ranks_on_another_host_are_pinned_near_its_gpus(hosts, monkeypatch):
     monkeypatch.setattr(hosts_module, "RemoteHost", lambda *args, **options: host)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    with placed(job_of(size=2), hosts, range(2)) as (specs, _):
+    with planned_on_hosts(job_of(size=2), hosts, range(2)) as (specs, _):
         assert [spec.cores for spec in specs] == [(2, 3), (0, 1)]
 
 
@@ -224,7 +190,7 @@ def test_all_hosts_that_cannot_be_used_are_named(tmp_path):
 
     with (
         pytest.raises(OSError, match="no way") as caught,
-        placed(job_of(size=2), hosts, range(2)),
+        planned_on_hosts(job_of(size=2), hosts, range(2)),
     ):
         pass
 
@@ -239,7 +205,7 @@ def test_other_versions_are_refused(hosts, monkeypatch):
 
     with (
         pytest.raises(OSError, match="Other versions") as caught,
-        placed(job_of(), hosts, range(3)),
+        planned_on_hosts(job_of(), hosts, range(3)),
     ):
         pass
 
@@ -260,7 +226,10 @@ def test_a_signal_ends_the_waiting(tmp_path):
     hosts = Hosts((HostSlots(A),), ssh=str(program))
     with ear, mouth:
         mouth.send(b"\2")
-        with pytest.raises(KeyboardInterrupt), placed(job_of(size=1), hosts, [0], ear):
+        with (
+            pytest.raises(KeyboardInterrupt),
+            planned_on_hosts(job_of(size=1), hosts, [0], ear),
+        ):
             pass
         # It is still to be read by who comes next.
         assert ear.recv(1) == b"\2"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tfdist.launch.job import Job
-from tfdist.launch.mpi import choice, choose, placeholder, with_engine
+from tfdist.launch.mpi import choose, mpirun, placeholder, with_engine
 
 ALIKE = Job(("/bin/prog",), size=2)
 SLURM = {"SLURM_JOB_ID": "7"}
@@ -59,10 +59,10 @@ def test_tensorflow_is_asked_for_gpus_where_the_engine_depends_on_it(
 ):
     environs = []
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr(choice, "_is_bundled", lambda: True)
-    monkeypatch.setattr(choice, "available_cores", lambda: tuple(range(cores)))
-    monkeypatch.setattr(choice, "may_use_gpu", lambda environ: has_device)
-    monkeypatch.setattr(choice, "count_gpus", lambda env: environs.append(env) or found)
+    monkeypatch.setattr(mpirun, "_is_bundled", lambda: True)
+    monkeypatch.setattr(mpirun, "available_cores", lambda: tuple(range(cores)))
+    monkeypatch.setattr(mpirun, "may_use_gpu", lambda environ: has_device)
+    monkeypatch.setattr(mpirun, "count_gpus", lambda env: environs.append(env) or found)
 
     assert with_engine(replace(ALIKE, env={"A": "b"})).collective == engine
     assert [environ["A"] for environ in environs] == ["b"] * asked

@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 
 from tfdist.cluster import Task
-from tfdist.launch.console import STDOUT, Records, write_all
+from tfdist.launch.console import STDOUT, Records
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.output import Output, OutputPump
 
@@ -53,48 +53,6 @@ def test_lines_are_tagged_and_the_streams_stay_apart(capfd):
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == ["[0] one", "[0] two", "[1] 20 %"]
     assert err == "[0] oh\ufffd\n"
-
-
-def test_each_rank_has_a_file_with_both_streams(capfd, tmp_path):
-    (tmp_path / "rank.0.log").write_text("from the last run, and longer than this one")
-
-    pump_of(Output(directory=tmp_path), rank_0, rank_1)
-
-    log = (tmp_path / "rank.0.log").read_bytes()
-    assert sorted(log.splitlines()) == [b"oh\xff", b"one", b"two"]
-    assert (tmp_path / "rank.1.log").read_bytes() == b"10 %\r20 %\r\n"
-
-
-def test_a_full_log_file_makes_way_at_the_end_of_a_line(tmp_path):
-    pieces = [b"%05d %s\n" % (number, b"." * 1000) for number in range(100)]
-    # A line that comes in pieces, since it is longer than what is read at a time.
-    pieces[50] = b"_" * 150_000 + b"\n"
-
-    def write(stdout, stderr):
-        def feed():
-            for piece in pieces:
-                write_all(own, piece)
-            os.close(own)
-
-        own = os.dup(stdout)
-        threading.Thread(target=feed).start()
-
-    output = Output(console=False, directory=tmp_path, log_bytes=1000)
-    pump_of(output, write)
-
-    first, second = (
-        (tmp_path / name).read_bytes() for name in ("rank.0.log.1", "rank.0.log")
-    )
-    assert b"".join(pieces).endswith(first + second)
-    assert first.endswith(b"\n")
-    assert len(second) > 1000
-    assert len([*tmp_path.iterdir()]) == 2
-
-
-def test_no_log_file_makes_way_before_it_is_full(tmp_path):
-    pump_of(Output(console=False, directory=tmp_path, log_bytes=1000), rank_0)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["rank.0.log"]
 
 
 def test_each_line_is_an_object_on_stdout_and_in_the_file(capfd, tmp_path):

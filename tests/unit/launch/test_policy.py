@@ -3,7 +3,7 @@
 import pytest
 
 from tfdist.cluster import Task
-from tfdist.launch.policy import Action, Policy
+from tfdist.launch.restarts import Action, Policy
 
 # Their numbers are 0 to 4.
 TASKS = (

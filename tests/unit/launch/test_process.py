@@ -11,27 +11,6 @@ from tfdist.launch.job import ProcessSpec
 from tfdist.launch.process import GuardedProcess
 
 
-@pytest.mark.parametrize(
-    ("script", "code"),
-    [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", -15), ("kill -KILL $$", -9)],
-)
-def test_how_it_ended_is_reported(start, script, code):
-    rank = start(script)
-
-    assert rank.wait() == code
-    assert rank.process.ended_seconds < float("inf")
-
-
-def test_without_its_guardian_a_rank_is_killed(start, assert_ends):
-    rank = start("echo $$ $PPID; exec sleep 1000")
-    pid, guardian = map(int, rank.printed.readline().split())
-
-    os.kill(guardian, signal.SIGKILL)
-
-    assert rank.wait() == -9
-    assert_ends(pid)
-
-
 def test_what_a_rank_has_left_ends_with_a_killed_guardian(start, assert_ends):
     """Also if the launcher is closing the run, and reads nothing any more."""
     rank = start("sleep 1000 & echo $! $PPID; exit 0")
@@ -121,21 +100,6 @@ def test_signals_are_not_ignored_in_the_rank(start):
     rank = start("grep SigIgn /proc/self/status")
 
     assert ignored(rank.printed.read()) == ignored_here()
-
-
-DEAF = "trap '' TERM INT HUP; echo $$; sleep 1000 & echo $!; setsid sleep 1000 & "
-DEAF += "echo $!; (setsid sleep 1000 & echo $!); wait"
-
-
-def test_a_kill_takes_everything_along(start, assert_ends):
-    rank = start(DEAF)
-    pids = [int(rank.printed.readline()) for _ in range(4)]
-
-    rank.process.send(signal.SIGKILL)
-
-    assert rank.wait() == -9
-    for pid in pids:
-        assert_ends(pid)
 
 
 def test_the_end_of_the_launcher_counts_after_that_of_the_rank(start, assert_ends):

@@ -30,14 +30,7 @@ def test_how_a_rank_ended(code, words):
 
 
 def test_a_kill_by_the_kernel_is_explained():
-    assert "killed by SIGKILL (by the kernel, if" in Exit(0, -9, 1.0).describe()
-
-
-def test_a_core_is_mentioned():
-    assert Exit(2, -11, 1.5, host="b", has_dumped=True).describe() == (
-        "rank 2 on b was killed by SIGSEGV (core dumped: `sysctl kernel.core_pattern` "
-        "there says where) after 1.5 s"
-    )
+    assert "killed by SIGKILL (possibly by the kernel" in Exit(0, -9, 1.0).describe()
 
 
 @pytest.mark.parametrize(
@@ -76,8 +69,8 @@ def test_exit_code(result, code):
         ),
         (
             RunResult(TASKS, "failed", failed_rank=3, ended_ranks=(0, 1, 2)),
-            "ps 0 was killed by SIGKILL (by the kernel, if by nobody else: memory ran "
-            "out) after 2.0 s; "
+            "ps 0 was killed by SIGKILL (possibly by the kernel: out of memory) "
+            "after 2.0 s; "
             "chief, worker 0 and worker 1 were still running and were ended.",
         ),
         (

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tfdist.cluster import Cluster
-from tfdist.cluster.hosts.slots import HostSlots
+from tfdist.cluster.hosts import HostSlots
 from tfdist.launch import ProcessSpec, machine, plan_here, run
 from tfdist.launch.hosts import Hosts, Pods
 from tfdist.launch.job import Job, Limits
@@ -130,7 +130,7 @@ def no_gpu(monkeypatch):
     """Let nothing on this machine keep the launcher from MPI."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr("tfdist.launch.mpi.choice.available_cores", lambda: (0, 1))
+    monkeypatch.setattr("tfdist.launch.mpi.mpirun.available_cores", lambda: (0, 1))
 
 
 def test_ranks_are_joined_by_mpi_or_as_the_job_says(tmp_path, no_gpu):
@@ -193,13 +193,7 @@ def test_a_slot_that_stays_dead_is_left_out(tmp_path):
 def test_each_start_has_a_log_file_of_its_own(tmp_path):
     logs = tmp_path / "logs"
     logs.mkdir()
-    older = [
-        "rank.0.log",
-        "rank.0.log.1",
-        "rank.0.restart7.log",
-        "rank.0.restart7.log.1",
-    ]
-    for name in [*older, "rank.00.log", "rank.0.log.gz"]:
+    for name in "rank.0.log", "rank.0.restart7.log", "rank.00.log", "rank.0.log.gz":
         (logs / name).write_text("old")
     job = shell("echo $TFDIST_RUN_ID; exit 3", size=1)
 
@@ -282,7 +276,7 @@ def breaking_ssh(tmp_path):
 
 def test_a_host_that_does_not_answer_again_is_replaced(tmp_path, breaking_ssh):
     hosts = Hosts((HostSlots(A), HostSlots(B), HostSlots(C)), ssh=breaking_ssh)
-    restarts = Restarts(2, hosts=hosts.places)
+    restarts = Restarts(2, hosts=hosts.host_of_slots)
     lines = []
     job = shell(
         f"echo $TFDIST_SLOT >> {tmp_path}/$TFDIST_RANK; [ -e {tmp_path}/away ] && "

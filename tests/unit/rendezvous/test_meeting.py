@@ -1,12 +1,13 @@
 import socket
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
 
+from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous import handshake
-from tfdist.rendezvous.lifeline import part
 from tfdist.rendezvous.roll_call import Guest, meet, open_door
 
 SECONDS = 20
@@ -32,16 +33,15 @@ class Meeting:
         chief = self.guests[0].__dict__ | of_chief
         self.coming.append(
             self._pool.submit(
-                meet,
-                rank,
-                [Guest(**chief), *self.guests[1:]],
-                None if rank else self.door,
-                self.failures.append,
-                start_timeout_seconds=seconds,
-                timeout_seconds=SECONDS,
+                self._come, rank, [Guest(**chief), *self.guests[1:]], seconds
             )
         )
         return self.coming[-1]
+
+    def _come(self, rank, guests, seconds):
+        door = None if rank else self.door
+        met = meet(rank, guests, door, start_timeout_seconds=seconds)
+        return monitor(met, self.failures.append, SECONDS)
 
     def knock(self):
         return closing(
@@ -51,7 +51,7 @@ class Meeting:
     def end(self):
         for future in self.coming:
             if future.exception(2 * SECONDS) is None:
-                future.result()[0].close()
+                future.result().close()
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def of_ranks():
 
 def joined(futures):
     """Return the lifelines of ranks that are all there, after one exchange."""
-    lines = [future.result(SECONDS)[0] for future in futures]
+    lines = [future.result(SECONDS) for future in futures]
     with ThreadPoolExecutor() as pool:
         values = [pool.submit(line.exchange, "x", n) for n, line in enumerate(lines)]
         assert [value.result(SECONDS) for value in values] == [[*range(len(lines))]] * (
@@ -85,9 +85,6 @@ def test_ranks_that_know_of_each_other_are_connected(of_ranks, size):
 
     joined(futures)
 
-    hubs = [future.result()[1] for future in futures]
-    assert [hub is None for hub in hubs] == [rank > 0 for rank in range(size)]
-
 
 def test_ranks_part_when_the_last_of_them_is_ready(of_ranks):
     ranks = of_ranks(2)
@@ -95,11 +92,10 @@ def test_ranks_part_when_the_last_of_them_is_ready(of_ranks):
     joined(futures)
 
     with ThreadPoolExecutor() as pool:
-        for parting in [pool.submit(part, *future.result()) for future in futures]:
+        for parting in [pool.submit(future.result().leave) for future in futures]:
             parting.result(SECONDS)
 
-    hub = futures[0].result()[1]
-    assert not hub._thread.is_alive()
+    assert "tfdist hub" not in [thread.name for thread in threading.enumerate()]
     assert ranks.failures == []
 
 
@@ -108,7 +104,7 @@ def test_a_rank_that_has_failed_waits_for_nobody_and_says_why(of_ranks, monkeypa
     lines = joined([ranks.comes(rank) for rank in range(2)])
     monkeypatch.setattr(sys, "last_value", OSError("No."), raising=False)
 
-    part(lines[1], None)
+    lines[1].leave()
 
     with pytest.raises(
         ConnectionError,

@@ -9,12 +9,13 @@ from contextlib import ExitStack
 import pytest
 
 from tfdist.cluster import Cluster, Task
+from tfdist.cluster.launcher import Launcher, start_timeout
 from tfdist.launch.machine import free_ports
+from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous import handshake, presence
 from tfdist.rendezvous import secret as secret_module
-from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import call_roll, open_door
-from tfdist.rendezvous.secret import proof_of, shared_secret
+from tfdist.rendezvous.secret import proof_of
 from tfdist.rendezvous.wire import receive, send
 
 SECONDS = 20
@@ -29,6 +30,10 @@ def cluster_of(addresses, rank, run_id=""):
     return Cluster(workers=addresses, task=Task("worker", rank), run_id=run_id)
 
 
+def join(cluster, **options):
+    return monitor(call_roll(cluster, **options), lambda text: None, 600.0)
+
+
 @pytest.fixture
 def calls():
     """Start the roll-call of ranks in threads; end what they have joined."""
@@ -39,15 +44,13 @@ def calls():
         def start(addresses, rank, run_id="", **options):
             options = {"start_timeout_seconds": SECONDS, **options}
             cluster = cluster_of(addresses, rank, run_id)
-            started.append(
-                pool.submit(call_roll, cluster, lambda text: None, **options)
-            )
+            started.append(pool.submit(join, cluster, **options))
             return started[-1]
 
         yield start
         for future in started:
             if future.exception(2 * SECONDS) is None:
-                future.result()[0].close()
+                future.result().close()
 
 
 def knock(address):
@@ -89,12 +92,11 @@ def test_all_that_are_present_are_joined(calls, order):
     joined = {rank: future.result(SECONDS) for rank, future in futures.items()}
 
     with ThreadPoolExecutor() as pool:
-        values = [pool.submit(joined[r][0].exchange, "x", f"of {r}") for r in range(3)]
+        values = [pool.submit(joined[r].exchange, "x", f"of {r}") for r in range(3)]
 
         assert [value.result(SECONDS) for value in values] == [
             ["of 0", "of 1", "of 2"]
         ] * 3
-    assert [joined[rank][1] is None for rank in range(3)] == [False, True, True]
 
 
 def test_every_rank_that_is_present_hears_who_is_missing(calls):
@@ -230,7 +232,7 @@ def test_a_process_of_another_run_is_sent_away_and_the_roll_call_goes_on(calls):
 
     calls(addresses, 1, run_id="mine").result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -245,7 +247,7 @@ def test_a_port_in_use_is_named(rank):
             rf"rank {rank} \(worker {rank}, {addresses[rank]}\)\. Stop what uses",
         ),
     ):
-        call_roll(cluster_of(addresses, rank), lambda text: None)
+        call_roll(cluster_of(addresses, rank))
 
 
 def framed(body):
@@ -274,7 +276,7 @@ def test_a_stranger_does_not_end_the_roll_call(calls, data):
 
     calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 @pytest.mark.parametrize("rank", [2, {}, None])
@@ -288,7 +290,7 @@ def test_a_rank_that_does_not_exist_is_sent_away(calls, rank):
 
     calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 def test_who_does_not_know_the_secret_is_not_let_in(calls, monkeypatch):
@@ -302,7 +304,7 @@ def test_who_does_not_know_the_secret_is_not_let_in(calls, monkeypatch):
 
     calls(addresses, 1, run_id="run").result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 def test_a_stranger_at_the_address_of_rank_0_is_told_nothing(calls, monkeypatch):
@@ -335,7 +337,7 @@ def test_a_crowd_of_strangers_holds_nobody_up(calls, monkeypatch):
 
         calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 def test_a_silent_stranger_is_soon_hung_up_on(calls, monkeypatch):
@@ -349,7 +351,7 @@ def test_a_silent_stranger_is_soon_hung_up_on(calls, monkeypatch):
 
     calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -374,14 +376,14 @@ def test_the_secret_may_be_in_a_file(tmp_path):
     file = tmp_path / "secret"
     env = {"TFDIST_SECRET": "a", "TFDIST_SECRET_FILE": str(file)}
     with pytest.raises(OSError, match=r"must name a file .*Received: .*/secret \(\["):
-        shared_secret(env)
+        Launcher(env).secret()
     file.write_text(" \n")
     with pytest.raises(ValueError, match=r"must name a file with a secret\. Received"):
-        shared_secret(env)
+        Launcher(env).secret()
     file.write_text("of all\n")
-    assert shared_secret(env) == "of all"
-    assert shared_secret({"TFDIST_SECRET": "a"}) == "a"
-    assert shared_secret({}) == ""
+    assert Launcher(env).secret() == "of all"
+    assert Launcher({"TFDIST_SECRET": "a"}).secret() == "a"
+    assert Launcher({}).secret() == ""
 
 
 def test_more_ranks_than_files_that_may_be_open_are_refused(monkeypatch):
@@ -407,7 +409,7 @@ def test_a_stranger_that_says_nothing_is_not_waited_for(calls):
 
         calls(addresses, 1).result(SECONDS)
 
-        assert chief.result(SECONDS)[1] is not None
+        assert chief.result(SECONDS)
     assert silent.fileno() == -1
 
 
@@ -420,7 +422,7 @@ def test_a_caller_that_goes_away_may_come_back(calls):
 
     for future in futures:
         future.result(SECONDS)
-    assert chief.result(SECONDS)[1] is not None
+    assert chief.result(SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -431,18 +433,18 @@ def test_a_caller_that_goes_away_may_come_back(calls):
         (7, {"TFDIST_START_TIMEOUT": "2.5"}, 7),
     ],
 )
-def test_the_start_timeout_is_read_when_it_is_asked_for(
+def test_the_start_timeout_is_that_of_the_argument_or_the_launcher(
     given, env, seconds, monkeypatch
 ):
     monkeypatch.delenv("TFDIST_START_TIMEOUT", raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
 
-    assert start_timeout(given) == start_timeout(given, env) == seconds
+    assert start_timeout(given) == seconds
 
 
 @pytest.mark.parametrize("text", ["0", "soon", "inf", "nan"])
 def test_a_start_timeout_that_is_no_time_is_refused(text):
     message = f"^TFDIST_START_TIMEOUT must be a positive number of seconds. .*'{text}'"
     with pytest.raises(ValueError, match=message):
-        start_timeout(None, {"TFDIST_START_TIMEOUT": text})
+        Launcher({"TFDIST_START_TIMEOUT": text}).start_timeout()

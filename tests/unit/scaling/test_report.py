@@ -2,7 +2,8 @@
 
 import pytest
 
-from tfdist.scaling import EpochRate, Run, scaling_report
+from tfdist.scaling.report import scaling_report
+from tfdist.scaling.throughput import EpochRate, Run
 
 
 def run(processes, rate, batch=None, **options):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tfdist.scaling import EpochRate, Run, read_run, text_of_run
+from tfdist.scaling.throughput import EpochRate, Run, read_run, text_of_run
 
 RUN = Run(
     processes=2,

@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives import SingleCollective
-from tfdist.strategies import MultiWorkerMirroredStrategy, multi_worker
-from tfdist.strategies.multi_worker import _check_equal_devices
+from tfdist.strategies import MultiWorkerMirroredStrategy, builtin
+from tfdist.strategies.builtin import _check_equal_devices
 
 Options = tf.distribute.experimental.CommunicationOptions
 
@@ -24,7 +24,7 @@ def made(monkeypatch):
         noted.append((cluster.addresses, cluster.rank, options))
         return SingleCollective()
 
-    monkeypatch.setattr(multi_worker, "TensorFlowCollective", make)
+    monkeypatch.setattr(builtin, "TensorFlowCollective", make)
     return noted
 
 

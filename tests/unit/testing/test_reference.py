@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from tfdist.testing.reference import FunctionReference, reference_to
+from tfdist.testing.child import reference_to
 
 
 def function():
@@ -38,8 +38,8 @@ def wrapper():
 
 
 def test_a_function_at_the_top():
-    assert reference_to(function) == FunctionReference(__name__, __file__, "function")
-    assert reference_to(Group.inner).name == "Group.inner"
+    assert reference_to(function) == (__name__, __file__, "function")
+    assert reference_to(Group.inner)[2] == "Group.inner"
 
 
 @pytest.mark.parametrize("target", [3, functools.partial(function)])

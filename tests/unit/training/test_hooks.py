@@ -1,4 +1,5 @@
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import keras
@@ -7,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives import SingleCollective
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.data.sharding import Shard
 from tfdist.gradients import GradientReducer
 from tfdist.training.hooks import StrategyKerasHooks
@@ -60,7 +62,7 @@ def test_layers_whose_state_cannot_be_split_are_refused_before_a_step():
 
     for begin in (
         lambda: hooks.build(model, is_single_step=False),
-        lambda: hooks.predicting(model).__enter__(),
+        lambda: hooks.predicting(model),
     ):
         with pytest.raises(ValueError, match=r"A stateful layer keeps a state for"):
             begin()
@@ -112,8 +114,8 @@ def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks
             return hooks.run_step(call, shard)
 
         for _ in range(2):
-            with hooks.call_of(model, "train_step", is_joint=True):
-                step(tf.constant(collective.rank + 2.0))
+            x = tf.constant(collective.rank + 2.0)
+            hooks.run_function(model, "train_step", partial(step, x), is_joint=True)
         sent = collective.calls.count("broadcast variables of the first step")
         return made[0].numpy().tolist(), sent
 
@@ -165,10 +167,10 @@ def test_if_any_rank_restores_all_start_equal_again(on_ranks, who, is_restored):
         hooks, model, rank = hooks_on(collective), compiled(), collective.rank
         model.layers[-1].bias.assign([rank + 1.0])
         with hooks.fitting(model, 0):
-            found = hooks.restored(model, restores=rank in who)
+            found = hooks.restored(model, rank + 5, restores=rank in who)
         return found, model.layers[-1].bias.numpy().tolist()
 
-    wanted = [(is_restored, [1.0]), (is_restored, [1.0 if is_restored else 2.0])]
+    wanted = [(5, [1.0]), (5, [1.0]) if is_restored else (6, [2.0])]
     assert on_ranks(2, run) == wanted
 
 
@@ -195,9 +197,8 @@ def test_state_that_differs_is_averaged_at_the_end_of_an_epoch(on_ranks, act):
             return step.share()
 
         shard = Shard(x, rows * 2, rows, ())
-        with hooks.call_of(model, "train_step", is_joint=True):
-            hooks.run_step(assign, shard)
-        hooks.step_returned(model, "train_step", {})
+        run = partial(hooks.run_step, assign, shard)
+        hooks.run_function(model, "train_step", run, is_joint=True)
         mine = norm.moving_mean.numpy().tolist()
         # As at the start of a predict in the midst of an epoch.
         getattr(hooks, act)(model)
@@ -292,7 +293,7 @@ def test_batches_of_one_s_own_are_parts_of_one_in_joint_calls(
         share = run_step(
             hooks,
             model,
-            lambda data: (hooks.step.trainer is model, float(hooks.share())),
+            lambda data: (hooks.step.trainer is model, float(hooks.step.share())),
             data,
             is_joint=is_joint,
         )
@@ -380,7 +381,7 @@ def test_state_does_not_travel_from_a_branch(on_ranks):
             hooks.note_assigned(model.layers[0].moving_mean)
 
             def branch():
-                return hooks.reduce_gradients([tf.constant(3.0)])[0]
+                return hooks.reduce_gradients(GradientPlan([tf.constant(3.0)]))[0]
 
             total = tf.cond(data > 0.0, branch, lambda: 0.0)
             (state,) = hooks.step.state()

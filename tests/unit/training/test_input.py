@@ -9,9 +9,10 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
+from tfdist.cluster.launcher import read_culprit
 from tfdist.collectives import SingleCollective
-from tfdist.rendezvous.progress import read_culprit
-from tfdist.training.input import Feed, RankDataset
+from tfdist.data.sharding import mark
+from tfdist.training.input import Feed
 
 
 class Rank(SingleCollective):
@@ -129,7 +130,7 @@ def test_batches_are_shuffled_by_the_state_of_rank_zero():
 
 def test_what_the_user_sharded_is_cut_no_more():
     adapter = TFDatasetAdapter.__new__(TFDatasetAdapter)
-    adapter._dataset = RankDataset(dataset(3, 2))
+    adapter._dataset = mark(dataset(3, 2))
     adapter.get_tf_dataset = lambda: adapter._dataset
     rank = Rank(dataset_lengths=3)
 
@@ -222,7 +223,7 @@ def test_the_rank_that_differs_from_most_is_named(others, said, tmp_path, monkey
         list(feed.distribute(TFDatasetAdapter(dataset())))
 
     assert said in str(feed.error)
-    assert read_culprit(tmp_path / "0") == said.partition(" is")[0]
+    assert read_culprit(tmp_path / "0") == int(said.split()[1])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import tensorflow as tf
 from tfdist.collectives import Collective
 from tfdist.data.sharding import mark, split
 from tfdist.training.input import (
-    RankDataset,
     own_part,
     shard_global,
     shard_own,
@@ -433,16 +432,6 @@ def test_a_part_of_tfdist_data_is_not_cut_again(shard):
     dataset = mark(whole(8, 4)).map(lambda x: x)
 
     assert shard(dataset, Rank(1, 2)) is dataset
-
-
-def test_a_ranks_own_dataset_can_be_gone_through():
-    dataset = RankDataset(whole(8, 4))
-
-    assert [batch.numpy().tolist() for batch in dataset] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert dataset.element_spec == tf.TensorSpec([None], tf.int64)
-    assert int(dataset.cardinality) == 2
-    total = dataset.reduce(np.int64(0), lambda total, b: total + tf.reduce_sum(b))
-    assert int(total) == 28
 
 
 def test_batches_for_devices_are_joined_for_their_process():

@@ -6,7 +6,7 @@ import pytest
 
 from tfdist.collectives import SingleCollective
 from tfdist.compat.keras.positions import global_seed_state
-from tfdist.training.seeds import agree_on_seeds
+from tfdist.training.state import agree_on_seeds
 
 
 class Rank(SingleCollective):

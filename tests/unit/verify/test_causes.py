@@ -6,8 +6,8 @@ import pytest
 from tfdist.first_step import Cause
 from tfdist.verify import causes
 from tfdist.verify.causes import cause_of_data
+from tfdist.verify.compare import Rounding
 from tfdist.verify.recording import Batch
-from tfdist.verify.rounding import Rounding
 
 KERNEL = "m/dense/kernel"
 

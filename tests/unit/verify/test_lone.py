@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.cluster import Cluster
-from tfdist.verify.lone import connect_alone, join
+import tfdist
+from tfdist.cluster import facts
+from tfdist.verify.lone import LoneWatch, join
 
 
 def part(*values, batch_size=2):
@@ -37,10 +38,24 @@ def test_pairs_stay_pairs():
 
 
 def test_the_collective_waits_for_no_other_process():
-    cluster = Cluster(workers=("127.0.0.1:1", "127.0.0.1:2"))
-
-    collective = connect_alone(cluster, start_timeout_seconds=1.0)
+    collective = LoneWatch(steps=1, size=2).connect("tensorflow")
 
     assert (collective.rank, collective.size) == (0, 1)
     (value,) = collective.all_reduce([np.float32(2.0)], name="value")
     assert float(value) == pytest.approx(2.0)
+
+
+def test_the_script_sees_all_ranks_and_a_dataset_of_each():
+    watch, seen = LoneWatch(steps=1, size=2), []
+
+    def dataset_of(context):
+        with facts.simulating(watch.membership):
+            seen.append((tfdist.rank(), tfdist.size(), context.input_pipeline_id))
+        return part(context.input_pipeline_id)
+
+    assert rows(watch.datasets(None, dataset_of)) == [[0, 1]]
+    assert seen == [(0, 2, 0), (1, 2, 1)]
+    assert watch.recording.own_datasets
+    with facts.simulating(watch.membership):
+        assert (tfdist.rank(), tfdist.size()) == (0, 2)
+    assert tfdist.size() == 1

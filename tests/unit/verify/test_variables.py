@@ -6,8 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.verify.variables import Names, entries_of
-from tfdist.verify.watch import current_seeds
+from tfdist.verify.watch import Names, current_seeds, entries_of
 
 
 def make_model():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tfdist.first_step import Cause
+from tfdist.verify.compare import relative_difference
 from tfdist.verify.recording import Entry, Layer
-from tfdist.verify.rounding import relative_difference
 from tfdist.verify.verdict import First, Group, Verdict, json_of, judge, text_of
 
 KERNEL, MOMENT = "m/dense/kernel", "adam/m_dense_kernel_momentum"

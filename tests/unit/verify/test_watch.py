@@ -1,9 +1,6 @@
 """Watch of a process that trains alone, in a process of its own."""
 
-import contextlib
-
 from tfdist.testing import cluster
-from tfdist.verify.recording import Value
 
 
 def train_watched():
@@ -12,18 +9,17 @@ def train_watched():
     import numpy as np
     import tensorflow as tf
 
-    from tfdist.compat.keras import install
+    from tfdist.compat.keras.install import install_for_observers
+    from tfdist.observing import StopTraining, observed_by
     from tfdist.strategies import AllReduceStrategy
-    from tfdist.verify.script import StopTraining
     from tfdist.verify.watch import Watch
 
     class Noise(keras.layers.Layer):
         def call(self, inputs):
             return inputs + tf.random.normal(tf.shape(inputs))
 
-    install(is_alone=True)
+    install_for_observers()
     watch = Watch(0, steps=3)
-    watch.install()
     x, y = np.arange(24, dtype="float32").reshape(12, 2), np.ones((12, 1), "float32")
 
     def fit():
@@ -41,7 +37,7 @@ def train_watched():
 
     end = None
     try:
-        with AllReduceStrategy().scope():
+        with observed_by(watch), AllReduceStrategy().scope():
             fit()
     except StopTraining:
         end = "stopped"
@@ -81,48 +77,3 @@ def test_a_fit_is_recorded_and_stopped_after_its_steps():
         before = kernel
     iterations = [recording.states[step]["adam/iteration"] for step in (1, 2, 3)]
     assert iterations == [1, 2, 3]
-
-
-def train_in_parts():
-    """Train in two parts under a watch of bits, and return the recording."""
-    import keras
-    import numpy as np
-
-    from tfdist.compat.keras import install
-    from tfdist.strategies import AllReduceStrategy
-    from tfdist.verify.bits import BitsWatch
-    from tfdist.verify.script import StopTraining
-
-    install(is_alone=True)
-    watch = BitsWatch(0, steps=3)
-    watch.install()
-    strategy = AllReduceStrategy(virtual_ranks=2)
-    keras.utils.set_random_seed(1)
-    layer = keras.layers.Dense(4, name="twice")
-    with strategy.scope():
-        layers = [keras.layers.LSTM(4, name="lstm"), layer, layer]
-        model = keras.Sequential([keras.Input((3, 4)), *layers], name="m")
-        model.compile("adam", "mse")
-    # The last batch of an epoch has one row, and so a part without rows.
-    x, y = np.ones((5, 3, 4), "float32"), np.ones((5, 4), "float32")
-    with contextlib.suppress(StopTraining):
-        model.fit(x, y, batch_size=4, epochs=9, validation_data=(x, y), verbose=0)
-    return watch.recording
-
-
-def test_the_bits_of_parts_are_recorded():
-    [recording] = cluster(train_in_parts, size=1).values
-
-    assert recording.arithmetic == "virtual_ranks=2 and 1 intra-op thread"
-    assert [*recording.bits] == [0, 1, 2, 3]
-    assert Value("optimizer", "adam/learning_rate") in recording.bits[0]
-    first = [*recording.bits[1]]
-    outputs = [(key.name, key.part) for key in first if key.kind == "output"]
-    # The cell once: before the loop, whose calls are not among them.
-    names = ["m/lstm/lstm_cell", "m/lstm", "m/twice", "m/twice#2", "m"]
-    assert outputs == [(name, part) for part in (0, 1) for name in names]
-    gradients = [key.name for key in first if key.kind == "gradient"]
-    assert gradients[:2] == ["m/twice/bias", "m/twice/kernel"]
-    kinds = list(dict.fromkeys(key.kind for key in first))
-    assert kinds == ["output", "gradient", "optimizer", "weights", "state", "metrics"]
-    assert [batch.rows for batch in recording.batches] == [4, 1, 4]

@@ -1,11 +1,13 @@
 """BackupAndRestore: training that resumes exactly where it was interrupted."""
 
 import contextlib
+import functools
 import os
 import random
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,16 +16,21 @@ import numpy as np
 
 from tfdist.callbacks.backup import snapshots
 from tfdist.callbacks.backup.files import StateFiles, StateWriter
-from tfdist.callbacks.backup.preemption import (
-    STOPPED_EXIT_CODE,
-    received_stop_signals,
-)
 from tfdist.callbacks.backup.state import random_states, set_random_states
-from tfdist.callbacks.ranks import collective_of
+from tfdist.callbacks.ranks import collective_of, servers_of
+from tfdist.cluster.launcher import Launcher
 from tfdist.collectives import Collective
 from tfdist.compat.keras import install
 from tfdist.compat.keras.positions import Position, Resumes, begin_at_epoch
-from tfdist.rendezvous.progress import Progress
+
+# Slurm sends SIGUSR1 before the time limit, with --signal=USR1@120.
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+# A shell's exit code of SIGTERM, whichever signal it was: start the program again.
+_STOPPED_EXIT_CODE = 128 + signal.SIGTERM
+# The signals that are received instead of ending the process.
+_held: set[signal.Signals] = set()
+# Those that came too late for any step of a `fit`. The next one stops in its first.
+_late: list[str] = []
 
 
 class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
@@ -98,7 +105,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self.delete_checkpoint = delete_checkpoint
         # The state to resume from, until it is fully restored.
         self._state: snapshots.Snapshot | None = None
-        self._progress: Progress | None = None
         install(is_alone=True)
 
     @contextlib.contextmanager
@@ -117,16 +123,14 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self._position = Position(self._began["seed"])
         self._writer = StateWriter(self._files)
         # Parameter servers end at the signal, so their chief cannot save any more.
-        can_stop = not hasattr(model.distribute_strategy, "workers")
+        can_stop = servers_of(model) is None
         try:
             with received_stop_signals(can_stop=can_stop) as self._received:
                 yield self._position
         finally:
             self._writer.close()
             self._files.unlock()
-            if self._progress is not None:
-                self._progress.close()
-            self._state = self._progress = None
+            self._state = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restore what other callbacks read; they have all begun."""
@@ -138,8 +142,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self._first_epoch: int | None = None
         if self._state is not None:
             self._begin_with(self._state)
-        if self._collective.rank == 0:
-            self._progress = Progress.from_environment()
         self._note_saved(self._made)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -201,7 +203,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def _stops_here(self) -> bool:
         """Return whether all ranks stop now, because one has received a signal."""
-        return self._collective.stops_here(bool(self._received))
+        return self._collective.control.stops_here(bool(self._received))
 
     def _stop(self) -> NoReturn:
         """End the program on all ranks, once the state is on disk."""
@@ -215,7 +217,7 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
                 f"{self.backup_dir}. Start the program again to resume.",
                 file=sys.stderr,
             )
-        sys.exit(STOPPED_EXIT_CODE)
+        sys.exit(_STOPPED_EXIT_CODE)
 
     def _begin_with(self, state: snapshots.Snapshot) -> None:
         """Resume a `fit` from a state."""
@@ -257,12 +259,12 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
             self.model, self._collective, self.others, facts, self._began
         )
         if pack is not None:
-            self._writer.write(pack, partial(self._note_saved, self._made))
+            self._writer.write(pack, functools.partial(self._note_saved, self._made))
 
     def _note_saved(self, made: int) -> None:
         """Tell the launcher how many steps the state on disk has made."""
-        if self._progress is not None:
-            self._progress.saved(made)
+        if self._collective.rank == 0:
+            Launcher().note_saved(made)
 
     def _wait_for_disk(self) -> None:
         """Wait until the last state is on disk; if that fails, all ranks raise."""
@@ -290,3 +292,46 @@ def _check(backup_dir: Any, save_freq: Any) -> None:
             "save_freq must be 'epoch' or a positive number of batches. Received: "
             f"save_freq={save_freq!r}. Use 'epoch', or for example 100."
         )
+
+
+@contextlib.contextmanager
+def received_stop_signals(*, can_stop: bool) -> Iterator[list[str]]:
+    """Yield the names of the signals received so far, which do not end the process."""
+    received = [*_late]
+    _late.clear()
+    # A handler of the program stays. Python sets handlers in the main thread only.
+    can_stop &= threading.current_thread() is threading.main_thread()
+    ours = {n for n in _SIGNALS if can_stop and signal.getsignal(n) is signal.SIG_DFL}
+    _release_in_forks()
+    for each in ours:
+        signal.signal(each, lambda n, _: received.append(signal.Signals(n).name))
+    _held.update(ours)
+    try:
+        yield received
+        _late.extend(received)
+    finally:
+        _release(ours)
+
+
+def _release(signals: set[signal.Signals]) -> None:
+    """Let signals end the process again."""
+    for each in signals:
+        signal.signal(each, signal.SIG_DFL)
+    _held.difference_update(signals)
+
+
+@functools.cache
+def _release_in_forks() -> None:
+    """Let a pool end its forked workers, of the input for example, by SIGTERM."""
+
+    def release() -> None:
+        signals = set(_held)
+        _release(signals)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+
+    # Python drops the signals that a child receives before these functions have run.
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _held),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _held),
+        after_in_child=release,
+    )

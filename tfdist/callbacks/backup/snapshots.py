@@ -19,10 +19,11 @@ from tfdist.callbacks.backup.state import (
     set_callback_states,
     set_random_states,
 )
-from tfdist.callbacks.learning_rate.rates import set_state_of_rates, state_of_rates
+from tfdist.callbacks.rates import set_state_of_rates, state_of_rates
 from tfdist.collectives import Collective
 from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import build_from, built_from
+from tfdist.experimental.virtual_ranks import arithmetic_of
 
 # The version of the format; increment it when the content changes.
 FORM = 1
@@ -105,8 +106,7 @@ class Snapshot:
 
 def _check_arithmetic(saved: str | None, model: keras.Model, folder: str) -> None:
     """Refuse a state whose bits depend on another arithmetic."""
-    hooks = any_hooks_of_model(model)
-    mine = None if hooks is None else hooks.arithmetic
+    mine = arithmetic_of(model)
     if saved != mine:
         raise ValueError(
             "backup_dir holds a state whose bits come from another arithmetic. "
@@ -157,7 +157,7 @@ def take(
     whole = {
         **facts,
         "form": FORM,
-        "arithmetic": None if hooks is None else hooks.arithmetic,
+        "arithmetic": arithmetic_of(model),
         "callbacks": callback_states(others, remembered),
         "rates": state_of_rates(model),
         "built": built_from(model),
@@ -182,7 +182,7 @@ def gather_bytes(collective: Collective, content: bytes, name: str) -> list[byte
         return [content]
     lengths = collective.exchange(f"the lengths of {name}", len(content))
     if max(lengths) <= _SMALL_BYTES:
-        texts = collective.gather_values(name, base64.b64encode(content).decode())
+        texts = collective.control.gather(name, base64.b64encode(content).decode())
         return [base64.b64decode(text) for text in texts]
     joined = collective.all_gather(_tensor(content), name=name).numpy().tobytes()
     ends = np.cumsum(lengths).tolist()

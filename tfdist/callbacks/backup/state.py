@@ -21,7 +21,8 @@ from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
 from tfdist.compat.keras.sharded import goes_by_parts
-from tfdist.compat.owned_variables import owner_of, owners_of
+from tfdist.compat.owned_variables import owner_of
+from tfdist.experimental.virtual_ranks import arithmetic_of
 from tfdist.training.step import state_of_layers
 
 # Variables that are equal on all ranks are saved once, others per rank: partial sums,
@@ -72,10 +73,9 @@ class TrainingVariables:
         self._others = [v for v in variables_of(model) if id(v) not in metrics]
         hooks = any_hooks_of_model(model)
         # With virtual ranks all ranks hold all sums.
-        self._has_parts = hooks is None or hooks.arithmetic is None
+        self._has_parts = arithmetic_of(model) is None
         if hooks is not None:
             self._others += hooks.gradient_state(model.trainable_variables)
-        self._owners = owners_of(model.distribute_strategy)
         self._of_layers = {id(variable) for variable in state_of_layers(model)}
 
     @property
@@ -122,8 +122,8 @@ class TrainingVariables:
     def _value_of(self, variable: Any) -> np.ndarray:
         """Return the value of a variable; on the chief alone if one rank keeps it."""
         if owner_of(variable) is not None:
-            value = self._owners.move(variable)
-            return np.asarray(value) if self._owners.rank == 0 else np.zeros(0)
+            value: np.ndarray = variable.owners.move(variable)
+            return value if variable.owners.rank == 0 else np.zeros(0)
         if not goes_by_parts(variable):
             variable = tf.convert_to_tensor(variable)
         return np.asarray(variable.numpy())

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from tfdist.cluster import tf_config
 from tfdist.cluster.address import parse_digits
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.base import received
-from tfdist.cluster.resolvers.launchers import has_process_launcher
+from tfdist.cluster.resolvers.launchers import ClusterResolver, received
 
 # The pod template must set them, because Kubernetes does not tell a pod these facts.
 # https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
@@ -22,95 +21,73 @@ _PODS = re.compile("VC_(.+)_HOSTS")
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 
 
-class KubernetesResolver:
-    """Reader of the index of a pod, and of all pods' names from the pod template."""
-
-    # Each pod is the worker `<job>-<index>.<service>:<port>`. Its index is
-    # JOB_COMPLETION_INDEX in an indexed Job, and the end of HOSTNAME in a StatefulSet.
-    name = "kubernetes"
-    launcher = "Kubernetes"
-
-    def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether the pod template has set one of our variables."""
-        return any(map(env.get, _NAMES)) and not has_process_launcher(env)
-
-    def resolve(self, env: Mapping[str, str]) -> Cluster:
-        """Read the cluster from the variables of the pod."""
-        job, service, size, port = _pod_template(env)
-        index = _index(env, job)
-        if index >= size:
-            raise ValueError(
-                f"The index of this pod must be from 0 to {size - 1}, as there are "
-                f"no more pods. Received: index {index}, TFDIST_WORKERS={size}. "
-                "Set TFDIST_WORKERS to the completions of the Job, or to the replicas "
-                "of the StatefulSet."
-            )
-        return Cluster(
-            workers=tuple(f"{job}-{pod}.{service}:{port}" for pod in range(size)),
-            task=Task("worker", index),
-        )
-
-
-class VolcanoResolver:
-    """Reader of the pods that Volcano's plugin `svc` lists, by task."""
-
-    # https://volcano.sh/en/docs/user-guide/how_to_use_svc_plugin/
-    name = "volcano"
-    launcher = "Volcano"
-
-    def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether Volcano has listed pods."""
-        has_pods = any(_PODS.fullmatch(name) and env[name] for name in [*env])
-        return has_pods and not has_process_launcher(env)
-
-    def resolve(self, env: Mapping[str, str]) -> Cluster:
-        """Read the cluster from the names of the pods; this pod is one of them."""
-        lists = {name: env[name].split(",") for name in [*env] if _PODS.fullmatch(name)}
-        port = _port(env)
-        cluster, task = {}, None
-        for name, pods in lists.items():
-            found = _PODS.fullmatch(name)
-            job = "worker" if len(lists) == 1 or not found else found[1].lower()
-            cluster[job] = [f"{pod}:{port}" for pod in pods]
-            names = [pod.partition(".")[0] for pod in pods]
-            if env.get("HOSTNAME") in names:
-                task = {"type": job, "index": names.index(env["HOSTNAME"])}
-        if task is None:
-            raise ValueError(
-                "No variable of Volcano gives the place of this pod. Received: "
-                f"{received(env, 'HOSTNAME')}, which is not in {', '.join(lists)}. "
-                "Do without hostNetwork, or set TF_CONFIG in each pod."
-            )
-        text = json.dumps({"cluster": cluster, "task": task})
-        return tf_config.loads(text, name=", ".join(lists))
-
-
 def allocated_pods(env: Mapping[str, str] | None = None) -> Cluster | None:
     """Return the pods of this job; None outside of one, or under `tfdist run`."""
     env = os.environ if env is None else env
-    resolver = KubernetesResolver()
-    if env.get("TFDIST_RUN_ID") or not resolver.recognises(env):
+    if env.get("TFDIST_RUN_ID") or not KUBERNETES.recognises(env):
         return None
-    return resolver.resolve(env)
+    return KUBERNETES.resolve(env)
+
+
+def _read_pods(env: Mapping[str, str]) -> Cluster:
+    """Read the cluster from the variables of the pod."""
+    # Each pod is the worker `<job>-<index>.<service>:<port>`. Its index is
+    # JOB_COMPLETION_INDEX in an indexed Job, and the end of HOSTNAME in a StatefulSet.
+    job, service, size, port = _pod_template(env)
+    index = _index(env, job)
+    if index >= size:
+        raise ValueError(
+            f"The index of this pod must be from 0 to {size - 1}, as there are "
+            f"no more pods. Received: index {index}, TFDIST_WORKERS={size}. "
+            "Set TFDIST_WORKERS to the completions of the Job, or to the replicas "
+            "of the StatefulSet."
+        )
+    return Cluster(
+        workers=tuple(f"{job}-{pod}.{service}:{port}" for pod in range(size)),
+        task=Task("worker", index),
+    )
+
+
+def _volcano_pods(env: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the pods that Volcano has listed, by variable."""
+    # Not items(): of the variables read, `explain` names these only.
+    names = [name for name in [*env] if _PODS.fullmatch(name)]
+    return {name: env[name].split(",") for name in names}
+
+
+def _read_volcano(env: Mapping[str, str]) -> Cluster:
+    """Read the cluster from the names of the pods; this pod is one of them."""
+    lists = _volcano_pods(env)
+    port = _port(env)
+    cluster, task = {}, None
+    for name, pods in lists.items():
+        found = _PODS.fullmatch(name)
+        job = "worker" if len(lists) == 1 or not found else found[1].lower()
+        cluster[job] = [f"{pod}:{port}" for pod in pods]
+        names = [pod.partition(".")[0] for pod in pods]
+        if env.get("HOSTNAME") in names:
+            task = {"type": job, "index": names.index(env["HOSTNAME"])}
+    if task is None:
+        raise ValueError(
+            "No variable of Volcano gives the place of this pod. Received: "
+            f"{received(env, 'HOSTNAME')}, which is not in {', '.join(lists)}. "
+            "Do without hostNetwork, or set TF_CONFIG in each pod."
+        )
+    text = json.dumps({"cluster": cluster, "task": task})
+    return tf_config.loads(text, name=", ".join(lists))
 
 
 def _pod_template(env: Mapping[str, str]) -> tuple[str, str, int, int]:
     """Return the name of the job, the service, the number of pods and the port."""
     job, service = env.get("TFDIST_JOB_NAME", ""), env.get("TFDIST_SERVICE", "")
     size = parse_digits(env.get("TFDIST_WORKERS", "")) or 0
+    is_job = re.fullmatch(_LABEL, job)
     is_service = re.fullmatch(rf"{_LABEL}(?:\.{_LABEL})*", service)
+    is_size = 1 <= size <= _MOST_WORKERS
     for name, is_valid, meaning in (
-        (
-            "TFDIST_JOB_NAME",
-            re.fullmatch(_LABEL, job),
-            "the name of the Job or the StatefulSet",
-        ),
+        ("TFDIST_JOB_NAME", is_job, "the name of the Job or the StatefulSet"),
         ("TFDIST_SERVICE", is_service, "the name of the headless service of the pods"),
-        (
-            "TFDIST_WORKERS",
-            1 <= size <= _MOST_WORKERS,
-            f"the number of pods, from 1 to {_MOST_WORKERS}",
-        ),
+        ("TFDIST_WORKERS", is_size, f"the number of pods, from 1 to {_MOST_WORKERS}"),
     ):
         if not is_valid:
             raise ValueError(
@@ -155,3 +132,20 @@ def _index(env: Mapping[str, str], job: str) -> int:
             "TFDIST_JOB_NAME says."
         )
     return index
+
+
+KUBERNETES = ClusterResolver(
+    "kubernetes",
+    "Kubernetes",
+    lambda env: any(map(env.get, _NAMES)),
+    _read_pods,
+    of_container=True,
+)
+# https://volcano.sh/en/docs/user-guide/how_to_use_svc_plugin/
+VOLCANO = ClusterResolver(
+    "volcano",
+    "Volcano",
+    lambda env: any(pods != [""] for pods in _volcano_pods(env).values()),
+    _read_volcano,
+    of_container=True,
+)

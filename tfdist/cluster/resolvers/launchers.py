@@ -1,16 +1,38 @@
-"""Launchers that give ranks without addresses: horovodrun, mpirun, torchrun."""
+"""Resolvers of all launchers, and the table of those that give ranks alone."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tfdist.cluster.address import parse_digits
-from tfdist.cluster.membership import Place
-from tfdist.cluster.resolvers.base import number, received
+from tfdist.cluster.model import Cluster, Place
+from tfdist.cluster.validation import excerpt
 
 
 @dataclass(frozen=True)
-class LauncherResolver:
+class ClusterResolver:
+    """Reader of the cluster that one launcher or scheduler describes."""
+
+    # Its functions use `env` alone: they neither inspect the machine nor change it.
+    name: str  # As `tfdist env` prints it.
+    launcher: str  # As in `Membership`.
+    # Whether its variables are set, valid or not; never raises.
+    is_set: Callable[[Mapping[str, str]], bool]
+    # Raises ValueError for mistakes.
+    resolve: Callable[[Mapping[str, str]], Cluster]
+    # All processes that `mpirun` starts in a container, or in several, see the same
+    # description of one container.
+    of_container: bool = False
+
+    def recognises(self, env: Mapping[str, str]) -> bool:
+        """Return whether this launcher, and no other inside it, gives the rank."""
+        return self.is_set(env) and not (
+            self.of_container and has_process_launcher(env)
+        )
+
+
+@dataclass(frozen=True)
+class RankResolver:
     """Reader of ranks and sizes from the variables of a launcher."""
 
     name: str
@@ -23,10 +45,14 @@ class LauncherResolver:
     denials: tuple[str, ...] = ()
     # Rank 0 may be a script that starts the ranks, if one of these is set.
     of_scripts: tuple[str, ...] = ()
+    # Rank 0 may be the only process, unless there are several hosts.
+    may_be_alone: bool = False
     # Its number of hosts, if the local size may be missing.
     hosts: str = ""
     # What MPI it starts processes for, if any.
     mpi: str = ""
+    # What to do if no variable gives the size: each process would train alone.
+    remedy: str = ""
 
     def recognises(self, env: Mapping[str, str]) -> bool:
         """Return whether the launcher has set the rank or the size."""
@@ -35,13 +61,22 @@ class LauncherResolver:
         is_signed = not self.signs or any(map(env.get, self.signs))
         is_denied = any(map(env.get, self.denials))
         if env.get(self.variables[0], "0") == "0":
-            is_denied = is_denied or any(map(env.get, self.of_scripts))
+            is_alone = self.may_be_alone and (self._count_hosts(env) or 1) == 1
+            is_denied = is_denied or is_alone or any(map(env.get, self.of_scripts))
         return is_ranked and is_signed and not is_denied
 
     def resolve(self, env: Mapping[str, str]) -> Place:
         """Read ranks and sizes."""
-        rank, size, local_rank = (
-            number(env, name, self.launcher) for name in self.variables[:3]
+        name = self.variables[0]
+        rank = number(env, name, self.launcher)
+        if self.remedy:
+            raise ValueError(
+                f"{name} gives the rank of this process, but no variable the number "
+                f"of processes. Received: {received(env, name)}, as {self.launcher} "
+                f"sets it. {self.remedy}; unset {name} if it is to train alone."
+            )
+        size, local_rank = (
+            number(env, name, self.launcher) for name in self.variables[1:3]
         )
         local_size = self._local_size(env, size, local_rank)
         return Place(rank, size, local_rank, local_size, self.launcher)
@@ -50,8 +85,12 @@ class LauncherResolver:
         """Read the number of processes on this host, or find the least it can be."""
         if env.get(self.variables[3]) or not self.hosts:
             return number(env, self.variables[3], self.launcher)
-        hosts = parse_digits(env.get(self.hosts, "")) or max(1, size)
+        hosts = self._count_hosts(env) or max(1, size)
         return max(local_rank + 1, math.ceil(size / hosts))
+
+    def _count_hosts(self, env: Mapping[str, str]) -> int | None:
+        """Read the number of hosts; None or 0 if it is unknown."""
+        return parse_digits(env.get(self.hosts, ""))
 
 
 def _names(prefix: str) -> tuple[str, str, str, str]:
@@ -65,28 +104,31 @@ def _names(prefix: str) -> tuple[str, str, str, str]:
 
 
 # With MPI below it, `horovodrun` calls `mpirun` and sets none of these variables.
-HOROVOD = LauncherResolver("horovod", "horovodrun", _names("HOROVOD_"))
+HOROVOD = RankResolver("horovod", "horovodrun", _names("HOROVOD_"))
 # Many scripts set RANK and WORLD_SIZE themselves. With `--virtual-local-rank` every
 # process has local rank 0, and its own GPU in CUDA_VISIBLE_DEVICES.
 # https://docs.pytorch.org/docs/stable/elastic/run.html
-TORCHRUN = LauncherResolver(
+TORCHRUN = RankResolver(
     "torchrun",
     "torchrun",
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     signs=("TORCHELASTIC_RUN_ID",),
 )
-OPEN_MPI = LauncherResolver("open_mpi", "mpirun", _names("OMPI_COMM_WORLD_"))
+OPEN_MPI = RankResolver(
+    "open_mpi", "mpirun", _names("OMPI_COMM_WORLD_"), mpi="the mpirun of Open MPI"
+)
 # MPICH and Intel MPI. Slurm's `srun` also sets PMI_RANK and PMI_SIZE.
-MPICH = LauncherResolver(
+MPICH = RankResolver(
     "mpich",
     "mpirun",
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     signs=("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    mpi="the mpirun of MPICH or Intel MPI",
 )
 # Launchers of MPI on large machines, as applications of these machines read them.
 SITES = (
     # Cray PALS: Polaris, Aurora, Derecho.
-    LauncherResolver(
+    RankResolver(
         "pals",
         "mpiexec",
         ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PMI_LOCAL_SIZE"),
@@ -95,7 +137,7 @@ SITES = (
         mpi="the mpiexec of Cray PALS",
     ),
     # Flux: El Capitan.
-    LauncherResolver(
+    RankResolver(
         "flux",
         "flux run",
         ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
@@ -104,10 +146,10 @@ SITES = (
         mpi="flux run",
     ),
     # MVAPICH: the `ibrun` of Frontera and Stampede.
-    LauncherResolver(
+    RankResolver(
         "mvapich", "mpirun_rsh", _names("MV2_COMM_WORLD_"), mpi="MVAPICH's mpirun_rsh"
     ),
-    LauncherResolver(
+    RankResolver(
         "hpe_mpt",
         "mpiexec_mpt",
         ("PMI_RANK", "PMI_SIZE", "MPT_LRANK", ""),
@@ -116,11 +158,11 @@ SITES = (
         mpi="HPE's mpiexec_mpt",
     ),
     # Spectrum MPI: Summit, Lassen.
-    LauncherResolver("jsrun", "jsrun", _names("JSM_NAMESPACE_"), mpi="IBM's jsrun"),
+    RankResolver("jsrun", "jsrun", _names("JSM_NAMESPACE_"), mpi="IBM's jsrun"),
 )
 # Containers keep some variables of Slurm. A script of `sbatch` knows the hosts; with
 # `TF_CONFIG={}` the tasks of a step train apart.
-SLURM_REMNANTS = LauncherResolver(
+SLURM_REMNANTS = RankResolver(
     "slurm_remnants",
     "srun",
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
@@ -130,7 +172,7 @@ SLURM_REMNANTS = LauncherResolver(
     hosts="SLURM_NNODES",
 )
 # Only to compare: `SlurmResolver` reads the addresses, too.
-SRUN = LauncherResolver(
+SRUN = RankResolver(
     "srun",
     "srun",
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
@@ -140,103 +182,82 @@ SRUN = LauncherResolver(
 # MPI may have started horovodrun and torchrun, so they come first.
 LAUNCHERS = (HOROVOD, TORCHRUN, OPEN_MPI, *SITES, MPICH)
 
-
-@dataclass(frozen=True)
-class Guard:
-    """Guard against a rank without a size: each process would train alone."""
-
-    name: str
-    launcher: str
-    rank: str
-    remedy: str
-    # Of a batch job, the script that starts the ranks may have rank 0.
-    least_rank: int = 0
-    # If it is above 1, rank 0 is not alone.
-    hosts: str = ""
-    # Must be set, too.
-    sign: str = ""
-    # Must not be set: what says otherwise.
-    denials: tuple[str, ...] = ()
-
-    def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether the launcher has given this process a rank."""
-        rank = parse_digits(env.get(self.rank, "")) or 0
-        hosts = parse_digits(env.get(self.hosts, "")) or 1
-        is_one_of_several = rank >= self.least_rank or hosts > 1
-        is_ranked = bool(env.get(self.rank)) and is_one_of_several
-        is_signed = not self.sign or bool(env.get(self.sign))
-        return is_ranked and is_signed and not any(map(env.get, self.denials))
-
-    def resolve(self, env: Mapping[str, str]) -> Place:
-        """Raise the error that names the missing size."""
-        number(env, self.rank, self.launcher)
-        raise ValueError(
-            f"{self.rank} gives the rank of this process, but no variable the number "
-            f"of processes. Received: {received(env, self.rank)}, as {self.launcher} "
-            f"sets it. {self.remedy}; unset {self.rank} if it is to train alone."
-        )
-
-
 # No variable of PMIx gives the size: https://github.com/open-mpi/ompi/issues/9167. Open
 # MPI and Slurm set their own.
 GUARDS = (
-    Guard(
+    RankResolver(
         "pmix",
         "prterun",
-        "PMIX_RANK",
-        "Start the program with Open MPI's `mpirun` or with `tfdist run`",
-        sign="PMIX_NAMESPACE",
+        ("PMIX_RANK", "", "", ""),
+        signs=("PMIX_NAMESPACE",),
         # A program that calls MPI by itself becomes the only rank of a PMIx server, and
         # its children inherit the variables. Open MPI 4 marks it with OMPI_MCA_ess.
         denials=("SLURM_PROCID", "OMPI_MCA_ess"),
+        remedy="Start the program with Open MPI's `mpirun` or with `tfdist run`",
     ),
-    Guard(
+    RankResolver(
         "aprun",
         "aprun",
-        "ALPS_APP_PE",
-        "Start `tfdist run` on each host",
+        ("ALPS_APP_PE", "", "", ""),
+        remedy="Start `tfdist run` on each host",
     ),
     # Torque numbers the script of the job, too.
-    Guard(
+    RankResolver(
         "pbsdsh",
         "pbsdsh",
-        "PBS_VNODENUM",
-        "Start the program with `mpirun`, or once with `tfdist run`",
-        least_rank=1,
+        ("PBS_VNODENUM", "", "", ""),
+        may_be_alone=True,
+        remedy="Start the program with `mpirun`, or once with `tfdist run`",
     ),
-    Guard(
+    RankResolver(
         "kubeflow",
         "Kubeflow Trainer",
-        "PET_NODE_RANK",
-        "Start the program in the pods with `torchrun`, or take a runtime for MPI",
-        least_rank=1,
+        ("PET_NODE_RANK", "", "", ""),
+        may_be_alone=True,
         hosts="PET_NNODES",
+        remedy="Start the program in the pods with `torchrun`, or take a runtime for "
+        "MPI",
     ),
 )
 
 
-def mpi_launcher(launcher: str, env: Mapping[str, str]) -> str | None:
+def mpi_launcher(
+    resolver: ClusterResolver | RankResolver | None, env: Mapping[str, str]
+) -> str | None:
     """Return the launcher through which MPI connects the processes, or None."""
     # Each name includes the MPI, in case mpi4py has loaded another one.
-    if launcher == "srun":
-        return "srun --mpi=pmix" if env.get("PMIX_RANK") else None
-    of_site = next((each.mpi for each in SITES if each.launcher == launcher), None)
-    if of_site is not None:
-        return of_site
-    if not (
-        launcher == "mpirun" or (launcher == "tfdist run" and OPEN_MPI.recognises(env))
-    ):
+    if resolver is None:
         return None
-    if not OPEN_MPI.recognises(env):
-        return "the mpirun of MPICH or Intel MPI"
-    # Open MPI 4 does not give its version.
-    return f"the mpirun of Open MPI {env.get('OMPI_VERSION', '4')}"
+    if resolver.launcher == "srun":
+        return "srun --mpi=pmix" if env.get("PMIX_RANK") else None
+    # `tfdist run` starts `mpirun`, if it chooses MPI.
+    if resolver.launcher == "tfdist run" and OPEN_MPI.recognises(env):
+        resolver = OPEN_MPI
+    if resolver is OPEN_MPI:
+        # Open MPI 4 does not give its version.
+        return f"{OPEN_MPI.mpi} {env.get('OMPI_VERSION', '4')}"
+    return resolver.mpi or None if isinstance(resolver, RankResolver) else None
 
 
 def has_process_launcher(env: Mapping[str, str]) -> bool:
     """Return whether a launcher has started several processes in one container."""
-    # SageMaker, Vertex AI and pod templates describe a container, so all processes that
-    # `mpirun` starts, even in other containers, see the same description.
     return any(
         each.recognises(env) and env.get(each.variables[1]) != "1" for each in LAUNCHERS
     )
+
+
+def number(env: Mapping[str, str], name: str, launcher: str) -> int:
+    """Parse a variable that a launcher sets to a whole number, at least 0."""
+    value = parse_digits(env.get(name, ""), most=20)
+    if value is None:
+        raise ValueError(
+            f"{name} must be a whole number, as `{launcher}` sets it. "
+            f"Received: {received(env, name)}. "
+            f"Start the program with `{launcher}`, and do not change its variables."
+        )
+    return value
+
+
+def received(env: Mapping[str, str], name: str) -> str:
+    """Format a variable for an error: its value, or its absence."""
+    return f"{name}={excerpt(repr(env[name]))}" if name in env else f"no {name}"

@@ -4,10 +4,9 @@ import re
 from collections.abc import Mapping
 
 from tfdist.cluster.address import parse_digits
-from tfdist.cluster.hosts.slurm import deal, expand, expand_counts
+from tfdist.cluster.hosts import deal, expand, expand_counts
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.base import number
-from tfdist.cluster.resolvers.launchers import LAUNCHERS
+from tfdist.cluster.resolvers.launchers import LAUNCHERS, ClusterResolver, number
 
 _IN_EVERY_STEP = ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
 _HOSTS = "SLURM_STEP_NODELIST"
@@ -23,44 +22,37 @@ _PORTS_OF_A_STEP = 32
 _STEPS_OF_A_JOB = 16
 
 
-class SlurmResolver:
-    """Reader of the variables that `srun` sets in each of several tasks."""
+def _is_task(env: Mapping[str, str]) -> bool:
+    """Return whether this is one of several tasks, without an inner launcher."""
+    is_step = all(env.get(name) for name in _IN_EVERY_STEP)
+    # Launchers that use a step to reach the nodes, or run in one, set the ranks.
+    has_inner_launcher = any(each.recognises(env) for each in LAUNCHERS)
+    return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
 
-    # The script of `sbatch` is a single process, and has only SLURM_PROCID. No variable
-    # gives ports: they follow from the job and step, or from TFDIST_PORT_BASE.
-    name = "slurm"
-    launcher = "srun"
 
-    def recognises(self, env: Mapping[str, str]) -> bool:
-        """Return whether this is one of several tasks, without an inner launcher."""
-        is_step = all(env.get(name) for name in _IN_EVERY_STEP)
-        # Launchers that use a step to reach the nodes, or run in one, set the ranks.
-        has_inner_launcher = any(each.recognises(env) for each in LAUNCHERS)
-        return is_step and env["SLURM_STEP_NUM_TASKS"] != "1" and not has_inner_launcher
-
-    def resolve(self, env: Mapping[str, str]) -> Cluster:
-        """Read the cluster from the variables of the step."""
-        hosts = expand(env.get(_HOSTS, ""), place=_HOSTS)
-        counts = expand_counts(env.get(_COUNTS, ""), place=_COUNTS)
-        size = number(env, "SLURM_STEP_NUM_TASKS", self.launcher)
-        rank = number(env, "SLURM_PROCID", self.launcher)
-        if len(hosts) != len(counts) or sum(counts) != size or rank >= size:
-            raise ValueError(
-                "The variables of `srun` do not go together. "
-                f"Received: {_HOSTS}={env[_HOSTS]!r} with {len(hosts)} nodes, "
-                f"{sum(counts)} tasks on {len(counts)} in {_COUNTS}={env[_COUNTS]!r}, "
-                f"SLURM_STEP_NUM_TASKS={size}, SLURM_PROCID={rank}. "
-                "Start the program with `srun`, and do not change its variables."
-            )
-        places = deal(counts, at_once=_at_once(env, counts))
-        node, place = places[rank]
-        _check_own_place(env, hosts[node], node, place)
-        base = _port_base(env, max(counts))
-        return Cluster(
-            workers=tuple(f"{hosts[node]}:{base + place}" for node, place in places),
-            task=Task("worker", rank),
-            run_id=_run_id(env),
+def _read_step(env: Mapping[str, str]) -> Cluster:
+    """Read the cluster from the variables of the step."""
+    hosts = expand(env.get(_HOSTS, ""), place=_HOSTS)
+    counts = expand_counts(env.get(_COUNTS, ""), place=_COUNTS)
+    size = number(env, "SLURM_STEP_NUM_TASKS", SLURM.launcher)
+    rank = number(env, "SLURM_PROCID", SLURM.launcher)
+    if len(hosts) != len(counts) or sum(counts) != size or rank >= size:
+        raise ValueError(
+            "The variables of `srun` do not go together. "
+            f"Received: {_HOSTS}={env[_HOSTS]!r} with {len(hosts)} nodes, "
+            f"{sum(counts)} tasks on {len(counts)} in {_COUNTS}={env[_COUNTS]!r}, "
+            f"SLURM_STEP_NUM_TASKS={size}, SLURM_PROCID={rank}. "
+            "Start the program with `srun`, and do not change its variables."
         )
+    places = deal(counts, at_once=_at_once(env, counts))
+    node, place = places[rank]
+    _check_own_place(env, hosts[node], node, place)
+    base = _port_base(env, max(counts))
+    return Cluster(
+        workers=tuple(f"{hosts[node]}:{base + place}" for node, place in places),
+        task=Task("worker", rank),
+        run_id=_run_id(env),
+    )
 
 
 def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
@@ -79,7 +71,7 @@ def _at_once(env: Mapping[str, str], counts: tuple[int, ...]) -> int:
             return 1
         case "plane":
             # `srun` refuses 0, which would make `deal` loop forever.
-            return max(1, number(env, "SLURM_DIST_PLANESIZE", SlurmResolver.launcher))
+            return max(1, number(env, "SLURM_DIST_PLANESIZE", SLURM.launcher))
         case _:
             raise ValueError(
                 "SLURM_DISTRIBUTION does not give the node of each task. "
@@ -118,8 +110,8 @@ def _port_base(env: Mapping[str, str], most: int) -> int:
     """Return the port of the first task on each node."""
     given = env.get(_PORT_BASE)
     if not given:
-        job = number(env, "SLURM_JOB_ID", SlurmResolver.launcher)
-        step = number(env, "SLURM_STEP_ID", SlurmResolver.launcher)
+        job = number(env, "SLURM_JOB_ID", SLURM.launcher)
+        step = number(env, "SLURM_STEP_ID", SLURM.launcher)
         ports = max(most, _PORTS_OF_A_STEP)
         blocks = max(1, _PORTS // ports)
         return _FIRST_PORT + ports * ((job * _STEPS_OF_A_JOB + step) % blocks)
@@ -138,3 +130,8 @@ def _run_id(env: Mapping[str, str]) -> str:
     """Return an identifier of this step that changes with a requeue."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
     return "slurm-" + ".".join(env[name] for name in names if env.get(name))
+
+
+# The script of `sbatch` is a single process, and has only SLURM_PROCID. No variable
+# gives ports: they follow from the job and step, or from TFDIST_PORT_BASE.
+SLURM = ClusterResolver("slurm", "srun", _is_task, _read_step)

@@ -3,18 +3,81 @@
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from string import Template
 
 from tfdist.cluster import tf_config
 from tfdist.cluster.address import split_address
-from tfdist.cluster.hosts.slots import HostSlots, format_hostfile
+from tfdist.cluster.hosts import HostSlots, format_hostfile
 from tfdist.cluster.model import Cluster, Task, cluster_from_jobs
-from tfdist.cluster.templates.batch_files import format_lsf, format_pbs, format_sbatch
-from tfdist.cluster.templates.program import Nodes, Program, fill
 
+# Kubernetes allows 63 characters, and a pod's name adds a job type and an index.
+_NAME = re.compile("[a-z](?:[-a-z0-9]{0,48}[a-z0-9])?")
+_MOST = 65_535
 _NODE = re.compile("[A-Za-z0-9][-A-Za-z0-9._]*")
 _REPLICAS = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
+
+
+@dataclass(frozen=True)
+class Program:
+    """Program of a job: its name, shell command, container image and resources."""
+
+    name: str = "train"
+    command: str = "python train.py"
+    image: str = ""
+    # Of each process.
+    cpus: int | None = None
+    gpus: int | None = None
+    # That of the first process of each node, None if the scheduler decides.
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise for a value that would break the file."""
+        _check_number("--cpus", self.cpus)
+        _check_number("--gpus", self.gpus)
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                "--name must begin with a small letter and have at most 50 small "
+                f"letters, digits and hyphens. Received: --name {self.name!r}. "
+                "Use one such as train."
+            )
+        if any(char.isspace() or not char.isprintable() for char in self.image):
+            raise ValueError(
+                f"--image must be a container image. Received: --image {self.image!r}. "
+                "Write it as registry/name:tag."
+            )
+        try:
+            is_line = bool(self.words) and self.command.isprintable()
+        except ValueError:  # A quotation mark is not closed.
+            is_line = False
+        if not is_line:
+            raise ValueError(
+                "--command must be a line that a shell can run. "
+                f"Received: --command {self.command!r}. Close its quotation marks, and "
+                "put several lines into a script."
+            )
+
+    @property
+    def words(self) -> list[str]:
+        """The command as a list, without shell expansion."""
+        return shlex.split(self.command)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of a batch job, with as many processes on each; without names any nodes."""
+
+    count: int
+    slots: int = 1
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise for a number that no batch system takes."""
+        _check_number("--nodes", self.count)
+        _check_number("--ntasks-per-node", self.slots)
 
 
 def format_job_file(job: Cluster | Nodes, form: str, program: Program) -> str:
@@ -45,7 +108,7 @@ def _hostfile(cluster: Cluster, program: Program) -> str:
 def _kubernetes(cluster: Cluster, program: Program) -> str:
     """Format an indexed Job and its Service; Kubernetes names the pods."""
     workers = _workers_only(cluster, "kubernetes")
-    return fill(
+    return _fill(
         "kubernetes.yaml",
         workers=len(workers),
         port=_port_of(workers),
@@ -58,7 +121,7 @@ def _tfjob(cluster: Cluster, program: Program) -> str:
     """Format a TFJob, whose operator names the pods and sets their TF_CONFIG."""
     values = _container(program)
     replicas = [
-        fill(
+        _fill(
             "tfjob_replicas.yaml",
             type=_REPLICAS[job],
             count=len(addresses),
@@ -68,7 +131,7 @@ def _tfjob(cluster: Cluster, program: Program) -> str:
         )
         for job, addresses in cluster.jobs.items()
     ]
-    return fill("tfjob.yaml", replicas="".join(replicas).rstrip(), **values)
+    return _fill("tfjob.yaml", replicas="".join(replicas).rstrip(), **values)
 
 
 def _mpijob(cluster: Cluster, program: Program) -> str:
@@ -80,7 +143,7 @@ def _mpijob(cluster: Cluster, program: Program) -> str:
     mpirun = ["mpirun", "--allow-run-as-root", "--hostfile", "/etc/mpi/hostfile"]
     mpirun += ["-np", ranks, "--bind-to", "none", "--map-by", "slot"]
     mpirun += ["-x", "PATH", *program.words]
-    return fill(
+    return _fill(
         "mpijob.yaml",
         slots=slots,
         hosts=len(hosts),
@@ -104,7 +167,7 @@ def _compose(cluster: Cluster, program: Program) -> str:
     values = _container(replace(program, command=program.command.replace("$", "$$")))
     gpus = itertools.count()
     services = [
-        fill(
+        _fill(
             "compose_service.yaml",
             service=f"{job}-{index}",
             tf_config=tf_config.dumps(replace(inside, task=Task(job, index))),
@@ -114,7 +177,7 @@ def _compose(cluster: Cluster, program: Program) -> str:
         for job, addresses in jobs.items()
         for index in range(len(addresses))
     ]
-    return fill("compose.yaml", services="".join(services).rstrip(), **values)
+    return _fill("compose.yaml", services="".join(services).rstrip(), **values)
 
 
 def _deploy(program: Program, numbers: Iterator[int] | None) -> str:
@@ -130,6 +193,56 @@ def _deploy(program: Program, numbers: Iterator[int] | None) -> str:
     return json.dumps({"resources": resources} if resources else {})
 
 
+def _sbatch(nodes: Nodes, program: Program) -> str:
+    """Format a script for `sbatch`, in which `srun` starts the tasks."""
+    return _fill(
+        "sbatch.sh",
+        name=program.name,
+        nodes=nodes.count,
+        slots=nodes.slots,
+        cpus=program.cpus or 1,
+        gpus=_line("#SBATCH --gpus-per-task={}", program.gpus),
+        nodelist=_line("#SBATCH --nodelist={}", ",".join(nodes.names)),
+        port=_line("export TFDIST_PORT_BASE={}", program.port),
+        command=program.command,
+    )
+
+
+def _pbs(nodes: Nodes, program: Program) -> str:
+    """Format a script for `qsub`; `tfdist run` reads PBS_NODEFILE."""
+    cpus = program.cpus or 1
+    # PBS_NODEFILE has a line for each of `mpiprocs`.
+    chunk = f"ncpus={cpus * nodes.slots}:mpiprocs={nodes.slots}:ompthreads={cpus}"
+    if program.gpus:
+        chunk += f":ngpus={program.gpus * nodes.slots}"
+    chunks = [f"1:{chunk}:host={name}" for name in nodes.names]
+    return _fill(
+        "pbs.sh",
+        name=program.name,
+        select="+".join(chunks) or f"{nodes.count}:{chunk}",
+        command=program.command,
+    )
+
+
+def _lsf(nodes: Nodes, program: Program) -> str:
+    """Format a script for `bsub`; `tfdist run` reads LSB_DJOB_HOSTFILE."""
+    cpus = program.cpus or 1
+    on_each = cpus * nodes.slots
+    # LSF counts cores, and LSB_DJOB_HOSTFILE has a line for each.
+    every = f"""--hostfile <(awk 'NR % {cpus} == 1' "$LSB_DJOB_HOSTFILE") """
+    gpus = (program.gpus or 0) * nodes.slots
+    return _fill(
+        "lsf.sh",
+        name=program.name,
+        cores=nodes.count * on_each,
+        on_each=on_each,
+        gpus=_line('#BSUB -gpu "num={}:j_exclusive=yes"', gpus),
+        hosts=_line('#BSUB -m "{}"', " ".join(nodes.names)),
+        hostfile=every if cpus > 1 else "",
+        command=program.command,
+    )
+
+
 _WRITERS: dict[str, Callable[[Cluster, Program], str]] = {
     "hostfile": _hostfile,
     "kubernetes": _kubernetes,
@@ -138,9 +251,9 @@ _WRITERS: dict[str, Callable[[Cluster, Program], str]] = {
     "compose": _compose,
 }
 _BATCH_WRITERS: dict[str, Callable[[Nodes, Program], str]] = {
-    "sbatch": format_sbatch,
-    "pbs": format_pbs,
-    "lsf": format_lsf,
+    "sbatch": _sbatch,
+    "pbs": _pbs,
+    "lsf": _lsf,
 }
 _PORTS = ("port", "pick_ports")
 _CONTAINER = ("name", "command", "image", "cpus", "gpus", *_PORTS)
@@ -156,6 +269,26 @@ JOB_FILES = {
     "mpijob": _CONTAINER,
     "compose": _CONTAINER,
 }
+
+
+def _line(text: str, value: object) -> str:
+    """Return a line of a script, or nothing without a value."""
+    return f"{text.format(value)}\n" if value else ""
+
+
+def _fill(template: str, **values: object) -> str:
+    """Fill in a template."""
+    text = (files("tfdist.cluster.templates") / template).read_text()
+    return Template(text).substitute(values)
+
+
+def _check_number(option: str, value: int | None) -> None:
+    """Raise for a number that is no count."""
+    if value is not None and not 1 <= value <= _MOST:
+        raise ValueError(
+            f"{option} must be from 1 to {_MOST}. Received: {option} {value}. "
+            "Give another number."
+        )
 
 
 def _container(program: Program) -> dict[str, str]:

@@ -4,11 +4,13 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from tfdist.cluster.launcher import start_timeout
 from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.horovod.peers import connect, stop_at_exit
 from tfdist.collectives.monitored import MonitoredCollective
@@ -22,12 +24,10 @@ from tfdist.collectives.wire_format import (
     without_bfloat16,
 )
 from tfdist.compat.tensorflow import local_devices, run_always
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.presence import start_timeout
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 
-# A function that adds an operation on tensors to the graph, under a name.
-_Operation = Callable[[list[Any], str], list[Any]]
+# A function of Horovod on tensors, with options, that returns one tensor or several.
+_Operation = Callable[..., Any]
 # What a rank sends at once to the owners of gradients.
 _MESSAGE_BYTES = 8 * 2**20
 
@@ -64,13 +64,13 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
                 f"{process_set} on rank {hvd.rank()}. Give each rank the set that it "
                 "is in."
             )
-        lifeline, hub = connect(
+        lifeline = connect(
             self.process_set,
             start_timeout_seconds=start_timeout(start_timeout_seconds),
             timeout_seconds=timeout_seconds,
         )
         rank, size = self.process_set.rank(), self.process_set.size()
-        super().__init__(rank, size, lifeline, hub)
+        super().__init__(rank, size, lifeline)
         self._is_everyone = self.process_set is hvd.global_process_set
         self._common = {"process_set": self.process_set, "ignore_name_scope": True}
         self._functions: dict[str, Any] = {}
@@ -120,9 +120,8 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
 
         # Over Gloo, Horovod's reducescatter takes twice the time of its allreduce, and
         # all blocks of it must be of the same length.
-        def exchange(tensors: list[Any], name: str) -> list[Any]:
-            block, splits = tensors
-            return [hvd.alltoall(block, splits, name=name, **self._common)[0]]
+        def exchange(block: Any, splits: Any, **options: Any) -> Any:
+            return hvd.alltoall(block, splits, **options)[0]
 
         sums: dict[int, list[Any]] = {}
         received = self._run(f"reduce {name}", exchange, messages)
@@ -156,15 +155,11 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
 
     def all_to_all(self, tensor: Any, *, name: str) -> Any:
         """Send each rank its row; see `Collective.all_to_all`."""
-
-        def exchange(tensors: list[Any], name: str) -> list[Any]:
-            return [hvd.alltoall(*tensors, name=name, **self._common)]
-
         moved = [[to_move(tensor)]]
-        received = self._run(f"all_to_all {name}", exchange, moved)[0]
+        received = self._run(f"all_to_all {name}", hvd.alltoall, moved)[0]
         return tf.ensure_shape(from_move(received, tensor.dtype), tensor.shape)
 
-    def _leave(self, hub: Hub | None) -> None:
+    def _leave(self) -> None:
         error, lifeline = getattr(sys, "last_value", None), self._lifeline
         if isinstance(error, self._PEER_ERRORS):
             with suppress(ConnectionError, RuntimeError, TimeoutError):
@@ -173,7 +168,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         if error is not None and failure is not None and failure.text not in str(error):
             # Horovod's error, which ends the program, does not name the lost rank.
             print(f"tfdist: {failure.text}", file=sys.stderr, flush=True)
-        super()._leave(hub)
+        super()._leave()
         if not (self._is_everyone or hasattr(sys, "last_value")):
             # When one rank stops, Horovod stops on the ranks of all sets.
             with suppress(Exception):
@@ -193,17 +188,16 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
     ) -> list[Any]:
         """Combine tensors of one type by a Horovod op, each list in one message."""
         before, after = factors
-        options = {"op": op, "prescale_factor": before, "postscale_factor": after}
+        scales = {"prescale_factor": before, "postscale_factor": after}
 
-        def reduce(tensors: list[Any], name: str) -> list[Any]:
+        def reduce(*tensors: Any, **options: Any) -> Any:
             if op == hvd.Adasum:
                 # For tensors without a device, Horovod forks TensorFlow to find GPUs.
                 with tf.device(local_devices()[0]):
-                    tensors = [tf.identity(tensor) for tensor in tensors]
-            options_here = options | {"name": name} | self._common
+                    tensors = tuple(tf.identity(tensor) for tensor in tensors)
             if len(tensors) == 1:
-                return [hvd.allreduce(*tensors, **options_here)]
-            return list(hvd.grouped_allreduce(tensors, **options_here))
+                return hvd.allreduce(*tensors, op=op, **scales, **options)
+            return hvd.grouped_allreduce([*tensors], op=op, **scales, **options)
 
         what = f"all_reduce {name} {op} {before} {after}"
         dtype = messages[0][0].dtype
@@ -211,18 +205,12 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         return [tf.cast(result, dtype) for result in self._run(what, reduce, sent)]
 
     def _gather(self, tensor: Any, name: str) -> Any:
-        def gather(tensors: list[Any], name: str) -> list[Any]:
-            return [hvd.allgather(*tensors, name=name, **self._common)]
-
-        return self._run(f"all_gather {name}", gather, [[tensor]])[0]
+        return self._run(f"all_gather {name}", hvd.allgather, [[tensor]])[0]
 
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
         root = self.process_set.ranks[root_rank]
-
-        def broadcast(tensors: list[Any], name: str) -> list[Any]:
-            return [hvd.broadcast(*tensors, root, name=name, **self._common)]
-
         what = f"broadcast {name} from {root}"
+        broadcast = partial(hvd.broadcast, root_rank=root)
         return self._run(what, broadcast, [[tensor] for tensor in tensors])
 
     def _run(
@@ -234,12 +222,12 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
             return [
                 result
                 for i, tensors in enumerate(messages)
-                for result in _build(f"{what}/{i}", operation, tensors)
+                for result in self._build(f"{what}/{i}", operation, tensors)
             ]
 
         if not tf.executing_eagerly():
             # The first tensors, as operations do not wait for each other's.
-            return self.traced(what, messages[0], lambda: build(messages))
+            return self.recorder.traced(what, messages[0], lambda: build(messages))
         # Horovod matches eager operations by order, graph operations by name.
         if what not in self._functions:
             self._functions[what] = tf.function(build, reduce_retracing=True)
@@ -247,6 +235,21 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
             # A graph even under tf.config.run_functions_eagerly.
             function = self._functions[what].get_concrete_function(messages)
             results: list[Any] = function(messages)
+        return results
+
+    def _build(self, what: str, operation: _Operation, tensors: list[Any]) -> list[Any]:
+        """Add one operation to the graph."""
+        graph = tf.compat.v1.get_default_graph()
+        name = re.sub(r"[^A-Za-z0-9]+", "_", what)
+        # Horovod ignores scopes, so names must be unique without them. XLA cannot
+        # compile the operation, which stays outside of the compiled graph.
+        with graph.name_scope(None), tf.xla.experimental.jit_scope(compile_ops=False):
+            sent = [prevent_constant_folding(tensor) for tensor in tensors]
+            results = operation(*sent, name=name, **self._common)
+        results = [*results] if isinstance(results, list | tuple) else [results]
+        for result in results:
+            # A rank that does not use the result must still take part.
+            run_always(result.op)
         return results
 
 
@@ -277,19 +280,3 @@ def check_adasum(process_set: Any) -> None:
 def _elements(pieces: Sequence[tuple[int, slice]]) -> int:
     """Return the number of elements of pieces."""
     return sum(piece.stop - piece.start for _, piece in pieces)
-
-
-def _build(what: str, operation: _Operation, tensors: list[Any]) -> list[Any]:
-    """Add one operation to the graph."""
-    graph = tf.compat.v1.get_default_graph()
-    # Horovod ignores scopes, so names must be unique without them. XLA cannot compile
-    # the operation, which stays outside of the compiled graph.
-    with graph.name_scope(None), tf.xla.experimental.jit_scope(compile_ops=False):
-        results = operation(
-            [prevent_constant_folding(tensor) for tensor in tensors],
-            re.sub(r"[^A-Za-z0-9]+", "_", what),
-        )
-    for result in results:
-        # A rank that does not use the result must still take part.
-        run_always(result.op)
-    return results

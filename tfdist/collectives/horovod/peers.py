@@ -9,11 +9,10 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 
-from tfdist.cluster.membership import Membership
+from tfdist.cluster.model import Membership
 from tfdist.cluster.ownership import take_rank
 from tfdist.devices import pin
-from tfdist.rendezvous.hub import Hub
-from tfdist.rendezvous.lifeline import Lifeline
+from tfdist.liveness.lifeline import Lifeline, monitor
 from tfdist.rendezvous.roll_call import Guest, introduce, meet
 
 # Gloo waits 30 seconds before it considers a peer lost.
@@ -45,17 +44,12 @@ def start(place: Membership) -> int:
 
 def connect(
     process_set: Any, *, start_timeout_seconds: float, timeout_seconds: float
-) -> tuple[Lifeline, Hub | None]:
-    """Connect this rank to rank 0 of its set; on rank 0, return the hub, too."""
+) -> Lifeline:
+    """Connect this rank to rank 0 of its set."""
     guests, door = gather_guests(process_set, start_timeout_seconds)
-    return meet(
-        process_set.rank(),
-        guests,
-        door,
-        stop,
-        start_timeout_seconds=start_timeout_seconds,
-        timeout_seconds=timeout_seconds,
-    )
+    rank, seconds = process_set.rank(), start_timeout_seconds
+    met = meet(rank, guests, door, start_timeout_seconds=seconds)
+    return monitor(met, stop, timeout_seconds)
 
 
 def gather_guests(

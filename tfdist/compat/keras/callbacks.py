@@ -217,8 +217,10 @@ def begin_training(original: Any, self: Any, logs: Any = None) -> None:
         hooks.training_begins(self.model, watched)
     original(self, logs)
     restores = _watches(self, "on_train_begin", restoring=True)
-    if hooks is not None and hooks.restored(self.model, restores=restores):
-        self.model._initial_epoch = hooks.first_epoch(self.model._initial_epoch)
+    if hooks is not None:
+        begins = self.model._initial_epoch
+        begins = hooks.restored(self.model, begins, restores=restores)
+        self.model._initial_epoch = begins
 
 
 def _check_position(callbacks: list[Any]) -> None:

@@ -10,9 +10,10 @@ from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import optimizers_in, reduces_by_itself
-from tfdist.compat.owned_variables import check_shardable, owners_of
+from tfdist.compat.owned_variables import owners_of
 from tfdist.compat.patching import holding
 from tfdist.compat.user_warnings import warn_user
+from tfdist.sharding.optimizers import check_shardable
 
 _OF_KERAS_2 = "experimental_run_tf_function"
 
@@ -49,8 +50,9 @@ def compile_for_strategy(
             )
         self.jit_compile = False
     if hooks is not None and self.optimizer is not None:
-        if owners_of(self.distribute_strategy) is not None:
-            check_shardable(self.optimizer)
+        owners = owners_of(self.distribute_strategy)
+        if owners is not None:
+            check_shardable(self.optimizer, owners)
         # A callback may compile within a fit, which is not in the scope.
         with self.distribute_strategy.scope():
             adopt(self.optimizer)

@@ -5,7 +5,7 @@ Defaults suit a strategy whose processes need no agreement.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -17,57 +17,77 @@ class InputHooks(Protocol):
         """Return the batches of a Keras data adapter, as they are or as `Shard`s."""
 
     def function_of(
-        self, trainer: Any, step: Any, *, is_training: bool
+        self, trainer: Any, what: str, step: Any
     ) -> Callable[[Any], Any] | None:
-        """Return a replacement for Keras's step function, None to keep it."""
+        """Return a replacement for Keras's function of a step, None to keep it.
+
+        `what` is "train_step", "test_step" or "predict_step".
+        """
         return None
 
-    def predict_function_of(self, trainer: Any) -> Callable[[Any], Any] | None:
-        """Return a replacement for Keras's predict function, None to keep it."""
-        return None
+    def run_function(
+        self,
+        trainer: Any,
+        what: str,
+        call: Callable[[], Any],
+        *,
+        is_joint: bool,
+        is_first: bool = False,
+    ) -> Any:
+        """Call a model's function on all ranks, or on this one alone.
+
+        `trainer` is None in predictions; `is_first` marks the first step to train.
+        """
+        return call()
 
     def predicting(self, trainer: Any) -> AbstractContextManager[None]:
-        """Mark a `predict` of a model."""
-
-    def call_of(
-        self, trainer: Any, what: str, *, is_joint: bool
-    ) -> AbstractContextManager[None]:
-        """Mark a call of a model's function, run by all ranks or by this one alone."""
-        return nullcontext()
+        """Mark a `predict` of a model, which starts from equal variables."""
 
 
-class StepHooks(Protocol):
+class KerasStep(Protocol):
     """The part of the global batch that a step computes."""
-
-    @property
-    def in_step(self) -> bool:
-        """Return whether Keras is tracing a step, or running it eagerly."""
 
     def share(self) -> Any:
         """Return this rank's share of the step's global batch, a float64 scalar."""
 
     def is_by_row(self, value: Any) -> bool:
         """Return whether the first dimension of a value is the rows of this rank."""
-        # Lengths of batches are not static.
-        return bool(value.shape.rank) and value.shape[0] is None
 
-    def sum_over_ranks(self, value: Any, what: str) -> Any:
+    def sum(self, value: Any, what: str) -> Any:
         """Sum a value of the step over the ranks that have rows."""
 
-    def before_draw(self, state: Any) -> None:
-        """Prepare the state of a generator of seeds, which is about to draw."""
-        return
 
-    def fold_seed(self, seed: Any) -> Any:
-        """Derive a seed of this rank, if ranks must draw different numbers."""
+class StepHooks(Protocol):
+    """The step that Keras is tracing, or running eagerly."""
 
-    def note_random_operation(self) -> None:
-        """Record that a random operation of TensorFlow gets its seeds."""
-        return
+    @property
+    def step(self) -> KerasStep | None:
+        """The step, if its replica has a part of the batch only."""
+
+    def draw_seed(self, draw: Callable[[], Any], state: Any) -> Any:
+        """Draw a seed from the state of a generator, another on each rank if need be.
+
+        The state is None for the seeds of a random operation of TensorFlow.
+        """
+        return draw()
 
     def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Record that a step assigns a variable; no-op outside of a step."""
         return
+
+
+class GradientPlan(NamedTuple):
+    """Gradients of one rank, and what their sum over ranks has to know of them.
+
+    `are_shares` tells that they are multiplied by the rank's share of the global batch.
+    `owners` are the ranks that need the sums, or their own rows of them; empty: all.
+    """
+
+    gradients: Sequence[Any]
+    # Of the gradients, as far as known.
+    variables: Sequence[Any] = ()
+    are_shares: bool = False
+    owners: Sequence[int] = ()
 
 
 class GradientHooks(Protocol):
@@ -80,15 +100,13 @@ class GradientHooks(Protocol):
 
     def prepare_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
-    ) -> list[Any]:
+    ) -> GradientPlan:
         """Fill in gradients that only other ranks have, and weight all by rows."""
-        return list(gradients)
+        return GradientPlan(gradients, variables)
 
-    def reduce_gradients(
-        self, gradients: Sequence[Any], owners: Sequence[int] = ()
-    ) -> list[Any]:
+    def reduce_gradients(self, plan: GradientPlan) -> list[Any]:
         """Sum prepared gradients over ranks, or on the owners of their weights."""
-        return list(gradients)
+        return list(plan.gradients)
 
     def gradient_state(self, variables: Sequence[Any]) -> list[Any]:
         """Return what the sum of these variables' gradients keeps for the next step."""
@@ -109,9 +127,6 @@ class GradientHooks(Protocol):
 class FitHooks(Protocol):
     """Start, epochs and end of `fit` and `evaluate`."""
 
-    # What the bits depend on instead of the processes; None if on these, too.
-    arithmetic: str | None = None
-
     def fitting(self, trainer: Any, root_rank: int) -> AbstractContextManager[None]:
         """Mark a `fit` whose initial variables are those of `root_rank`."""
 
@@ -119,28 +134,21 @@ class FitHooks(Protocol):
         """Synchronize a model over ranks right after it is built."""
         return
 
-    def synchronize(self, trainer: Any) -> None:
-        """Give the variables of a model equal values on all ranks."""
-        return
-
     def training_begins(self, trainer: Any, watched: Sequence[str]) -> None:
         """Agree on the batch events at which callbacks of any rank may decide."""
         return
 
-    def restored(self, trainer: Any, *, restores: bool) -> bool:
-        """Synchronize again, if a callback of any rank may have restored something."""
-        return False
+    def restored(
+        self, trainer: Any, epoch: int | None, *, restores: bool
+    ) -> int | None:
+        """Synchronize again, if a callback of any rank may have restored something.
 
-    def first_epoch(self, epoch: int | None) -> int | None:
-        """Return the epoch in which rank 0 begins."""
+        Return the epoch in which the `fit` begins, given this rank's.
+        """
         return epoch
 
     def callbacks_called(self, trainer: Any, event: str) -> None:
         """Agree on the decisions of callbacks after an event of theirs."""
-        return
-
-    def first_step_returned(self, trainer: Any) -> None:
-        """Check the first step of a `fit`, which has returned."""
         return
 
     def has_written(self, file: str, error: Exception | None = None) -> None:
@@ -158,21 +166,13 @@ class FitHooks(Protocol):
         """Synchronize the state of layers after the last step of an epoch."""
         return
 
-    def step_returned(self, trainer: Any, what: str, logs: Any) -> None:
-        """Record what a "train_step" or "test_step" of all ranks returned."""
-        return
-
     def metrics_result(
         self, trainer: Any, result: Callable[[Any], Any], logs: Any
     ) -> Any:
         """Call `result(logs)` with the metric states of all ranks."""
 
-    def is_of_loop(self, variables: Sequence[Any]) -> bool:
-        """Return whether a loop of the user's own has assigned one of the variables."""
-        return False
-
-    def states_of_all(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """Return metric variables with their values over all ranks."""
+    def states_of_loop(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return metric variables of a custom loop with their values over all ranks."""
         return []
 
     def metrics_reset(self, trainer: Any) -> None:
@@ -212,6 +212,12 @@ def hooks_of(strategy: Any) -> KerasHooks | None:
 def current_hooks() -> KerasHooks | None:
     """Return the hooks of the strategy whose replica runs this code, if any."""
     return hooks_of(tf.distribute.get_strategy())
+
+
+def current_step() -> KerasStep | None:
+    """Return the step of Keras in which the current replica runs this code, if any."""
+    hooks = current_hooks()
+    return None if hooks is None else hooks.step
 
 
 def hooks_of_model(model: Any) -> KerasHooks | None:

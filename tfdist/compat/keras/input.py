@@ -190,17 +190,29 @@ def is_composite(spec: Any) -> bool:
     return isinstance(spec, tf.RaggedTensorSpec | tf.SparseTensorSpec)
 
 
-def without_rows(value: Any) -> Any:
-    """Convert a batch to its spec, for any number of rows."""
-    if value is None:
+def spec_of(batch: Any) -> Any:
+    """Return the spec of a batch, or of a spec, for any number of rows.
+
+    Batches differ only in their rows if `str` of their specs is equal.
+    """
+    return tf.nest.map_structure(_of_any_rows, batch)
+
+
+def _of_any_rows(leaf: Any) -> Any:
+    """Return the spec of a tensor or an array; None for an absent one."""
+    if getattr(leaf, "shape", None) is None:
         return None
-    if isinstance(value, tf.RaggedTensor):
-        shape = [None, *value.shape[1:]]
-        return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank)
-    if isinstance(value, tf.SparseTensor):
-        return tf.SparseTensorSpec([None, *value.shape[1:]], value.dtype)
-    array = tf.convert_to_tensor(value)
-    return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
+    if isinstance(leaf, tf.Variable):
+        leaf = tf.convert_to_tensor(leaf)
+    spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        shape = [None, *spec.shape[1:]]
+        return tf.RaggedTensorSpec(
+            shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype
+        )
+    if isinstance(spec, tf.SparseTensorSpec) or spec.shape.rank:
+        return type(spec)([None, *spec.shape[1:]], spec.dtype)
+    return spec
 
 
 def size_of(adapter: Any) -> str:

@@ -5,8 +5,6 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import keras
-
 from tfdist.cluster.detect import detect_membership
 from tfdist.compat.keras import versions
 from tfdist.compat.patching import wrap
@@ -21,8 +19,16 @@ def install(*, is_alone: bool) -> None:
     # `fit` rejects models created outside of a scope, which would train separately.
     _patch()
     if not is_alone:
-        _refuse_models_of_no_strategy()
-        _leave_printing_to_chief()
+        _patch_job()
+
+
+@functools.cache
+def install_for_observers() -> None:
+    """Patch what an observer sees, around all other patches."""
+    from tfdist.compat.keras.patches import PATCHES_OF_OBSERVERS
+
+    _patch()
+    _replace(PATCHES_OF_OBSERVERS)
 
 
 @functools.cache
@@ -46,19 +52,12 @@ def _patch() -> None:
 
 
 @functools.cache
-def _refuse_models_of_no_strategy() -> None:
-    """Make `fit` reject models created outside of every strategy, from now on."""
-    from tfdist.compat.keras.trainer import make_function_under_strategy
-
-    wrap(keras.Model, "_make_function", make_function_under_strategy)
-
-
-@functools.cache
-def _leave_printing_to_chief() -> None:
-    """Print nothing on another rank that the chief prints as well, from now on."""
+def _patch_job() -> None:
+    """Refuse models of no strategy, and print nothing that the chief prints as well."""
     from tfdist.compat.chief_output import warn_elsewhere
-    from tfdist.compat.keras.patches import PATCHES_OF_OTHER_RANKS
+    from tfdist.compat.keras.patches import PATCHES_OF_JOBS, PATCHES_OF_OTHER_RANKS
 
+    _replace(PATCHES_OF_JOBS)
     member = detect_membership()
     if member.trains and not member.is_chief:
         _replace(PATCHES_OF_OTHER_RANKS)

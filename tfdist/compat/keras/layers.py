@@ -5,7 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.compat.keras.hooks import current_hooks
+from tfdist.compat.keras.hooks import current_hooks, current_step
+from tfdist.compat.keras.versions import is_at_least
 from tfdist.compat.mirrored import outside
 
 
@@ -91,15 +92,12 @@ def is_normalized(model: Any, variable: Any) -> bool:
     return any(variable is getattr(layer, "kernel", None) for layer in layers)
 
 
-_ADDS_UP = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14)
-
-
 def penalty_of_all_rows(original: Any, self: Any, x: Any) -> Any:
     """Divide the penalty of activities by this rank's share of the rows."""
     penalty = original(self, x)
-    hooks = current_hooks()
-    is_of_weights = isinstance(x, keras.Variable)
-    if hooks is None or not hooks.in_step or is_of_weights or not _ADDS_UP:
+    step = current_step()
+    # Newer versions of Keras make it a mean over rows.
+    if step is None or isinstance(x, keras.Variable) or is_at_least(3, 14):
         return penalty
-    share = keras.ops.cast(hooks.share(), penalty.dtype)
+    share = keras.ops.cast(step.share(), penalty.dtype)
     return keras.ops.divide_no_nan(penalty, share)

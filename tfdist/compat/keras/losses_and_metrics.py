@@ -5,7 +5,7 @@ ranks.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from weakref import WeakSet
 
@@ -15,7 +15,12 @@ from keras import ops
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.losses.loss import apply_mask
 
-from tfdist.compat.keras.hooks import KerasHooks, current_hooks, hooks_of_model
+from tfdist.compat.keras.hooks import (
+    KerasStep,
+    current_hooks,
+    current_step,
+    hooks_of_model,
+)
 from tfdist.compat.patching import holding, wrap
 
 # The kinds of metrics whose `result` is wrapped.
@@ -37,16 +42,16 @@ def reduce_over_ranks(
 ) -> Any:
     """Reduce a loss like Keras, but divide by the total of all ranks."""
     loss = original(values, sample_weight, mask, reduction, dtype)
-    hooks = current_hooks()
-    if hooks is None or not hooks.in_step or len(loss.shape) > 0:
+    step = current_step()
+    if step is None or len(loss.shape) > 0:
         return loss
     if reduction == "sum":
-        return ops.divide_no_nan(loss, ops.cast(hooks.share(), loss.dtype))
+        return ops.divide_no_nan(loss, ops.cast(step.share(), loss.dtype))
     if mask is not None and reduction in ("mean", "sum_over_batch_size"):
-        return _by_all(hooks, loss, mask)
+        return _by_all(step, loss, mask)
     if reduction == "mean_with_sample_weight":
         weights = _weights(sample_weight, mask, dtype or loss.dtype)
-        return loss if weights is None else _by_all(hooks, loss, weights)
+        return loss if weights is None else _by_all(step, loss, weights)
     return loss
 
 
@@ -58,18 +63,18 @@ def average_by_share(
 ) -> Any:
     """Average a loss like TensorFlow; make a sum over the global batch size a mean."""
     loss = original(per_example_loss, sample_weight, global_batch_size)
-    hooks = current_hooks()
-    if hooks is None or not hooks.in_step or global_batch_size is None:
+    step = current_step()
+    if step is None or global_batch_size is None:
         return loss
-    return tf.math.divide_no_nan(loss, tf.cast(hooks.share(), loss.dtype))
+    return tf.math.divide_no_nan(loss, tf.cast(step.share(), loss.dtype))
 
 
 def add_loss_by_share(original: Any, self: Any, loss: Any) -> Any:
     """Sum a loss of `add_loss` like Keras; by share, if it has a value for each row."""
-    total, hooks = original(self, loss), current_hooks()
-    if hooks is None or not hooks.in_step or not hooks.is_by_row(loss):
+    total, step = original(self, loss), current_step()
+    if step is None or not step.is_by_row(loss):
         return total
-    return ops.divide_no_nan(total, ops.cast(hooks.share(), total.dtype))
+    return ops.divide_no_nan(total, ops.cast(step.share(), total.dtype))
 
 
 def gradient_of_rows(
@@ -84,11 +89,10 @@ def gradient_of_rows(
     """Compute a gradient; by weights, that of a loss per row is summed over ranks."""
     # TensorFlow's gradient of a vector is that of its sum. Gradients by inputs stay, as
     # they are each row's own.
-    hooks = current_hooks()
+    step = current_step()
     losses = tf.nest.flatten(target)
     if (
-        hooks is not None
-        and hooks.in_step
+        step is not None
         and output_gradients is None
         and any(tf.is_tensor(loss) and loss.shape.rank != 0 for loss in losses)
         and all(
@@ -96,7 +100,7 @@ def gradient_of_rows(
             for source in tf.nest.flatten(sources)
         )
     ):
-        share = hooks.share()
+        share = step.share()
         output_gradients = [_sum_or_mean(loss, share) for loss in losses]
     return original(self, target, sources, output_gradients, *args, **kwargs)
 
@@ -109,11 +113,11 @@ def _sum_or_mean(loss: Any, share: Any) -> Any:
     return tf.math.divide_no_nan(ones, tf.cast(share, ones.dtype))
 
 
-def _by_all(hooks: KerasHooks, loss: Any, weights: Any) -> Any:
+def _by_all(step: KerasStep, loss: Any, weights: Any) -> Any:
     """Divide a loss by the total weight of all ranks instead of this rank's."""
     own = ops.sum(ops.cast(weights, loss.dtype))
-    total = hooks.sum_over_ranks(own, "divisor of a loss")
-    share = ops.cast(hooks.share(), loss.dtype)
+    total = step.sum(own, "divisor of a loss")
+    share = ops.cast(step.share(), loss.dtype)
     return ops.divide_no_nan(loss * own, total * share)
 
 
@@ -155,10 +159,10 @@ def update_by_share(
     original: Any, self: Any, values: Any, sample_weight: Any = None
 ) -> Any:
     """Update a mean or sum like Keras; weight a plain number by this rank's share."""
-    hooks = current_hooks()
-    if hooks is not None and hooks.in_step and sample_weight is None:
+    step = current_step()
+    if step is not None and sample_weight is None:
         is_number = tf.convert_to_tensor(values).shape.rank == 0
-        sample_weight = hooks.share() if is_number else None
+        sample_weight = step.share() if is_number else None
     return original(self, values, sample_weight)
 
 
@@ -176,9 +180,10 @@ def result_of_loop(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     values = [getattr(variable, "_value", None) for variable in self.variables[:1]]
     hooks = hooks_of_model(values[0]) if values else None
     is_between = get_stateless_scope() is None and not _is_in_replica()
-    if hooks is None or not is_between or not hooks.is_of_loop(self.variables):
+    if hooks is None or not is_between:
         return original(self, *args, **kwargs)
-    with keras.StatelessScope(state_mapping=hooks.states_of_all(self.variables)):
+    states = hooks.states_of_loop(self.variables)
+    with keras.StatelessScope(state_mapping=states) if states else nullcontext():
         return original(self, *args, **kwargs)
 
 

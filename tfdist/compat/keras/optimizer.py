@@ -3,16 +3,27 @@
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdist.compat.keras.hooks import KerasHooks, any_hooks_of, current_hooks, hooks_of
+from tfdist.compat.keras.hooks import (
+    GradientPlan,
+    any_hooks_of,
+    current_hooks,
+    hooks_of,
+)
 from tfdist.compat.keras.learning_rates import inner_optimizers
 from tfdist.compat.keras.own_reduction import OwnReduction
-from tfdist.compat.owned_variables import owners_applied, share_updates
-from tfdist.compat.patching import holding
+from tfdist.compat.owned_variables import owners_by_weight, share_updates
+from tfdist.compat.patching import holding, within
+
+# The plan of the gradients that an optimizer applies now. Keras keeps what it filters
+# and accumulates to itself between the two calls of a strategy.
+_NO_PLAN = GradientPlan([])
+_PLAN = ContextVar("plan", default=_NO_PLAN)
 
 
 def adopt(optimizer: Any) -> None:
@@ -66,7 +77,7 @@ def _in_steps(replacement: Callable[..., None], original: Any) -> Callable[..., 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> None:
         hooks = current_hooks()
-        if hooks is None or not hooks.in_step:
+        if hooks is None or hooks.step is None:
             original(*args, **kwargs)
         else:
             replacement(original, *args, **kwargs)
@@ -85,12 +96,14 @@ def apply_reduced(
     # it runs once for all, and each assignment reaches every copy of a variable.
     _check_replica_context(optimizer, variables)
     hooks, inner = current_hooks(), getattr(optimizer, "inner_optimizer", None)
-    if hooks is not None and hooks.updates_once and not hooks.are_reduced:
-        _apply_once(hooks, grads, variables, apply)
-    elif hooks is not None:
-        grads = hooks.reduce_gradients(hooks.prepare_gradients(grads, variables))
-        with hooks.gradients_are_reduced():
-            apply(grads)
+    if hooks is not None:
+        is_once = hooks.updates_once and not hooks.are_reduced
+        sums = hooks.reduce_gradients(hooks.prepare_gradients(grads, variables))
+        if is_once:
+            # The devices share the variables: all must have read them before an update.
+            _call_once(sums, functools.partial(_apply_sums, apply))
+        else:
+            _apply_sums(apply, tf.distribute.get_strategy(), sums)
     elif isinstance(inner, OwnReduction):
         inner.apply_reduced(grads, variables, apply)
     elif tf.__internal__.distribute.strategy_supports_no_merge_call():
@@ -159,14 +172,17 @@ def apply_where_variables_are(
         _refuse_overwriting(variables)
     if hooks is not None or not tf.distribute.has_strategy():
         _check_replica_context(self, variables)
+
+    def apply(grads: Sequence[Any], variables: Any) -> None:
+        with within(_PLAN, _NO_PLAN):
+            original(self, grads, variables)
+
     with nullcontext() if hooks is None else hooks.applying():
         if hooks is None or not hooks.updates_once or hooks.are_reduced:
-            original(self, grads, trainable_variables)
+            apply(grads, trainable_variables)
             share_updates(self, variables)
-            return
-        apply_reduced(
-            self, grads, variables, lambda sums: original(self, sums, variables)
-        )
+        else:
+            apply_reduced(self, grads, variables, lambda sums: apply(sums, variables))
 
 
 def prepare_then_filter(
@@ -176,9 +192,14 @@ def prepare_then_filter(
     if any_hooks_of(tf.distribute.get_strategy()) is not None:
         adopt(self)
     hooks = current_hooks()
-    if hooks is not None:
-        grads = hooks.prepare_gradients(grads, vars)
-    return original(self, grads, vars)
+    if hooks is None:
+        return original(self, grads, vars)
+    plan = hooks.prepare_gradients(grads, vars)
+    grads, vars = original(self, plan.gradients, vars)
+    # A norm over all weights needs all sums.
+    owners = [] if self.global_clipnorm else owners_by_weight(self, vars)
+    _PLAN.set(plan._replace(gradients=grads, variables=vars, owners=owners))
+    return grads, vars
 
 
 def _refuse_overwriting(variables: Sequence[Any]) -> None:
@@ -197,8 +218,7 @@ def reduce_then_clip(original: Any, self: Any, grads: Sequence[Any]) -> Any:
     hooks = current_hooks()
     # Outside of replicas, a gradient is already that of all.
     if hooks is not None and not tf.distribute.in_cross_replica_context():
-        owners = () if self.global_clipnorm else owners_applied(self)
-        grads = hooks.reduce_gradients(grads, *([owners] if owners else []))
+        grads = hooks.reduce_gradients(_PLAN.get()._replace(gradients=grads))
     return original(self, grads)
 
 
@@ -221,23 +241,14 @@ def reduce_then_check_finite(
     )
 
 
-def _apply_once(
-    hooks: KerasHooks,
-    grads: Sequence[Any],
-    variables: Sequence[Any],
-    apply: Callable[[Sequence[Any]], None],
+def _apply_sums(
+    apply: Callable[[Sequence[Any]], None], strategy: Any, sums: Sequence[Any]
 ) -> None:
-    """Call `apply` with the summed gradients, once for all devices of this process."""
-
-    # The devices share the variables: no update may start before all have read them.
-    def apply_reduced(strategy: Any, sums: Sequence[Any]) -> None:
-        of_process = any_hooks_of(strategy)
-        assert of_process is not None
-        with of_process.gradients_are_reduced():
-            apply(sums)
-
-    sums = hooks.reduce_gradients(hooks.prepare_gradients(grads, variables))
-    _call_once(sums, apply_reduced)
+    """Call `apply` with gradients that are not to be summed again."""
+    hooks = any_hooks_of(strategy)
+    assert hooks is not None
+    with hooks.gradients_are_reduced():
+        apply(sums)
 
 
 def _apply_for_all_replicas(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras.src.saving import saving_api
 
 from tfdist.compat import (
@@ -10,6 +11,7 @@ from tfdist.compat import (
     owned_variables,
     random_pipelines,
     sparse_updates,
+    watching,
 )
 from tfdist.compat.keras import (
     callbacks,
@@ -92,7 +94,6 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Adagrad.update_step": sharded_optimizer.update_rows_on_servers
     },
     "optimizers.base_optimizer": {
-        "BaseOptimizer._backend_apply_gradients": owned_variables.apply_to_owned,
         "BaseOptimizer._clip_gradients": optimizer.reduce_then_clip,
         "BaseOptimizer._filter_empty_gradients": optimizer.prepare_then_filter,
         "BaseOptimizer._update_model_variables_moving_average": (
@@ -144,19 +145,27 @@ PATCHES |= {
     for name, replacement in replacements.items()
 }
 
+# Symbols that a job of several processes replaces, too.
+PATCHES_OF_JOBS: dict[str, Callable[..., Any]] = {
+    "keras:Model._make_function": trainer.make_function_under_strategy,
+}
+
 # Symbols of Keras that only ranks other than the chief replace.
 PATCHES_OF_OTHER_RANKS: dict[str, Callable[..., Any]] = {
     "keras.src.models.model:Model.summary": chief_output.summary_elsewhere,
     "keras.src.utils.io_utils:print_msg": chief_output.print_elsewhere,
 }
 
+_FUNCTION_CALL = (
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function:"
+    "Function.__call__"
+)
 # Symbols of TensorFlow, likewise. Deletable when a `tf.function` can be inlined, when a
 # replica context folds its number into seeds, when the extended part of a strategy says
 # which process writes, and with `random_pipelines`.
 TENSORFLOW_PATCHES: dict[str, Callable[..., Any]] = {
     "tensorflow:data.Dataset.map": random_pipelines.map_alike,
-    "tensorflow.python.eager.polymorphic_function.polymorphic_function:"
-    "Function.__call__": trainer.call_anew_in_step,
+    _FUNCTION_CALL: trainer.call_anew_in_step,
     "tensorflow.python.framework.random_seed:get_seed": (
         trainer.next_operation_seeds_of_rank
     ),
@@ -165,3 +174,15 @@ TENSORFLOW_PATCHES: dict[str, Callable[..., Any]] = {
     ),
     "tensorflow.python.saved_model.save:save_and_return_nodes": saving.save_model_once,
 }
+
+# Symbols that only a process with an observer replaces, around all other replacements.
+PATCHES_OF_OBSERVERS: dict[str, Callable[..., Any]] = {
+    _FUNCTION_CALL: watching.call_function,
+    "keras:Model.jit_compile": watching.is_compiled,
+    "keras.callbacks:History.on_epoch_end": watching.end_epoch,
+    "keras.layers:Layer.__call__": watching.call_layer,
+    "keras.optimizers:Optimizer.apply": watching.apply,
+    "keras.optimizers:Optimizer.apply_gradients": watching.apply_gradients,
+}
+if "apply" in vars(keras.optimizers.LossScaleOptimizer):
+    PATCHES_OF_OBSERVERS["keras.optimizers:LossScaleOptimizer.apply"] = watching.apply

@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ from tfdist.compat.keras import sharded
 from tfdist.compat.keras.hooks import KerasHooks, any_hooks_of_model, hooks_of
 from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.sharded import goes_by_parts, read_parts
-from tfdist.compat.owned_variables import check_not_alone, owner_of, owners_of
+from tfdist.compat.owned_variables import owner_of, owners_of
 from tfdist.compat.patching import holding, within
 
 _ATOMICALLY = ContextVar("atomically", default=False)
 # Whether the chief writes a file, in the course of which it may write others.
 _WRITING = ContextVar("writing", default=False)
+# Whether only the chief runs the code, so that no other rank can lend.
+_CHIEF_ALONE = ContextVar("chief alone", default=False)
 # Whether a model with large weights on servers is loaded; None: no model is.
 _BY_PARTS: ContextVar[bool | None] = ContextVar("by_parts", default=None)
 
@@ -143,6 +145,11 @@ def save_model_once(
     return written or ([], {})
 
 
+def chief_alone() -> AbstractContextManager[None]:
+    """Mark a block that only the chief runs."""
+    return within(_CHIEF_ALONE, True)
+
+
 def lending(model: Any, call: Callable[[], Any] | None) -> Any:
     """Make a call on the chief, to which other ranks lend what they own meanwhile.
 
@@ -154,7 +161,13 @@ def lending(model: Any, call: Callable[[], Any] | None) -> Any:
         return call and call()
     if call is None:
         return owners.lend(owned)
-    check_not_alone(f"the model {model.name!r}")
+    if _CHIEF_ALONE.get():
+        raise RuntimeError(
+            "With shard_optimizer=True, all ranks must save a model together. "
+            f"Received: the model {model.name!r}, saved by a callback that only the "
+            "chief runs. Give fit tfdist.callbacks.ModelCheckpoint or "
+            "BackupAndRestore, without RankZero."
+        )
     with owners.reading(owned):
         return call()
 

@@ -17,13 +17,11 @@ from tfdist.compat.keras.sharded import (
     whole_of,
 )
 from tfdist.compat.keras.variables import lying_beside
-from tfdist.compat.owned_variables import ELEMENTWISE, is_sharded, own_averages
+from tfdist.compat.owned_variables import is_sharded, own_averages, value_of
 from tfdist.compat.patching import holding
-from tfdist.compat.rows import RowsOf
 from tfdist.compat.sparse_updates import without_xla
-
-# Optimizers with element-wise updates; others, such as Lamb, compute norms.
-_ELEMENTWISE = (*ELEMENTWISE, "ScheduleFreeAdamW")
+from tfdist.sharding.optimizers import ELEMENTWISE, is_one_of
+from tfdist.sharding.rows import RowsOf
 
 
 def apply_arguments(
@@ -62,9 +60,9 @@ def _takes_shards(optimizer: Any, variable: Any) -> bool:
 
 def _goes_by_shards(optimizer: Any, shape: Any) -> bool:
     """Return whether an optimizer can update a variable one shard at a time."""
-    # Older versions of Keras lack some of them.
-    kinds = [getattr(keras.optimizers, name, None) for name in _ELEMENTWISE]
-    if type(optimizer) not in kinds and not isinstance(optimizer, RowUpdates):
+    # Others, such as Lamb, compute norms.
+    is_elementwise = is_one_of(optimizer, *ELEMENTWISE, "ScheduleFreeAdamW")
+    if not is_elementwise and not isinstance(optimizer, RowUpdates):
         return False
     # Keras 3.8 creates the state of Adagrad and Ftrl without a reference variable, so
     # it is not sharded.
@@ -79,7 +77,7 @@ def add_by_shard(
     original: Any, self: Any, reference_variable: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Create state for a variable, sharded and colocated like it."""
-    value = _value_of(reference_variable)
+    value = value_of(reference_variable)
     if not isinstance(value, ShardedValue):
         return original(self, reference_variable, *args, **kwargs)
     with lying_beside(value):
@@ -90,7 +88,7 @@ def add_by_shard(
 
 def key_of_whole(original: Any, self: Any, variable: Any) -> Any:
     """Return the key of a variable, which all of its shards share."""
-    return original(self, whole_of(_value_of(variable)))
+    return original(self, whole_of(value_of(variable)))
 
 
 def update_by_shard(
@@ -139,11 +137,6 @@ def _averages_by_shard(self: Any, variables: Sequence[Any]) -> Iterator[list[Any
         by_shard += [None] * len(parts) if average is None else shards_of(average)
     with holding(self, "_model_variables_moving_average", by_shard):
         yield shards
-
-
-def _value_of(variable: Any) -> Any:
-    """Return the value of a Keras variable; anything else unchanged."""
-    return variable._value if isinstance(variable, keras.Variable) else variable
 
 
 def update_rows_on_servers(

@@ -13,9 +13,10 @@ from tfdist.compat.keras.compile_checks import check_built, check_stateless, is_
 from tfdist.compat.keras.hooks import (
     any_hooks_of_model,
     current_hooks,
+    current_step,
     hooks_of_model,
 )
-from tfdist.compat.keras.input import is_composite, without_rows
+from tfdist.compat.keras.input import is_composite, spec_of
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import reducing_in
@@ -41,20 +42,18 @@ def build_equal(
     if hooks is None and not _must_be_built_to_resume(self, iterator):
         original(self, iterator, data_batch)
         return
-    if iterator is not None:
-        iterator.trainer = self
-    if iterator is not None and iterator is getattr(self, "_eval_epoch_iterator", None):
+    if iterator is None:
+        build(self, spec_of(data_batch))
+        return
+    iterator.trainer = self
+    if iterator is getattr(self, "_eval_epoch_iterator", None):
         return  # A validation within fit: the model is built, and equal.
-    if iterator is not None and hooks is not None and hooks.has_peers:
+    if hooks is not None and hooks.has_peers:
         # Before Keras meets this rank's rows, and complains of their number.
         check_stateless(self)
-    if iterator is None:
-        spec = keras.tree.map_structure(without_rows, data_batch)
-    else:
-        spec = iterator._distributed_dataset.element_spec
-        spec = spec.data if isinstance(spec, Shard) else spec
-    build(self, spec)
-    if hooks is not None and iterator is not None and not hooks.is_alone:
+    spec = iterator._distributed_dataset.element_spec
+    build(self, spec.data if isinstance(spec, Shard) else spec)
+    if hooks is not None and not hooks.is_alone:
         hooks.build(self, is_single_step=False)
 
 
@@ -132,7 +131,7 @@ def _build_to_predict(model: Any, batch: Any) -> None:
     """Build a model that Keras would build in the first step of `predict`."""
     if not _is_called(model):
         return
-    spec = keras.tree.map_structure(without_rows, batch)
+    spec = spec_of(batch)
     x, *_ = keras.utils.unpack_x_y_sample_weight(spec)
     function = tf.function(lambda x: model(x, training=False), autograph=False)
     with model.distribute_strategy.scope(), building():
@@ -153,7 +152,7 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
             f"Received: a tf.function of the model {self.name!r}. Leave out the "
             "decorator @tf.function."
         )
-    own = hooks.function_of(self, step_function, is_training=is_training)
+    own = hooks.function_of(self, what, step_function)
     if own is not None:
         return own
     # XLA cannot compile a collective; the strategy compiles the code between them.
@@ -172,13 +171,11 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
             hooks.build(self, is_single_step=True)
         # Each rank may call test_on_batch by itself.
         is_joint = is_training or not is_single_step
-        with hooks.call_of(self, what, is_joint=is_joint):
-            logs = function(iterator)
-        if is_joint:
-            hooks.step_returned(self, what, logs)
-        if is_joint and not is_single_step and unchecked:
+        is_first = bool(unchecked) and not is_single_step
+        run = functools.partial(function, iterator)
+        logs = hooks.run_function(self, what, run, is_joint=is_joint, is_first=is_first)
+        if is_first:
             unchecked.clear()
-            hooks.first_step_returned(self)
         return logs
 
     return call
@@ -235,7 +232,7 @@ def make_joint_predict_function(original: Any, self: Any, force: bool = False) -
     hooks = hooks_of_model(self)
     if hooks is None or is_made:
         return
-    own = hooks.predict_function_of(self)
+    own = hooks.function_of(self, "predict_step", self.predict_step)
     if own is not None:
         self.predict_function = own
         return
@@ -247,9 +244,10 @@ def make_joint_predict_function(original: Any, self: Any, force: bool = False) -
         if is_joint and not is_built(self):
             _build_to_predict(self, data[0].data)
             check_built(self)
-            hooks.synchronize(self)
-        with hooks.call_of(None, "predict_step", is_joint=is_joint):
-            return function(data)
+            with hooks.predicting(self):
+                return call(data)
+        run = functools.partial(function, data)
+        return hooks.run_function(None, "predict_step", run, is_joint=is_joint)
 
     self.predict_function = call
 
@@ -299,19 +297,18 @@ def next_seed_of_rank(original: Any, self: Any, ordered: bool = True) -> Any:
     of_element = seed_in_map(is_seeded=is_seeded)
     if of_element is not None:
         return tf.cast(of_element, self.state.dtype)
+    draw = functools.partial(original, self, ordered)
     hooks = current_hooks()
-    if hooks is not None:
-        hooks.before_draw(self.state)
-    seed = original(self, ordered)
-    return seed if hooks is None else hooks.fold_seed(seed)
+    return draw() if hooks is None else hooks.draw_seed(draw, self.state)
 
 
 def next_operation_seeds_of_rank(original: Any, op_seed: Any) -> Any:
     """Return the seeds of a random operation, which in a step differ between ranks."""
-    seeds = original(op_seed)
-    if (hooks := current_hooks()) is not None:
-        hooks.note_random_operation()
-    if hooks is None or tf.distribute.in_cross_replica_context():
+    hooks = current_hooks()
+    if hooks is None:
+        return original(op_seed)
+    seeds = hooks.draw_seed(functools.partial(original, op_seed), None)
+    if tf.distribute.in_cross_replica_context():
         return seeds
     number = number_of(tf.distribute.get_replica_context())
     if seeds[0] is None or number == 0:
@@ -323,8 +320,7 @@ def next_operation_seeds_of_rank(original: Any, op_seed: Any) -> Any:
 def call_anew_in_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Trace a `tf.function` that a step calls anew, or run it eagerly."""
     # The trace of a former step would use its tensors, and report nothing to hooks.
-    hooks = current_hooks()
-    if hooks is None or not hooks.in_step:
+    if current_step() is None:
         return original(self, *args, **kwargs)
     if tf.executing_eagerly():
         return self.python_function(*args, **kwargs)

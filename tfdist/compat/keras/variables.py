@@ -21,7 +21,7 @@ from tfdist.compat.keras.sharded import (
 )
 from tfdist.compat.mirrored import assign_here, out_of_function, value_here
 from tfdist.compat.owned_variables import make_stand_in
-from tfdist.compat.parameter_server import drawing_rows
+from tfdist.compat.parameter_server import PlacesVariables, drawing_rows
 from tfdist.compat.patching import within, wrap
 
 # Methods of a `tf.Variable` that change it.
@@ -122,7 +122,7 @@ def initialize_where_it_fits(original: Any, self: Any, initializer: Any) -> None
         return
     strategy = tf.distribute.get_strategy()
     extended = strategy.extended
-    if not hasattr(extended, "making"):
+    if not isinstance(extended, PlacesVariables):
         with out_of_function(strategy):
             original(self, initializer)
         return
@@ -135,7 +135,7 @@ def initialize_where_it_fits(original: Any, self: Any, initializer: Any) -> None
         original(self, initializer)
 
 
-def _sizes_of_shards(variable: Any, extended: Any) -> Sequence[int]:
+def _sizes_of_shards(variable: Any, extended: PlacesVariables) -> Sequence[int]:
     """Return the number of rows of each shard of a new variable."""
     beside = _BESIDE.get()
     if beside is not None:
@@ -143,14 +143,13 @@ def _sizes_of_shards(variable: Any, extended: Any) -> Sequence[int]:
     if not variable.trainable:
         # Counts, seeds and statistics are small and never looked up by row.
         return [1]
-    sizes: Sequence[int] = extended.sizes_of_shards(
+    return extended.sizes_of_shards(
         variable.path, tf.TensorShape(variable._shape), tf.as_dtype(variable._dtype)
     )
-    return sizes
 
 
 def _make_shards(
-    variable: Any, initializer: Any, sizes: Sequence[int], extended: Any
+    variable: Any, initializer: Any, sizes: Sequence[int], extended: PlacesVariables
 ) -> ShardedValue:
     """Create the shards of a variable, initialized like the whole."""
     beside = _BESIDE.get()
@@ -174,7 +173,7 @@ def _make_shards(
 
 
 def _values_of_shards(
-    variable: Any, initializer: Any, sizes: Sequence[int], extended: Any
+    variable: Any, initializer: Any, sizes: Sequence[int], extended: PlacesVariables
 ) -> Iterator[Callable[[], Any]]:
     """Yield a function that returns the initial value of each shard."""
     shape, dtype = tuple(variable._shape), variable._dtype

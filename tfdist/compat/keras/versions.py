@@ -70,8 +70,7 @@ def check(symbols: Mapping[str, str]) -> None:
 
 def warn_if_untested(symbols: Sequence[str]) -> None:
     """Warn if this version of Keras is untested; `symbols` were found as expected."""
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
-    if OLDEST <= version <= NEWEST:
+    if is_at_least(*OLDEST) and not is_at_least(NEWEST[0], NEWEST[1] + 1):
         return
     names = [symbol.partition(":")[2] for symbol in symbols]
     warnings.warn(
@@ -91,6 +90,11 @@ def parameters_of(replacement: Callable[..., Any]) -> str:
     _, *names = [p.name for p in _named(replacement)]
     passes_on = any(p.kind is p.VAR_POSITIONAL for p in given)
     return " ".join([*names, "*"] if passes_on else names)
+
+
+def is_at_least(*version: int) -> bool:
+    """Return whether Keras has this version or a newer one."""
+    return tuple(map(int, keras.__version__.split(".")[:2])) >= version
 
 
 def _problem(symbol: str, wanted: list[str]) -> str | None:

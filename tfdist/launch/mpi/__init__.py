@@ -1,13 +1,19 @@
 """MPI for the ranks of a job: its choice, and an `mpirun` that holds their places."""
 
-from tfdist.launch.mpi.choice import check_installed, choose, with_engine
-from tfdist.launch.mpi.mpirun import MPIStartError, places, shell_line
+from tfdist.launch.mpi.mpirun import (
+    MPIStartError,
+    check_installed,
+    choose,
+    joined_by_mpi,
+    shell_line,
+    with_engine,
+)
 
 __all__ = [
     "MPIStartError",
     "check_installed",
     "choose",
-    "places",
+    "joined_by_mpi",
     "shell_line",
     "with_engine",
 ]

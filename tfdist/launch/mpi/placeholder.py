@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import signal
 import sys
 import time
 import zlib
@@ -18,12 +17,10 @@ _REPORTS = 4
 # placeholder. `mpirun` would kill all ranks when one fails, before they can say why.
 def main() -> None:
     """Report the variables, in one line each time, until `mpirun` is gone."""
-    parent, agents = os.getppid(), [f"/proc/{number}" for number in sys.argv[1:]]
-    are_seen = all(map(os.path.exists, agents))
+    parent = os.getppid()
     prefixes = ("OMPI_", "OPAL_", "PMIX_", "PRTE_")
     found = {n: v for n, v in os.environ.items() if n.startswith(prefixes)}
-    # This whole program, which would make the line too long to be passed on in one
-    # piece.
+    # It may be long, and a long line is not passed on in one piece.
     found.pop("OMPI_ARGV", None)
     packed = base64.b64encode(zlib.compress(json.dumps(found).encode()))
     reports = _REPORTS
@@ -34,10 +31,6 @@ def main() -> None:
             sys.stdout.flush()
         # Not at the same time as the others.
         time.sleep(_POLL_SECONDS + os.getpid() % 16 / 100)
-        # The agent that starts the rank on another host ends when the launcher is lost,
-        # which MPI's daemon, the parent, may not notice for a quarter of an hour.
-        if are_seen and not all(map(os.path.exists, agents)):
-            os.kill(parent, signal.SIGTERM)
 
 
 def unpack(line: str) -> "dict[str, str]":

@@ -4,13 +4,13 @@ import asyncio
 import base64
 import contextlib
 import os
-import platform
 import signal
 import sys
 import time
 from pathlib import Path
 
-from tfdist.cluster.hosts.gpus import VISIBLE_VARIABLE, cores_of_gpus
+from tfdist.cluster.launcher import PROGRESS_VARIABLE, ask_for_stacks, read_notes
+from tfdist.cluster.this_host import VISIBLE_VARIABLE, cores_of_gpus
 from tfdist.launch.job import RESERVED_VARIABLES, ProcessSpec
 from tfdist.launch.machine import (
     available_cores,
@@ -19,14 +19,13 @@ from tfdist.launch.machine import (
     installed_versions,
 )
 from tfdist.launch.process import GuardedProcess
-from tfdist.launch.remote.link import (
+from tfdist.launch.remote.messages import (
     CHUNK_BYTES,
     GREETING,
-    Link,
+    AgentLink,
     open_link,
     open_reader,
 )
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, ask_for_stacks, read_notes
 from tfdist.rendezvous.wire import Message
 
 # Interval at which the notes of rank 0 are read, which may die with its host.
@@ -36,16 +35,15 @@ _NOTES_SECONDS = 1.0
 class Agent:
     """Starts, signals and watches the ranks of this host for the launcher."""
 
-    # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with its
-    # process id, the host's own name, the installed versions, free ports, cores and the
-    # cores near GPUs, then the `output`, `exit` and `gone` of ranks; `gone` means that
-    # no descendant is left. Rank 0 writes files for the launcher: on another host
-    # `notes` carry what they hold.
-    def __init__(self, link: Link, folder: Path) -> None:
+    # Started as `python -m tfdist.launch.remote.agent PORTS`. It sends `hello` with the
+    # installed versions, free ports, cores and the cores near GPUs, then the `output`,
+    # `exit` and `gone` of ranks; `gone` means that no descendant is left. Rank 0 writes
+    # files for the launcher: on another host `notes` carry what they hold.
+    def __init__(self, link: AgentLink, folder: Path) -> None:
         self._link = link
         self._progress = folder / "progress"
         self._progress.touch()
-        self._notes: tuple[str, str, bool] | None = read_notes(self._progress)
+        self._notes: tuple[str, int | None, bool] | None = read_notes(self._progress)
         self._processes: dict[int, GuardedProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -110,8 +108,8 @@ class Agent:
             process.receive()
             if not has_ended_before:
                 ago = time.monotonic() - process.ended_seconds
-                end = {"code": process.exit_code, "dumped": process.has_dumped}
-                await self._send("exit", process.rank, ago=ago, **end)
+                code = process.exit_code
+                await self._send("exit", process.rank, ago=ago, code=code)
         await asyncio.gather(*forwards)
         process.hang_up()
         process.wait()
@@ -159,9 +157,7 @@ async def _readable(descriptor: int) -> None:
 async def _serve(reading: int, writing: int, ports: int) -> None:
     """Introduce this host to the launcher, and serve it."""
     link = await open_link(os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb", 0))
-    versions = installed_versions()
-    hello: Message = {"kind": "hello", "pid": os.getpid(), "versions": versions}
-    hello["name"] = platform.node()
+    hello: Message = {"kind": "hello", "versions": installed_versions()}
     try:
         hello["ports"] = free_ports(ports, host="")
         hello["cores"] = cores = available_cores()

@@ -12,16 +12,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from pathlib import Path, PurePath
 
+from tfdist.cluster.launcher import PROGRESS_VARIABLE, write_notes
 from tfdist.launch.job import ProcessSpec
 from tfdist.launch.process import RankProcess
-from tfdist.launch.remote.link import Link, open_link, open_writer
-from tfdist.launch.remote.messages import MAX_BYTES, check_message, foreign
+from tfdist.launch.remote.messages import (
+    MAX_BYTES_OF_AGENT,
+    AgentLink,
+    check_message,
+    foreign,
+    open_link,
+    open_writer,
+)
 from tfdist.launch.result import EXIT_CODE_OF_LOST_HOST
-from tfdist.rendezvous.progress import PROGRESS_VARIABLE, write_notes
 from tfdist.rendezvous.wire import ForeignData, Message
 
 DEFAULT_SSH = "ssh"
@@ -33,11 +39,9 @@ _SRUN_OPTIONS = (
     *("--cpu-bind=none", "--mpi=none"),
 )
 # Variables specific to a host, a login or the launcher of this process.
-_NOT_CARRIED = frozenset(
-    (
-        *("DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL"),
-        *("SHLVL", "TERM", "TMPDIR", "USER", "XAUTHORITY", "_"),
-    )
+_NOT_CARRIED = (
+    *("DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL"),
+    *("SHLVL", "TERM", "TMPDIR", "USER", "XAUTHORITY", "_"),
 )
 _PREFIXES_NOT_CARRIED = ("DBUS_", "OMPI_", "PMI", "SLURM", "SSH_", "XDG_")
 
@@ -51,7 +55,11 @@ _SAME_ENVIRONMENT = (
 )
 # Whether a rank has ended before, and what then is not true.
 _OUT_OF_TURN = {(True, "exit"), (False, "gone")}
-# A text that ssh or the shell prints, its cause, and the remedy.
+_NO_ANSWER = (
+    "{host} has not answered in time.",
+    "Try by hand: ssh {host} true; or give it more time: --start-timeout.",
+)
+# A text that ssh or the shell prints, its cause, and the remedy; the last is for all.
 _CAUSES = (
     (
         "No module named",
@@ -79,6 +87,11 @@ _CAUSES = (
         "Start from a folder that all hosts have, as on a shared file system.",
     ),
     ("{python}", "There is no such interpreter on {host}.", _SAME_ENVIRONMENT),
+    (
+        "",
+        "The connection to {host} has ended with exit code {code}.",
+        "Try by hand: ssh {host} {python} --version",
+    ),
 )
 
 
@@ -114,7 +127,7 @@ class RemoteHost:
             start_new_session=True,
             bufsize=0,
         )
-        self._link: Link | None = None
+        self._link: AgentLink | None = None
         self._loop = asyncio.new_event_loop()
         self._serving = self._loop.create_task(self._serve())
         # A daemon thread: a blocked console cannot keep the launcher alive.
@@ -160,24 +173,16 @@ class RemoteHost:
         self._errors.seek(0)
         printed = self._errors.read().decode(errors="replace").strip()
         lines = [line.strip() for line in printed.splitlines()] or [str(error)]
-        names = {
-            "host": self._name.strip("[]"),
-            "python": self.python,
-            "folder": os.getcwd(),
-        }
-        exit_code = self.process.poll()
-        for sign, what, advice in _CAUSES if exit_code else ():
-            found = [line for line in lines if sign.format(**names) in line]
-            if found:
-                received = f"Received: {found[-1].rstrip('.')}."
-                return f"{what.format(**names)} {received} {advice.format(**names)}"
-        if exit_code is None:
-            what = "{host} has not answered in time."
-            advice = "Try by hand: ssh {host} true; or give it more time: "
-            advice += "--start-timeout."
-        else:
-            what = f"The connection to {{host}} has ended with exit code {exit_code}."
-            advice = "Try by hand: ssh {host} {python} --version"
+        code = self.process.poll()
+        names = {"host": self._name.strip("[]"), "python": self.python}
+        names |= {"folder": os.getcwd(), "code": str(code)}
+        what, advice = _NO_ANSWER
+        if code is not None:
+            causes = _CAUSES if code else _CAUSES[-1:]
+            text, what, advice = next(
+                cause for cause in causes if cause[0].format(**names) in printed
+            )
+            lines = [line for line in lines if text.format(**names) in line]
         received = f"Received: {lines[-1][:_LONGEST_SHOWN].rstrip('.')}."
         return f"{what.format(**names)} {received} {advice.format(**names)}"
 
@@ -211,7 +216,7 @@ class RemoteHost:
         self._link = await open_link(self.process.stdout, self.process.stdin)
         try:
             await self._link.skip_to_greeting()
-            await self._link.receive(self._handle, MAX_BYTES)
+            await self._link.receive(self._handle, MAX_BYTES_OF_AGENT)
         except ForeignData as error:
             received = error.received.rstrip(".")
             self._end = (
@@ -249,8 +254,7 @@ class RemoteHost:
             if kind == "output":
                 await self._print(rank, message)
             elif kind == "exit":
-                seconds = time.monotonic() - message["ago"]
-                rank.report(message["code"], seconds, has_dumped=message["dumped"])
+                rank.report(message["code"], time.monotonic() - message["ago"])
             else:
                 self._release(rank)
 
@@ -305,12 +309,12 @@ class RemoteProcess(RankProcess):
         self._host = host
         host.call(host.start(self, os.dup(stdout), os.dup(stderr)))
 
-    def report(self, code: int, seconds: float, *, has_dumped: bool = False) -> None:
+    def report(self, code: int, seconds: float) -> None:
         """Write the line that a guardian writes, once."""
         if self.has_reported:
             return
         self.has_reported = True
-        line = b"%d %d %d\n" % (code, int(seconds * 1e9), has_dumped)
+        line = b"%d %d\n" % (code, int(seconds * 1e9))
         with contextlib.suppress(OSError):
             self.reports.sendall(line)
 
@@ -338,15 +342,10 @@ class RemoteProcess(RankProcess):
 def ssh_command(ssh: str, host: str, line: str) -> list[str]:
     """Return the command that runs a line on a host, through ssh or Slurm's srun."""
     words = split_ssh(ssh)
-    if is_srun(words):
+    if PurePath(words[0]).name == "srun":
         return [*words, *_SRUN_OPTIONS, f"--nodelist={host}", "sh", "-c", line]
     # What follows -- is no option, even if it begins with a dash.
     return [*words, *_SSH_OPTIONS, "--", host.strip("[]"), line]
-
-
-def is_srun(words: Sequence[str]) -> bool:
-    """Return whether Slurm's srun reaches the hosts."""
-    return PurePath(words[0]).name == "srun"
 
 
 def split_ssh(ssh: str) -> list[str]:

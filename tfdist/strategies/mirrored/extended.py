@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph
 from tfdist.collectives.replica import ReplicaCollective
-from tfdist.collectives.transport import choose_transport
+from tfdist.collectives.tensorflow import choose_transport
 from tfdist.compat import mirrored as compat
 from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import UpdateContext

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.keras.layers import is_normalized
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
@@ -22,6 +23,7 @@ from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard, split
 from tfdist.gradients import GradientReducer, weigh
 from tfdist.training.hooks import Made, ReplicaHooks, StrategyKerasHooks
+from tfdist.training.state import NotedState
 from tfdist.training.step import WeighingReplicaContext, state_of_layers
 
 
@@ -44,12 +46,8 @@ class MirroredKerasHooks(StrategyKerasHooks):
         # Variables created in a graph: all copies but the first start as zeros.
         self.unequal: list[weakref.ref[Any]] = []
         self.replicas = [
-            DeviceHooks(each, reducer(each), strategy) for each in replicas
+            DeviceHooks(each, reducer(each), self._noted, strategy) for each in replicas
         ]
-        for replica in self.replicas:
-            # The layer state is the same for all devices of this process.
-            replica._apart, replica._agreed = self._apart, self._agreed
-            replica._in_loops = self._in_loops
 
     @property
     def is_alone(self) -> bool:
@@ -130,14 +128,18 @@ class DeviceHooks(ReplicaHooks):
     """The hooks of one device, which changes only its own copies of variables."""
 
     def __init__(
-        self, collective: Collective, reducer: GradientReducer, strategy: Any
+        self,
+        collective: Collective,
+        reducer: GradientReducer,
+        noted: NotedState,
+        strategy: Any,
     ) -> None:
-        super().__init__(collective, reducer)
+        super().__init__(collective, reducer, noted)
         self._strategy = strategy
 
     def prepare_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
-    ) -> list[Any]:
+    ) -> GradientPlan:
         """Reject variables without copies, then prepare their gradients."""
         if not self.updates_once:
             self._check_copied(variables)

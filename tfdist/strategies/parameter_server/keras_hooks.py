@@ -1,9 +1,9 @@
 """Keras hooks that replace steps and predictions under parameter servers."""
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary, WeakSet
 
 import keras
 import tensorflow as tf
@@ -12,10 +12,12 @@ from tfdist.collectives.base import check_root_rank
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras import KerasHooks
 from tfdist.compat.keras.compile_checks import check_built, synchronized_layers
+from tfdist.compat.keras.input import spec_of
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.mixed_precision import LossScaleOptimizer
-from tfdist.strategies.parameter_server.predict import BatchesAhead, PredictFunction
-from tfdist.strategies.parameter_server.servers import naming_lost_servers
+from tfdist.strategies.parameter_server.batch_codec import as_tensors
+from tfdist.strategies.parameter_server.dispatcher import AHEAD, Work
+from tfdist.strategies.parameter_server.job import ServerJob
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
@@ -31,42 +33,29 @@ class ServerKerasHooks(KerasHooks):
     is_alone = False
     has_peers = False
 
-    def __init__(self, strategy: Any) -> None:
-        self._strategy = strategy
-        # The `rows` of the step that is being traced, see `PureStep.compute`.
-        self._rows: tf.Tensor | None = None
+    def __init__(self, job: ServerJob) -> None:
+        self._job = job
         # The model of the current `predict`.
         self._predicting: Any = None
-        self._trainings: weakref.WeakKeyDictionary[Any, Any] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._trainings: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     @property
-    def in_step(self) -> bool:
-        """True while a step on a slice of a batch is traced."""
-        return self._rows is not None and bool(self._strategy.consistency == "sync")
+    def step(self) -> "SliceStep | None":
+        """The step on a slice of a batch that is being traced, if any."""
+        rows = self._job.rows
+        return SliceStep(rows) if rows is not None and self._job.is_sync else None
 
-    @contextmanager
-    def computing(self, rows: tf.Tensor) -> Iterator[None]:
-        """Mark the trace of a step, for `rows` see `PureStep.compute`."""
-        self._rows = rows
-        try:
-            yield
-        finally:
-            self._rows = None
-
-    def function_of(self, trainer: Any, step: Any, *, is_training: bool) -> Any:
-        """Return the function that Keras calls for each step."""
-        check_trainer(trainer, self._strategy)
-        training = Training(self._strategy, trainer, step, is_training=is_training)
+    def function_of(self, trainer: Any, what: str, step: Any) -> Any:
+        """Return the function that Keras calls for each step, or for predictions."""
+        if what == "predict_step":
+            _check_graph(trainer)
+            return PredictFunction(self._job, trainer)
+        check_trainer(trainer, self._job)
+        is_training = what == "train_step"
+        training = Training(self._job, trainer, step, is_training=is_training)
         # Weak references: compiling the model again drops its functions.
-        self._trainings.setdefault(trainer, weakref.WeakSet()).add(training)
+        self._trainings.setdefault(trainer, WeakSet()).add(training)
         return training
-
-    def predict_function_of(self, trainer: Any) -> Any:
-        """Return the function that Keras calls for the batches of a prediction."""
-        _check_graph(trainer)
-        return PredictFunction(self._strategy, trainer)
 
     def distribute(self, adapter: Any) -> Any:
         """Return the batches of a data adapter."""
@@ -112,39 +101,25 @@ class ServerKerasHooks(KerasHooks):
         for training in self._trainings.get(trainer, ()):
             training.finish()
 
-    def fold_seed(self, seed: Any) -> Any:
-        """Make a random seed differ among steps that read the same state."""
-        if self._rows is None:
+    def draw_seed(self, draw: Callable[[], Any], state: Any) -> Any:
+        """Draw a seed that differs among steps that read the same state."""
+        seed, rows = draw(), self._job.rows
+        if state is None or rows is None:
             return seed
         # The number of the step. It is 0 for the first slice of a batch and for steps
         # in sequence, which therefore draw the same numbers as one process.
-        spread = tf.bitwise.bitwise_and(self._rows[2] * SPREAD, 0xFFFFFFFF)
+        spread = tf.bitwise.bitwise_and(rows[2] * SPREAD, 0xFFFFFFFF)
         number = tf.cast(spread, seed.dtype)
         return tf.bitwise.bitwise_xor(seed, tf.stack([number, tf.zeros_like(number)]))
 
     def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Refuse a step that assigns a variable of TensorFlow's."""
-        if self._rows is not None and not isinstance(variable, keras.Variable):
+        if self._job.rows is not None and not isinstance(variable, keras.Variable):
             raise ValueError(
                 "A step must assign only variables of Keras under parameter servers. "
                 f"Received: the tf.Variable {variable.name!r}. Make it by add_weight "
                 "or keras.Variable, with the aggregation 'mean' or 'sum'."
             )
-
-    def share(self) -> Any:
-        """Return the share of the batch that a step has, a float64 scalar."""
-        assert self._rows is not None
-        own, rows = self._rows[0], self._rows[1]
-        return tf.cast(own, tf.float64) / tf.cast(rows, tf.float64)
-
-    def sum_over_ranks(self, value: Any, what: str) -> Any:
-        """Raise `ValueError`: slices of a batch cannot exchange values."""
-        raise ValueError(
-            "With consistency='sync' a loss must divide by the rows of its batch. "
-            f"Received: {what}, which depends on all slices of a batch. Use "
-            "the loss without a mask and with reduction='sum_over_batch_size', or "
-            "AllReduceStrategy."
-        )
 
     @contextmanager
     def fitting(self, trainer: Any, root_rank: int) -> Iterator[None]:
@@ -156,11 +131,111 @@ class ServerKerasHooks(KerasHooks):
                 training.abandon()
 
         # Callbacks and Keras itself access variables on the servers, too.
-        with naming_lost_servers(self._strategy.cluster, abandon):
+        with self._job.naming_lost_servers(abandon):
             yield
 
 
-def check_trainer(trainer: Any, strategy: Any) -> None:
+class SliceStep:
+    """The step on a slice of a batch, which knows nothing of the other slices."""
+
+    def __init__(self, rows: tf.Tensor) -> None:
+        self._rows = rows
+
+    def share(self) -> Any:
+        """Return the share of the batch that the step has, a float64 scalar."""
+        own, rows = tf.unstack(tf.cast(self._rows[:2], tf.float64))
+        return own / rows
+
+    def is_by_row(self, value: Any) -> bool:
+        """Return whether the first dimension of a value is the rows of the slice."""
+        # Lengths of batches are not static.
+        return bool(value.shape.rank) and value.shape[0] is None
+
+    def sum(self, value: Any, what: str) -> NoReturn:
+        """Raise `ValueError`: slices of a batch cannot exchange values."""
+        raise ValueError(
+            "With consistency='sync' a loss must divide by the rows of its batch. "
+            f"Received: {what}, which depends on all slices of a batch. Use "
+            "the loss without a mask and with reduction='sum_over_batch_size', or "
+            "AllReduceStrategy."
+        )
+
+
+class PredictFunction:
+    """A replacement for a Keras predict function that dispatches batches."""
+
+    def __init__(self, job: ServerJob, trainer: Any) -> None:
+        self._job = job
+        self._trainer = trainer
+        self._dispatcher = job.dispatcher()
+        self._functions: dict[str, Any] = {}
+
+    def __call__(self, data: list[Any]) -> Any:
+        """Return the outputs for batches, or for work that was begun before."""
+        begun = [one if isinstance(one, Work) else self.begin(one) for one in data]
+        outputs = [self.wait_for(work) for work in begun]
+        if len(outputs) == 1:
+            return outputs[0]
+        return keras.tree.map_structure(lambda *rows: tf.concat(rows, 0), *outputs)
+
+    def ahead(self, batches: Iterator[Any]) -> Iterator[Work]:
+        """Yield the work of each batch in order, with the next ones begun."""
+        begun: list[Work] = []
+        limit = AHEAD * self._job.workers
+        for batch in batches:
+            begun.append(self.begin(batch))
+            if len(begun) >= limit:
+                yield begun.pop(0)
+        yield from begun
+
+    def begin(self, batch: Any) -> Work:
+        """Submit a batch and return its work."""
+        batch = as_tensors(batch)
+        spec = spec_of(batch)
+        if str(spec) not in self._functions:
+            function = tf.function(self._predict, autograph=False)
+            self._functions[str(spec)] = function.get_concrete_function(spec)
+        predict = self._functions[str(spec)]
+
+        def call() -> Any:
+            outputs = predict(batch)
+            with tf.device(self._job.chief):
+                return tf.nest.map_structure(tf.identity, outputs)
+
+        work = Work(lambda: call)
+        self._dispatcher.submit(work)
+        return work
+
+    def abandon(self) -> None:
+        """Drop the batches in flight."""
+        self._dispatcher.drop()
+
+    def wait_for(self, work: Work) -> Any:
+        """Wait for work and return its result."""
+        with self._job.naming_lost_servers(self._dispatcher.drop):
+            while not work.has_arrived:
+                self._dispatcher.take(wait=True)
+        return work.result
+
+    def _predict(self, batch: Any) -> Any:
+        return self._job.run(self._trainer.predict_step, args=(batch,))
+
+
+class BatchesAhead:
+    """The batches of a `predict` call, as an iterable of their work."""
+
+    def __init__(self, batches: tf.data.Dataset, trainer: Any) -> None:
+        self._batches = batches
+        self._trainer = trainer
+        self.element_spec = batches.element_spec
+
+    def __iter__(self) -> Iterator[Work]:
+        # Keras makes its predict function once, before it first iterates.
+        function: PredictFunction = self._trainer.predict_function
+        return function.ahead(iter(self._batches))
+
+
+def check_trainer(trainer: Any, job: ServerJob) -> None:
     """Raise `ValueError` if a compiled model cannot be trained on parameter servers."""
     _check_graph(trainer)
     if layers := synchronized_layers(trainer):
@@ -169,7 +244,7 @@ def check_trainer(trainer: Any, strategy: Any) -> None:
             f"exchange values within a step. Received: the layer {layers[0]!r}. Use "
             "synchronized=False, or AllReduceStrategy."
         )
-    steps, most = trainer.steps_per_execution, strategy.max_staleness
+    steps, most = trainer.steps_per_execution, job.max_staleness
     if most is not None and steps > most + 1:
         raise ValueError(
             "steps_per_execution must be at most max_staleness + 1, because the steps "
@@ -177,13 +252,13 @@ def check_trainer(trainer: Any, strategy: Any) -> None:
             f"steps_per_execution={steps} with max_staleness={most}. Use "
             f"steps_per_execution={most + 1}, or a larger max_staleness."
         )
-    if strategy.consistency != "sync" and most != 0:
+    if not job.is_sync and most != 0:
         for optimizer in optimizers_of(trainer):
             if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
                 raise ValueError(
                     "A loss scale may change between a gradient and its update. "
                     f"Received: {optimizer.name!r} with consistency="
-                    f"{strategy.consistency!r}. Use consistency='sync', or "
+                    f"{job.consistency!r}. Use consistency='sync', or "
                     "mixed_bfloat16, which needs no loss scale."
                 )
 

@@ -1,36 +1,32 @@
-"""Worker and ps processes: serving the chief, and errors that name a lost server."""
+"""Worker and ps processes, which serve the chief."""
 
 import logging
-import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from tfdist.cluster.address import split_address
+from tfdist.cluster.launcher import start_timeout
 from tfdist.cluster.model import Cluster
 from tfdist.compat.parameter_server import config_of_gpus
 from tfdist.devices import pin
 from tfdist.devices.configuration import hide_gpus
+from tfdist.liveness.watchdog import SILENCE_SECONDS, start_watchdog
 from tfdist.rendezvous.presence import (
     check_own_port,
-    start_timeout,
     wait_for_chief,
     watch_chief,
 )
-from tfdist.rendezvous.watchdog import SILENCE_SECONDS, start_watchdog
 
 _log = logging.getLogger(__name__)
 
 _LEAST_THREADS = 8
 _JOBS = ("chief", "worker", "ps")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_SERVER = re.compile(r"/job:ps/replica:0/task:(\d+)")
 
 
 def serve(cluster: Cluster, start_timeout_seconds: float | None = None) -> NoReturn:
@@ -89,35 +85,3 @@ def _start(cluster: Cluster) -> Any:
 def _end(number: int, frame: FrameType | None) -> NoReturn:
     """Exit on a signal; setting an event here could deadlock the main thread."""
     sys.exit(128 + number)
-
-
-@contextmanager
-def naming_lost_servers(
-    cluster: Cluster, abandon: Callable[[], None]
-) -> Iterator[None]:
-    """Call `abandon` on any error, and raise `ConnectionError` if a server is lost."""
-    try:
-        yield
-    except StopIteration:
-        raise
-    except BaseException as error:
-        abandon()
-        name = lost_server(error, cluster)
-        if name is None:
-            raise
-        raise ConnectionError(
-            f"{name} is lost, and the variables that it held. Received: "
-            f"{type(error).__name__} from TensorFlow. Start the job again; "
-            "keras.callbacks.BackupAndRestore continues from the last backup."
-        ) from error
-
-
-def lost_server(error: BaseException, cluster: Cluster) -> str | None:
-    """Return the name and address of the server whose loss caused an error, if any."""
-    if not isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):
-        return None
-    text = str(error)
-    found = _SERVER.search(text)
-    named = [i for i, address in enumerate(cluster.ps) if address in text]
-    index = int(found.group(1)) if found else next(iter(named), None)
-    return None if index is None else f"ps {index} ({cluster.ps[index]})"

@@ -16,12 +16,14 @@ from tfdist.data.sharding import rows_of
 from tfdist.gradients.sparse import ALIGNED, kind_of, with_sums_dense
 from tfdist.strategies.parameter_server.batch_codec import (
     BatchCodec,
+    SlotLayout,
+    StepResults,
     as_tensors,
     make_bundles,
     unpack_bundles,
     without_missing,
 )
-from tfdist.strategies.parameter_server.slots import SlotLayout, StepResults
+from tfdist.strategies.parameter_server.job import ServerJob
 
 _ROWS = tf.TensorSpec([3], tf.int64)
 _HANDLE = tf.TensorSpec([], tf.resource)
@@ -50,8 +52,8 @@ class Writer(NamedTuple):
 class PureStep:
     """The step of a model, traced once for batches with any number of rows."""
 
-    def __init__(self, strategy: Any, trainer: Any, step: Any, spec: Any) -> None:
-        self._strategy = strategy
+    def __init__(self, job: ServerJob, trainer: Any, step: Any, spec: Any) -> None:
+        self._job = job
         self._trainer = trainer
         self._step = step
         # The arguments of the optimizer: some variables may have no gradient.
@@ -61,16 +63,15 @@ class PureStep:
         self.assigned: list[AssignedVariable] = []
         self.logs = StepLogs(trainer)
         self._spec = spec
-        self._reads = VariableReads(strategy.extended.version)
+        self._reads = VariableReads(job.version)
         function = tf.function(self._compute, autograph=False)
         self._function = function.get_concrete_function(self._spec, _ROWS)
         self._reads.end(self._function)
         outputs: StepResults = self._function.structured_outputs
-        with tf.device(strategy.extended.server_of_state):
+        with tf.device(job.server_of_state):
             first = tf.zeros([self.logs.count])
             self.last_numbers = tf.Variable(first, trainable=False)
-        server_of_state = strategy.extended.server_of_state
-        self.layout = SlotLayout(self.weights, outputs, server_of_state)
+        self.layout = SlotLayout(self.weights, outputs, job.server_of_state)
         self._writers: dict[tuple[int, bool], Writer] = {}
 
     @property
@@ -130,14 +131,13 @@ class PureStep:
         check_metrics(self._trainer)
         note_raw(self._trainer)
         metrics = list(self._trainer.metrics_variables)
-        hooks = self._strategy.extended.keras_hooks
         with (
-            hooks.computing(rows),
+            self._job.computing(rows),
             captured(self._trainer) as given,
             noted_results(self._trainer) as noted,
             PureScope(self._reads.value, begun, metrics) as scope,
         ):
-            outputs = self._strategy.run(self._step, args=(batch,))
+            outputs = self._job.run(self._step, args=(batch,))
             self._note_arguments(given)
             self.assigned = []
             deltas = [self._delta(scope, v, metrics) for v in scope.assigned]
@@ -155,7 +155,7 @@ class PureStep:
 
     def _addable(self, gradient: Any) -> Any:
         """Return a gradient in a form in which gradients of slices can be added."""
-        if self._strategy.consistency != "sync":
+        if not self._job.is_sync:
             return gradient
         if kind_of(gradient) == ALIGNED:
             return tf.convert_to_tensor(gradient)
@@ -163,7 +163,7 @@ class PureStep:
 
     def _check_state(self, batch: Any, deltas: list[Any]) -> None:
         """Raise `ValueError` if the state of a slice may not be that of a batch."""
-        if self._strategy.consistency != "sync":
+        if not self._job.is_sync:
             return
         leaves = tf.nest.flatten(batch, expand_composites=True)
         for (variable, is_sum, momentum), delta in zip(

@@ -6,17 +6,21 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, detect
+from tfdist.cluster.launcher import start_timeout
 from tfdist.cluster.ownership import take_rank
 from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect, silence_errors
 from tfdist.devices.configuration import hide_gpus
-from tfdist.rendezvous.presence import check_own_port, start_timeout, wait_for_servers
+from tfdist.rendezvous.presence import check_own_port, wait_for_servers
 from tfdist.strategies.connecting import cluster_of
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat
-from tfdist.strategies.parameter_server.extended import ParameterServerExtended
+from tfdist.strategies.parameter_server.extended import (
+    ParameterServerExtended,
+    Placement,
+)
+from tfdist.strategies.parameter_server.job import ServerJob
 from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
-from tfdist.strategies.parameter_server.placement import Placement
 from tfdist.strategies.parameter_server.servers import serve
 
 CONSISTENCIES = ("async", "bounded", "sync")
@@ -111,12 +115,13 @@ class ParameterServerStrategy(
         self.workers = len(cluster.workers)
         resolver = _resolver_of(cluster)
         super().__init__(resolver)
-        hooks = ServerKerasHooks(self)
+        updates = consistency, max_staleness, backup_workers
+        self._job = ServerJob(cluster, *updates, self.run, Heartbeat(cluster.workers))
+        hooks = ServerKerasHooks(self._job)
         extended = ParameterServerExtended(self, resolver, hooks, variable_partitioner)
         tf.distribute.Strategy.__init__(self, extended)
-        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
+        self._job.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
         silence_errors()
-        self.heartbeat = Heartbeat(cluster.workers)
         install(is_alone=False)
 
     @property
@@ -133,7 +138,7 @@ class ParameterServerStrategy(
             between reading the weights for a gradient and applying its update. Values
             above 1024 are counted as 1024.
         """
-        counts = self.extended.staleness.numpy()
+        counts = self._job.staleness.numpy()
         return {int(i): int(counts[i]) for i in counts.nonzero()[0]}
 
     def _connect_to_cluster(self, coordinator_name: str) -> None:

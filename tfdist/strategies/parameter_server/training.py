@@ -1,29 +1,34 @@
 """The function that Keras calls for each step of `fit` and `evaluate`."""
 
+import threading
 import time
+from collections.abc import Callable
 from itertools import groupby, islice, pairwise, takewhile
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from tfdist.compat.keras.input import spec_of
 from tfdist.compat.keras.trainer import build
-from tfdist.data.sharding import cut_rows
+from tfdist.compat.parameter_server import current_worker
+from tfdist.data.sharding import count_rows, cut_rows
 from tfdist.strategies.parameter_server.batch_codec import (
+    are_small,
     as_tensors,
-    count_rows,
     has_known_ranks,
-    spec_of,
     without_missing,
 )
-from tfdist.strategies.parameter_server.dispatcher import AHEAD, Dispatcher, Work
-from tfdist.strategies.parameter_server.servers import naming_lost_servers
+from tfdist.strategies.parameter_server.dispatcher import AHEAD, Heartbeat, Work
+from tfdist.strategies.parameter_server.job import ServerJob
 from tfdist.strategies.parameter_server.step import PureStep
-from tfdist.strategies.parameter_server.step_work import ReadSteps, sent_steps
 from tfdist.strategies.parameter_server.update import Update
-from tfdist.strategies.parameter_server.worker_input import WorkerIterator
+from tfdist.strategies.parameter_server.worker_input import BatchRange, WorkerIterator
 
 # The interval at which the logs of a progress bar are fetched from the servers.
 _LOGS_SECONDS = 0.2
+# The pause of a worker without data, which is then asked again.
+REST_SECONDS = 0.01
 
 
 class Training:
@@ -34,24 +39,20 @@ class Training:
     """
 
     def __init__(
-        self, strategy: Any, trainer: Any, step: Any, *, is_training: bool
+        self, job: ServerJob, trainer: Any, step: Any, *, is_training: bool
     ) -> None:
-        self._strategy = strategy
+        self._job = job
         self._trainer = trainer
         self._step = step
-        self._is_sync = is_training and strategy.consistency == "sync"
-        self._dispatcher = Dispatcher(
-            strategy.coordinator,
-            strategy.heartbeat,
-            strategy.backup_workers if self._is_sync else 0,
-        )
+        self._is_sync = is_training and job.is_sync
+        self._dispatcher = job.dispatcher(job.backup_workers if self._is_sync else 0)
         self._updates: dict[str, Update] = {}
         # The current iterator, and the update for all of its batches, if there is one.
         self._source: Any = None
         self._common: Update | None = None
         # The number of updates that a gradient may miss; None sets no limit, and
         # updates are applied as they arrive.
-        self._max_staleness = strategy.max_staleness if is_training else None
+        self._max_staleness = job.max_staleness if is_training else None
         # The number of steps and the update of each work in flight, in order.
         self._works: dict[Work, tuple[int, Update]] = {}
         # The numbers of steps. Those without a batch are void, and also applied.
@@ -68,12 +69,12 @@ class Training:
 
     def __call__(self, iterator: Any) -> dict[str, Any]:
         """Dispatch the next batches; return logs, possibly of fewer steps."""
-        with naming_lost_servers(self._strategy.cluster, self.abandon):
+        with self._job.naming_lost_servers(self.abandon):
             return self._steps(iterator)
 
     def finish(self) -> None:
         """Wait until all steps are applied."""
-        with naming_lost_servers(self._strategy.cluster, self.abandon):
+        with self._job.naming_lost_servers(self.abandon):
             while self._begin_wanted() or self._apply_next():
                 pass
         self._source = self._common = None
@@ -136,8 +137,8 @@ class Training:
 
     def _send_slices(self, update: Update, batch: Any) -> None:
         """Split a batch among the workers, and apply one update."""
-        rows = count_rows(batch)
-        count = min(self._strategy.workers - self._strategy.backup_workers, rows)
+        rows = int(count_rows(batch)[0])
+        count = min(self._job.workers - self._job.backup_workers, rows)
         edges = [rows * i // count for i in range(count + 1)]
         works = [
             sent_steps(update, [cut_rows(batch, a, b)], [[b - a, rows, number]])
@@ -157,7 +158,7 @@ class Training:
         while not self._has_room(len(batches)):
             self._apply_next()
         numbers = self._begin(len(batches))
-        counts = map(count_rows, batches)
+        counts = [int(count_rows(batch)[0]) for batch in batches]
         rows = [[n, n, i] for n, i in zip(counts, numbers, strict=True)]
         self._submit(sent_steps(update, batches, rows), len(batches), update)
 
@@ -199,7 +200,7 @@ class Training:
         if str(specs) not in self._read_steps:
             update = self._update_of(spec_of(without_missing(specs[0])))
             most = self._trainer.steps_per_execution
-            read_steps = ReadSteps(update, specs, most, self._strategy.heartbeat)
+            read_steps = ReadSteps(update, specs, most, self._job.heartbeat)
             self._read_steps[str(specs)] = read_steps
         read_steps = self._read_steps[str(specs)]
         self._last = read_steps.update
@@ -211,8 +212,7 @@ class Training:
         in_flight = self._dispatcher.in_flight
         missed, most = self._begun + steps - 1 - self._applied, self._max_staleness
         return not in_flight or (
-            in_flight < AHEAD * self._strategy.workers
-            and (most is None or missed <= most)
+            in_flight < AHEAD * self._job.workers and (most is None or missed <= most)
         )
 
     def _begin(self, steps: int) -> list[int]:
@@ -260,6 +260,119 @@ class Training:
         if kind not in self._updates:
             # A callback may have compiled the model, whose new metrics need servers.
             build(self._trainer, spec)
-            step = PureStep(self._strategy, self._trainer, self._step, spec)
-            self._updates[kind] = Update(self._strategy, step)
+            step = PureStep(self._job, self._trainer, self._step, spec)
+            self._updates[kind] = Update(self._job, step)
         return self._updates[kind]
+
+
+def sent_steps(update: Update, batches: list[Any], rows: list[list[int]]) -> Work:
+    """Return the work of computing batches in sequence, whose result is their slots.
+
+    For `rows` see `PureStep.compute`.
+    """
+    count = len(batches)
+    writer = update.step.writer(count, is_packed=are_small(batches))
+    arrays = [np.array(row, np.int64) for row in rows]
+    payload, separate = writer.codec.encode(list(zip(batches, arrays, strict=True)))
+
+    # Refers to the payload only, so that the batches can be freed.
+    def prepare() -> Callable[[], Any]:
+        slots = [update.take_slot() for _ in range(count)]
+
+        def call() -> list[list[tf.Variable]]:
+            writer.write(payload, separate, _handles(slots))
+            return slots
+
+        return call
+
+    # The slots of a worker that was lost during its attempt are never used again.
+    return Work(prepare, update.give_back)
+
+
+class ReadSteps:
+    """A source of work whose batches the workers read themselves.
+
+    `specs` has the spec of a batch of each pipeline; `steps` is the number of steps per
+    piece of work.
+    """
+
+    def __init__(
+        self, update: Update, specs: list[Any], steps: int, heartbeat: Heartbeat
+    ) -> None:
+        self.update = update
+        self._heartbeat = heartbeat
+        # Traced here, because TensorFlow cannot trace on the threads of the workers.
+        trace = update.step.reading_writer
+        traced = {
+            str(spec): {count: trace(spec, count) for count in {1, steps}}
+            for spec in specs
+        }
+        self._writers = [traced[str(spec)] for spec in specs]
+
+    def work_of(self, iterator: WorkerIterator, numbers: list[int]) -> Work:
+        """Return the work of computing the next batches of the worker that begins it.
+
+        Each attempt reads the same batches. The result is the slots of the steps that
+        were computed, fewer at the end of the data. `numbers` differ among concurrent
+        steps.
+        """
+        chosen: list[BatchRange | None] = []
+        lock = threading.Lock()
+
+        def prepare() -> Callable[[], Any]:
+            worker = current_worker()
+            with lock:
+                if not chosen:
+                    absent = self._heartbeat.silent()
+                    batches = iterator.pipelines.take(worker, len(numbers), absent)
+                    chosen.append(batches)
+            batches = chosen[0]
+            if batches is None:
+                return _rest
+            slots = [self.update.take_slot() for _ in range(batches.steps)]
+            return lambda: self._compute(iterator, worker, batches, numbers, slots)
+
+        return Work(prepare, self.update.give_back)
+
+    def _compute(
+        self,
+        iterator: WorkerIterator,
+        worker: int,
+        batches: BatchRange,
+        numbers: list[int],
+        slots: list[Any],
+    ) -> list[list[tf.Variable]]:
+        """Compute batches; return the slots of those that existed."""
+        reader = iterator.source.reader(worker, batches.pipeline)
+        writers = self._writers[batches.pipeline]
+        # In one call, unless the data may end within it.
+        is_known = iterator.pipelines.has_known_length(batches.pipeline)
+        count = batches.steps if is_known and batches.steps in writers else 1
+        made = 0
+        try:
+            while made < batches.steps:
+                some = slice(made, made + count)
+                data = reader.at(iterator.epoch, batches.first + made)
+                of_steps = tf.constant(numbers[some], tf.int64)
+                writers[count](data, of_steps, _handles(slots[some]))
+                reader.advance(count)
+                made += count
+        except tf.errors.OutOfRangeError:
+            pass
+        except Exception:
+            iterator.source.forget(worker, batches.pipeline)
+            raise
+        if made < batches.steps:
+            iterator.pipelines.end(batches.pipeline)
+            self.update.give_back(slots[made:])
+        return slots[:made]
+
+
+def _handles(slots: list[Any]) -> list[list[tf.Tensor]]:
+    return [[variable.handle for variable in slot] for slot in slots]
+
+
+def _rest() -> list[list[tf.Variable]]:
+    """Compute nothing, and leave the next work to workers that may have data."""
+    time.sleep(REST_SECONDS)
+    return []

@@ -7,12 +7,10 @@ import tensorflow as tf
 
 from tfdist.compat.keras.sharded import shards_of
 from tfdist.compat.keras.sharded_optimizer import apply_arguments
+from tfdist.strategies.parameter_server.batch_codec import StepResults
 from tfdist.strategies.parameter_server.dispatcher import AHEAD
-from tfdist.strategies.parameter_server.slots import StepResults
+from tfdist.strategies.parameter_server.job import LONGEST_STALENESS, ServerJob
 from tfdist.strategies.parameter_server.step import PureStep
-
-# The last bin of the staleness histogram.
-LONGEST_STALENESS = 1024
 
 
 class Update:
@@ -22,9 +20,9 @@ class Update:
     updated concurrently.
     """
 
-    def __init__(self, strategy: Any, step: PureStep) -> None:
+    def __init__(self, job: ServerJob, step: PureStep) -> None:
         self.step = step
-        self._strategy = strategy
+        self._job = job
         self._functions: dict[tuple[int, ...], Any] = {}
         self._log_reader: Callable[[], Any] | None = None
         self._free: list[list[tf.Variable]] = []
@@ -33,7 +31,7 @@ class Update:
         """Apply groups of slots in order, each as one update, weighted by its rows."""
         sizes = tuple(len(group) for group in groups)
         handles = [[[v.handle for v in slot] for slot in group] for group in groups]
-        with tf.device(self._strategy.extended.server_of_state):
+        with tf.device(self._job.server_of_state):
             if sizes not in self._functions:
                 function = tf.function(self._apply_all, autograph=False)
                 self._functions[sizes] = function.get_concrete_function(handles)
@@ -42,7 +40,7 @@ class Update:
     def read_logs(self) -> dict[str, Any]:
         """Return metric results over all applied steps, and numbers of the last one."""
         # The results arrive with the call, and need no calls of their own.
-        with tf.device(self._strategy.extended.chief):
+        with tf.device(self._job.chief):
             if self._log_reader is None:
                 function = tf.function(self._read_logs, autograph=False)
                 self._log_reader = function.get_concrete_function()
@@ -62,14 +60,14 @@ class Update:
     def give_back(self, slots: Sequence[list[tf.Variable]]) -> None:
         """Release the slots of a piece of work that no worker writes to any more."""
         # While the other updates wait for a slow worker there are many more.
-        most = AHEAD * self._strategy.workers * len(slots)
+        most = AHEAD * self._job.workers * len(slots)
         self._free += slots[: max(0, most - len(self._free))]
 
     def _read_logs(self) -> Any:
-        extended, step = self._strategy.extended, self.step
-        with tf.device(extended.server_of_state):
+        step = self.step
+        with tf.device(self._job.server_of_state):
             logs = step.logs.metric_results(), step.last_numbers.read_value()
-        with tf.device(extended.chief):
+        with tf.device(self._job.chief):
             return tf.nest.map_structure(tf.identity, logs)
 
     def _apply_all(self, groups: Any) -> None:
@@ -81,7 +79,7 @@ class Update:
             place = tf.compat.v1.device(_device_of_inputs)
             with place, tf.control_dependencies(last):
                 results = [self.step.layout.read(slot) for slot in group]
-                self._strategy.run(self._apply, args=(results,))
+                self._job.run(self._apply, args=(results,))
             made = graph.get_operations()[known:]
             last = [op for op in made if op.op_def.is_stateful]
             if self.step.optimizer is not None:
@@ -91,12 +89,12 @@ class Update:
 
     def _count(self, version: tf.Tensor) -> None:
         """Count an update and its staleness, from the version that its step read."""
-        extended = self._strategy.extended
-        missed = extended.version.read_value() - version
+        job = self._job
+        missed = job.version.read_value() - version
         missed = tf.minimum(missed, LONGEST_STALENESS)
         one = tf.IndexedSlices(tf.ones([1], tf.int64), [missed])
-        extended.staleness.scatter_add(one)
-        extended.version.assign_add(1)
+        job.staleness.scatter_add(one)
+        job.version.assign_add(1)
 
     def _apply(self, results: list[StepResults]) -> None:
         """Apply one update."""

@@ -3,8 +3,7 @@
 import pytest
 
 from tfdist.cluster.detect import detect_membership
-from tfdist.cluster.membership import Place
-from tfdist.cluster.model import Cluster, Task
+from tfdist.cluster.model import Cluster, Place, Task
 from tfdist.cluster.resolvers.launchers import (
     GUARDS,
     HOROVOD,
@@ -13,7 +12,7 @@ from tfdist.cluster.resolvers.launchers import (
     TORCHRUN,
     has_process_launcher,
 )
-from tfdist.cluster.resolvers.tf_config import TfdistResolver
+from tfdist.cluster.resolvers.services import TFDIST
 from tfdist.cluster.tf_config import dumps
 
 RUN_ID = {"TORCHELASTIC_RUN_ID": "none"}
@@ -177,11 +176,12 @@ def test_what_other_launchers_say(env, place):
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
 def test_a_rank_without_a_size_is_refused(guard):
-    env = {guard.rank: "1"} | ({guard.sign: "x"} if guard.sign else {})
+    rank = guard.variables[0]
+    env = {rank: "1", **dict.fromkeys(guard.signs, "x")}
     assert guard.recognises(env)
     message = (
-        f"^{guard.rank} gives the rank of this process, but no variable the number of "
-        f"processes. Received: {guard.rank}='1', as {guard.launcher} sets it. Start"
+        f"^{rank} gives the rank of this process, but no variable the number of "
+        f"processes. Received: {rank}='1', as {guard.launcher} sets it. Start"
     )
     with pytest.raises(ValueError, match=message.replace("$", ".")):
         detect_membership(env)
@@ -236,9 +236,9 @@ def with_servers(task, **changes):
     ],
 )
 def test_the_cluster_of_a_run(env, cluster):
-    assert TfdistResolver().recognises(env)
-    assert TfdistResolver().resolve(env) == cluster
-    assert TfdistResolver().resolve(env).run_id == "5f2c"
+    assert TFDIST.recognises(env)
+    assert TFDIST.resolve(env) == cluster
+    assert TFDIST.resolve(env).run_id == "5f2c"
 
 
 NUMBER = "must be a whole number, as `tfdist run` sets it. Received: "
@@ -279,6 +279,6 @@ BY_TASK = "TFDIST_TASK=ps 0 and TFDIST_SIZE=3, but TF_CONFIG says "
 )
 def test_a_tf_config_other_than_the_run_gave_is_refused(env, message):
     with pytest.raises(ValueError, match="TF_CONFIG|TFDIST_") as error:
-        TfdistResolver().resolve(env)
+        TFDIST.resolve(env)
 
     assert message in str(error.value)

@@ -6,9 +6,8 @@ import re
 import pytest
 
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.cluster_spec import TonyResolver, VertexResolver
-from tfdist.cluster.resolvers.kubernetes import KubernetesResolver, VolcanoResolver
-from tfdist.cluster.resolvers.sagemaker import SageMakerResolver
+from tfdist.cluster.resolvers.kubernetes import KUBERNETES, VOLCANO
+from tfdist.cluster.resolvers.services import SAGEMAKER, TONY, VERTEX
 
 # A pod of a Job with `completionMode: Indexed`; Kubernetes sets the last three.
 JOB = {
@@ -28,7 +27,7 @@ SET = {
     "HOSTNAME": "train-1",
 }
 # Of a training job on three hosts; SageMaker sorts their names as words.
-SAGEMAKER = {
+ON_SAGEMAKER = {
     "SM_HOSTS": '["algo-1","algo-10","algo-2"]',
     "SM_CURRENT_HOST": "algo-2",
     "SM_INSTANCE_GROUPS": '["homogeneousCluster"]',
@@ -66,8 +65,6 @@ def changed(env, changes):
 
 
 UNDER_MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-KUBERNETES = KubernetesResolver()
-VERTEX = VertexResolver()
 
 
 def test_a_pod_of_an_indexed_job():
@@ -132,8 +129,8 @@ def test_reducers_are_no_parameter_servers(job):
 
 @pytest.mark.parametrize("kind", ["false", "", None])
 def test_each_host_of_sagemaker_is_a_worker(kind):
-    env = changed(SAGEMAKER, {"SM_IS_HETERO": kind})
-    assert SageMakerResolver().resolve(env) == Cluster(
+    env = changed(ON_SAGEMAKER, {"SM_IS_HETERO": kind})
+    assert SAGEMAKER.resolve(env) == Cluster(
         workers=("algo-1:2222", "algo-10:2222", "algo-2:2222"),
         task=Task("worker", 2),
     )
@@ -155,10 +152,10 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "8"}
         # Another scheduler's.
         (VERTEX, {"CLUSTER_SPEC": '{"worker": ["a:2222"], "ps": ["b:2222"]}'}),
         (VERTEX, vertex() | MPIRUN),
-        (SageMakerResolver(), {"SM_HOSTS": " "}),
-        (SageMakerResolver(), {"SM_HOSTS": "[]"}),
-        (SageMakerResolver(), {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}),
-        (SageMakerResolver(), SAGEMAKER | MPIRUN),
+        (SAGEMAKER, {"SM_HOSTS": " "}),
+        (SAGEMAKER, {"SM_HOSTS": "[]"}),
+        (SAGEMAKER, {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}),
+        (SAGEMAKER, ON_SAGEMAKER | MPIRUN),
     ],
 )
 def test_variables_that_describe_no_job_are_not_recognised(resolver, env):
@@ -211,23 +208,9 @@ def test_a_malformed_pod_template_is_refused(changes, message):
     ("env", "message"),
     [
         ({"CLUSTER_SPEC": "{'workerpool0': []}"}, "CLUSTER_SPEC is not valid JSON: "),
-        ({"CLUSTER_SPEC": '["workerpool0"]'}, "CLUSTER_SPEC must be a JSON object. "),
-        (vertex(task=None), 'CLUSTER_SPEC must have an object "task". Received: null.'),
         (
             vertex(POOLS | {"workerpool4": ["a:2222"]}),
             'CLUSTER_SPEC cluster has an unknown key "workerpool4". Received: worker',
-        ),
-        (
-            vertex(POOLS | {"workerpool1": "a:2222"}),
-            'CLUSTER_SPEC cluster.workerpool1 must be a list of "host:port" strings. ',
-        ),
-        (
-            vertex(POOLS | {"workerpool0": ["a:2222", "b:2222"]}),
-            "CLUSTER_SPEC cluster has several chiefs. Received: a:2222, b:2222.",
-        ),
-        (
-            vertex(task=TASK | {"index": "one"}),
-            "CLUSTER_SPEC task.index must be an integer. Received: index='one'.",
         ),
         (
             vertex(task=TASK | {"type": "workerpool7"}),
@@ -273,15 +256,15 @@ def test_a_malformed_cluster_spec_is_refused(env, message):
     ],
 )
 def test_malformed_variables_of_sagemaker_are_refused(changes, message):
-    env = changed(SAGEMAKER, changes)
-    assert SageMakerResolver().recognises(env)
+    env = changed(ON_SAGEMAKER, changes)
+    assert SAGEMAKER.recognises(env)
 
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        SageMakerResolver().resolve(env)
+        SAGEMAKER.resolve(env)
 
 
 # The second worker of a job of TonY.
-TONY = {
+OF_TONY = {
     "CLUSTER_SPEC": '{"chief": ["a:1"], "worker": ["b:2", "c:3"]}',
     "JOB_NAME": "worker",
     "TASK_INDEX": "1",
@@ -289,12 +272,12 @@ TONY = {
 
 
 def test_a_cluster_of_tony():
-    assert TonyResolver().recognises(TONY)
-    assert not VERTEX.recognises(TONY)
-    assert TonyResolver().resolve(TONY) == Cluster(
+    assert TONY.recognises(OF_TONY)
+    assert not VERTEX.recognises(OF_TONY)
+    assert TONY.resolve(OF_TONY) == Cluster(
         chief="a:1", workers=("b:2", "c:3"), task=Task("worker", 1)
     )
-    assert not TonyResolver().recognises(TONY | UNDER_MPIRUN)
+    assert not TONY.recognises(OF_TONY | UNDER_MPIRUN)
 
 
 @pytest.mark.parametrize(
@@ -307,11 +290,11 @@ def test_a_cluster_of_tony():
 )
 def test_mistakes_of_tony(changes, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        TonyResolver().resolve(changed(TONY, changes))
+        TONY.resolve(changed(OF_TONY, changes))
 
 
 # The second worker of a Job of Volcano.
-VOLCANO = {
+OF_VOLCANO = {
     "VC_WORKER_HOSTS": "run-worker-0.run,run-worker-1.run",
     "VC_WORKER_NUM": "2",
     "VC_TASK_INDEX": "1",
@@ -320,20 +303,20 @@ VOLCANO = {
 
 
 def test_the_pods_of_volcano():
-    assert VolcanoResolver().recognises(VOLCANO)
-    assert VolcanoResolver().resolve(VOLCANO) == Cluster(
+    assert VOLCANO.recognises(OF_VOLCANO)
+    assert VOLCANO.resolve(OF_VOLCANO) == Cluster(
         workers=("run-worker-0.run:2222", "run-worker-1.run:2222"),
         task=Task("worker", 1),
     )
     # Another name, as in an example for one task.
     env = {"VC_NODE_HOSTS": "run-node-0.run", "HOSTNAME": "run-node-0"}
-    assert VolcanoResolver().resolve(env | {"TFDIST_PORT": "9"}).addresses == (
+    assert VOLCANO.resolve(env | {"TFDIST_PORT": "9"}).addresses == (
         "run-node-0.run:9",
     )
-    env = VOLCANO | {"VC_PS_HOSTS": "run-ps-0.run", "HOSTNAME": "run-ps-0"}
-    assert VolcanoResolver().resolve(env).task == Task("ps", 0)
+    env = OF_VOLCANO | {"VC_PS_HOSTS": "run-ps-0.run", "HOSTNAME": "run-ps-0"}
+    assert VOLCANO.resolve(env).task == Task("ps", 0)
     # The pod that starts `mpirun` trains nothing, and its ranks have their own.
-    assert not VolcanoResolver().recognises(VOLCANO | UNDER_MPIRUN)
+    assert not VOLCANO.recognises(OF_VOLCANO | UNDER_MPIRUN)
 
 
 @pytest.mark.parametrize(
@@ -349,4 +332,4 @@ def test_the_pods_of_volcano():
 )
 def test_mistakes_of_volcano(changes, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        VolcanoResolver().resolve(VOLCANO | changes)
+        VOLCANO.resolve(OF_VOLCANO | changes)

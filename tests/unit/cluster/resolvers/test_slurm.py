@@ -3,7 +3,7 @@ import re
 import pytest
 
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.slurm import SlurmResolver
+from tfdist.cluster.resolvers.slurm import SLURM
 
 # What Slurm 22.05 gave the batch script of a job with two tasks on each of two nodes.
 BATCH = {
@@ -50,13 +50,13 @@ def place(rank, node, local, host):
 
 
 def resolve(**changes):
-    return SlurmResolver().resolve(step(**changes))
+    return SLURM.resolve(step(**changes))
 
 
 def test_a_task_of_a_step_is_a_worker():
-    cluster = SlurmResolver().resolve(STEP)
+    cluster = SLURM.resolve(STEP)
 
-    assert SlurmResolver().recognises(STEP)
+    assert SLURM.recognises(STEP)
     assert cluster == Cluster(workers=WORKERS, task=Task("worker", 2))
     assert (cluster.local_rank, cluster.local_size) == (0, 2)
 
@@ -74,7 +74,7 @@ def test_a_task_of_a_step_is_a_worker():
     ],
 )
 def test_what_is_not_one_of_several_tasks_is_not_recognised(env):
-    assert not SlurmResolver().recognises(env)
+    assert not SLURM.recognises(env)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_is_not_one_of_several_tasks_is_not_recognised(env):
     ],
 )
 def test_what_srun_itself_gives_programs_of_mpi_changes_nothing(mpi):
-    assert SlurmResolver().recognises(STEP | mpi)
+    assert SLURM.recognises(STEP | mpi)
 
 
 @pytest.mark.parametrize(

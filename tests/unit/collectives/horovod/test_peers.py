@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfdist.cluster.membership import Place
+from tfdist.cluster.model import Place
 
 pytestmark = pytest.mark.requires("horovodrun")
 

@@ -19,13 +19,17 @@ class RankHooks:
     updates_once = are_reduced = False
 
     def __init__(self, share=1.0, theirs=0.0, in_step=True):
-        self._share, self._theirs, self.in_step = share, theirs, in_step
+        self._share, self._theirs, self._in_step = share, theirs, in_step
         self.summed, self.assigned = [], []
+
+    @property
+    def step(self):
+        return self if self._in_step else None
 
     def share(self):
         return tf.constant(self._share, tf.float64)
 
-    def sum_over_ranks(self, value, what):
+    def sum(self, value, what):
         self.summed.append(float(value))
         return value + self._theirs
 

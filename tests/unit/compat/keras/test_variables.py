@@ -6,11 +6,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
 from tfdist.compat.keras import install
 from tfdist.compat.keras.variables import lying_beside
 from tfdist.compat.mirrored import copies_here
-from tfdist.compat.parameter_server import drawing_rows
+from tfdist.compat.parameter_server import PlacesVariables, drawing_rows
 from tfdist.strategies import MirroredStrategy
 
 
@@ -62,10 +63,13 @@ def test_copies_on_devices_are_assigned_and_read_as_one(aggregation, two_cpus):
 # Places.
 
 
-class Placing:
+class Placing(PlacesVariables, OneDeviceExtended):
     """What a strategy is told of the variables that it places."""
 
-    def __init__(self):
+    chief = "/device:CPU:0"
+
+    def __init__(self, strategy):
+        super().__init__(strategy, "/cpu:0")
         self.made = []
         self.shards = [1]
 
@@ -83,11 +87,9 @@ class Placing:
 def placing():
     """Enter the scope of a strategy that places variables."""
     install(is_alone=True)
-    placing = Placing()
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    strategy.extended.chief = "/device:CPU:0"
-    strategy.extended.making = placing.making
-    strategy.extended.sizes_of_shards = placing.sizes_of_shards
+    placing = Placing(strategy)
+    tf.distribute.Strategy.__init__(strategy, placing)
     with strategy.scope():
         yield placing
 

@@ -13,56 +13,57 @@ from tensorflow.python.eager import context as context_module
 
 from tfdist.cluster import Cluster
 from tfdist.compat.keras import install
+from tfdist.compat.keras.input import spec_of
 from tfdist.strategies.parameter_server import dispatcher
-from tfdist.strategies.parameter_server.batch_codec import spec_of
-from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
+from tfdist.strategies.parameter_server.job import ServerJob
 from tfdist.strategies.parameter_server.step import PureStep
-from tfdist.strategies.parameter_server.update import LONGEST_STALENESS, Update
+from tfdist.strategies.parameter_server.update import Update
 
 HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-class LocalExtended:
-    """The part of the mechanism that any device can have."""
+class Coordinator:
+    """Workers that do work at once, or, while a list is `waiting`, when it is awaited.
 
-    chief = server_of_state = HERE
+    They begin with the oldest work, or with another `position` in that list.
+    """
 
-    def __init__(self, strategy):
-        self.keras_hooks = ServerKerasHooks(strategy)
-        self.version = tf.Variable(0, dtype=tf.int64)
-        self.staleness = tf.Variable(tf.zeros([LONGEST_STALENESS + 1], tf.int64))
+    waiting = error = None
+    position = 0
+
+    def schedule(self, work):
+        work() if self.waiting is None else self.waiting.append(work)
+
+    def poll(self):
+        """Do the next work for a chief that waits; return the error, if any."""
+        if self.error is None and self.waiting:
+            self.waiting.pop(self.position)()
+        return self.error
 
 
-class LocalStrategy:
-    """What steps and updates ask of a strategy."""
-
-    workers = 2
-    backup_workers = 0
-    heartbeat = SimpleNamespace(names=["a", "b"], silent=lambda seconds=0: {})
-    cluster = Cluster(chief="a:1", workers=("b:1", "c:1"), ps=("d:1",))
-
-    def __init__(self, consistency="async", max_staleness=None):
-        self.consistency = consistency
-        self.max_staleness = max_staleness
-        self.coordinator = SimpleNamespace(waiting=None, error=None)
-        self.extended = LocalExtended(self)
-
-    def run(self, function, args=()):
-        return function(*args)
+def local_job(consistency="async", max_staleness=None):
+    return ServerJob(
+        Cluster(chief="a:1", workers=("b:1", "c:1"), ps=("d:1", "e:22")),
+        consistency,
+        max_staleness,
+        0,
+        lambda function, args=(): function(*args),
+        SimpleNamespace(names=["a", "b"], silent=lambda seconds=0: {}),
+        Coordinator(),
+        HERE,
+        HERE,
+    )
 
 
 @pytest.fixture
-def make_strategy(monkeypatch):
-    """Return `LocalStrategy`; if `coordinator.waiting` is a list, work waits there."""
-
-    def schedule(coordinator, work):
-        work() if coordinator.waiting is None else coordinator.waiting.append(work)
-
+def make_job(monkeypatch):
+    """Return `local_job`, whose work is done as its `Coordinator` says."""
     install(is_alone=True)
-    monkeypatch.setattr(dispatcher, "schedule", schedule)
-    monkeypatch.setattr(dispatcher, "take_error", lambda coordinator: coordinator.error)
+    monkeypatch.setattr(dispatcher, "schedule", Coordinator.schedule)
+    monkeypatch.setattr(dispatcher, "take_error", Coordinator.poll)
+    monkeypatch.setattr(dispatcher, "_POLL_SECONDS", 0.001)
     monkeypatch.setattr(dispatcher, "current_worker", lambda: 0)
-    return LocalStrategy
+    return local_job
 
 
 @pytest.fixture
@@ -85,8 +86,8 @@ def gpus(monkeypatch):
 
 
 @pytest.fixture
-def strategy(make_strategy):
-    return make_strategy()
+def job(make_job):
+    return make_job()
 
 
 @pytest.fixture
@@ -109,10 +110,9 @@ def batch():
 
 @pytest.fixture
 def update_of(model, batch):
-    """Return what traces the training of that model under a strategy."""
+    """Return what traces the training of that model in a job."""
 
-    def update_of(strategy):
-        step = PureStep(strategy, model, model.train_step, spec_of(batch(0, 2)))
-        return Update(strategy, step)
+    def update_of(job):
+        return Update(job, PureStep(job, model, model.train_step, spec_of(batch(0, 2))))
 
     return update_of

@@ -2,15 +2,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.keras.input import spec_of
 from tfdist.strategies.parameter_server.batch_codec import (
     LARGEST_BYTES,
     BatchCodec,
     as_bytes,
     as_tensors,
-    count_rows,
     from_bytes,
     make_bundles,
-    spec_of,
     unpack_bundles,
     without_missing,
 )
@@ -43,18 +42,6 @@ def test_a_batch_becomes_tensors_without_empty_parts():
 )
 def test_a_spec_leaves_the_number_of_rows_open(leaf, spec):
     assert spec_of(leaf) == spec
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [
-        (None, {"a": tf.constant(1), "b": tf.ones(2)}),
-        RAGGED,
-        (tf.constant(5), tf.sparse.from_dense([[0.0], [0.0]])),
-    ],
-)
-def test_rows_are_counted_in_the_first_tensor_that_has_any(batch):
-    assert count_rows(batch) == 2
 
 
 # Batches.

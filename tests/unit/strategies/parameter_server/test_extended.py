@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.extended import SERVER, ParameterServerExtended
-from tfdist.strategies.parameter_server.placement import Placement
+from tfdist.strategies.parameter_server.extended import (
+    SERVER,
+    ParameterServerExtended,
+    Placement,
+)
 
 BESIDE = SimpleNamespace(device=SERVER.format(1))
 

@@ -5,14 +5,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.predict import PredictFunction
+from tfdist.strategies.parameter_server.keras_hooks import (
+    PredictFunction,
+    ServerKerasHooks,
+    SliceStep,
+)
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 
 @pytest.fixture
-def hooks(strategy):
-    return strategy.extended.keras_hooks
+def hooks(job):
+    return ServerKerasHooks(job)
 
 
 @pytest.fixture
@@ -23,16 +27,19 @@ def model():
 
 
 @pytest.mark.parametrize("consistency", ["async", "bounded", "sync"])
-def test_only_sync_training_weighs_steps_as_slices(make_strategy, consistency):
-    hooks = make_strategy(consistency).extended.keras_hooks
-    with hooks.computing(tf.constant([2, 8, 0], tf.int64)):
-        assert hooks.in_step is (consistency == "sync")
-        assert (float(hooks.share()), hooks.share().dtype) == (0.25, tf.float64)
-    assert not hooks.in_step
+def test_only_sync_training_weighs_steps_as_slices(make_job, consistency):
+    job = make_job(consistency)
+    hooks = ServerKerasHooks(job)
+    with job.computing(tf.constant([2, 8, 0], tf.int64)):
+        assert (hooks.step is not None) is (consistency == "sync")
+        if hooks.step is not None:
+            share = hooks.step.share()
+            assert (float(share), share.dtype) == (0.25, tf.float64)
+    assert hooks.step is None
 
 
 def test_compiling_a_model_again_drops_its_functions(hooks, model):
-    hooks.function_of(model, model.train_step, is_training=True)
+    hooks.function_of(model, "train_step", model.train_step)
     gc.collect()
 
     assert len(hooks._trainings[model]) == 0
@@ -47,7 +54,7 @@ def test_a_prediction_that_ends_early_leaves_nothing_in_flight(hooks, model):
         with hooks.predicting(model):
             batches = hooks.distribute(Adapter())
             if model.predict_function is None:
-                model.predict_function = hooks.predict_function_of(model)
+                model.predict_function = hooks.function_of(model, "predict_step", None)
             assert next(iter(batches)).has_arrived is False
         assert isinstance(model.predict_function, PredictFunction)
         assert model.predict_function._dispatcher.in_flight == 0
@@ -67,30 +74,31 @@ def test_predict_refuses_input_that_workers_read(hooks, model):
         hooks.distribute(Adapter())
 
 
-def test_a_sum_over_all_slices_is_refused(hooks):
+def test_a_sum_over_all_slices_is_refused():
+    step = SliceStep(tf.constant([2, 8, 0], tf.int64))
     with pytest.raises(
         ValueError,
         match=r"With consistency='sync' a loss must divide by the rows of its batch\. "
         r"Received: the mask, which depends on all slices of a batch\. Use "
         r"the loss without a mask",
     ):
-        hooks.sum_over_ranks(tf.constant(1.0), "the mask")
+        step.sum(tf.constant(1.0), "the mask")
 
 
-def test_seeds_differ_by_the_number_of_the_step(hooks):
-    seed = tf.constant([7, 9], tf.uint32)
+def test_seeds_differ_by_the_number_of_the_step(hooks, job):
+    seed, state = tf.constant([7, 9], tf.uint32), object()
 
     def folded(number):
-        with hooks.computing(tf.constant([1, 1, number], tf.int64)):
-            return tuple(hooks.fold_seed(seed).numpy().tolist())
+        with job.computing(tf.constant([1, 1, number], tf.int64)):
+            return tuple(hooks.draw_seed(lambda: seed, state).numpy().tolist())
 
     assert folded(0) == (7, 9)
-    assert hooks.fold_seed(seed) is seed
+    assert hooks.draw_seed(lambda: seed, state) is seed
     assert len({folded(number) for number in range(100)}) == 100
 
 
 def test_results_are_read_again_after_all_steps(hooks, model, monkeypatch):
-    training = hooks.function_of(model, model.train_step, is_training=True)
+    training = hooks.function_of(model, "train_step", model.train_step)
     training.returned = {"loss": 1.0}
     monkeypatch.setattr(training, "read_logs", lambda: {"loss": 0.5})
 
@@ -103,7 +111,7 @@ def test_a_fit_that_fails_drops_its_steps_and_names_a_lost_server(
     hooks, model, monkeypatch
 ):
     abandoned = []
-    training = hooks.function_of(model, model.train_step, is_training=True)
+    training = hooks.function_of(model, "train_step", model.train_step)
     monkeypatch.setattr(Training, "abandon", lambda self: abandoned.append(self))
     with hooks.fitting(model, 0):
         pass

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from tfdist.strategies.parameter_server.pipelines import BatchRange, Pipelines
+from tfdist.strategies.parameter_server.worker_input import BatchRange, Pipelines
 
 
 def test_each_worker_reads_its_own_pipeline_in_order():

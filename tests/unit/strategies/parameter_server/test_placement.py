@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from tfdist.strategies.parameter_server.placement import Placement, sizes_of_shards
+from tfdist.strategies.parameter_server.extended import Placement, sizes_of_shards
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ from tfdist.strategies.parameter_server.keras_hooks import check_trainer
 from tfdist.strategies.parameter_server.step import check_metrics
 
 
-def strategy_of(consistency="async", max_staleness=None):
-    return SimpleNamespace(consistency=consistency, max_staleness=max_staleness)
+def job_of(consistency="async", max_staleness=None):
+    is_sync = consistency == "sync"
+    return SimpleNamespace(
+        consistency=consistency, max_staleness=max_staleness, is_sync=is_sync
+    )
 
 
 def compiled(*metrics, optimizer="sgd", **options):
@@ -24,7 +27,7 @@ def test_eager_steps_are_refused():
         match=r"run_eagerly=True is not for parameter servers: .*Received: the model "
         r"'model', compiled with run_eagerly=True\. Debug on one process",
     ):
-        check_trainer(compiled(run_eagerly=True), strategy_of())
+        check_trainer(compiled(run_eagerly=True), job_of())
 
 
 def test_xla_is_refused():
@@ -33,7 +36,7 @@ def test_xla_is_refused():
         match=r"jit_compile=True is not for parameter servers: .*Received: the model "
         r"'model'\. Compile it with jit_compile='auto'",
     ):
-        check_trainer(compiled(jit_compile=True), strategy_of())
+        check_trainer(compiled(jit_compile=True), job_of())
 
 
 def test_more_steps_per_execution_than_the_staleness_allows_are_refused():
@@ -43,32 +46,32 @@ def test_more_steps_per_execution_than_the_staleness_allows_are_refused():
         r"steps_per_execution=8 with max_staleness=3\. Use "
         r"steps_per_execution=4, or a larger max_staleness",
     ):
-        check_trainer(compiled(steps_per_execution=8), strategy_of("bounded", 3))
+        check_trainer(compiled(steps_per_execution=8), job_of("bounded", 3))
 
 
 SCALES = [LossScaleOptimizer, keras.optimizers.LossScaleOptimizer]
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("strategy", [strategy_of(), strategy_of("bounded", 1)])
-def test_a_loss_scale_that_may_change_before_the_update_is_refused(scale, strategy):
+@pytest.mark.parametrize("job", [job_of(), job_of("bounded", 1)])
+def test_a_loss_scale_that_may_change_before_the_update_is_refused(scale, job):
     model = compiled(optimizer=scale(keras.optimizers.SGD(), name="scaled"))
 
     with pytest.raises(
         ValueError,
         match=r"A loss scale may change between a gradient and its update\. Received: "
-        rf"'scaled' with consistency='{strategy.consistency}'\. Use "
+        rf"'scaled' with consistency='{job.consistency}'\. Use "
         r"consistency='sync', or mixed_bfloat16",
     ):
-        check_trainer(model, strategy)
+        check_trainer(model, job)
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("strategy", [strategy_of("sync"), strategy_of("bounded", 0)])
-def test_a_loss_scale_that_cannot_change_is_accepted(scale, strategy):
+@pytest.mark.parametrize("job", [job_of("sync"), job_of("bounded", 0)])
+def test_a_loss_scale_that_cannot_change_is_accepted(scale, job):
     model = compiled(optimizer=scale(keras.optimizers.SGD()))
 
-    assert check_trainer(model, strategy) is None
+    assert check_trainer(model, job) is None
 
 
 class Largest(keras.metrics.Metric):
@@ -99,4 +102,4 @@ def test_synchronized_layers_are_refused():
         match=r"synchronized=True is not for parameter servers: .*Received: the layer "
         r"'norm'\. Use synchronized=False, or AllReduceStrategy",
     ):
-        check_trainer(model, strategy_of("sync"))
+        check_trainer(model, job_of("sync"))

@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
 from tfdist.strategies.parameter_server import servers
-from tfdist.strategies.parameter_server.servers import lost_server, naming_lost_servers
 
 CLUSTER = Cluster(
     chief="a:1",
@@ -75,57 +74,3 @@ def test_more_workers_than_gpus_on_a_host_are_refused(start, gpus):
     workers = ("b:1", "b:2", "b:3")
     with pytest.raises(ValueError, match=r"Received: 3 processes and 2 GPUs\. Start"):
         start(Cluster(chief="b:4", workers=workers, ps=("b:5",)))
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (
-            tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:1"),
-            "ps 1 (d:22)",
-        ),
-        (tf.errors.AbortedError(None, None, "cannot reach c:1"), "ps 0 (c:1)"),
-        (tf.errors.UnavailableError(None, None, "/job:worker/replica:0/task:0"), None),
-        (tf.errors.InvalidArgumentError(None, None, "/job:ps/replica:0/task:1"), None),
-        (ValueError("/job:ps/replica:0/task:1"), None),
-    ],
-)
-def test_a_lost_server_is_told_from_other_errors(error, expected):
-    assert lost_server(error, CLUSTER) == expected
-
-
-def test_a_lost_server_is_named():
-    calls = []
-    error = tf.errors.UnavailableError(None, None, "/job:ps/replica:0/task:1")
-    with (
-        pytest.raises(
-            ConnectionError,
-            match=r"ps 1 \(d:22\) is lost, and the variables that it held\. Received: "
-            r"UnavailableError from TensorFlow\. Start the job again; "
-            r"keras\.callbacks\.BackupAndRestore continues",
-        ) as raised,
-        naming_lost_servers(CLUSTER, lambda: calls.append("abandoned")),
-    ):
-        raise error
-
-    assert raised.value.__cause__ is error
-    assert calls == ["abandoned"]
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (KeyError, ["abandoned"]),
-        (KeyboardInterrupt, ["abandoned"]),
-        (StopIteration, []),
-    ],
-)
-def test_other_errors_stay_what_they_are(error, expected):
-    calls = []
-    with (
-        pytest.raises(error),
-        naming_lost_servers(CLUSTER, lambda: calls.append("abandoned")),
-    ):
-        raise error
-
-    assert calls == expected

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.slots import SlotLayout, StepResults
+from tfdist.strategies.parameter_server.batch_codec import SlotLayout, StepResults
 
 HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 KERNEL = [[1.0, 2.0], [3.0, 4.0]]

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat.keras import variables
+from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
 from tfdist.strategies.parameter_server.step import PureStep, VariableReads
 
 X = np.arange(12.0, dtype="float32").reshape(4, 3) / 10
@@ -15,12 +16,12 @@ Y = np.arange(4.0, dtype="float32")[:, None]
 SPEC = (tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1)))
 
 
-def step_of(strategy, model_type=keras.Sequential, *layers):
+def step_of(job, model_type=keras.Sequential, *layers):
     model = model_type([keras.Input((3,)), *layers, keras.layers.Dense(1)], name="m")
     model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
     model.optimizer.build(model.trainable_variables)
     model.evaluate(X, Y, verbose=0)
-    return PureStep(strategy, model, model.train_step, SPEC)
+    return PureStep(job, model, model.train_step, SPEC)
 
 
 def results_of(step):
@@ -43,11 +44,11 @@ class Counting(keras.layers.Layer):
         return inputs
 
 
-def test_layer_state_that_does_not_say_how_slices_combine_is_refused(make_strategy):
-    strategy, counting = make_strategy("sync"), Counting()
+def test_layer_state_that_does_not_say_how_slices_combine_is_refused(make_job):
+    job, counting = make_job("sync"), Counting()
 
     with pytest.raises(ValueError, match="the state of a layer") as error:
-        step_of(strategy, keras.Sequential, counting)
+        step_of(job, keras.Sequential, counting)
     assert str(error.value) == (
         "With consistency='sync' the state of a layer must say how the slices of a "
         f"batch combine. Received: {counting.rows.path}, which a step computes from "
@@ -57,18 +58,18 @@ def test_layer_state_that_does_not_say_how_slices_combine_is_refused(make_strate
     )
 
 
-def test_layer_state_that_no_batch_changes_needs_no_aggregation(make_strategy):
+def test_layer_state_that_no_batch_changes_needs_no_aggregation(make_job):
     steps = keras.layers.Dropout(0.5)
-    step = step_of(make_strategy("sync"), keras.Sequential, steps)
+    step = step_of(make_job("sync"), keras.Sequential, steps)
 
     assert [one.variable.path for one in step.assigned if not one.is_sum] == [
         steps.seed_generator.state.path
     ]
 
 
-def test_layer_state_is_sent_as_its_change(strategy):
+def test_layer_state_is_sent_as_its_change(job):
     norm = keras.layers.BatchNormalization(momentum=0.5)
-    step = step_of(strategy, keras.Sequential, Counting(), norm)
+    step = step_of(job, keras.Sequential, Counting(), norm)
     found = [
         (one.momentum, delta.numpy())
         for one, delta in zip(step.assigned, results_of(step).deltas, strict=True)
@@ -94,8 +95,8 @@ class Frozen(keras.Sequential):
         return {"loss": loss, "count": 3}
 
 
-def test_a_variable_without_a_gradient_has_no_slot(strategy):
-    step = step_of(strategy, Frozen)
+def test_a_variable_without_a_gradient_has_no_slot(job):
+    step = step_of(job, Frozen)
     results = results_of(step)
 
     assert step.has_gradient == [False, True]
@@ -181,22 +182,22 @@ RETURNED = "A step may return results of metrics as they are, and single numbers
         ),
     ],
 )
-def test_a_step_that_cannot_be_pure_is_refused(strategy, model_type, message):
+def test_a_step_that_cannot_be_pure_is_refused(job, model_type, message):
     message = re.escape(message).replace("PATH", r"\S*")
     with pytest.raises(ValueError, match=message):
-        step_of(strategy, model_type)
+        step_of(job, model_type)
 
 
-def test_a_step_that_assigns_a_variable_of_tensorflow_is_refused(strategy, monkeypatch):
-    hooks = strategy.extended.keras_hooks
-    monkeypatch.setattr(variables, "any_hooks_of", lambda strategy: hooks)
+def test_a_step_that_assigns_a_variable_of_tensorflow_is_refused(job, monkeypatch):
+    hooks = ServerKerasHooks(job)
+    monkeypatch.setattr(variables, "any_hooks_of", lambda job: hooks)
 
     with pytest.raises(
         ValueError,
         match=r"A step must assign only variables of Keras under parameter servers\. "
         r"Received: the tf\.Variable 'm/raw:0'\. Make it by add_weight or keras\.Vari",
     ):
-        step_of(strategy, Raw)
+        step_of(job, Raw)
 
 
 # Reads of variables.

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import step_work as module
+from tfdist.strategies.parameter_server import training as module
 from tfdist.strategies.parameter_server import worker_input
-from tfdist.strategies.parameter_server.step_work import ReadSteps, sent_steps
+from tfdist.strategies.parameter_server.training import ReadSteps, sent_steps
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 
 @pytest.fixture
-def update(strategy, update_of):
-    return update_of(strategy)
+def update(job, update_of):
+    return update_of(job)
 
 
 def first_gradients(update, slots):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import step_work, worker_input
+from tfdist.strategies.parameter_server import dispatcher, worker_input
 from tfdist.strategies.parameter_server import training as module
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
@@ -32,9 +32,9 @@ def batches(size=5):
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
 
 
-def training_of(strategy, model, step="train_step"):
+def training_of(job, model, step="train_step"):
     is_training = step == "train_step"
-    return Training(strategy, model, getattr(model, step), is_training=is_training)
+    return Training(job, model, getattr(model, step), is_training=is_training)
 
 
 def run_epoch(training, iterator):
@@ -46,19 +46,6 @@ def run_epoch(training, iterator):
     except StopIteration:
         training.finish()
     return logs
-
-
-def do_when_awaited(monkeypatch, training, strategy):
-    """Let work be done only when the training waits for it."""
-    waiting = strategy.coordinator.waiting = []
-    take = training._dispatcher.take
-
-    def do_oldest(*, wait):
-        if wait and waiting:
-            waiting.pop(0)()
-        return take(wait=wait)
-
-    monkeypatch.setattr(training._dispatcher, "take", do_oldest)
 
 
 def metrics_of(model):
@@ -74,13 +61,9 @@ def plain():
 
 
 @pytest.mark.parametrize(("consistency", "most"), CONSISTENCIES)
-def test_an_epoch_without_delays_is_that_of_keras(
-    make_strategy, plain, consistency, most
-):
+def test_an_epoch_without_delays_is_that_of_keras(make_job, plain, consistency, most):
     model = compiled("adam")
-    logs = run_epoch(
-        training_of(make_strategy(consistency, most), model), iter(batches())
-    )
+    logs = run_epoch(training_of(make_job(consistency, most), model), iter(batches()))
 
     assert len(logs) == int(model.optimizer.iterations) == 3
     assert all(set(one) == {"loss", "mae"} for one in logs)
@@ -90,13 +73,13 @@ def test_an_epoch_without_delays_is_that_of_keras(
 
 
 @pytest.mark.parametrize(("consistency", "most"), [("bounded", 0), ("sync", None)])
-def test_steps_in_turn_return_the_logs_of_their_batch(make_strategy, consistency, most):
+def test_steps_in_turn_return_the_logs_of_their_batch(make_job, consistency, most):
     expected = []
     log = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: expected.append(dict(logs))
     )
     compiled().fit(batches(2), verbose=0, callbacks=[log])
-    training = training_of(make_strategy(consistency, most), compiled())
+    training = training_of(make_job(consistency, most), compiled())
     found = run_epoch(training, iter(batches(2)))
 
     assert len(found) == 6
@@ -119,12 +102,12 @@ def failing_after(rows):
     [*[(*one, 1) for one in CONSISTENCIES], ("async", None, 3), ("sync", None, 3)],
 )
 def test_batches_before_an_error_of_the_input_are_trained(
-    make_strategy, monkeypatch, consistency, most, several
+    make_job, consistency, most, several
 ):
     model, right = (compiled(steps_per_execution=several) for _ in range(2))
-    strategy = make_strategy(consistency, most)
-    training = training_of(strategy, model)
-    do_when_awaited(monkeypatch, training, strategy)
+    job = make_job(consistency, most)
+    training = training_of(job, model)
+    job.coordinator.waiting = []
     for train in (
         lambda: right.fit(failing_after(8), verbose=0),
         lambda: run_epoch(training, iter(failing_after(8))),
@@ -139,49 +122,53 @@ def test_batches_before_an_error_of_the_input_are_trained(
             np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-def test_an_evaluation_counts_and_changes_nothing(make_strategy):
-    strategy = make_strategy("sync")
+def test_an_evaluation_counts_and_changes_nothing(make_job):
+    job = make_job("sync")
     model = compiled()
     expected = model.evaluate(batches(), verbose=0, return_dict=True)
     model.reset_metrics()
     before = model.get_weights()
-    run_epoch(training_of(strategy, model, "test_step"), iter(batches()))
+    run_epoch(training_of(job, model, "test_step"), iter(batches()))
 
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
     assert metrics_of(model) == pytest.approx(expected, rel=1e-5)
-    assert int(strategy.extended.version) == 0
+    assert int(job.version) == 0
 
 
 # The order of updates, and the number of steps in flight.
+
+
+def note_when_awaited(monkeypatch, job, note):
+    """Let work be done when it is awaited; return what `note` returned each time."""
+    noted, poll = [], job.coordinator.poll
+    job.coordinator.waiting = []
+
+    def noting(coordinator):
+        noted.append(note())
+        return poll()
+
+    monkeypatch.setattr(dispatcher, "take_error", noting)
+    return noted
 
 
 @pytest.mark.parametrize(
     ("consistency", "most", "applied", "staleness"),
     [
         # Each worker reads the weights after the update of the one before.
-        ("async", None, [1, 2, 3], [3]),
-        ("bounded", 2, [0, 0, 3], [1, 1, 1]),
+        ("async", None, [0, 1, 2, 3], [4, 0]),
+        ("bounded", 2, [0, 1, 1, 1], [2, 1, 1]),
     ],
 )
 def test_updates_are_applied_as_they_arrive_or_in_order(
-    make_strategy, consistency, most, applied, staleness
+    make_job, monkeypatch, consistency, most, applied, staleness
 ):
-    strategy = make_strategy(consistency, most)
-    model = compiled()
-    training = training_of(strategy, model)
-    waiting = strategy.coordinator.waiting = []
-    iterator = iter(batches(4))
-    for _ in range(3):
-        training._send(iterator, 1)
-    found = []
-    while waiting:
-        waiting.pop()()
-        training._apply_next()
-        found.append(int(model.optimizer.iterations))
+    job, model = make_job(consistency, most), compiled()
+    noted = note_when_awaited(monkeypatch, job, lambda: int(model.optimizer.iterations))
+    job.coordinator.position = -1
+    run_epoch(training_of(job, model), iter(batches(3)))
 
-    assert found == applied
-    counts = strategy.extended.staleness.numpy()
-    assert counts[: len(staleness)].tolist() == staleness
+    assert noted == applied
+    assert job.staleness.numpy()[: len(staleness)].tolist() == staleness
 
 
 @pytest.mark.parametrize(
@@ -189,25 +176,14 @@ def test_updates_are_applied_as_they_arrive_or_in_order(
     [("async", None, 4), ("bounded", 0, 1), ("bounded", 2, 3), ("bounded", 99, 4)],
 )
 def test_the_number_of_steps_in_flight_is_limited(
-    make_strategy, monkeypatch, consistency, most, expected
+    make_job, monkeypatch, consistency, most, expected
 ):
-    strategy = make_strategy(consistency, most)
-    training = training_of(strategy, compiled())
-    waiting, seen = [], []
-    strategy.coordinator.waiting = waiting
-    take = training._dispatcher.take
+    job = make_job(consistency, most)
+    noted = note_when_awaited(monkeypatch, job, lambda: len(job.coordinator.waiting))
+    run_epoch(training_of(job, compiled()), iter(batches(1)))
 
-    def do_oldest(*, wait):
-        if wait and waiting:
-            seen.append(training._dispatcher.in_flight)
-            waiting.pop(0)()
-        return take(wait=wait)
-
-    monkeypatch.setattr(training._dispatcher, "take", do_oldest)
-    run_epoch(training, iter(batches(1)))
-
-    assert max(seen) == expected
-    assert strategy.extended.staleness.numpy()[expected:].sum() == 0
+    assert max(noted) == expected
+    assert job.staleness.numpy()[expected:].sum() == 0
 
 
 @pytest.mark.parametrize(
@@ -215,7 +191,7 @@ def test_the_number_of_steps_in_flight_is_limited(
     [("async", None, [0, 1, 2]), ("bounded", 0, [0, 0, 0])],
 )
 def test_concurrent_steps_have_different_numbers(
-    make_strategy, monkeypatch, consistency, most, numbers
+    make_job, monkeypatch, consistency, most, numbers
 ):
     """Random numbers in a step depend on its number."""
     sent, sent_steps = [], module.sent_steps
@@ -225,33 +201,29 @@ def test_concurrent_steps_have_different_numbers(
         return sent_steps(update, batches, rows)
 
     monkeypatch.setattr(module, "sent_steps", note)
-    run_epoch(
-        training_of(make_strategy(consistency, most), compiled()), iter(batches())
-    )
+    run_epoch(training_of(make_job(consistency, most), compiled()), iter(batches()))
 
     assert sent == [[r, r, n] for r, n in zip([5, 5, 2], numbers, strict=True)]
 
 
-def test_an_error_leaves_nothing_in_flight(make_strategy):
-    strategy = make_strategy("bounded", 3)
-    training = training_of(strategy, compiled())
-    waiting = strategy.coordinator.waiting = []
-    training._send(iter(batches(1)), 2)
-    strategy.coordinator.error = RuntimeError("no")
+def test_an_error_leaves_nothing_in_flight(make_job):
+    job = make_job("bounded", 3)
+    training = training_of(job, compiled())
+    waiting = job.coordinator.waiting = []
+    job.coordinator.error = RuntimeError("no")
     with pytest.raises(RuntimeError, match="no"):
-        training.finish()
-    assert training._dispatcher.in_flight == 0
-    strategy.coordinator.waiting = None
+        training(iter(batches(1)))
+    job.coordinator.waiting = job.coordinator.error = None
     for late in waiting:
         late()
 
     assert len(run_epoch(training, iter(batches()))) == 3
 
 
-def test_logs_are_fetched_at_intervals(strategy, monkeypatch):
+def test_logs_are_fetched_at_intervals(job, monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
-    training = training_of(strategy, compiled())
+    training = training_of(job, compiled())
     iterator = iter(batches(3))
     first = training(iterator)
     assert training(iterator) == first
@@ -260,17 +232,18 @@ def test_logs_are_fetched_at_intervals(strategy, monkeypatch):
     assert training(iterator) != first
 
 
-def test_batches_of_two_kinds_in_one_call_are_sent_apart(strategy):
+def test_batches_of_two_kinds_in_one_call_are_sent_apart(job):
     model = compiled(steps_per_execution=2)
-    weighted = batches(6).map(lambda x, y: (x, y, tf.ones_like(y)))
-    training = training_of(strategy, model)
-    training._send(iter([next(iter(batches(6))), next(iter(weighted))]), 2)
-    training.finish()
+    unknown = tf.TensorSpec(None)
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([(X, Y), (X, Y[:, 0])]), output_signature=(unknown, unknown)
+    )
+    run_epoch(training_of(job, model), iter(data))
 
     assert int(model.optimizer.iterations) == 2
 
 
-def test_padded_batches_of_a_dataset_are_traced_once(strategy):
+def test_padded_batches_of_a_dataset_are_traced_once(job):
     lengths = tf.data.Dataset.from_tensor_slices([1, 2, 5, 3])
     data = lengths.map(lambda n: (tf.ones([n]), tf.ones([1]))).padded_batch(2)
     keras.utils.set_random_seed(1)
@@ -278,10 +251,16 @@ def test_padded_batches_of_a_dataset_are_traced_once(strategy):
     model = keras.Sequential([keras.Input((None,)), total, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     model.optimizer.build(model.trainable_variables)
-    training = training_of(strategy, model)
-    run_epoch(training, iter(data))
+    traces, step = [], model.train_step
 
-    assert len(training._updates) == 1
+    def train_step(batch):
+        traces.append(batch)
+        return step(batch)
+
+    model.train_step = train_step
+    run_epoch(training_of(job, model), iter(data))
+
+    assert len(traces) == 1
     assert int(model.optimizer.iterations) == 2
 
 
@@ -292,8 +271,8 @@ def test_padded_batches_of_a_dataset_are_traced_once(strategy):
 def turns(monkeypatch):
     """Let the two workers take turns."""
     turns = itertools.cycle([0, 1])
-    monkeypatch.setattr(step_work, "current_worker", lambda: next(turns))
-    monkeypatch.setattr(step_work, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "current_worker", lambda: next(turns))
+    monkeypatch.setattr(module, "REST_SECONDS", 0.0)
     monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
 
 
@@ -314,9 +293,9 @@ def read_by_two(size, *, is_known=True):
     [("async", None, True), ("bounded", 0, False), ("bounded", 3, True)],
 )
 @pytest.mark.usefixtures("turns")
-def test_workers_read_every_example_once(make_strategy, consistency, most, is_known):
+def test_workers_read_every_example_once(make_job, consistency, most, is_known):
     model = compiled()
-    training = training_of(make_strategy(consistency, most), model)
+    training = training_of(make_job(consistency, most), model)
     source = read_by_two(1, is_known=is_known)
     for epoch in (1, 2):
         run_epoch(training, iter(source))
@@ -326,20 +305,20 @@ def test_workers_read_every_example_once(make_strategy, consistency, most, is_kn
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("several", [1, 2])
 @pytest.mark.usefixtures("turns")
-def test_an_evaluation_of_input_that_workers_read_is_exact(strategy, is_known, several):
+def test_an_evaluation_of_input_that_workers_read_is_exact(job, is_known, several):
     model = compiled(steps_per_execution=several)
     expected = model.evaluate(batches(12), verbose=0, return_dict=True)
     model.reset_metrics()
-    training = training_of(strategy, model, "test_step")
+    training = training_of(job, model, "test_step")
     run_epoch(training, iter(read_by_two(3, is_known=is_known)))
 
     assert metrics_of(model) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.usefixtures("turns")
-def test_steps_of_a_worker_without_data_are_made_by_others(strategy):
+def test_steps_of_a_worker_without_data_are_made_by_others(job):
     model = compiled()
-    training = training_of(strategy, model)
+    training = training_of(job, model)
     iterator = iter(read_by_two(1))
     for _ in range(11):
         training(iterator)
@@ -354,8 +333,8 @@ def test_steps_of_a_worker_without_data_are_made_by_others(strategy):
 
 
 @pytest.mark.usefixtures("turns")
-def test_sync_training_refuses_input_that_workers_read(make_strategy):
-    training = training_of(make_strategy("sync"), compiled())
+def test_sync_training_refuses_input_that_workers_read(make_job):
+    training = training_of(make_job("sync"), compiled())
 
     with pytest.raises(ValueError, match="cuts each batch for all workers, so that no"):
         training(iter(read_by_two(1)))

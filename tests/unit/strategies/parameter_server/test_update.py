@@ -27,8 +27,8 @@ def compiled(optimizer, *layers):
     return model
 
 
-def update_of(strategy, model, step="train_step"):
-    return Update(strategy, PureStep(strategy, model, getattr(model, step), SPEC))
+def update_of(job, model, step="train_step"):
+    return Update(job, PureStep(job, model, getattr(model, step), SPEC))
 
 
 def filled(update, x, y):
@@ -40,13 +40,13 @@ def filled(update, x, y):
     return slot
 
 
-def test_stale_steps_are_applied_whole_and_in_order(strategy):
+def test_stale_steps_are_applied_whole_and_in_order(job):
     def averaged():
         norm = keras.layers.BatchNormalization(momentum=0.25)
         return compiled(keras.optimizers.SGD(0.0), norm), norm
 
     (model, norm), (plain, right) = averaged(), averaged()
-    update = update_of(strategy, model)
+    update = update_of(job, model)
     slots = [filled(update, *half) for half in HALVES * 2]
     update([[slot] for slot in slots])
     for half in HALVES * 2:
@@ -54,13 +54,13 @@ def test_stale_steps_are_applied_whole_and_in_order(strategy):
 
     np.testing.assert_allclose(norm.moving_mean, right.moving_mean, rtol=1e-5)
     np.testing.assert_allclose(norm.moving_variance, right.moving_variance, rtol=1e-5)
-    assert int(model.optimizer.iterations) == int(strategy.extended.version) == 4
-    assert strategy.extended.staleness.numpy()[:5].tolist() == [1, 1, 1, 1, 0]
+    assert int(model.optimizer.iterations) == int(job.version) == 4
+    assert job.staleness.numpy()[:5].tolist() == [1, 1, 1, 1, 0]
 
 
-def test_slices_of_a_batch_make_one_update(make_strategy):
+def test_slices_of_a_batch_make_one_update(make_job):
     """Of sparse gradients, too; and random states advance once."""
-    strategy = make_strategy("sync")
+    job = make_job("sync")
     dropouts = []
 
     def make():
@@ -71,7 +71,7 @@ def test_slices_of_a_batch_make_one_update(make_strategy):
         return compiled("sgd", numbers, table, keras.layers.Flatten(), dropout)
 
     model, plain = make(), make()
-    update = update_of(strategy, model)
+    update = update_of(job, model)
     update([[filled(update, X[:2], Y[:2]), filled(update, X[2:], Y[2:])]])
     plain.train_on_batch(X, Y)
 
@@ -84,16 +84,16 @@ def test_slices_of_a_batch_make_one_update(make_strategy):
     assert seeds[0] == seeds[1]
 
 
-def test_numbers_of_the_last_step_are_kept(strategy, monkeypatch):
+def test_numbers_of_the_last_step_are_kept(job, monkeypatch):
     model = compiled("sgd")
     monkeypatch.setattr(
         model, "test_step", lambda data: {"mean": tf.reduce_mean(data[0])}
     )
-    update = update_of(strategy, model, "test_step")
+    update = update_of(job, model, "test_step")
     update([[filled(update, X, Y)]])
 
     assert update.read_logs() == {"mean": pytest.approx(X.mean())}
-    assert int(strategy.extended.version) == 0
+    assert int(job.version) == 0
 
 
 def test_operations_run_on_the_server_of_their_inputs():
@@ -108,8 +108,8 @@ def test_operations_run_on_the_server_of_their_inputs():
     assert places == ["/job:ps/task:1", "", "/job:ps/task:0"]
 
 
-def test_slots_that_only_a_stall_needed_are_freed(strategy):
-    update = update_of(strategy, compiled("sgd"))
+def test_slots_that_only_a_stall_needed_are_freed(job):
+    update = update_of(job, compiled("sgd"))
     slots = [update.take_slot() for _ in range(20)]
     known = [weakref.ref(slot[0]) for slot in slots]
     while slots:
@@ -137,9 +137,9 @@ class Counter(keras.layers.Layer):
         return inputs
 
 
-def test_state_of_layers_combines_slices_by_its_aggregation(make_strategy):
+def test_state_of_layers_combines_slices_by_its_aggregation(make_job):
     counter, right = Counter(), Counter()
-    update = update_of(make_strategy("sync"), compiled("sgd", counter))
+    update = update_of(make_job("sync"), compiled("sgd", counter))
     plain = compiled("sgd", right)
     for rows in (3, 5):
         slices = [(X[:rows], Y[:rows]), (X[rows:], Y[rows:])]

@@ -3,8 +3,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server import worker_input as module
-from tfdist.strategies.parameter_server.pipelines import BatchRange
 from tfdist.strategies.parameter_server.worker_input import (
+    BatchRange,
     Reader,
     WorkerInput,
     traced_dataset,

@@ -1,0 +1,173 @@
+"""Jobs with parameter servers: their settings, figures and counters."""
+
+import json
+import os
+import socket
+import sys
+import time
+
+import pytest
+
+from tfdist.benchmarks.processes import report_file
+from tfdist.benchmarks.turns import TurnKeeper
+from tfdist.cluster import Cluster, Task
+
+LISTING = """\
+ESTAB 0 0 127.0.0.1:80 127.0.0.1:5001 cubic bytes_sent:100 bytes_acked:99
+ESTAB 0 0 127.0.0.1:5001 127.0.0.1:80 cubic bytes_sent:20 bytes_acked:20
+ESTAB 0 0 127.0.0.1:81 127.0.0.1:5002 cubic bytes_sent:3
+ESTAB 0 0 [::1]:82 [::1]:80 cubic bytes_acked:1
+ESTAB 0 0 127.0.0.1:9000 127.0.0.1:5003 cubic bytes_sent:4000
+"""
+
+
+@pytest.fixture
+def servers(script):
+    return script("server_jobs")
+
+
+def test_both_ends_of_a_connection_count(servers):
+    count_sent_bytes = servers.count_sent_bytes
+
+    assert count_sent_bytes(LISTING, {80}) == 120
+    assert count_sent_bytes(LISTING, {80, 81}) == 123
+
+
+def test_bytes_sent_to_a_port_are_counted(monkeypatch, servers):
+    sent_bytes = servers.sent_bytes
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            connection, _ = server.accept()
+            before = sent_bytes({port})
+            client.sendall(bytes(1000))
+            connection.recv(1000, socket.MSG_WAITALL)
+            after = sent_bytes({port})
+            connection.close()
+
+    assert before is None or after - before == 1000
+    monkeypatch.setattr(servers.shutil, "which", lambda name: None)
+    assert sent_bytes({port}) is None
+
+
+def test_processor_time_is_that_of_the_process(servers):
+    before = time.process_time()
+
+    assert before <= servers.processor_seconds([os.getpid()]) <= time.process_time()
+
+
+def test_speed_and_cost_of_a_job(script):
+    job_figures = script("server_jobs").job_figures
+    epoch = {"seconds": 2.0, "processor_seconds": 1.0, "sent_bytes": 100}
+
+    figures = job_figures(10, [epoch, epoch | {"seconds": 4.0}])
+
+    assert figures["steps_per_second"]["median"] == 3.75
+    assert figures["processor_seconds_per_step"]["median"] == 0.1
+    assert figures["bytes_per_step"]["median"] == 10.0
+    uncounted = job_figures(10, [epoch, epoch | {"sent_bytes": None}])
+    assert uncounted["bytes_per_step"] is None
+
+
+def test_the_histogram_of_the_staleness(script):
+    staleness_figures = script("server_jobs").staleness_figures
+    figures = staleness_figures({"0": 50, "1": 30, "2": 19, "12": 1})
+
+    assert figures["histogram"] == {0: 50, 1: 30, 2: 19, 12: 1}
+    assert (figures["median"], figures["percentile_99"]) == (0, 2)
+    assert figures["largest"] == 12
+    assert staleness_figures({})["largest"] == staleness_figures({})["median"] == 0
+
+
+def test_the_job_with_parameter_servers(script):
+    setup = script("server_jobs").JobSetup(2, 3, 16, 1, "workers")
+    jobs = [
+        setup.fit_job({"consistency": "async"}, 8),
+        setup.fit_job({"consistency": "sync"}, 4),
+    ]
+
+    assert {(job.workers, job.ps, job.reporters) for job in jobs} == {(2, 3, 1)}
+    alone, together = (job.settings for job in jobs)
+    assert (alone["source"], alone["steps_per_execution"]) == ("workers", 8)
+    assert (alone["batch_size"], alone["steps"]) == (64, 16)
+    # In synchronous training each worker has a batch.
+    assert (together["batch_size"], together["steps"]) == (128, 8)
+    assert together["strategy"] == {"consistency": "sync"}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "count", "error"),
+    [
+        ((0, 1, 4, 1), 1, "workers must be at least 1"),
+        ((2, 1, 10, 1), 8, "steps must be a multiple of 8, .* steps=10. Use 8."),
+        ((2, 1, 10, 1), 0, "steps_per_execution must be at least 1"),
+    ],
+)
+def test_arguments_of_a_job_that_are_rejected(numbers, count, error, script):
+    with pytest.raises(ValueError, match=error):
+        script("server_jobs").JobSetup(*numbers).fit_job({}, count)
+
+
+@pytest.fixture
+def ordered(monkeypatch, tmp_path):
+    """Return the function that gives this process its orders."""
+
+    def order(port, process, **more):
+        orders = {
+            "port": port,
+            "group": 0,
+            "folder": str(tmp_path),
+            "is_stopped": False,
+            "process": process,
+            "settings": {"steps": 3},
+            **more,
+        }
+        monkeypatch.setattr(sys, "argv", ["program", json.dumps(orders)])
+
+    return order
+
+
+def task(kind):
+    addresses = {"chief": "h:1", "workers": ("h:2",), "ps": ("h:3",)}
+    return lambda: Cluster(task=Task(kind, 0), **addresses)
+
+
+def test_the_chief_measures_all_processes_of_its_job(
+    monkeypatch, ordered, servers, tmp_path
+):
+    monkeypatch.setattr(servers, "detect", task("chief"))
+    monkeypatch.setattr(servers, "processor_seconds", list)
+    monkeypatch.setattr(servers, "sent_bytes", sorted)
+    for process in (6, 7):
+        servers.pid_file(tmp_path, process).write_text(str(process))
+
+    def measure(make_meter, *, steps):
+        turn, read, on_warm = make_meter(lambda *given: given)
+        turn.take()
+        on_warm()
+        turn.pass_on()
+        return [steps, *read()]
+
+    with TurnKeeper([1]) as keeper:
+        ordered(keeper.port, 5)
+        servers.run_task(measure)
+
+    report = json.loads(report_file(tmp_path, 5).read_text())
+    assert report == [3, [os.getpid(), 6, 7], [1, 2, 3]]
+    assert servers.warm_file(tmp_path, 5).exists()
+
+
+def test_the_other_processes_serve(monkeypatch, ordered, servers, tmp_path):
+    from tfdist.strategies.parameter_server import servers as strategy_servers
+
+    def serve(cluster):
+        raise SystemExit(str(cluster.task))
+
+    monkeypatch.setattr(strategy_servers, "serve", serve)
+    monkeypatch.setattr(servers, "detect", task("worker"))
+    ordered(0, 6)
+
+    with pytest.raises(SystemExit, match="worker 0"):
+        servers.run_task(pytest.fail)
+
+    assert servers.pid_file(tmp_path, 6).read_text() == str(os.getpid())

@@ -1,0 +1,202 @@
+"""Owners of weights: about equal bytes, and values that are theirs on all ranks."""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.sharding import owners as owners_module
+from tfdist.sharding.assignment import (
+    DIVIDED,
+    assign_owners,
+    largest_share,
+    rows_by_rank,
+)
+from tfdist.sharding.owners import WeightOwners
+from tfdist.sharding.rows import join_divided, split_divided
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "owners"),
+    [
+        ([], 2, []),
+        ([4, 4, 4, 4], 2, [0, 1, 0, 1]),
+        # 10 alone, then 6 and 3 against it, 1 to the rank with less.
+        ([3, 10, 6, 1], 2, [1, 0, 1, 1]),
+        ([8, 1, 1, 1], 3, [0, 1, 2, 1]),
+        ([5, 7], 4, [1, 0]),
+        # Weights without elements have an owner, too.
+        ([0, 0], 2, [0, 0]),
+    ],
+)
+def test_the_largest_goes_to_the_rank_with_the_fewest_bytes(sizes, ranks, owners):
+    assert assign_owners(sizes, ranks) == owners
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "divisible", "owners"),
+    [
+        # Larger than half, and than a third, of all.
+        ([10, 60, 30], 2, {0, 1, 2}, [1, DIVIDED, 0]),
+        ([10, 60, 30], 2, {0, 2}, [1, 0, 1]),
+        ([40, 60, 20], 3, {0, 1, 2}, [0, DIVIDED, 1]),
+        ([50, 50], 2, {0, 1}, [0, 1]),
+    ],
+)
+def test_what_exceeds_a_share_is_divided(sizes, ranks, divisible, owners):
+    assert assign_owners(sizes, ranks, divisible) == owners
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "divisible", "share"),
+    [
+        ([10, 10, 10], 2, (), 2 / 3),
+        ([60, 10, 30], 2, (0, 1, 2), 0.6),
+        ([80, 10, 10], 4, (), 0.8),
+        ([80, 10, 10], 4, (0,), 0.2 + 0.1),
+        ([], 2, (), 0.0),
+    ],
+)
+def test_the_share_of_the_rank_with_the_most(sizes, ranks, divisible, share):
+    assert largest_share(sizes, ranks, divisible) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "lengths"),
+    [(7, 2, [3, 4]), (8, 4, [2, 2, 2, 2]), (5, 4, [1, 1, 1, 2])],
+)
+def test_rows_are_divided_evenly(rows, ranks, lengths):
+    by_rank = rows_by_rank(rows, ranks)
+
+    assert [each.stop - each.start for each in by_rank] == lengths
+    assert [*range(rows)] == [i for each in by_rank for i in range(rows)[each]]
+
+
+def test_many_weights_are_balanced():
+    sizes = np.random.default_rng(1).integers(1, 1000, 60).tolist()
+    owned = [0, 0, 0]
+    for size, owner in zip(sizes, assign_owners(sizes, 3), strict=True):
+        owned[owner] += size
+
+    # The difference is at most that of the smallest weights.
+    assert max(owned) - min(owned) < 0.02 * sum(sizes)
+
+
+def test_all_ranks_get_the_owners_values(on_ranks):
+    def shared(collective):
+        weights = [
+            tf.Variable(tf.fill([2], 10.0 * i + collective.rank)) for i in range(3)
+        ]
+        weights.append(tf.Variable([collective.rank], dtype=tf.float64))
+        WeightOwners(collective).share(weights, [1, 0, 1, 1])
+        return [weight.numpy().tolist() for weight in weights]
+
+    values = [[1.0, 1.0], [10.0, 10.0], [21.0, 21.0], [1.0]]
+    assert on_ranks(2, shared) == [values, values]
+
+
+def test_neighbouring_pieces_of_a_weight_have_different_owners():
+    divided, whole = tf.range(7.0), tf.constant([9.0])
+
+    parts = split_divided([divided, whole], [DIVIDED, 1], 2, part_bytes=8)
+
+    assert [part.owner for part in parts] == [0, 1, 0, 1, 1]
+    assert [part.tensor.numpy().tolist() for part in parts] == [
+        [0.0, 1.0],
+        [3.0, 4.0],
+        [2.0],
+        [5.0, 6.0],
+        [9.0],
+    ]
+    joined = join_divided(parts)
+    assert [t.numpy().tolist() for t in joined] == [[*range(7)], [9]]
+
+
+@pytest.mark.parametrize("piece_bytes", [None, 4])
+def test_all_ranks_get_the_rows_of_each(on_ranks, monkeypatch, piece_bytes):
+    if piece_bytes:
+        monkeypatch.setattr(owners_module, "ALONE_BYTES", piece_bytes)
+
+    def shared(collective):
+        divided = tf.Variable([10.0 * i + collective.rank for i in range(5)])
+        whole = tf.Variable([collective.rank], dtype=tf.float32)
+        WeightOwners(collective).share([divided, whole], [DIVIDED, 2])
+        return divided.numpy().tolist(), whole.numpy().tolist()
+
+    assert on_ranks(3, shared) == [([0.0, 11.0, 21.0, 32.0, 42.0], [2.0])] * 3
+
+
+def test_the_chief_reads_the_rows_of_all(on_ranks, monkeypatch):
+    monkeypatch.setattr(owners_module, "_PART_ELEMENTS", 4)
+    whole = np.arange(14.0, dtype="float32").reshape(7, 2)
+
+    def read(collective):
+        owners = WeightOwners(collective)
+        variable = kept(collective.rank, DIVIDED, None)
+        variable.shape = whole.shape
+        variable._value = tf.constant(whole[owners.rows(variable)])
+        if collective.rank > 0:
+            owners.lend([variable])
+            return None
+        with owners.reading([variable]):
+            return owners.read(variable).tolist()
+
+    assert on_ranks(2, read)[0] == whole.tolist()
+
+
+def kept(rank, owner, value, path="optimizer/momentum"):
+    """A variable of an optimizer, as this rank has it."""
+    is_mine = rank == int(owner)
+    return SimpleNamespace(
+        owner=int(owner),
+        _value=tf.constant(value) if is_mine else None,
+        shape=(2,),
+        dtype="float32",
+        path=path,
+    )
+
+
+def test_the_chief_reads_what_others_lend(on_ranks):
+    def read(collective):
+        owners = WeightOwners(collective)
+        variables = [
+            kept(collective.rank, owner, [owner, i])
+            for i, owner in enumerate([0.0, 1.0, 2.0, 1.0])
+        ]
+        if collective.rank > 0:
+            owners.lend(variables)
+            return None
+        with owners.reading(variables), owners.reading(variables):
+            return [owners.read(variables[i]).tolist() for i in (3, 1, 2)]
+
+    assert on_ranks(3, read)[0] == [[1.0, 3.0], [1.0, 1.0], [2.0, 2.0]]
+
+
+def test_the_others_go_on_if_the_chief_cannot_write(on_ranks):
+    def read(collective):
+        owners = WeightOwners(collective)
+        if collective.rank > 0:
+            owners.lend([])
+            return "went on"
+        with pytest.raises(OSError, match="full"), owners.reading([]):
+            raise OSError("full")
+        return None
+
+    assert on_ranks(2, read) == [None, "went on"]
+
+
+def test_a_variable_of_another_rank_cannot_be_read_alone(on_ranks):
+    def read(collective):
+        owners = WeightOwners(collective)
+        text = (
+            "With shard_optimizer=True, only the owner of a weight has the optimizer's "
+            "variables of it. Received: optimizer/momentum, read on rank "
+            f"{collective.rank} and kept on rank {1 - collective.rank}. Save the model "
+            "on every rank, and read the file."
+        )
+        with pytest.raises(RuntimeError, match=f"^{re.escape(text)}$"):
+            owners.read(kept(collective.rank, 1 - collective.rank, [0.0, 0.0]))
+
+    on_ranks(2, read)

@@ -1,1 +1,0 @@
-"""Callbacks that set or print the learning rate."""

@@ -1,1 +1,0 @@
-"""Hosts: slots, Slurm nodes and resource limits."""

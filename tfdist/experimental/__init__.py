@@ -1,0 +1,1 @@
+"""Techniques that may still change: their names and results are not yet a promise."""

@@ -1,0 +1,1 @@
+"""Heartbeats of ranks, and the diagnosis of a job that cannot continue."""

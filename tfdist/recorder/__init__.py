@@ -1,0 +1,1 @@
+"""Flight record of each rank: its collectives and steps, and their comparison."""

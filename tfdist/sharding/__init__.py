@@ -1,0 +1,1 @@
+"""Optimizers whose variables are divided among the ranks: `shard_optimizer`."""
