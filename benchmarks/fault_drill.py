@@ -138,9 +138,7 @@ CAUSES = {
         where="rows",
         lasts=True,
     ),
-    "disk full": Cause(
-        fill, "No space left on device", "BackupAndRestore on rank 0 could", rank=0
-    ),
+    "disk full": Cause(fill, "No space left on device", rank=0),
     "slow input": Cause(
         pause, f"{_SLOW}it waits", _SLOW, (0,), where="input", lasts=True
     ),

@@ -70,6 +70,7 @@ def test_the_ranks_of_all_pods_reach_each_other(run_pods):
     assert first[0] == second[0] == 0, (first, second)
     assert "[0] [0, 1, 2, 3]\n" in first[1]
     assert "[3] [0, 1, 2, 3]\n" in second[1]
+    assert "never met" not in first[2] + second[2]
 
 
 def test_a_rank_that_fails_has_the_number_that_it_has_in_the_job(run_pods):

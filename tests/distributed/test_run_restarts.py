@@ -6,6 +6,7 @@ training would write, by the same calls.
 
 import os
 import re
+import signal
 import sys
 
 import pytest
@@ -92,6 +93,14 @@ def without_seconds(text):
     return [re.sub(r" after \d+\.\d s", " after X s", line) for line in own]
 
 
+# Not before the other is there, who would otherwise be ended before it can say so.
+DIES_ONCE = (
+    "if start == 0 and rank == 1:\n"
+    "    wait(); die()\n"
+    "if start == 0:\n"
+    "    tell()\n"
+    "signal.pause()\n"
+)
 KILLED = "was killed by SIGKILL (possibly by the kernel: out of memory)"
 
 
@@ -120,6 +129,54 @@ def test_a_job_that_fails_twice_ends_well(script, tmp_path):
         *(restarts + restarts),
         "2 of 3 restarts used.",
     ]
+
+
+def test_a_slot_that_stays_dead_is_left_out(script, tmp_path):
+    path = script(
+        "if slot == 1:\n"
+        "    wait(2); die()\n"
+        "if rank == 0:\n"
+        "    launcher.note_saved(5 if start < 2 else 7)\n"
+        "if size == 3:\n"
+        "    tell(); signal.pause()\n"
+    )
+
+    code, who, text = run(
+        tmp_path, "-np", "3", "--max-restarts", "5", "--min-np", "2", path
+    )
+
+    assert code == 0
+    assert sorted(who[:6]) == sorted([(0, 3, 0), (1, 3, 1), (2, 3, 2)] * 2)
+    assert sorted(who[6:]) == [(0, 2, 0), (1, 2, 2)]
+    assert "Slot 1 stays dead and is left out: it goes on with 2 processes." in text
+    assert without_seconds(text)[-1] == "2 of 5 restarts used."
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_a_restart_is_the_end(script, tmp_path, number):
+    path = script(DIES_ONCE)
+
+    with started("-np", "2", "--max-restarts", "5", path) as process:
+        printed = "".join(process.stdout.readline() for _ in range(4))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SECONDS)
+
+    assert process.returncode == 128 + number
+    assert len(introduced(printed + out)) == 4
+    assert without_seconds(err)[-2] == "1 of 5 restarts used."
+    assert without_seconds(err)[-1].startswith(f"{number.name} ended the run; ")
+
+
+def test_nothing_outlives_a_launcher_that_is_killed_after_a_restart(script):
+    path = script(DIES_ONCE)
+
+    with started("-np", "2", "--max-restarts", "5", path) as process:
+        printed = "".join(process.stdout.readline() for _ in range(4))
+        process.kill()
+        pids = [pid for *_, pid in introduced(printed)]
+        assert_end(pids)
+
+    assert len(pids) == 4
 
 
 def test_time_is_up_for_all_starts(script, tmp_path):

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,8 @@ from tfdist.launch.restarts import Attempt, Restarts
 from tfdist.launch.result import RunResult
 from tfdist.launch.supervisor import Supervisor
 from tfdist.rendezvous.secret import new_nonce
+
+_LOOK_UPS_AT_A_TIME = 32
 
 
 def run(
@@ -193,7 +196,9 @@ def shell_lines(specs: Sequence[ProcessSpec], hosts: Hosts | None = None) -> lis
     if specs[0].collective == "mpi":
         return [shell_line(specs)]
     names = {spec.host for spec in specs if hosts is not None and spec.host}
-    remote = {name for name in names if not is_this_machine(name)}
+    with ThreadPoolExecutor(_LOOK_UPS_AT_A_TIME) as pool:
+        are_here = [*pool.map(is_this_machine, names)]
+    remote = {name for name, here in zip(names, are_here, strict=True) if not here}
     return servers + [_shell_line(spec, hosts, remote) for spec in specs]
 
 

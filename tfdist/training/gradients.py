@@ -110,7 +110,7 @@ class RankGradients:
         mine = tuple(i for i, key in enumerate(ids) if key in step.assigned)
         step.agreements += 1
         known = self._noted.agreed.setdefault(step.trainer, {})
-        key = (*ids, step.agreements, mine)
+        key = (self._collective.rank, *ids, step.agreements, mine)
         # As with gradients, the ranks agree once per graph.
         if tf.executing_eagerly() or key not in known:
             by_rank = self._collective.exchange("state of layers", mine)

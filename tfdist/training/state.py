@@ -87,7 +87,7 @@ class NotedState:
         # The layer state that may differ between ranks, by model and by id.
         self._apart: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
         # Indices of the layer state that the ranks agreed to reduce, by model, and by
-        # its state, the number of the agreement in a step, and what this rank assigns.
+        # rank, its state, the number of the agreement in a step, and what it assigns.
         self.agreed: WeakKeyDictionary[Any, dict[Any, list[int]]] = WeakKeyDictionary()
         # The Keras variables that custom loops assign, by id.
         self.in_loops: WeakValueDictionary[int, Any] = WeakValueDictionary()

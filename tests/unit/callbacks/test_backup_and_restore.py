@@ -12,7 +12,7 @@ from keras.src.callbacks.callback_list import CallbackList
 
 from tfdist.callbacks import BackupAndRestore, ModelCheckpoint
 from tfdist.callbacks.backup.snapshots import Snapshot
-from tfdist.cluster.launcher import PROGRESS_VARIABLE, read_saved_step
+from tfdist.cluster.launcher import PROGRESS_VARIABLE, read_culprit, read_saved_step
 
 STEPS, EPOCHS = 5, 3
 
@@ -422,8 +422,9 @@ def test_a_full_disk_ends_the_training(folder, monkeypatch, tmp_path):
     with pytest.raises(OSError, match=FULL):
         train(made(), folder)
     assert os.listdir(folder) == []
-    # The launcher must not say that a step is saved.
+    # The launcher must not say that a step is saved, and blames the rank that saves.
     assert read_saved_step(progress) == 0
+    assert read_culprit(progress) == 0
 
     monkeypatch.undo()
     monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))

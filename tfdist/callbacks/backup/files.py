@@ -15,6 +15,7 @@ from typing import IO
 
 import numpy as np
 
+from tfdist.cluster.launcher import Launcher
 from tfdist.compat.keras.saving import strays_of, write_atomically
 
 Arrays = Mapping[str, np.ndarray]
@@ -155,6 +156,8 @@ class StateWriter:
             if last is not None:
                 last.result()
         except OSError as error:
+            # All ranks raise the error of the chief, which is rank 0.
+            Launcher().note_culprit(0)
             kept = "The state before it is kept"
             if self._files.is_empty():
                 kept = "No earlier state exists"
